@@ -1,0 +1,3 @@
+//! cache
+pub mod disk;
+pub mod memory;

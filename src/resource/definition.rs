@@ -1,0 +1,129 @@
+//! What the user wrote about a resource, before it has met the database.
+//!
+//! Every value remembers its [`Place`], so that an error found later against PostgreSQL's catalogue can still
+//! name the line and the key. Nothing here does I/O or knows TOML.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a value stands in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, or `environment`, `command line`, `built-in demo`.
+    pub origin: Arc<str>,
+    /// Counted from 1; 0 where the origin has no lines.
+    pub line: usize,
+    /// The dotted key, such as `resource[0].children[1].table`.
+    pub key: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.origin, self.key),
+            line => write!(f, "{}:{line}: {}", self.origin, self.key),
+        }
+    }
+}
+
+/// A value and where it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located<T> {
+    /// The value as written, already of the right shape.
+    pub value: T,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// One mistake in the configuration: where, what, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct Mistake {
+    /// Where it stands.
+    pub place: Place,
+    /// A sentence for the user, with the mend where there is one.
+    pub message: String,
+}
+
+/// A tier that keeps documents in front of PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// The process's memory.
+    Memory,
+    /// Files under the state directory.
+    Disk,
+}
+
+/// Which tiers a resource uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiers {
+    /// Documents are kept in memory.
+    pub memory: bool,
+    /// Documents are kept on disk.
+    pub disk: bool,
+}
+
+/// `[[resource]]`: a path segment, its root table and the shape of its documents.
+#[derive(Clone, Debug)]
+pub struct ResourceDefinition {
+    /// The path segment.
+    pub name: Located<String>,
+    /// The root table as written: `dept`, `public.dept`, `"a.b".c`.
+    pub table: Located<String>,
+    /// The key's columns in path order; `None`: the table's primary key.
+    pub key: Option<Located<Vec<String>>>,
+    /// The tiers in use.
+    pub tiers: Tiers,
+    /// Present if the user accepts that everyone sees the rows that larder's role sees.
+    pub row_security_as_larder: bool,
+    /// Fields, children and lookups of the root row.
+    pub row: RowDefinition,
+}
+
+/// What a row of a document shows, the same for roots, children and lookups.
+#[derive(Clone, Debug)]
+pub struct RowDefinition {
+    /// The columns to show, in order; `None`: every column under its own name.
+    pub fields: Option<Vec<FieldDefinition>>,
+    /// Arrays of rows that point to this row.
+    pub children: Vec<ChildDefinition>,
+    /// Rows that this row points to.
+    pub lookups: Vec<LookupDefinition>,
+}
+
+/// One entry of `fields = { column = "name" }`.
+#[derive(Clone, Debug)]
+pub struct FieldDefinition {
+    /// The table's column.
+    pub column: Located<String>,
+    /// Its name in the document.
+    pub name: Located<String>,
+}
+
+/// `[[resource.children]]`: an array of objects.
+#[derive(Clone, Debug)]
+pub struct ChildDefinition {
+    /// The field's name in the document.
+    pub name: Located<String>,
+    /// The child's table.
+    pub table: Located<String>,
+    /// The child's columns that hold the parent's key; `None`: the catalogue's one foreign key.
+    pub foreign_key: Option<Located<Vec<String>>>,
+    /// The child's columns to sort by; `None`: its primary key.
+    pub order_by: Option<Located<Vec<String>>>,
+    /// Its fields, children and lookups.
+    pub row: RowDefinition,
+}
+
+/// `[[resource.lookups]]`: one object or null.
+#[derive(Clone, Debug)]
+pub struct LookupDefinition {
+    /// The field's name in the document.
+    pub name: Located<String>,
+    /// The looked-up table.
+    pub table: Located<String>,
+    /// The columns of *this* row's table that hold the looked-up row's key.
+    pub column: Located<Vec<String>>,
+    /// Its fields and lookups; `children` is empty.
+    pub row: RowDefinition,
+}
