@@ -1,2 +1,133 @@
-//! What a document is: its key, its rows, its SQL text. Does no I/O.
+//! What a document is: its key, its rows and the SQL text that reads it. Does no I/O.
+//!
+//! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
+//! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
+//! that reads its documents ([`query`]) and the rows whose change touches them ([`link`]).
+
+pub mod catalogue;
 pub mod definition;
+pub mod key;
+pub mod link;
+pub mod query;
+pub mod resolve;
+mod sql;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::resource::catalogue::TableName;
+use crate::resource::definition::{Place, Tiers};
+use crate::resource::key::{KeyColumn, KeyShape};
+
+/// Documents of one kind: checked against the database, ready to be read.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    /// The path segment.
+    pub name: String,
+    /// Where the resource stands in the configuration.
+    pub place: Place,
+    /// The tiers that keep its documents.
+    pub tiers: Tiers,
+    /// The key's columns and how its text is read.
+    pub key: KeyShape,
+    /// The root row.
+    pub root: Row,
+}
+
+impl Resource {
+    /// A hash of all that decides a document's bytes apart from the data; another shape, another document.
+    pub fn shape(&self) -> u64 {
+        // The version stands for the way documents are rendered.
+        xxh3_64(format!("1 {:?} {:?} {:?}", self.name, self.key, self.root).as_bytes())
+    }
+
+    /// Every table that documents of this resource read, root first, with repetitions.
+    pub fn tables(&self) -> Vec<&TableName> {
+        let mut tables = Vec::new();
+        self.root.collect_tables(&mut tables);
+        tables
+    }
+}
+
+/// What a row of a document shows.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The table it comes from.
+    pub table: TableName,
+    /// Its columns, in document order.
+    pub fields: Vec<Field>,
+    /// Arrays of rows that point to it.
+    pub children: Vec<Child>,
+    /// Rows that it points to.
+    pub lookups: Vec<Lookup>,
+}
+
+impl Row {
+    fn collect_tables<'a>(&'a self, tables: &mut Vec<&'a TableName>) {
+        tables.push(&self.table);
+        for child in &self.children {
+            child.row.collect_tables(tables);
+        }
+        for lookup in &self.lookups {
+            lookup.row.collect_tables(tables);
+        }
+    }
+}
+
+/// A column as a member of a JSON object.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The table's column.
+    pub column: String,
+    /// The member's name.
+    pub name: String,
+    /// How its values become JSON.
+    pub rendering: Rendering,
+}
+
+/// How a column's values become JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendering {
+    /// As PostgreSQL's `to_json` gives it.
+    Json,
+    /// `timestamp`: RFC 3339, read as UTC.
+    Timestamp,
+    /// An array of `timestamp`.
+    TimestampArray,
+    /// `bytea`: base64 without line breaks.
+    Bytea,
+    /// An array of `bytea`.
+    ByteaArray,
+}
+
+/// An array of rows that point to their parent.
+#[derive(Clone, Debug)]
+pub struct Child {
+    /// The member's name.
+    pub name: String,
+    /// Which of the child's columns equal which of the parent's.
+    pub on: Vec<Pair>,
+    /// The child's columns to sort by.
+    pub order_by: Vec<String>,
+    /// The child's row.
+    pub row: Row,
+}
+
+/// One row that another points to, or null.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// The member's name.
+    pub name: String,
+    /// Which of the looked-up row's columns equal which of the pointing row's.
+    pub on: Vec<Pair>,
+    /// The looked-up row.
+    pub row: Row,
+}
+
+/// Two columns that are equal where a row belongs to the row above it.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The column of the row itself.
+    pub own: KeyColumn,
+    /// The column of the row above it in the document.
+    pub upper: KeyColumn,
+}

@@ -1,0 +1,483 @@
+//! Keys: the types that may identify a document, and the one spelling of each key.
+//!
+//! A key is kept as its *canonical text*, the text that larder's triggers write: PostgreSQL's own output for the
+//! value, parts of a composite key joined by `,` with `%` and `,` inside a part written `%25` and `%2C`. `042`, `+42`
+//! and `42` are one key, as are an upper-case and a lower-case uuid.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+use uuid::Uuid;
+
+use crate::resource::catalogue::Column;
+use crate::resource::sql::identifier;
+
+/// Longest accepted text of a key in bytes, percent-encoding undone. A btree index holds entries up to 2,704 bytes
+/// (PostgreSQL manual, "B-Tree Implementation": a third of a page), so longer keys exist only compressed.
+pub const KEY_BYTES_MAX: usize = 4096;
+
+/// The types a key column may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyType {
+    /// `smallint`
+    SmallInt,
+    /// `integer`
+    Integer,
+    /// `bigint`
+    BigInt,
+    /// `numeric(digits, 0)`
+    Numeric {
+        /// The precision.
+        digits: u16,
+    },
+    /// `text`, `varchar`
+    Text,
+    /// `char(n)`: trailing blanks don't count
+    Char,
+    /// `uuid`
+    Uuid,
+    /// `date`
+    Date,
+}
+
+/// Why a column can't be a key, for the end of a sentence about it.
+pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
+    if !column.deterministic {
+        return Err("has a nondeterministic collation, which calls different texts equal".into());
+    }
+    let modifier = column.type_modifier - 4;
+    Ok(match column.base_type.as_str() {
+        _ if !column.built_in => return Err(unsupported(column)),
+        "int2" => KeyType::SmallInt,
+        "int4" => KeyType::Integer,
+        "int8" => KeyType::BigInt,
+        // pg_attribute.atttypmod of numeric: precision << 16 | scale, plus 4 (numeric.c, make_numeric_typmod).
+        "numeric" if modifier >= 0 && modifier & 0x7ff == 0 => KeyType::Numeric {
+            digits: u16::try_from(modifier >> 16).unwrap_or(u16::MAX),
+        },
+        "text" | "varchar" => KeyType::Text,
+        "bpchar" => KeyType::Char,
+        "uuid" => KeyType::Uuid,
+        "date" => KeyType::Date,
+        _ => return Err(unsupported(column)),
+    })
+}
+
+fn unsupported(column: &Column) -> String {
+    format!(
+        "is of type {}; keys are smallint, integer, bigint, numeric(p,0), text, varchar, char, uuid or date",
+        column.type_text
+    )
+}
+
+impl KeyType {
+    /// The type's name for casts in SQL text; without a length, so that a cast never cuts.
+    pub(super) fn sql_type(self) -> &'static str {
+        match self {
+            Self::SmallInt => "int2",
+            Self::Integer => "int4",
+            Self::BigInt => "int8",
+            Self::Numeric { .. } => "numeric",
+            Self::Text => "text",
+            Self::Char => "bpchar",
+            Self::Uuid => "uuid",
+            Self::Date => "date",
+        }
+    }
+
+    /// SQL for the canonical text of `expression`, the same under every session setting.
+    pub(super) fn canonical_sql(self, expression: &str) -> String {
+        match self {
+            Self::Numeric { .. } => format!("trim_scale({expression})::text"),
+            Self::Date => format!("(to_json({expression}) #>> '{{}}')"),
+            _ => format!("{expression}::text"),
+        }
+    }
+
+    /// Whether values of both types that PostgreSQL calls equal have the same canonical text.
+    pub(super) fn same_text(self, other: Self) -> bool {
+        self.family() == other.family()
+    }
+
+    fn family(self) -> u8 {
+        match self {
+            Self::SmallInt | Self::Integer | Self::BigInt | Self::Numeric { .. } => 0,
+            Self::Text => 1,
+            Self::Char => 2,
+            Self::Uuid => 3,
+            Self::Date => 4,
+        }
+    }
+
+    /// The canonical text of `text`, or what was expected instead.
+    fn canonical(self, text: &str) -> Result<Cow<'_, str>, String> {
+        match self {
+            Self::SmallInt => integer(text, "smallint", i16::MIN.into(), i16::MAX.into()),
+            Self::Integer => integer(text, "integer", i32::MIN.into(), i32::MAX.into()),
+            Self::BigInt => integer(text, "bigint", i64::MIN, i64::MAX),
+            Self::Numeric { digits } => numeric(text, digits),
+            Self::Text => Ok(Cow::Borrowed(text)),
+            Self::Char => Ok(Cow::Borrowed(text.trim_end_matches(' '))),
+            Self::Uuid => uuid(text),
+            Self::Date => date(text),
+        }
+    }
+}
+
+fn integer<'t>(text: &'t str, name: &str, min: i64, max: i64) -> Result<Cow<'t, str>, String> {
+    let refuse = || format!("is not a {name} ({min} to {max})");
+    let (negative, digits) = sign_and_digits(text).ok_or_else(refuse)?;
+    let value: i64 = match (negative, digits) {
+        (_, "0") => 0,
+        (false, digits) => digits.parse().map_err(|_| refuse())?,
+        (true, digits) => format!("-{digits}").parse().map_err(|_| refuse())?,
+    };
+    if !(min..=max).contains(&value) {
+        return Err(refuse());
+    }
+    Ok(spelled(text, negative && value != 0, digits))
+}
+
+fn numeric(text: &str, precision: u16) -> Result<Cow<'_, str>, String> {
+    let refuse = || format!("is not a whole number of at most {precision} digits");
+    let (negative, digits) = sign_and_digits(text).ok_or_else(refuse)?;
+    if digits.len() > usize::from(precision) {
+        return Err(refuse());
+    }
+    Ok(spelled(text, negative && digits != "0", digits))
+}
+
+/// The sign and the digits without leading zeros of `[+-]?[0-9]+`.
+fn sign_and_digits(text: &str) -> Option<(bool, &str)> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let significant = digits.trim_start_matches('0');
+    Some((
+        negative,
+        if significant.is_empty() {
+            "0"
+        } else {
+            significant
+        },
+    ))
+}
+
+/// `digits` with its sign, borrowed where `text` is already spelled so.
+fn spelled<'t>(text: &'t str, negative: bool, digits: &'t str) -> Cow<'t, str> {
+    if !negative {
+        Cow::Borrowed(digits)
+    } else if text.len() == digits.len() + 1 {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("-{digits}"))
+    }
+}
+
+fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
+    // try_parse also takes braces, urn: and bare digits, which are not URLs that anyone shares.
+    match Uuid::try_parse(text) {
+        Ok(_) if text.len() != 36 => Err("is not a uuid of the form 8-4-4-4-12".into()),
+        Ok(_) if !text.bytes().any(|byte| byte.is_ascii_uppercase()) => Ok(Cow::Borrowed(text)),
+        Ok(uuid) => Ok(Cow::Owned(uuid.hyphenated().to_string())),
+        Err(_) => Err("is not a uuid of the form 8-4-4-4-12".into()),
+    }
+}
+
+/// `YYYY-MM-DD`, years past 9999 with more digits, ` BC` after years before the common era, and the infinities.
+fn date(text: &str) -> Result<Cow<'_, str>, String> {
+    let refuse = || "is not a date of the form YYYY-MM-DD".to_owned();
+    if matches!(text, "infinity" | "-infinity") {
+        return Ok(Cow::Borrowed(text));
+    }
+    let (day_text, before_christ) = match text.strip_suffix(" BC") {
+        Some(day_text) => (day_text, true),
+        None => (text, false),
+    };
+    let mut parts = day_text.split('-');
+    let (Some(year), Some(month), Some(day), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(refuse());
+    };
+    let plain = [year, month, day]
+        .iter()
+        .all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let padded = year.len() == 4 || (year.len() > 4 && !year.starts_with('0'));
+    if !plain || !padded || month.len() != 2 || day.len() != 2 {
+        return Err(refuse());
+    }
+    let (Ok(year), Ok(month), Ok(day)) = (
+        year.parse::<i64>(),
+        month.parse::<i64>(),
+        day.parse::<i64>(),
+    ) else {
+        return Err(refuse());
+    };
+    // PostgreSQL manual, "Date/Time Types": date reaches from 4713 BC to 5874897 AD.
+    let year_max = if before_christ { 4713 } else { 5_874_897 };
+    let astronomical = if before_christ { 1 - year } else { year };
+    if year < 1 || year > year_max || day < 1 || day > days_in_month(astronomical, month) {
+        return Err(refuse());
+    }
+    Ok(Cow::Borrowed(text))
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => 0,
+    }
+}
+
+/// A column that is part of a key or of a link between rows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyColumn {
+    /// The column's name.
+    pub name: String,
+    /// Its type.
+    pub key_type: KeyType,
+}
+
+/// SQL for the canonical text of `columns` of the row called `alias` (none for bare names).
+pub(super) fn canonical_key_sql(columns: &[KeyColumn], alias: Option<&str>) -> String {
+    let parts: Vec<String> = columns
+        .iter()
+        .map(|column| {
+            let name = match alias {
+                Some(alias) => format!("{alias}.{}", identifier(&column.name)),
+                None => identifier(&column.name),
+            };
+            let text = column.key_type.canonical_sql(&name);
+            let may_hold_comma = matches!(column.key_type, KeyType::Text | KeyType::Char);
+            if columns.len() > 1 && may_hold_comma {
+                format!("replace(replace({text}, '%', '%25'), ',', '%2C')")
+            } else {
+                text
+            }
+        })
+        .collect();
+    parts.join(" || ',' || ")
+}
+
+/// SQL for part `index` of the canonical text `expression` of `columns`, as a value of its type.
+pub(super) fn key_part_sql(columns: &[KeyColumn], index: usize, expression: &str) -> String {
+    let cast = columns[index].key_type.sql_type();
+    if columns.len() == 1 {
+        return format!("({expression})::{cast}");
+    }
+    let part = format!("split_part({expression}, ',', {})", index + 1);
+    format!("replace(replace({part}, '%2C', ','), '%25', '%')::{cast}")
+}
+
+/// The parts of a canonical text, for binding.
+pub fn key_parts(canonical: &str, columns: usize) -> Vec<Cow<'_, str>> {
+    if columns == 1 {
+        return vec![Cow::Borrowed(canonical)];
+    }
+    canonical
+        .split(',')
+        .map(|part| match part.contains('%') {
+            true => Cow::Owned(part.replace("%2C", ",").replace("%25", "%")),
+            false => Cow::Borrowed(part),
+        })
+        .collect()
+}
+
+/// Why a text is no key of a resource. The message is for the client; it never repeats the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct KeyError(String);
+
+/// The columns of a resource's key, in path order.
+#[derive(Clone, Debug)]
+pub struct KeyShape {
+    /// At least one column.
+    pub columns: Vec<KeyColumn>,
+}
+
+impl KeyShape {
+    /// The canonical text of a key as it stands in a path: still percent-encoded, parts separated by `,`.
+    ///
+    /// # Errors
+    /// A message that names the part where a part is missing, left over, not UTF-8, too long, or not of its type.
+    pub fn canonical<'t>(&self, path_segment: &'t str) -> Result<Cow<'t, str>, KeyError> {
+        if let [column] = self.columns.as_slice() {
+            return canonical_part(column, path_segment);
+        }
+        let given: Vec<&str> = path_segment.split(',').collect();
+        if given.len() != self.columns.len() {
+            let names: Vec<&str> = self
+                .columns
+                .iter()
+                .map(|column| column.name.as_str())
+                .collect();
+            return Err(KeyError(format!(
+                "the key has {} parts, separated by commas ({}); {} given",
+                names.len(),
+                names.join(","),
+                given.len()
+            )));
+        }
+        let mut joined = String::with_capacity(path_segment.len());
+        for (index, (column, part)) in self.columns.iter().zip(given).enumerate() {
+            let part = canonical_part(column, part)?;
+            if index > 0 {
+                joined.push(',');
+            }
+            joined.push_str(&part.replace('%', "%25").replace(',', "%2C"));
+        }
+        Ok(Cow::Owned(joined))
+    }
+}
+
+fn canonical_part<'t>(column: &KeyColumn, encoded: &'t str) -> Result<Cow<'t, str>, KeyError> {
+    let refuse = |why: &str| KeyError(format!("the key's part {} {why}", column.name));
+    let text = percent_decode_str(encoded)
+        .decode_utf8()
+        .map_err(|_| refuse("is not valid UTF-8"))?;
+    if text.len() > KEY_BYTES_MAX {
+        return Err(refuse(&format!("is longer than {KEY_BYTES_MAX} bytes")));
+    }
+    if text.contains('\0') {
+        return Err(refuse("contains a zero byte"));
+    }
+    let owned = match text {
+        Cow::Borrowed(text) => return column.key_type.canonical(text).map_err(|why| refuse(&why)),
+        Cow::Owned(text) => text,
+    };
+    match column.key_type.canonical(&owned) {
+        Ok(canonical) => Ok(Cow::Owned(canonical.into_owned())),
+        Err(why) => Err(refuse(&why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(types: &[KeyType]) -> KeyShape {
+        let columns = types
+            .iter()
+            .enumerate()
+            .map(|(index, &key_type)| KeyColumn {
+                name: format!("c{index}"),
+                key_type,
+            });
+        KeyShape {
+            columns: columns.collect(),
+        }
+    }
+
+    fn one(key_type: KeyType, text: &str) -> Option<String> {
+        let shape = shape(&[key_type]);
+        shape.canonical(text).ok().map(Cow::into_owned)
+    }
+
+    #[test]
+    fn integers_have_one_spelling() {
+        for text in ["42", "042", "+42", "%2B42", "0000000000000000000000042"] {
+            assert_eq!(one(KeyType::BigInt, text).as_deref(), Some("42"), "{text}");
+        }
+        assert_eq!(one(KeyType::BigInt, "-007").as_deref(), Some("-7"));
+        assert_eq!(one(KeyType::BigInt, "-0").as_deref(), Some("0"));
+        let min = i64::MIN.to_string();
+        assert_eq!(one(KeyType::BigInt, &min), Some(min));
+        for text in [
+            "",
+            "+",
+            "-",
+            " 42",
+            "42%20",
+            "4e1",
+            "4.0",
+            "0x2a",
+            "٤٢",
+            "9223372036854775808",
+        ] {
+            assert_eq!(one(KeyType::BigInt, text), None, "{text}");
+        }
+        assert_eq!(one(KeyType::SmallInt, "32768"), None);
+        assert_eq!(
+            one(KeyType::Integer, "-2147483648").as_deref(),
+            Some("-2147483648")
+        );
+    }
+
+    #[test]
+    fn numerics_keep_every_digit() {
+        let digits = KeyType::Numeric { digits: 30 };
+        let long = "123456789012345678901234567890";
+        assert_eq!(one(digits, &format!("+00{long}")).as_deref(), Some(long));
+        assert_eq!(one(digits, &format!("{long}1")), None);
+        assert_eq!(one(digits, "-00").as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn uuids_are_lower_case_and_hyphenated() {
+        let lower = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11";
+        assert_eq!(
+            one(KeyType::Uuid, &lower.to_uppercase()).as_deref(),
+            Some(lower)
+        );
+        assert_eq!(one(KeyType::Uuid, &format!("%7B{lower}%7D")), None);
+        assert_eq!(one(KeyType::Uuid, &lower.replace('-', "")), None);
+    }
+
+    #[test]
+    fn dates_must_exist() {
+        for text in [
+            "2024-02-29",
+            "10000-01-01",
+            "infinity",
+            "0044-03-15%20BC",
+            "0005-02-29%20BC",
+        ] {
+            assert!(one(KeyType::Date, text).is_some(), "{text}");
+        }
+        for text in [
+            "2023-02-29",
+            "2023-13-01",
+            "2023-1-1",
+            "23-01-01",
+            "02023-01-01",
+            "0000-01-01",
+            "today",
+        ] {
+            assert!(one(KeyType::Date, text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_are_decoded_once_and_never_split_alone() {
+        assert_eq!(
+            one(KeyType::Text, "a,b%2Cc%2525").as_deref(),
+            Some("a,b,c%25")
+        );
+        assert_eq!(one(KeyType::Text, "").as_deref(), Some(""));
+        assert_eq!(one(KeyType::Text, "a%00"), None);
+        assert_eq!(one(KeyType::Text, "%ff"), None);
+        assert_eq!(one(KeyType::Text, &"x".repeat(10_000)), None);
+        assert_eq!(one(KeyType::Char, "ab%20%20").as_deref(), Some("ab"));
+    }
+
+    #[test]
+    fn composite_parts_round_trip() {
+        let shape = shape(&[KeyType::Text, KeyType::Integer]);
+        let canonical = shape.canonical("a%2Cb%25,+7").map(Cow::into_owned);
+        assert_eq!(canonical.as_deref(), Ok("a%2Cb%25,7"));
+        assert_eq!(key_parts("a%2Cb%25,7", 2), ["a,b%", "7"]);
+        assert_eq!(shape.canonical(",7").as_deref(), Ok(",7"));
+        assert!(shape.canonical("7").is_err());
+        assert!(shape.canonical("a,7,8").is_err());
+    }
+}

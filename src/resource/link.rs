@@ -1,0 +1,182 @@
+//! Links: which rows' changes touch which documents.
+//!
+//! Each table of a document has a link: the columns that lead from its rows towards the document. Triggers write the
+//! canonical text of those columns to the change log; a pass of the feed maps it to documents. Where the columns hold
+//! the document's key, the text is that key; elsewhere the pass joins the rows above, in one snapshot.
+//!
+//! A link is named by its table and columns, not by a resource, so resources and larders with other configurations
+//! share it.
+
+use crate::resource::catalogue::TableName;
+use crate::resource::key::{KeyColumn, canonical_key_sql, key_part_sql};
+use crate::resource::sql::{identifier, literal};
+use crate::resource::{Pair, Resource, Row};
+
+/// From the rows of one table towards the documents of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The table whose changes are logged.
+    pub table: TableName,
+    /// The columns that are logged.
+    pub columns: Vec<KeyColumn>,
+    /// What the logged text is to the resource.
+    pub way: Way,
+}
+
+/// How a logged text leads to documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is the document's key.
+    Key,
+    /// It has to be mapped by this `select`, which reads `c(path, key)` and returns documents' keys.
+    Mapped {
+        /// SQL text.
+        select: String,
+    },
+}
+
+impl Link {
+    /// The link's name in `larder.change.path`.
+    pub fn path(&self) -> String {
+        path(&self.table, &self.columns)
+    }
+
+    /// SQL for the logged text, from the bare column names.
+    pub fn key_sql(&self) -> String {
+        canonical_key_sql(&self.columns, None)
+    }
+
+    /// The quoted column names, separated by commas.
+    pub fn column_list(&self) -> String {
+        column_list(&self.columns)
+    }
+
+    /// SQL that holds where every logged column has a value.
+    pub fn not_null_sql(&self) -> String {
+        let tests: Vec<String> = self
+            .columns
+            .iter()
+            .map(|column| format!("{} is not null", identifier(&column.name)))
+            .collect();
+        tests.join(" and ")
+    }
+}
+
+/// `text` as an SQL string literal.
+pub fn sql_literal(text: &str) -> String {
+    literal(text)
+}
+
+fn path(table: &TableName, columns: &[KeyColumn]) -> String {
+    format!("{}({})", table.sql(), column_list(columns))
+}
+
+fn column_list(columns: &[KeyColumn]) -> String {
+    let names: Vec<String> = columns
+        .iter()
+        .map(|column| identifier(&column.name))
+        .collect();
+    names.join(",")
+}
+
+/// The links of a resource, the root's first, each once.
+pub fn links(resource: &Resource) -> Vec<Link> {
+    let root = Step {
+        table: &resource.root.table,
+        on: &[],
+        root_key: Some(resource.key.columns.clone()),
+    };
+    let mut links = vec![Link {
+        table: root.table.clone(),
+        columns: resource.key.columns.clone(),
+        way: Way::Key,
+    }];
+    collect(&resource.root, &mut vec![root], &mut links);
+    links
+}
+
+/// A row on the way from a document's root to a row below.
+struct Step<'a> {
+    table: &'a TableName,
+    on: &'a [Pair],
+    /// The columns of this row that hold the document's key.
+    root_key: Option<Vec<KeyColumn>>,
+}
+
+fn collect<'a>(row: &'a Row, way: &mut Vec<Step<'a>>, links: &mut Vec<Link>) {
+    let children = row.children.iter().map(|child| (&child.row, &child.on));
+    let lookups = row.lookups.iter().map(|lookup| (&lookup.row, &lookup.on));
+    for (below, on) in children.chain(lookups) {
+        let step = Step {
+            table: &below.table,
+            on,
+            root_key: way.last().and_then(|upper| inherited_key(upper, on)),
+        };
+        let link = link(&step, way);
+        if !links.contains(&link) {
+            links.push(link);
+        }
+        way.push(step);
+        collect(below, way, links);
+        way.pop();
+    }
+}
+
+/// The document's key in the columns of a row, as far as its link to the row above holds all of it.
+fn inherited_key(upper: &Step<'_>, on: &[Pair]) -> Option<Vec<KeyColumn>> {
+    let of_upper = upper.root_key.as_ref()?;
+    of_upper
+        .iter()
+        .map(|column| {
+            let pair = on.iter().find(|pair| pair.upper.name == column.name)?;
+            Some(pair.own.clone())
+        })
+        .collect()
+}
+
+/// The link of the row `last`, below the rows `above`, the root first.
+fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
+    if let Some(columns) = &last.root_key {
+        return Link {
+            table: last.table.clone(),
+            columns: columns.clone(),
+            way: Way::Key,
+        };
+    }
+    let columns: Vec<KeyColumn> = last.on.iter().map(|pair| pair.own.clone()).collect();
+    let mut joins = String::new();
+    let mut lower_on = last.on;
+    let mut key = String::new();
+    for (number, step) in above.iter().rev().enumerate() {
+        let alias = format!("t{}", number + 1);
+        let matches: Vec<String> = lower_on
+            .iter()
+            .enumerate()
+            .map(|(index, pair)| {
+                let lower = match number {
+                    0 => key_part_sql(&columns, index, "c.key"),
+                    _ => format!("t{number}.{}", identifier(&pair.own.name)),
+                };
+                format!("{alias}.{} = {lower}", identifier(&pair.upper.name))
+            })
+            .collect();
+        joins.push_str(&format!(
+            " join {} {alias} on {}",
+            step.table.sql(),
+            matches.join(" and ")
+        ));
+        if let Some(columns) = &step.root_key {
+            key = canonical_key_sql(columns, Some(&alias));
+            break;
+        }
+        lower_on = step.on;
+    }
+    let path = literal(&path(last.table, &columns));
+    let select =
+        format!("select {key} as key from c{joins} where c.path = {path} and c.key is not null");
+    Link {
+        table: last.table.clone(),
+        columns,
+        way: Way::Mapped { select },
+    }
+}

@@ -1,0 +1,138 @@
+//! The statement that reads documents: SQL text only.
+//!
+//! One statement reads any number of documents of a resource, so that each is what one snapshot held. PostgreSQL
+//! builds the JSON: `row_to_json` and `array_to_json` write it compactly and embed `json` values as they are. The
+//! session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
+
+use crate::resource::key::canonical_key_sql;
+use crate::resource::sql::identifier;
+use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
+
+/// SQL for the documents of the keys in `$1, $2, …` (one `text[]` for each key column), none above `$n` bytes.
+///
+/// Rows: the canonical key, the document's length in bytes, the document or null where it is longer than the bound.
+/// A key without a row gives none.
+pub fn documents_sql(resource: &Resource) -> String {
+    let columns = &resource.key.columns;
+    let mut arrays = Vec::with_capacity(columns.len());
+    let mut names = Vec::with_capacity(columns.len());
+    let mut matches = Vec::with_capacity(columns.len());
+    for (index, column) in columns.iter().enumerate() {
+        arrays.push(format!(
+            "${}::text[]::{}[]",
+            index + 1,
+            column.key_type.sql_type()
+        ));
+        names.push(format!("k{index}"));
+        matches.push(format!("t0.{} = wanted.k{index}", identifier(&column.name)));
+    }
+    let bound = columns.len() + 1;
+    let mut tables = 0;
+    let root = row_sql(&resource.root, "t0", &mut tables);
+    // offset 0 keeps the planner from writing the document's expression, with all that is below it, three times.
+    format!(
+        "select {key} as key, octet_length(d.document)::int8 as bytes, \
+         case when octet_length(d.document)::int8 <= ${bound} then d.document end as document \
+         from unnest({arrays}) as wanted({names}) \
+         join {table} t0 on {matches} \
+         cross join lateral (select row_to_json(r0)::text as document from ({root}) r0 offset 0) d",
+        key = canonical_key_sql(columns, Some("t0")),
+        arrays = arrays.join(", "),
+        names = names.join(", "),
+        table = resource.root.table.sql(),
+        matches = matches.join(" and "),
+    )
+}
+
+/// `select` of one row's members, from the row called `alias`. `tables` counts the aliases given out.
+fn row_sql(row: &Row, alias: &str, tables: &mut usize) -> String {
+    let mut members = Vec::new();
+    for field in &row.fields {
+        members.push(format!(
+            "{} as {}",
+            field_sql(field, alias),
+            identifier(&field.name)
+        ));
+    }
+    for child in &row.children {
+        members.push(format!(
+            "{} as {}",
+            child_sql(child, alias, tables),
+            identifier(&child.name)
+        ));
+    }
+    for lookup in &row.lookups {
+        members.push(format!(
+            "{} as {}",
+            lookup_sql(lookup, alias, tables),
+            identifier(&lookup.name)
+        ));
+    }
+    format!("select {}", members.join(", "))
+}
+
+fn field_sql(field: &Field, alias: &str) -> String {
+    let value = format!("{alias}.{}", identifier(&field.column));
+    match field.rendering {
+        Rendering::Json => value,
+        Rendering::Timestamp => format!("{value} at time zone 'UTC'"),
+        // Under TimeZone = 'UTC' the cast reads the same instant as "at time zone 'UTC'", element by element.
+        Rendering::TimestampArray => format!("{value}::timestamp[]::timestamptz[]"),
+        // encode() breaks lines after 76 characters.
+        Rendering::Bytea => format!("translate(encode({value}, 'base64'), E'\\n', '')"),
+        Rendering::ByteaArray => format!(
+            "case when {value} is not null then array(select translate(encode(e.v, 'base64'), E'\\n', '') \
+             from unnest({value}) with ordinality e(v, n) order by e.n) end"
+        ),
+    }
+}
+
+fn child_sql(child: &Child, parent: &str, tables: &mut usize) -> String {
+    *tables += 1;
+    let number = *tables;
+    let alias = format!("t{number}");
+    let matches: Vec<String> = child
+        .on
+        .iter()
+        .map(|pair| {
+            let own = identifier(&pair.own.name);
+            format!("{alias}.{own} = {parent}.{}", identifier(&pair.upper.name))
+        })
+        .collect();
+    let order: Vec<String> = child
+        .order_by
+        .iter()
+        .map(|column| format!("{alias}.{}", identifier(column)))
+        .collect();
+    let row = row_sql(&child.row, &alias, tables);
+    format!(
+        "array_to_json(array(select row_to_json(r{number}) from {table} {alias} \
+         cross join lateral ({row}) r{number} where {matches} order by {order}))",
+        table = child.row.table.sql(),
+        matches = matches.join(" and "),
+        order = order.join(", "),
+    )
+}
+
+fn lookup_sql(lookup: &Lookup, pointing: &str, tables: &mut usize) -> String {
+    *tables += 1;
+    let number = *tables;
+    let alias = format!("t{number}");
+    let matches: Vec<String> = lookup
+        .on
+        .iter()
+        .map(|pair| {
+            let own = identifier(&pair.own.name);
+            format!(
+                "{alias}.{own} = {pointing}.{}",
+                identifier(&pair.upper.name)
+            )
+        })
+        .collect();
+    let row = row_sql(&lookup.row, &alias, tables);
+    format!(
+        "(select row_to_json(r{number}) from {table} {alias} cross join lateral ({row}) r{number} where {matches})",
+        table = lookup.row.table.sql(),
+        matches = matches.join(" and "),
+    )
+}
