@@ -1,4 +1,11 @@
-//! source
+//! PostgreSQL, as the place that documents come from: connections, catalogue, and the loader that reads documents.
+//!
+//! Knows no tier and no HTTP. Every connection proves which database it reaches before a document is read over it.
+
+pub mod catalogue;
+pub mod loader;
+pub mod session;
+
 use std::time::Duration;
 
 /// How PostgreSQL is reached.
@@ -12,4 +19,83 @@ pub struct SourceConfig {
     pub pooler: bool,
     /// Documents above this many bytes are an error.
     pub document_bytes_max: u64,
+}
+
+/// Why PostgreSQL gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The URL is no PostgreSQL URL.
+    #[error(
+        "the database URL is not of the form postgres://user:password@host:port/database?sslmode=…"
+    )]
+    Url,
+    /// PostgreSQL can't be reached, or it ended the connection.
+    #[error("PostgreSQL is out of reach: {0}")]
+    Unavailable(String),
+    /// The server is a standby or in recovery.
+    #[error("the server is a standby or in recovery; larder follows the primary")]
+    Standby,
+    /// The connection leads to another database than the feed's.
+    #[error("the connection leads to another database than the feed's")]
+    OtherDatabase,
+    /// Too many keys wait for PostgreSQL.
+    #[error("too many keys wait for PostgreSQL")]
+    Overloaded,
+    /// A statement took longer than `statement_timeout`.
+    #[error("the statement took too long")]
+    Timeout,
+    /// PostgreSQL refused a statement.
+    #[error("PostgreSQL says {code}: {message}")]
+    Refused {
+        /// SQLSTATE.
+        code: String,
+        /// PostgreSQL's message, for the log only.
+        message: String,
+    },
+    /// The document is longer than `document_max`.
+    #[error("the document has {bytes} bytes, above document_max")]
+    TooLarge {
+        /// Its length.
+        bytes: u64,
+    },
+    /// Several rows have the key.
+    #[error("several rows have this key")]
+    Ambiguous,
+    /// PostgreSQL answered what it can't have answered.
+    #[error("unexpected answer from PostgreSQL: {0}")]
+    Unexpected(String),
+}
+
+impl SourceError {
+    /// Whether asking for each key alone could do better than asking for many.
+    fn concerns_single_keys(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { .. } | Self::Timeout | Self::Unexpected(_)
+        )
+    }
+}
+
+/// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
+const QUERY_CANCELED: &str = "57014";
+
+impl From<sqlx::Error> for SourceError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default().into_owned();
+                let message = database.message().to_owned();
+                match code.get(..2) {
+                    _ if code == QUERY_CANCELED => Self::Timeout,
+                    // 08: connection exception, 53: too many connections or out of memory, 57: shutdown.
+                    Some("08" | "53" | "57") => Self::Unavailable(message),
+                    _ => Self::Refused { code, message },
+                }
+            }
+            sqlx::Error::Decode(_)
+            | sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::RowNotFound => Self::Unexpected(error.to_string()),
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
 }

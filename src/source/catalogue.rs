@@ -1,0 +1,285 @@
+//! Reads what [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
+
+use std::collections::HashMap;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::resource::catalogue::{
+    Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
+};
+use crate::source::SourceError;
+
+/// Names offered as suggestions, at most.
+const KNOWN_NAMES_MAX: i64 = 10_000;
+
+/// Reads the tables called `names`: `table` (in schema `public`), `schema.table`, either part in double quotes where
+/// it contains a dot. Names are taken as they are written; nothing is folded to lower case.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn read_catalogue(
+    connection: &mut PgConnection,
+    names: &[String],
+) -> Result<Catalogue, SourceError> {
+    let mut catalogue = Catalogue::default();
+    let mut oids: HashMap<u32, Table> = HashMap::new();
+    let mut written: Vec<(String, u32)> = Vec::new();
+    for name in names {
+        let (schema, table) = split_name(name);
+        if let Some(found) = read_table(connection, &schema, &table).await? {
+            written.push((name.clone(), found.name.oid));
+            oids.insert(found.name.oid, found);
+        }
+    }
+    let wanted: Vec<i64> = oids.keys().map(|&oid| i64::from(oid)).collect();
+    read_columns(connection, &wanted, &mut oids).await?;
+    read_indexes(connection, &wanted, &mut oids).await?;
+    read_foreign_keys(connection, &wanted, &mut oids).await?;
+    read_descendants(connection, &wanted, &mut oids).await?;
+    if written.len() < names.len() {
+        catalogue.known_names = read_known_names(connection).await?;
+    }
+    for (name, oid) in written {
+        if let Some(table) = oids.get(&oid) {
+            catalogue.tables.insert(name, table.clone());
+        }
+    }
+    Ok(catalogue)
+}
+
+/// Schema and table of a written name.
+fn split_name(name: &str) -> (String, String) {
+    let mut parts = vec![String::new()];
+    let mut quoted = false;
+    for character in name.chars() {
+        match character {
+            '"' => quoted = !quoted,
+            '.' if !quoted => parts.push(String::new()),
+            _ => {
+                if let Some(part) = parts.last_mut() {
+                    part.push(character);
+                }
+            }
+        }
+    }
+    let table = parts.pop().unwrap_or_default();
+    match parts.is_empty() {
+        true => ("public".into(), table),
+        false => (parts.join("."), table),
+    }
+}
+
+fn oid(row: &PgRow, column: &str) -> Result<u32, SourceError> {
+    let value: i64 = row.try_get(column)?;
+    u32::try_from(value).map_err(|_| SourceError::Unexpected("an oid out of range".into()))
+}
+
+fn character(row: &PgRow, column: &str) -> Result<char, SourceError> {
+    let text: String = row.try_get(column)?;
+    Ok(text.chars().next().unwrap_or(' '))
+}
+
+async fn read_table(
+    connection: &mut PgConnection,
+    schema: &str,
+    table: &str,
+) -> Result<Option<Table>, SourceError> {
+    let row = sqlx::query(
+        "with recursive part as (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+           where n.nspname = $1 and c.relname = $2 \
+           union select i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
+         select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security, \
+           exists (select from pg_subscription_rel s join part on part.oid = s.srrelid) as subscribed \
+         from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+         where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')",
+    )
+    .bind(schema)
+    .bind(table)
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else {
+        return Ok(None);
+    };
+    Ok(Some(Table {
+        name: TableName {
+            oid: oid(&row, "oid")?,
+            schema: schema.to_owned(),
+            name: table.to_owned(),
+        },
+        kind: character(&row, "kind")?,
+        row_security: row.try_get("row_security")?,
+        subscribed: row.try_get("subscribed")?,
+        columns: Vec::new(),
+        unique_keys: Vec::new(),
+        foreign_keys: Vec::new(),
+        indexes: Vec::new(),
+        descendants: Vec::new(),
+    }))
+}
+
+async fn read_columns(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    // Domains are followed down to the type below; the innermost one carries the type modifier.
+    let rows = sqlx::query(
+        "with recursive chain (oid, base, modifier) as ( \
+           select oid, typbasetype, typtypmod from pg_type where typtype = 'd' \
+           union all select c.oid, t.typbasetype, t.typtypmod from chain c join pg_type t on t.oid = c.base \
+           where t.typtype = 'd'), \
+         domain as (select c.oid, c.base, c.modifier from chain c join pg_type t on t.oid = c.base \
+           where t.typtype <> 'd') \
+         select a.attrelid::int8 as oid, a.attname::text as name, \
+           format_type(a.atttypid, a.atttypmod) as type_text, t.typname::text as base_type, \
+           t.typnamespace = 'pg_catalog'::regnamespace as built_in, e.typname::text as element_type, \
+           coalesce(d.modifier, a.atttypmod) as modifier, \
+           coalesce(l.collisdeterministic, true) as deterministic \
+         from pg_attribute a \
+         left join domain d on d.oid = a.atttypid \
+         join pg_type t on t.oid = coalesce(d.base, a.atttypid) \
+         left join domain ed on ed.oid = t.typelem and t.typcategory = 'A' \
+         left join pg_type e on e.oid = coalesce(ed.base, t.typelem) and t.typcategory = 'A' \
+         left join pg_collation l on l.oid = a.attcollation \
+         where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
+         order by a.attrelid, a.attnum",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
+            table.columns.push(Column {
+                name: row.try_get("name")?,
+                type_text: row.try_get("type_text")?,
+                base_type: row.try_get("base_type")?,
+                built_in: row.try_get("built_in")?,
+                element_type: row.try_get("element_type")?,
+                type_modifier: row.try_get("modifier")?,
+                deterministic: row.try_get("deterministic")?,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn read_indexes(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    // Column 0 stands for an expression: such an index identifies and finds no row by its columns alone.
+    let rows = sqlx::query(
+        "select i.indrelid::int8 as oid, i.indisprimary as primary, \
+           i.indisunique and i.indimmediate as is_unique, \
+           array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] order by k) as columns \
+         from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
+           and 0 <> all (i.indkey::int2[]) \
+         order by i.indisprimary desc, i.indexrelid",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
+            let columns: Vec<String> = row.try_get("columns")?;
+            if row.try_get("is_unique")? {
+                table.unique_keys.push(UniqueKey {
+                    columns: columns.clone(),
+                    primary: row.try_get("primary")?,
+                });
+            }
+            table.indexes.push(columns);
+        }
+    }
+    Ok(())
+}
+
+async fn read_foreign_keys(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(
+        "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
+           array(select a.attname::text from unnest(c.conkey) with ordinality k(n, place) \
+             join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.place) as columns, \
+           array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
+             join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.place) as target_columns \
+         from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) order by c.oid",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
+            table.foreign_keys.push(ForeignKey {
+                columns: row.try_get("columns")?,
+                target: oid(&row, "target")?,
+                target_columns: row.try_get("target_columns")?,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn read_descendants(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(
+        "with recursive part (top, oid) as ( \
+           select inhparent, inhrelid from pg_inherits where inhparent::int8 = any($1) \
+           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
+         select part.top::int8 as top, c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, \
+           c.relkind::text as kind \
+         from part join pg_class c on c.oid = part.oid join pg_namespace n on n.oid = c.relnamespace \
+         order by part.top, c.oid",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "top")?) {
+            table.descendants.push(Descendant {
+                name: TableName {
+                    oid: oid(&row, "oid")?,
+                    schema: row.try_get("schema")?,
+                    name: row.try_get("name")?,
+                },
+                kind: character(&row, "kind")?,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn read_known_names(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
+    let rows = sqlx::query(
+        "select n.nspname || '.' || c.relname as name from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+         where c.relkind in ('r', 'p') and n.nspname not in ('pg_catalog', 'information_schema', 'larder') \
+         and n.nspname not like 'pg\\_%' order by 1 limit $1",
+    )
+    .bind(KNOWN_NAMES_MAX)
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| row.try_get("name").map_err(SourceError::from))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_split_at_the_dot_outside_quotes() {
+        let split = |name| split_name(name);
+        assert_eq!(split("dept"), ("public".into(), "dept".into()));
+        assert_eq!(split("Hr.Dept"), ("Hr".into(), "Dept".into()));
+        assert_eq!(split("\"a.b\".\"c.d\""), ("a.b".into(), "c.d".into()));
+    }
+}

@@ -1,0 +1,413 @@
+//! The loader: gathers the keys that wait and asks PostgreSQL for all of them at once.
+//!
+//! A fixed number of workers, each with a connection of its own, take turns over the resources. A worker that is free
+//! takes whatever waits, up to [`KEYS_PER_STATEMENT`]: a key alone pays one round trip and no timer, many keys share
+//! a statement. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
+//! statement would leave its connection in an unknown state). At most [`WAITING_KEYS_MAX`] keys wait.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::clock::Boottime;
+use crate::resource::Resource;
+use crate::resource::key::key_parts;
+use crate::resource::query::documents_sql;
+use crate::source::session::{Database, Identity, identity};
+use crate::source::{SourceConfig, SourceError};
+
+/// Keys in one statement, at most: measured, 16 to 256 keys a statement serve equally well.
+const KEYS_PER_STATEMENT: usize = 256;
+
+/// Keys that may wait for a statement.
+const WAITING_KEYS_MAX: usize = 10_000;
+
+/// What waits longer than the server's own `statement_timeout` by this is given up.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A document's bytes, or that there is none.
+pub type Loaded = Result<Option<Bytes>, SourceError>;
+
+/// When the statement of a load was sent; nothing while it waits.
+#[derive(Clone, Debug, Default)]
+pub struct SentAt(Arc<AtomicU64>);
+
+impl SentAt {
+    /// The moment, if the statement is under way.
+    pub fn get(&self) -> Option<Boottime> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => None,
+            nanoseconds => Some(Boottime(nanoseconds)),
+        }
+    }
+
+    /// Says that the statement is sent.
+    pub(crate) fn mark(&self, at: Boottime) {
+        self.0.store(at.0, Ordering::SeqCst);
+    }
+}
+
+/// One key that waits. `done` is called once, or dropped if the loader ends.
+pub struct Load {
+    /// The resource as it was when the key was read.
+    pub resource: Arc<Resource>,
+    /// Canonical text.
+    pub key: Arc<str>,
+    /// Set before the statement is sent.
+    pub sent_at: SentAt,
+    /// Takes the outcome, on a worker's task: it must not block.
+    pub done: Box<dyn FnOnce(Loaded) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// By resource, in the order in which they get their turn.
+    turns: VecDeque<Arc<Resource>>,
+    loads: HashMap<String, VecDeque<Load>>,
+    count: usize,
+    closed: bool,
+}
+
+impl Waiting {
+    fn push(&mut self, load: Load) -> Result<(), Load> {
+        if self.count >= WAITING_KEYS_MAX || self.closed {
+            return Err(load);
+        }
+        let queue = self.loads.entry(load.resource.name.clone()).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(Arc::clone(&load.resource));
+        }
+        queue.push_back(load);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Loads of one resource, all by one definition of it.
+    fn take(&mut self) -> Vec<Load> {
+        let Some(turn) = self.turns.pop_front() else {
+            return Vec::new();
+        };
+        let Some(queue) = self.loads.get_mut(&turn.name) else {
+            return Vec::new();
+        };
+        let Some(definition) = queue.front().map(|load| Arc::clone(&load.resource)) else {
+            return Vec::new();
+        };
+        let same = queue
+            .iter()
+            .take(KEYS_PER_STATEMENT)
+            .take_while(|load| Arc::ptr_eq(&load.resource, &definition))
+            .count();
+        let batch: Vec<Load> = queue.drain(..same).collect();
+        if !queue.is_empty() {
+            self.turns.push_back(turn);
+        }
+        self.count -= batch.len();
+        batch
+    }
+}
+
+struct Shared {
+    waiting: Mutex<Waiting>,
+    bell: Notify,
+    database: Database,
+    document_bytes_max: i64,
+    /// The database that the feed follows; none while it follows none.
+    followed: ArcSwapOption<Identity>,
+    /// Counts statements and their keys, for `larder_source_batch_keys`.
+    on_batch: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+/// Reads documents from PostgreSQL.
+pub struct Loader {
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    workers: Mutex<JoinSet<()>>,
+}
+
+impl Loader {
+    /// Starts `config.connections` workers on the current runtime; they connect when the first key waits.
+    pub fn start(
+        database: Database,
+        config: &SourceConfig,
+        on_batch: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            bell: Notify::new(),
+            database,
+            document_bytes_max: i64::try_from(config.document_bytes_max).unwrap_or(i64::MAX),
+            followed: ArcSwapOption::empty(),
+            on_batch: Box::new(on_batch),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut workers = JoinSet::new();
+        for _ in 0..config.connections {
+            let worker = Worker {
+                shared: Arc::clone(&shared),
+                connection: None,
+            };
+            workers.spawn(worker.run(stopped.clone()));
+        }
+        Self {
+            shared,
+            stop,
+            workers: Mutex::new(workers),
+        }
+    }
+
+    /// Says which database the feed follows. Connections that lead elsewhere are not used.
+    pub fn follow(&self, identity: Option<Identity>) {
+        self.shared.followed.store(identity.map(Arc::new));
+    }
+
+    /// Hands in one key.
+    ///
+    /// Where too many wait, `done` is called with [`SourceError::Overloaded`] at once.
+    pub fn load(&self, load: Load) {
+        let mut waiting = self
+            .shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let refused = waiting.push(load).err();
+        drop(waiting);
+        match refused {
+            None => self.shared.bell.notify_one(),
+            Some(load) => (load.done)(Err(SourceError::Overloaded)),
+        }
+    }
+
+    /// Keys that wait at this moment.
+    pub fn waiting(&self) -> usize {
+        self.shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .count
+    }
+
+    /// Ends the workers after the statements under way; keys that wait are dropped.
+    pub async fn stop(&self) {
+        self.stop.send_replace(true);
+        {
+            let mut waiting = self
+                .shared
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *waiting = Waiting {
+                closed: true,
+                ..Waiting::default()
+            };
+        }
+        let mut workers =
+            std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+        while workers.join_next().await.is_some() {}
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    /// Has proved that it reaches the followed database.
+    connection: Option<PgConnection>,
+}
+
+impl Worker {
+    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        while !*stopped.borrow() {
+            let (batch, more) = {
+                let mut waiting = self
+                    .shared
+                    .waiting
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                (waiting.take(), waiting.count > 0)
+            };
+            if more {
+                self.shared.bell.notify_one();
+            }
+            if batch.is_empty() {
+                tokio::select! {
+                    () = self.shared.bell.notified() => {}
+                    _ = stopped.changed() => {}
+                }
+            } else {
+                self.serve(batch).await;
+            }
+        }
+    }
+
+    /// Answers every load of `batch`.
+    async fn serve(&mut self, batch: Vec<Load>) {
+        (self.shared.on_batch)(batch.len());
+        let reused = self.connection.is_some();
+        let outcome = match self.ask(&batch).await {
+            // The connection may have died since it was last used; a new one decides.
+            Err(SourceError::Unavailable(_)) if reused => self.ask(&batch).await,
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(mut found) => {
+                for load in batch {
+                    let loaded = found.remove(&load.key).unwrap_or(Ok(None));
+                    (load.done)(loaded);
+                }
+            }
+            Err(error) if batch.len() > 1 && error.concerns_single_keys() => {
+                for load in batch {
+                    let alone = std::slice::from_ref(&load);
+                    let loaded = match self.ask(alone).await {
+                        Ok(mut found) => found.remove(&load.key).unwrap_or(Ok(None)),
+                        Err(error) => Err(error),
+                    };
+                    (load.done)(loaded);
+                }
+            }
+            Err(error) => {
+                for load in batch {
+                    (load.done)(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Asks for all keys in one statement. A connection that failed is given up.
+    async fn ask(&mut self, batch: &[Load]) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let limit = self.shared.database.statement_timeout() + GRACE;
+        let asked = tokio::time::timeout(limit, statement(connection, &self.shared, batch));
+        match asked.await {
+            Ok((connection, outcome)) => {
+                // After an error the session is in order; after a lost connection it is not.
+                if !matches!(
+                    outcome,
+                    Err(SourceError::Unavailable(_) | SourceError::OtherDatabase)
+                ) {
+                    self.connection = Some(connection);
+                }
+                outcome
+            }
+            // Dropping the connection closes its socket, whatever state it is in.
+            Err(_) => Err(SourceError::Timeout),
+        }
+    }
+
+    async fn connect(&self) -> Result<PgConnection, SourceError> {
+        let mut connection = self.shared.database.connect().await?;
+        if !self.shared.database.pooler() {
+            prove(&mut connection, &self.shared).await?;
+        }
+        Ok(connection)
+    }
+}
+
+/// Fails unless `connection` reaches the database that the feed follows.
+async fn prove(connection: &mut PgConnection, shared: &Shared) -> Result<(), SourceError> {
+    let reached = tokio::time::timeout(GRACE, identity(connection))
+        .await
+        .map_err(|_| SourceError::Unavailable("the server does not answer".into()))??;
+    let followed = shared.followed.load();
+    match (reached, followed.as_deref()) {
+        (Some(reached), Some(followed)) if reached == *followed => Ok(()),
+        (_, None) => Err(SourceError::Unavailable(
+            "the feed has not found its database yet".into(),
+        )),
+        _ => Err(SourceError::OtherDatabase),
+    }
+}
+
+/// One statement for all of `batch`, and the connection back.
+async fn statement(
+    mut connection: PgConnection,
+    shared: &Shared,
+    batch: &[Load],
+) -> (PgConnection, Result<HashMap<Arc<str>, Loaded>, SourceError>) {
+    let outcome = if shared.database.pooler() {
+        in_transaction(&mut connection, shared, batch).await
+    } else {
+        documents(&mut connection, shared, batch).await
+    };
+    (connection, outcome)
+}
+
+/// Behind a pooler only a transaction stays on one server: it sets, proves and reads.
+async fn in_transaction(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    batch: &[Load],
+) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+    let mut transaction = connection.begin_with("begin read only").await?;
+    let settings = AssertSqlSafe(shared.database.transaction_settings());
+    sqlx::raw_sql(settings).execute(&mut *transaction).await?;
+    prove(&mut transaction, shared).await?;
+    let found = documents(&mut transaction, shared, batch).await?;
+    transaction.commit().await?;
+    Ok(found)
+}
+
+async fn documents(
+    connection: &mut PgConnection,
+    shared: &Shared,
+    batch: &[Load],
+) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+    let Some(first) = batch.first() else {
+        return Ok(HashMap::new());
+    };
+    let resource = &first.resource;
+    let columns = resource.key.columns.len();
+    let mut arrays: Vec<Vec<String>> = vec![Vec::with_capacity(batch.len()); columns];
+    for load in batch {
+        for (array, part) in arrays.iter_mut().zip(key_parts(&load.key, columns)) {
+            array.push(part.into_owned());
+        }
+    }
+    let mut query = sqlx::query(AssertSqlSafe(documents_sql(resource)));
+    for array in arrays {
+        query = query.bind(array);
+    }
+    let query = query
+        .bind(shared.document_bytes_max)
+        .persistent(!shared.database.pooler());
+    let now = Boottime::now();
+    for load in batch {
+        load.sent_at.mark(now);
+    }
+    let mut found: HashMap<Arc<str>, Loaded> = HashMap::with_capacity(batch.len());
+    let mut rows = query.fetch(connection);
+    while let Some(row) = rows.try_next().await? {
+        let key: Arc<str> = Arc::from(row.try_get::<&str, _>("key")?);
+        let bytes: i64 = row.try_get("bytes")?;
+        let loaded = match row.try_get::<Option<&str>, _>("document")? {
+            Some(document) => Ok(Some(Bytes::copy_from_slice(document.as_bytes()))),
+            None => Err(SourceError::TooLarge {
+                bytes: bytes.unsigned_abs(),
+            }),
+        };
+        if found.insert(Arc::clone(&key), loaded).is_some() {
+            found.insert(key, Err(SourceError::Ambiguous));
+        }
+    }
+    drop(rows);
+    let wanted: HashSet<&str> = batch.iter().map(|load| &*load.key).collect();
+    if let Some(stranger) = found.keys().find(|key| !wanted.contains(&***key)) {
+        let message = format!(
+            "a row of {} came under the unexpected key {stranger}",
+            resource.name
+        );
+        return Err(SourceError::Unexpected(message));
+    }
+    Ok(found)
+}

@@ -1,0 +1,171 @@
+//! Connections to PostgreSQL: how they are opened, what they are set to, and which database they prove to reach.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection, Row};
+use uuid::Uuid;
+
+use crate::source::SourceError;
+
+/// The longest wait for a connection to be opened.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// What makes a document's bytes independent of the settings of role and database.
+const SETTINGS: [(&str, &str); 9] = [
+    ("timezone", "UTC"),
+    ("datestyle", "ISO, YMD"),
+    ("intervalstyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+    ("search_path", "pg_catalog"),
+    ("default_transaction_isolation", "read committed"),
+    ("standard_conforming_strings", "on"),
+    ("jit", "off"),
+];
+
+/// A database that larder reads from, by its URL.
+#[derive(Clone, Debug)]
+pub struct Database {
+    options: PgConnectOptions,
+    pooler: bool,
+    statement_timeout: Duration,
+}
+
+impl Database {
+    /// Reads a `postgres://` URL; nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`SourceError::Url`] where it is none; the message repeats no part of it.
+    pub fn new(url: &str, pooler: bool, statement_timeout: Duration) -> Result<Self, SourceError> {
+        let options = PgConnectOptions::from_str(url).map_err(|_| SourceError::Url)?;
+        let options = options
+            .application_name("larder")
+            .disable_statement_logging();
+        Ok(Self {
+            options,
+            pooler,
+            statement_timeout,
+        })
+    }
+
+    /// Whether a transaction pooler stands between, so that settings and proofs hold for one transaction only.
+    pub fn pooler(&self) -> bool {
+        self.pooler
+    }
+
+    /// The longest run of one statement.
+    pub fn statement_timeout(&self) -> Duration {
+        self.statement_timeout
+    }
+
+    /// Opens a connection that reads documents. Waits at most 800 ms.
+    ///
+    /// # Errors
+    /// [`SourceError::Unavailable`] if PostgreSQL is out of reach or refuses.
+    pub async fn connect(&self) -> Result<PgConnection, SourceError> {
+        if self.pooler {
+            // A pooler knows few startup parameters; each transaction sets its own: see `transaction_settings`.
+            return self
+                .open(self.options.clone().statement_cache_capacity(0))
+                .await;
+        }
+        let timeout = self.statement_timeout.as_millis().to_string();
+        let options = self.options.clone().options(SETTINGS).options([
+            ("statement_timeout", timeout.as_str()),
+            ("default_transaction_read_only", "on"),
+        ]);
+        self.open(options).await
+    }
+
+    /// Opens a connection that may write: for the feed and for installing.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub async fn connect_writer(
+        &self,
+        settings: &[(&str, &str)],
+    ) -> Result<PgConnection, SourceError> {
+        let options = self
+            .options
+            .clone()
+            .options(SETTINGS)
+            .options(settings.iter().copied());
+        self.open(options).await
+    }
+
+    /// The connection options without any setting of a session, for LISTEN.
+    pub fn listener_options(&self) -> PgConnectOptions {
+        self.options.clone()
+    }
+
+    async fn open(&self, options: PgConnectOptions) -> Result<PgConnection, SourceError> {
+        match tokio::time::timeout(CONNECT_TIMEOUT, PgConnection::connect_with(&options)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(SourceError::Unavailable(error.to_string())),
+            Err(_) => Err(SourceError::Unavailable("connecting took too long".into())),
+        }
+    }
+
+    /// SQL that gives one transaction the settings that [`Database::connect`] gives a session.
+    pub(crate) fn transaction_settings(&self) -> String {
+        let mut sql = String::new();
+        for (name, value) in SETTINGS {
+            sql.push_str(&format!("set local {name} = '{value}'; "));
+        }
+        sql.push_str(&format!(
+            "set local statement_timeout = {}",
+            self.statement_timeout.as_millis()
+        ));
+        sql
+    }
+}
+
+/// Which database a connection reaches: two of the same identity have the same history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `pg_control_system().system_identifier`: the cluster.
+    pub system: String,
+    /// The database's oid.
+    pub database: u32,
+    /// The oid of `larder.epoch`, which a copy of the database does not share.
+    pub epoch_table: u32,
+    /// What `larder.epoch` holds; gone after a crash and on a promoted standby.
+    pub nonce: Uuid,
+}
+
+/// The identity of the database behind `connection`; `None` where larder's schema is missing or its epoch is empty.
+///
+/// # Errors
+/// [`SourceError::Standby`] if the server is in recovery; else what PostgreSQL said.
+pub async fn identity(connection: &mut PgConnection) -> Result<Option<Identity>, SourceError> {
+    let installed = sqlx::query(
+        "select pg_is_in_recovery(), to_regclass('larder.epoch')::oid::int8, \
+         (select oid::int8 from pg_database where datname = current_database())",
+    )
+    .persistent(false)
+    .fetch_one(&mut *connection)
+    .await?;
+    if installed.try_get::<bool, _>(0)? {
+        return Err(SourceError::Standby);
+    }
+    let Some(epoch_table) = installed.try_get::<Option<i64>, _>(1)? else {
+        return Ok(None);
+    };
+    let row = sqlx::query(
+        "select (select system_identifier::text from pg_control_system()), (select nonce::text from larder.epoch)",
+    )
+    .persistent(false)
+    .fetch_one(&mut *connection)
+    .await?;
+    let nonce: Option<String> = row.try_get(1)?;
+    Ok(nonce.and_then(|nonce| {
+        Some(Identity {
+            system: row.try_get(0).ok()?,
+            database: u32::try_from(installed.try_get::<i64, _>(2).ok()?).ok()?,
+            epoch_table: u32::try_from(epoch_table).ok()?,
+            nonce: Uuid::try_parse(&nonce).ok()?,
+        })
+    }))
+}
