@@ -1,5 +1,38 @@
-//! feed
+//! The feed: follows what commits in PostgreSQL and tells the cache which documents are no longer true.
+//!
+//! Triggers write what a transaction touched to a log, in that transaction. A *pass* reads what committed since the
+//! last one and maps it to documents. Passes run when the bell rings (NOTIFY), every `poll_interval` anyway, and in
+//! quick succession after one that found something, since only one of several concurrent writers rings. The feed has a
+//! thread, a runtime and connections of its own: no load on the HTTP side delays it.
+//!
+//! - `establish`: is the database fit to be followed, and is everything installed?
+//! - `change_log`: the SQL of a pass. `triggers`: the SQL of the log. `listener`: the bell. `node`: pruning.
+
+mod change_log;
+pub mod establish;
+mod listener;
+mod node;
+pub mod position;
+mod triggers;
+
+use std::sync::Arc;
 use std::time::Duration;
+
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::clock::Boottime;
+use crate::feed::change_log::{Watched, pass_sql};
+use crate::feed::establish::{EstablishError, Established, establish};
+use crate::feed::position::Position;
+use crate::metrics::Metrics;
+use crate::resource::Resource;
+use crate::resource::definition::{Mistake, ResourceDefinition};
+use crate::source::SourceError;
+use crate::source::session::{Database, Identity};
 
 /// What a tier answers while freshness can't be proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +58,624 @@ pub struct FeedConfig {
     pub retention: Duration,
     /// A statement that touches more documents empties the resource.
     pub keys_per_statement: u32,
+}
+
+/// Pause between passes while changes come in.
+const QUICK_PAUSE: Duration = Duration::from_millis(5);
+/// Passes that have to find nothing before the quick ones end.
+const QUIET_PASSES: u32 = 2;
+/// A pass that takes longer is given up; both tiers are emptied, so that the next one has less to do.
+const PASS_TIMEOUT: Duration = Duration::from_secs(5);
+/// All of establishing, locks included.
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pauses between attempts to reach PostgreSQL.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Heartbeats, while changes come in and while none do.
+const HEARTBEAT_BUSY: Duration = Duration::from_secs(1);
+const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
+/// Pauses between two prunings, the short one while there is more to delete.
+const PRUNE_PAUSE: Duration = Duration::from_secs(10);
+const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(200);
+
+/// One document, or with no key every document of a resource, is no longer true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The resource's index.
+    pub resource: usize,
+    /// Canonical text.
+    pub key: Option<String>,
+}
+
+/// What started a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// A notification.
+    Bell,
+    /// The clock.
+    Poll,
+}
+
+impl Via {
+    /// The label of metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bell => "bell",
+            Self::Poll => "poll",
+        }
+    }
+}
+
+/// A completed pass.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// What is no longer true.
+    pub changes: Vec<Change>,
+    /// All that this snapshot sees is in this pass or in one before.
+    pub position: Position,
+    /// Before its statement was sent.
+    pub began_at: Boottime,
+    /// What started it.
+    pub via: Via,
+    /// A moment not after the earliest commit in it, where there was one.
+    pub lag_from: Option<Boottime>,
+}
+
+/// What the feed tells the cache, in order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The feed follows this database.
+    Reached(Identity),
+    /// There is no telling what changed before this position: nothing that any tier holds is true.
+    Restarted(Position),
+    /// The resource fits the database, and its changes are seen.
+    Defined {
+        /// Its index.
+        resource: usize,
+        /// As it fits the database now.
+        definition: Arc<Resource>,
+        /// What its freshness rests on.
+        fingerprint: String,
+    },
+    /// What the resource's freshness rests on has changed; nothing held of it is true.
+    Distrusted {
+        /// Its index.
+        resource: usize,
+    },
+    /// The resource does not fit the database.
+    Unfit {
+        /// Its index.
+        resource: usize,
+        /// For the log and the status, not for clients.
+        reason: String,
+    },
+    /// A pass from the last position.
+    Passed(Pass),
+    /// A pass from the position that was found on disk.
+    Resumed(Pass),
+    /// The position that was found on disk is of no use.
+    NotResumed,
+}
+
+/// What a feed is made of.
+pub struct FeedSetup {
+    /// A direct connection to the primary.
+    pub database: Database,
+    /// In the order of their indexes.
+    pub definitions: Vec<ResourceDefinition>,
+    /// How changes are followed.
+    pub config: FeedConfig,
+    /// Install what is missing.
+    pub install: bool,
+    /// This larder's name among those that follow the database.
+    pub node: Uuid,
+    /// What the disk tier can be resumed from.
+    pub resumable: watch::Receiver<Option<(Identity, Position)>>,
+    /// The position that the disk tier would come back to.
+    pub persisted: Option<watch::Receiver<Option<Position>>>,
+    /// Counts gaps.
+    pub metrics: Arc<Metrics>,
+}
+
+/// How the first attempt to fit the configuration to the database ended.
+pub type FirstOutcome = Result<(), Vec<Mistake>>;
+
+/// A running feed.
+pub struct FeedHandle {
+    stop: watch::Sender<bool>,
+    first: watch::Receiver<Option<FirstOutcome>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl FeedHandle {
+    /// Filled once the database was reached and the configuration was checked against it.
+    pub fn first_outcome(&self) -> watch::Receiver<Option<FirstOutcome>> {
+        self.first.clone()
+    }
+
+    /// Ends the feed. Blocks until its thread has ended: at most as long as the statement under way.
+    pub fn stop(mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the feed's thread had panicked");
+        }
+    }
+}
+
+/// Starts the feed on a thread of its own; `follow` is called there, one event after the other.
+///
+/// # Errors
+/// If the thread or its runtime can't be started.
+pub fn start(
+    setup: FeedSetup,
+    follow: impl FnMut(Event) + Send + 'static,
+) -> std::io::Result<FeedHandle> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (stop, mut stopped) = watch::channel(false);
+    let (first_sender, first) = watch::channel(None);
+    let thread = std::thread::Builder::new()
+        .name("larder-feed".into())
+        .spawn(move || {
+            runtime.block_on(async move {
+                let mut feed = Feed::new(setup, follow, first_sender);
+                tokio::select! {
+                    () = feed.run() => {}
+                    _ = stopped.wait_for(|&stop| stop) => {}
+                }
+            });
+        })?;
+    Ok(FeedHandle {
+        stop,
+        first,
+        thread: Some(thread),
+    })
+}
+
+/// The SQL that installs schema and triggers for `definitions`, with the grants that the connecting role needs.
+///
+/// # Errors
+/// What PostgreSQL said; the inner error lists the mistakes in the definitions.
+pub async fn install_script(
+    database: &Database,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<Result<String, Vec<Mistake>>, SourceError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    establish::script(&mut connection, definitions, config).await
+}
+
+/// Installs what is missing, in one transaction. Nothing is locked where nothing is missing.
+///
+/// # Errors
+/// Why it could not be installed; the inner error lists the mistakes in the definitions.
+pub async fn install(
+    database: &Database,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<FirstOutcome, EstablishError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    let established = establish(&mut connection, definitions, config, true).await?;
+    let (_, mistakes) = establish::split(established.resources);
+    Ok(if mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(mistakes)
+    })
+}
+
+/// The SQL that removes all that larder added to the database.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    triggers::uninstall_sql(&mut connection).await
+}
+
+/// Removes all that larder added to the database, in one transaction.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn uninstall(database: &Database) -> Result<(), SourceError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    let sql = triggers::uninstall_sql(&mut connection).await?;
+    triggers::run(&mut connection, sql).await
+}
+
+struct Feed<F> {
+    setup: FeedSetup,
+    follow: F,
+    first: watch::Sender<Option<FirstOutcome>>,
+    bell: Arc<Notify>,
+    identity: Option<Identity>,
+    position: Option<Position>,
+    fingerprints: Vec<(usize, String)>,
+    /// The resume offer has been dealt with.
+    resumed: bool,
+    last_pass_began: Boottime,
+}
+
+/// Why a connection is given up.
+enum Break {
+    /// The connection or PostgreSQL failed.
+    Lost(EstablishError),
+    /// What freshness rests on changed: check everything again, at once.
+    Recheck,
+}
+
+impl<E: Into<EstablishError>> From<E> for Break {
+    fn from(error: E) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
+impl<F: FnMut(Event)> Feed<F> {
+    fn new(setup: FeedSetup, follow: F, first: watch::Sender<Option<FirstOutcome>>) -> Self {
+        Self {
+            setup,
+            follow,
+            first,
+            bell: Arc::new(Notify::new()),
+            identity: None,
+            position: None,
+            fingerprints: Vec::new(),
+            resumed: false,
+            last_pass_began: Boottime::NEVER,
+        }
+    }
+
+    async fn run(&mut self) {
+        if self.setup.config.notify {
+            let options = self.setup.database.listener_options();
+            tokio::spawn(listener::ring(
+                options,
+                Arc::clone(&self.bell),
+                Arc::clone(&self.setup.metrics),
+            ));
+        }
+        let mut pause = RETRY_MIN;
+        let mut said = String::new();
+        loop {
+            let began = Instant::now();
+            match self.connect_and_follow().await {
+                Break::Recheck => {
+                    pause = RETRY_MIN;
+                    continue;
+                }
+                Break::Lost(error) => {
+                    self.setup.metrics.feed_gaps.inc();
+                    let text = error.to_string();
+                    // Once for each reason, not for each attempt.
+                    if text != said {
+                        tracing::warn!("not following the database: {text}");
+                        said = text;
+                    }
+                }
+            }
+            if began.elapsed() > RETRY_MAX {
+                pause = RETRY_MIN;
+                said.clear();
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    async fn connect_and_follow(&mut self) -> Break {
+        let mut connection = match self
+            .setup
+            .database
+            .connect_writer(&change_log::SETTINGS)
+            .await
+        {
+            Ok(connection) => connection,
+            Err(error) => return error.into(),
+        };
+        let outcome = self.follow_connection(&mut connection).await;
+        if matches!(outcome, Break::Recheck)
+            && let Err(error) = connection.close().await
+        {
+            tracing::debug!("closing the feed's connection: {error}");
+        }
+        outcome
+    }
+
+    async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
+        let FeedSetup {
+            definitions,
+            config,
+            install,
+            ..
+        } = &self.setup;
+        let establishing = establish(connection, definitions, config, *install);
+        let established = match tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await {
+            Ok(Ok(established)) => established,
+            Ok(Err(error)) => return error.into(),
+            Err(_) => return SourceError::Timeout.into(),
+        };
+        let Following { sql, watched } = self.settle(established);
+        let mut housekeeping = Housekeeping::new();
+        let mut quiet = 0;
+        let mut via = Via::Bell;
+        loop {
+            let found = match self.pass(connection, &sql, &watched, via).await {
+                Ok(found) => found,
+                Err(end) => return end,
+            };
+            if let Err(end) = self.resume_if_offered(connection, &sql, &watched).await {
+                return end;
+            }
+            housekeeping.changed |= found;
+            if let Err(error) = self.keep_house(connection, &mut housekeeping).await {
+                return error.into();
+            }
+            quiet = if found { 0 } else { quiet + 1 };
+            let pause = match quiet < QUIET_PASSES {
+                true => QUICK_PAUSE.min(self.setup.config.poll_interval),
+                false => self.setup.config.poll_interval,
+            };
+            via = tokio::select! {
+                () = self.bell.notified() => Via::Bell,
+                () = tokio::time::sleep(pause) => Via::Poll,
+            };
+            if via == Via::Bell {
+                quiet = 0;
+            }
+        }
+    }
+
+    /// Tells the cache what was established, and remembers it.
+    fn settle(&mut self, established: Established) -> Following {
+        let Established {
+            identity,
+            resources,
+            watched,
+            fingerprints,
+            position,
+        } = established;
+        if self.first.borrow().is_none() {
+            let mistakes: Vec<Mistake> = resources
+                .iter()
+                .filter_map(|resource| resource.as_ref().err())
+                .flatten()
+                .cloned()
+                .collect();
+            let outcome = if mistakes.is_empty() {
+                Ok(())
+            } else {
+                Err(mistakes)
+            };
+            self.first.send_replace(Some(outcome));
+        }
+        let same = self.identity.as_ref() == Some(&identity);
+        if !same {
+            (self.follow)(Event::Reached(identity.clone()));
+            self.identity = Some(identity);
+        }
+        for (index, resource) in resources.iter().enumerate() {
+            let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
+            match (resource, fingerprint) {
+                (Ok(_), Some(known)) if same && self.fingerprints.contains(known) => {}
+                (Ok(definition), Some((_, fingerprint))) => (self.follow)(Event::Defined {
+                    resource: index,
+                    definition: Arc::clone(definition),
+                    fingerprint: fingerprint.clone(),
+                }),
+                (Ok(_), None) => {
+                    let reason = "it has no fingerprint".to_owned();
+                    (self.follow)(Event::Unfit {
+                        resource: index,
+                        reason,
+                    });
+                }
+                (Err(mistakes), _) => {
+                    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+                    tracing::error!("a resource does not fit the database: {}", texts.join("; "));
+                    (self.follow)(Event::Unfit {
+                        resource: index,
+                        reason: texts.join("; "),
+                    });
+                }
+            }
+        }
+        self.fingerprints = fingerprints;
+        if !same || self.position.is_none() {
+            (self.follow)(Event::Restarted(position.clone()));
+            self.position = Some(position);
+        }
+        let fitting: Vec<(usize, &Resource)> = resources
+            .iter()
+            .enumerate()
+            .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
+            .collect();
+        Following {
+            sql: pass_sql(&fitting),
+            watched,
+        }
+    }
+
+    /// One pass from the last position. Returns whether it found something.
+    async fn pass(
+        &mut self,
+        connection: &mut PgConnection,
+        sql: &str,
+        watched: &Watched,
+        via: Via,
+    ) -> Result<bool, Break> {
+        let Some(from) = self.position.clone() else {
+            return Err(Break::Recheck);
+        };
+        let began_at = Boottime::now();
+        let reading = change_log::read(connection, sql, watched, &from);
+        let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                // What it would have read may be too much for any pass: begin anew from where the database is then.
+                self.position = None;
+                return Err(SourceError::Timeout.into());
+            }
+        };
+        self.compare(&read)?;
+        if !read.valid {
+            tracing::warn!(
+                "the log no longer reaches back to the last position; both tiers start again empty"
+            );
+            self.position = None;
+            return Err(Break::Recheck);
+        }
+        let found = !read.changes.is_empty();
+        let heard = match via {
+            Via::Bell => began_at,
+            Via::Poll => self.last_pass_began,
+        };
+        self.last_pass_began = began_at;
+        self.position = Some(read.position.clone());
+        (self.follow)(Event::Passed(Pass {
+            changes: read.changes,
+            position: read.position,
+            began_at,
+            via,
+            lag_from: found.then_some(heard),
+        }));
+        Ok(found)
+    }
+
+    /// Nonce and fingerprints must be the known ones; what differs is distrusted and checked again.
+    fn compare(&mut self, read: &change_log::Read) -> Result<(), Break> {
+        let nonce = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.nonce.to_string());
+        if read.nonce != nonce {
+            tracing::warn!(
+                "the database has crashed, was promoted, or larder was installed anew; checking"
+            );
+            self.identity = None;
+            return Err(Break::Recheck);
+        }
+        let mut differs = false;
+        for (resource, fingerprint) in &self.fingerprints {
+            let now = read
+                .fingerprints
+                .iter()
+                .find(|(index, _)| index == resource);
+            if now.is_none_or(|(_, now)| now != fingerprint) {
+                differs = true;
+                (self.follow)(Event::Distrusted {
+                    resource: *resource,
+                });
+            }
+        }
+        if differs {
+            tracing::info!("tables or triggers changed; checking");
+            self.fingerprints
+                .retain(|known| read.fingerprints.contains(known));
+            return Err(Break::Recheck);
+        }
+        Ok(())
+    }
+
+    /// If the disk tier offers a position, catches up from it.
+    async fn resume_if_offered(
+        &mut self,
+        connection: &mut PgConnection,
+        sql: &str,
+        watched: &Watched,
+    ) -> Result<(), Break> {
+        if self.resumed {
+            return Ok(());
+        }
+        let Some((identity, from)) = self.setup.resumable.borrow_and_update().clone() else {
+            return Ok(());
+        };
+        self.resumed = true;
+        if self.identity.as_ref() != Some(&identity) {
+            (self.follow)(Event::NotResumed);
+            return Ok(());
+        }
+        let began_at = Boottime::now();
+        let reading = change_log::read(connection, sql, watched, &from);
+        let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
+            Ok(Ok(read)) => read,
+            outcome => {
+                (self.follow)(Event::NotResumed);
+                outcome.map_err(|_| SourceError::Timeout)??;
+                return Ok(());
+            }
+        };
+        if let Err(end) = self.compare(&read) {
+            (self.follow)(Event::NotResumed);
+            return Err(end);
+        }
+        if !read.valid {
+            (self.follow)(Event::NotResumed);
+            return Ok(());
+        }
+        self.position = Some(read.position.clone());
+        (self.follow)(Event::Resumed(Pass {
+            changes: read.changes,
+            position: read.position,
+            began_at,
+            via: Via::Poll,
+            lag_from: None,
+        }));
+        Ok(())
+    }
+
+    /// Heartbeat and pruning, when they are due.
+    async fn keep_house(
+        &self,
+        connection: &mut PgConnection,
+        house: &mut Housekeeping,
+    ) -> Result<(), SourceError> {
+        let now = Instant::now();
+        let pause = if house.changed {
+            HEARTBEAT_BUSY
+        } else {
+            HEARTBEAT_IDLE
+        };
+        if house.beat_at.is_none_or(|at| now >= at + pause) {
+            let persisted = self
+                .setup
+                .persisted
+                .as_ref()
+                .and_then(|position| position.borrow().clone());
+            if let Some(position) = persisted.as_ref().or(self.position.as_ref()) {
+                node::heartbeat(connection, self.setup.node, position).await?;
+            }
+            house.beat_at = Some(now);
+            house.changed = false;
+        }
+        if now >= house.prune_at {
+            let more = node::prune(connection, self.setup.config.retention).await?;
+            house.prune_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
+        }
+        Ok(())
+    }
+}
+
+/// What passes over a connection need.
+struct Following {
+    sql: String,
+    watched: Watched,
+}
+
+struct Housekeeping {
+    changed: bool,
+    beat_at: Option<Instant>,
+    prune_at: Instant,
+}
+
+impl Housekeeping {
+    fn new() -> Self {
+        Self {
+            changed: false,
+            beat_at: None,
+            prune_at: Instant::now() + PRUNE_PAUSE,
+        }
+    }
 }

@@ -1,0 +1,249 @@
+//! Before the feed follows a database: is it the primary, do the resources fit it, is everything installed?
+//!
+//! All that is read comes from one snapshot, so that the fingerprints compared in every later pass belong to the very
+//! catalogue that was checked.
+
+use std::sync::Arc;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+use crate::feed::FeedConfig;
+use crate::feed::change_log::{Watched, fingerprints};
+use crate::feed::position::Position;
+use crate::feed::triggers::{self, Logger, loggers, missing_sql, read_installed};
+use crate::resource::Resource;
+use crate::resource::catalogue::Catalogue;
+use crate::resource::definition::{
+    ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
+};
+use crate::resource::query::documents_sql;
+use crate::resource::resolve::resolve;
+use crate::source::SourceError;
+use crate::source::catalogue::read_catalogue;
+use crate::source::session::{Identity, identity};
+
+/// Attempts to find everything installed after installing it; another larder may install at the same time.
+const ATTEMPTS: usize = 3;
+
+/// Why a database can't be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// PostgreSQL is out of reach, a standby, or refuses a statement.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The triggers are not there, and `install = "manual"`.
+    #[error(
+        "larder's schema or triggers are missing or differ; run `larder install` as the owner of the tables"
+    )]
+    NotInstalled,
+}
+
+/// A database that is ready to be followed.
+#[derive(Debug)]
+pub(super) struct Established {
+    pub(super) identity: Identity,
+    /// Each configured resource, or what is wrong with it.
+    pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+    pub(super) watched: Watched,
+    pub(super) fingerprints: Vec<(usize, String)>,
+    /// The snapshot in which all this was read.
+    pub(super) position: Position,
+}
+
+/// Resources against the catalogue, and the loggers that they need.
+struct Checked {
+    resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+    catalogue: Catalogue,
+    loggers: Vec<Logger>,
+}
+
+/// Checks the database and installs what is missing, if `install`.
+pub(super) async fn establish(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+    install: bool,
+) -> Result<Established, EstablishError> {
+    for _ in 0..ATTEMPTS {
+        let mut transaction = connection
+            .begin_with("begin isolation level repeatable read")
+            .await
+            .map_err(SourceError::from)?;
+        let row = sqlx::query("select pg_current_snapshot()::text")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(SourceError::from)?;
+        let position = Position::new(row.try_get(0).map_err(SourceError::from)?);
+        let identity = identity(&mut transaction).await?;
+        let checked = check(&mut transaction, definitions, config).await?;
+        let installed = read_installed(&mut transaction, &checked.loggers).await?;
+        let missing = missing_sql(&checked.loggers, &installed);
+        if let (true, Some(identity)) = (missing.is_empty(), identity) {
+            let watched = watched(&checked);
+            let fingerprints = fingerprints(&mut transaction, &watched).await?;
+            transaction.commit().await.map_err(SourceError::from)?;
+            let resources = readable(connection, checked.resources).await?;
+            return Ok(Established {
+                identity,
+                resources,
+                watched,
+                fingerprints,
+                position,
+            });
+        }
+        transaction.rollback().await.map_err(SourceError::from)?;
+        if !install {
+            return Err(EstablishError::NotInstalled);
+        }
+        tracing::info!("installing larder's schema and triggers");
+        triggers::run(connection, missing).await?;
+    }
+    Err(EstablishError::NotInstalled)
+}
+
+async fn check(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<Checked, SourceError> {
+    let catalogue = read_catalogue(connection, &table_names(definitions)).await?;
+    let resources: Vec<Result<Arc<Resource>, Vec<Mistake>>> = definitions
+        .iter()
+        .map(|definition| {
+            let mut resolved = resolve(std::slice::from_ref(definition), &catalogue)?;
+            resolved.pop().map(Arc::new).ok_or_else(Vec::new)
+        })
+        .collect();
+    let fitting: Vec<&Resource> = resources
+        .iter()
+        .flatten()
+        .map(|resource| &**resource)
+        .collect();
+    let loggers = loggers(&fitting, &catalogue, config);
+    Ok(Checked {
+        resources,
+        catalogue,
+        loggers,
+    })
+}
+
+/// The SQL of `larder install --print`, and the mistakes that keep resources out of it.
+pub(super) async fn script(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<Result<String, Vec<Mistake>>, SourceError> {
+    let checked = check(connection, definitions, config).await?;
+    let row = sqlx::query("select current_user::text")
+        .fetch_one(connection)
+        .await?;
+    let role: String = row.try_get(0)?;
+    let (fitting, mistakes) = split(checked.resources);
+    if !mistakes.is_empty() {
+        return Ok(Err(mistakes));
+    }
+    let fitting: Vec<&Resource> = fitting.iter().map(|resource| &**resource).collect();
+    Ok(Ok(triggers::install_script(
+        &checked.loggers,
+        &fitting,
+        &role,
+    )))
+}
+
+/// Those that fit, and all mistakes of the others.
+pub(super) fn split(
+    resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+) -> (Vec<Arc<Resource>>, Vec<Mistake>) {
+    let mut fitting = Vec::new();
+    let mut mistakes = Vec::new();
+    for resource in resources {
+        match resource {
+            Ok(resource) => fitting.push(resource),
+            Err(found) => mistakes.extend(found),
+        }
+    }
+    (fitting, mistakes)
+}
+
+/// Has PostgreSQL plan each resource's statement: a missing privilege shows here, not at the first request.
+async fn readable(
+    connection: &mut PgConnection,
+    resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+) -> Result<Vec<Result<Arc<Resource>, Vec<Mistake>>>, SourceError> {
+    let mut checked = Vec::with_capacity(resources.len());
+    for resource in resources {
+        let Ok(fitting) = resource else {
+            checked.push(resource);
+            continue;
+        };
+        let mut query = sqlx::query(AssertSqlSafe(documents_sql(&fitting)));
+        for _ in 0..fitting.key.columns.len() {
+            query = query.bind(Vec::<String>::new());
+        }
+        let outcome = query
+            .bind(0_i64)
+            .persistent(false)
+            .fetch_all(&mut *connection)
+            .await;
+        checked.push(match outcome.map_err(SourceError::from) {
+            Ok(_) => Ok(fitting),
+            Err(SourceError::Refused { code, message }) => Err(vec![Mistake {
+                place: fitting.place.clone(),
+                message: format!("PostgreSQL refuses its documents with {code}: {message}"),
+            }]),
+            Err(error) => return Err(error),
+        });
+    }
+    Ok(checked)
+}
+
+/// The tables of each fitting resource with all their descendants.
+fn watched(checked: &Checked) -> Watched {
+    let mut watched = Watched::default();
+    for (index, resource) in checked.resources.iter().enumerate() {
+        let Ok(resource) = resource else {
+            continue;
+        };
+        let mut oids: Vec<i64> = Vec::new();
+        for name in resource.tables() {
+            oids.push(i64::from(name.oid));
+            let table = checked
+                .catalogue
+                .tables
+                .values()
+                .find(|table| table.name == *name);
+            for part in table.iter().flat_map(|table| &table.descendants) {
+                oids.push(i64::from(part.name.oid));
+            }
+        }
+        oids.sort_unstable();
+        oids.dedup();
+        let number = i32::try_from(index).unwrap_or(i32::MAX);
+        watched.resources.extend(oids.iter().map(|_| number));
+        watched.oids.extend(oids);
+    }
+    watched
+}
+
+/// Every table that the definitions name, once.
+fn table_names(definitions: &[ResourceDefinition]) -> Vec<String> {
+    fn collect(row: &RowDefinition, names: &mut Vec<String>) {
+        for ChildDefinition { table, row, .. } in &row.children {
+            names.push(table.value.clone());
+            collect(row, names);
+        }
+        for LookupDefinition { table, row, .. } in &row.lookups {
+            names.push(table.value.clone());
+            collect(row, names);
+        }
+    }
+    let mut names = Vec::new();
+    for definition in definitions {
+        names.push(definition.table.value.clone());
+        collect(&definition.row, &mut names);
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}

@@ -1,0 +1,308 @@
+//! Schema larder and the triggers on the configured tables: what should be there, what is, and the SQL between.
+//!
+//! Triggers log and decide nothing. They are statement level with transition tables, always enabled (replication roles
+//! don't silence them), on every configured table and each of its partitions and descendants. A trigger never joins:
+//! in the writer's snapshot a join misses what a concurrent transaction moves. It has no exception block: a swallowed
+//! insert would be a lost invalidation. Names carry a hash of the definition, so another configuration's triggers stand
+//! beside these and are left alone.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::feed::FeedConfig;
+use crate::resource::Resource;
+use crate::resource::catalogue::{Catalogue, TableName};
+use crate::resource::link::{Link, links, sql_literal};
+use crate::source::SourceError;
+
+/// Taken by whoever installs, in two-key form with [`BELL_LOCK`]: "lard" as a number.
+pub(super) const LOCK_SPACE: i32 = 0x6c61_7264;
+const INSTALL_LOCK: i32 = 1;
+/// Held by the one open transaction that rings.
+const BELL_LOCK: i32 = 2;
+
+const SCHEMA_SQL: &str = include_str!("../../migrations/larder.sql");
+
+/// The operations that change rows, and the transition tables of each.
+const OPERATIONS: [(&str, &str); 4] = [
+    ("insert", "referencing new table as larder_new "),
+    (
+        "update",
+        "referencing old table as larder_old new table as larder_new ",
+    ),
+    ("delete", "referencing old table as larder_old "),
+    ("truncate", ""),
+];
+
+/// A function that logs the changes of one link, and the tables that it serves.
+#[derive(Clone, Debug)]
+pub(super) struct Logger {
+    hash: String,
+    body: String,
+    tables: Vec<TableName>,
+}
+
+/// The loggers that `resources` need, each once.
+pub(super) fn loggers(
+    resources: &[&Resource],
+    catalogue: &Catalogue,
+    config: &FeedConfig,
+) -> Vec<Logger> {
+    let mut loggers: BTreeMap<String, Logger> = BTreeMap::new();
+    for link in resources.iter().flat_map(|resource| links(resource)) {
+        let body = body(&link, config);
+        let hash = format!("{:016x}", xxh3_64(body.as_bytes()));
+        let table = catalogue
+            .tables
+            .values()
+            .find(|table| table.name == link.table);
+        let parts = table
+            .iter()
+            .flat_map(|table| table.descendants.iter().map(|part| part.name.clone()));
+        let tables = std::iter::once(link.table.clone()).chain(parts).collect();
+        loggers
+            .entry(hash.clone())
+            .or_insert(Logger { hash, body, tables });
+    }
+    loggers.into_values().collect()
+}
+
+/// The body of the trigger function of `link`.
+fn body(link: &Link, config: &FeedConfig) -> String {
+    let path = sql_literal(&link.path());
+    let limit = config.keys_per_statement;
+    let changed = |rows: &str| {
+        format!(
+            "    insert into larder.change (path, key)\n    \
+             with touched as materialized (select distinct {key} as key from {rows} where {present} limit {past})\n    \
+             select {path}, key from touched where (select count(*) from touched) <= {limit}\n    \
+             union all select {path}, null where (select count(*) from touched) > {limit};\n",
+            key = link.key_sql(),
+            present = link.not_null_sql(),
+            past = u64::from(limit) + 1,
+        )
+    };
+    let columns = link.column_list();
+    let both = format!(
+        "(select {columns} from larder_old union all select {columns} from larder_new) as larder_rows"
+    );
+    let bell = if config.notify {
+        // NOTIFY takes one lock for the whole database until commit, so only one open transaction rings; whoever
+        // commits beside it is found by the passes that follow. NOTIFY also forbids PREPARE TRANSACTION.
+        format!(
+            "  if found and current_setting('max_prepared_transactions') = '0'\n     \
+             and pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK}) then\n    \
+             perform pg_notify('larder', '');\n  end if;\n"
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "\nbegin\n  if tg_op = 'INSERT' then\n{insert}  elsif tg_op = 'UPDATE' then\n{update}  \
+         elsif tg_op = 'DELETE' then\n{delete}  else\n    \
+         insert into larder.change (path, key) values ({path}, null);\n  end if;\n{bell}  return null;\nend\n",
+        insert = changed("larder_new"),
+        update = changed(&both),
+        delete = changed("larder_old"),
+    )
+}
+
+impl Logger {
+    fn function_sql(&self) -> String {
+        format!(
+            "create or replace function larder.log_{hash}() returns trigger language plpgsql security definer\n\
+             set search_path = pg_catalog, pg_temp as {body};\n\
+             revoke all on function larder.log_{hash}() from public;\n",
+            hash = self.hash,
+            body = dollar_quoted(&self.body),
+        )
+    }
+
+    fn trigger_name(&self, operation: &str) -> String {
+        format!("larder_{}_{operation}", self.hash)
+    }
+
+    fn trigger_sql(&self, table: &TableName, operation: &str, transition: &str) -> String {
+        let name = self.trigger_name(operation);
+        let table = table.sql();
+        format!(
+            "create or replace trigger {name} after {operation} on {table} {transition}for each statement\n\
+             when (larder.installed(null)) execute function larder.log_{hash}();\n\
+             alter table only {table} enable always trigger {name};\n",
+            hash = self.hash,
+        )
+    }
+}
+
+/// `text` between dollar quotes whose tag does not occur in it.
+fn dollar_quoted(text: &str) -> String {
+    let mut tag = String::from("$larder$");
+    while text.contains(&tag) {
+        tag.insert(tag.len() - 1, '_');
+    }
+    format!("{tag}{text}{tag}")
+}
+
+/// What of schema and triggers is in the database.
+#[derive(Debug, Default)]
+pub(super) struct Installed {
+    schema: bool,
+    epoch: bool,
+    /// Bodies of sound logging functions, by hash.
+    functions: HashMap<String, String>,
+    /// Always enabled triggers, by table and name.
+    triggers: HashSet<(u32, String)>,
+}
+
+/// Reads what is installed on the tables of `loggers`.
+pub(super) async fn read_installed(
+    connection: &mut PgConnection,
+    loggers: &[Logger],
+) -> Result<Installed, SourceError> {
+    let mut installed = Installed::default();
+    let row = sqlx::query(
+        "select count(*) = 4 from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+         where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node')",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    installed.schema = row.try_get(0)?;
+    if !installed.schema {
+        return Ok(installed);
+    }
+    let row = sqlx::query(
+        "select exists (select from larder.epoch) and exists (select from larder.horizon)",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    installed.epoch = row.try_get(0)?;
+    let oids: Vec<i64> = loggers
+        .iter()
+        .flat_map(|logger| logger.tables.iter().map(|table| i64::from(table.oid)))
+        .collect();
+    let rows = sqlx::query(
+        "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger \
+         from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
+         where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgenabled = 'A' and p.prosecdef \
+           and p.proconfig = array['search_path=pg_catalog, pg_temp']",
+    )
+    .bind(oids)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        let function: String = row.try_get("function")?;
+        if let Some(hash) = function.strip_prefix("log_") {
+            installed
+                .functions
+                .insert(hash.to_owned(), row.try_get("body")?);
+        }
+        let oid: i64 = row.try_get("oid")?;
+        let trigger: String = row.try_get("trigger")?;
+        installed
+            .triggers
+            .insert((u32::try_from(oid).unwrap_or(0), trigger));
+    }
+    Ok(installed)
+}
+
+/// The SQL that is missing between `installed` and `loggers`; empty where nothing is.
+pub(super) fn missing_sql(loggers: &[Logger], installed: &Installed) -> String {
+    let mut sql = String::new();
+    for logger in loggers {
+        if installed.functions.get(&logger.hash) != Some(&logger.body) {
+            sql.push_str(&logger.function_sql());
+        }
+        for table in &logger.tables {
+            for (operation, transition) in OPERATIONS {
+                let key = (table.oid, logger.trigger_name(operation));
+                if !installed.triggers.contains(&key) {
+                    sql.push_str(&logger.trigger_sql(table, operation, transition));
+                }
+            }
+        }
+    }
+    if sql.is_empty() && installed.schema && installed.epoch {
+        return sql;
+    }
+    let mut whole = String::from(SCHEMA_SQL);
+    whole.push_str(&sql);
+    // What was logged before these triggers says nothing about what they watch: every larder begins anew.
+    whole.push_str(
+        "delete from larder.change;\n\
+         update larder.horizon set xid = greatest(xid, pg_snapshot_xmin(pg_current_snapshot()));\n\
+         delete from larder.epoch;\n\
+         insert into larder.epoch (nonce) values (gen_random_uuid());\n",
+    );
+    whole
+}
+
+/// The whole of [`missing_sql`] on an empty database, in a transaction, with the grants that `role` needs.
+pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: &str) -> String {
+    let role = format!("\"{}\"", role.replace('"', "\"\""));
+    let mut grants = format!(
+        "grant usage on schema larder to {role};\n\
+         grant select on all tables in schema larder to {role};\n\
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node to {role};\n"
+    );
+    let mut schemas: Vec<&str> = Vec::new();
+    let mut tables: Vec<String> = Vec::new();
+    for table in resources.iter().flat_map(|resource| resource.tables()) {
+        if !tables.contains(&table.sql()) {
+            tables.push(table.sql());
+        }
+        if !schemas.contains(&table.schema.as_str()) {
+            schemas.push(&table.schema);
+        }
+    }
+    for schema in schemas {
+        grants.push_str(&format!(
+            "grant usage on schema \"{}\" to {role};\n",
+            schema.replace('"', "\"\"")
+        ));
+    }
+    for table in tables {
+        grants.push_str(&format!("grant select on {table} to {role};\n"));
+    }
+    let sql = missing_sql(loggers, &Installed::default());
+    format!("begin;\nset local lock_timeout = '1s';\n{sql}\n{grants}commit;\n")
+}
+
+/// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.
+pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
+    let mut transaction = connection.begin().await?;
+    sqlx::raw_sql("set local lock_timeout = '1s'")
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("select pg_advisory_xact_lock($1, $2)")
+        .bind(LOCK_SPACE)
+        .bind(INSTALL_LOCK)
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// The SQL that removes every trigger of larder, whatever configuration put it there, and schema larder.
+pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<String, SourceError> {
+    let rows = sqlx::query(
+        "select format('drop trigger if exists %I on %I.%I;', t.tgname, n.nspname, c.relname) \
+         from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace \
+         join pg_proc p on p.oid = t.tgfoid join pg_namespace l on l.oid = p.pronamespace \
+         where l.nspname = 'larder' and t.tgparentid = 0 order by 1",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut sql = String::new();
+    for row in rows {
+        sql.push_str(row.try_get(0)?);
+        sql.push('\n');
+    }
+    sql.push_str("drop schema if exists larder cascade;\n");
+    Ok(sql)
+}
