@@ -1,3 +1,658 @@
-//! cache
+//! Documents in front of PostgreSQL: lookup, fill and invalidation over both tiers.
+//!
+//! The rules that keep answers true (their names are used throughout this module):
+//!
+//! - *Bump before drop.* A pass raises a key's generation, then takes the key out of memory, then queues its drop on
+//!   the way to disk, then the pass's mark; position and `fresh_at` come last.
+//! - *Generation before read.* A load notes the key's generation before its statement is sent. It is installed only
+//!   under the lock of the key's place in memory and only if the generation still stands; the disk writer checks again.
+//! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied, and what
+//!   it answers is promoted to memory only if the generation has stood since.
+//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last completed pass, on the
+//!   boot-time clock; else PostgreSQL does.
+//!
+//! Knows no HTTP and no SQL. What keeps documents is in `memory` and `disk`.
+
 pub mod disk;
+pub mod document;
+mod eviction;
+mod generation;
+mod lease;
 pub mod memory;
+mod status;
+mod writer;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwapOption, Guard};
+use tokio::sync::watch;
+
+use crate::cache::disk::{DiskConfig, Mark, ResourceMark, boot_id};
+use crate::cache::document::{Document, Found};
+use crate::cache::generation::Versions;
+use crate::cache::lease::{Grant, Lease, Leases, Outcome, Waiter};
+use crate::cache::memory::{Memory, MemoryConfig};
+pub use crate::cache::status::{Explanation, ResourceStatus, Status, TierStatus};
+use crate::cache::writer::{Disk, Dropped, Put};
+use crate::clock::Boottime;
+use crate::feed::position::Position;
+use crate::feed::{Change, Event, OnLoss, Pass};
+use crate::metrics::Metrics;
+use crate::resource::Resource;
+use crate::resource::definition::Tiers;
+use crate::source::SourceError;
+use crate::source::loader::{Load, Loaded, Loader};
+use crate::source::session::Identity;
+
+/// How often a waiting request asks itself whether PostgreSQL can still be hoped for.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long a request waits for PostgreSQL while the feed has lost it.
+const UNREACHABLE_WAIT: Duration = Duration::from_millis(750);
+
+/// What a cache is made of.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Names and tiers of the resources; their place in this list is their index everywhere.
+    pub resources: Vec<(String, Tiers)>,
+    /// The memory tier.
+    pub memory: MemoryConfig,
+    /// The disk tier; used if some resource uses it.
+    pub disk: DiskConfig,
+    /// Knowledge older than this is not trusted.
+    pub max_staleness: Duration,
+    /// What is answered without trust.
+    pub on_loss: OnLoss,
+    /// The longest wait for a document.
+    pub request_timeout: Duration,
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The memory tier.
+    Memory,
+    /// The disk tier.
+    Disk,
+    /// PostgreSQL, since no tier had it.
+    Miss {
+        /// A tier keeps it now.
+        stored: bool,
+        /// Another request asked.
+        collapsed: bool,
+    },
+    /// PostgreSQL, since the tiers could not be trusted.
+    Bypass {
+        /// Another request asked.
+        collapsed: bool,
+    },
+    /// A tier that could not be trusted; how old its knowledge is.
+    Stale {
+        /// Since the start of the last completed pass.
+        age: Duration,
+    },
+}
+
+/// An answered lookup.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The document, or that there is none.
+    pub found: Found,
+    /// Where it came from.
+    pub way: Way,
+}
+
+/// Why a lookup has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LookupError {
+    /// The resource has not been matched to the database, or no longer fits it.
+    #[error("the resource is not ready: {0}")]
+    NotReady(String),
+    /// PostgreSQL gave none.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// `request_timeout` is over.
+    #[error("the deadline of the request is over")]
+    Deadline,
+}
+
+/// One resource's part of the cache.
+struct Shelf {
+    name: String,
+    tiers: Tiers,
+    /// The resource as it fits the database now; none where it does not.
+    current: ArcSwapOption<Resource>,
+    /// What freshness rests on has been checked and stands.
+    trusted: AtomicBool,
+    /// Why there is no current resource.
+    reason: Mutex<String>,
+    /// Stands before the keys of its entries on disk.
+    prefix: AtomicU64,
+    fingerprint: Mutex<String>,
+    hits_memory: AtomicU64,
+    hits_disk: AtomicU64,
+    lookups: AtomicU64,
+}
+
+/// Both tiers, and what keeps them true.
+pub struct Cache {
+    shelves: Vec<Shelf>,
+    versions: Arc<Versions>,
+    memory: Memory,
+    disk: Option<Disk>,
+    leases: Arc<Leases>,
+    loader: Loader,
+    metrics: Arc<Metrics>,
+    max_staleness: Duration,
+    on_loss: OnLoss,
+    request_timeout: Duration,
+    fresh_at: AtomicU64,
+    followed: Mutex<Followed>,
+    /// Found on disk, waiting for the feed to catch up.
+    resumable: Mutex<Option<Mark>>,
+    resumable_changed: watch::Sender<Option<(Identity, Position)>>,
+    boot: String,
+}
+
+#[derive(Default)]
+struct Followed {
+    identity: Option<Identity>,
+    position: Option<Position>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cache {
+    /// Starts the tiers; the disk tier opens beside it.
+    ///
+    /// # Errors
+    /// If the disk tier's threads can't be started.
+    pub fn start(
+        config: CacheConfig,
+        loader: Loader,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Arc<Self>> {
+        let count = config.resources.len();
+        let uses_disk = config.resources.iter().any(|(_, tiers)| tiers.disk);
+        let versions = Arc::new(Versions::new(count));
+        let (opened, found_on_disk) = watch::channel(None);
+        let disk = if uses_disk {
+            let found = move |mark| {
+                opened.send_replace(Some(mark));
+            };
+            Some(Disk::start(
+                config.disk,
+                Arc::clone(&versions),
+                Arc::clone(&metrics),
+                found,
+            )?)
+        } else {
+            None
+        };
+        let cache = Arc::new(Self {
+            shelves: config.resources.into_iter().map(Shelf::new).collect(),
+            memory: Memory::new(&config.memory, count),
+            versions,
+            disk,
+            leases: Arc::default(),
+            loader,
+            metrics,
+            max_staleness: config.max_staleness,
+            on_loss: config.on_loss,
+            request_timeout: config.request_timeout,
+            fresh_at: AtomicU64::new(Boottime::NEVER.0),
+            followed: Mutex::default(),
+            resumable: Mutex::default(),
+            resumable_changed: watch::channel(None).0,
+            boot: boot_id(),
+        });
+        tokio::spawn(offer_mark(Arc::downgrade(&cache), found_on_disk));
+        Ok(cache)
+    }
+
+    /// The index of the resource of this name.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.shelves.iter().position(|shelf| shelf.name == name)
+    }
+
+    /// The resource as it fits the database now.
+    ///
+    /// # Errors
+    /// [`LookupError::NotReady`] where it does not, or not yet.
+    pub fn resource(&self, index: usize) -> Result<Guard<Option<Arc<Resource>>>, LookupError> {
+        let current = self.shelves[index].current.load();
+        if current.is_some() {
+            return Ok(current);
+        }
+        Err(LookupError::NotReady(
+            lock(&self.shelves[index].reason).clone(),
+        ))
+    }
+
+    /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
+    pub fn persisted(&self) -> Option<watch::Receiver<Option<Position>>> {
+        self.disk.as_ref().map(Disk::persisted)
+    }
+
+    /// What an earlier run left on disk and the feed may catch up with.
+    pub fn resumable(&self) -> watch::Receiver<Option<(Identity, Position)>> {
+        self.resumable_changed.subscribe()
+    }
+
+    /// Reads the document of `key`, a canonical text, out of the fastest tier that has it.
+    ///
+    /// Waits at most `request_timeout`, and less than a second while PostgreSQL is out of reach. Cancel safe: the load
+    /// goes on without the request.
+    ///
+    /// # Errors
+    /// See [`LookupError`]; never for a missing document.
+    pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
+        let shelf = &self.shelves[index];
+        shelf.lookups.fetch_add(1, Ordering::Relaxed);
+        let now = Boottime::now();
+        let fresh = self.is_fresh(shelf, now);
+        if (fresh || self.serves_stale(shelf))
+            && let Some(answer) = self.lookup_tiers(index, key, fresh, now).await
+        {
+            return Ok(answer);
+        }
+        let resource = self.resource(index)?;
+        let resource = Option::as_ref(&resource).map(Arc::clone);
+        let Some(resource) = resource else {
+            return Err(LookupError::NotReady("it has just gone".into()));
+        };
+        self.load(index, resource, Arc::from(key), fresh).await
+    }
+
+    fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {
+        let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+        shelf.trusted.load(Ordering::SeqCst) && now.since(fresh_at) <= self.max_staleness
+    }
+
+    fn serves_stale(&self, shelf: &Shelf) -> bool {
+        self.on_loss == OnLoss::ServeStale && shelf.current.load().is_some()
+    }
+
+    async fn lookup_tiers(
+        &self,
+        index: usize,
+        key: &str,
+        fresh: bool,
+        now: Boottime,
+    ) -> Option<Answer> {
+        let shelf = &self.shelves[index];
+        let stale = || {
+            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+            Way::Stale {
+                age: now.since(fresh_at),
+            }
+        };
+        if shelf.tiers.memory
+            && let Some(found) = self.memory.get(index, key, self.versions.epoch(index))
+        {
+            shelf.hits_memory.fetch_add(1, Ordering::Relaxed);
+            let way = if fresh { Way::Memory } else { stale() };
+            return Some(Answer { found, way });
+        }
+        let disk = self
+            .disk
+            .as_ref()
+            .filter(|disk| shelf.tiers.disk && disk.is_on())?;
+        let stripe = self.versions.stripe(index, key);
+        let generation = self.versions.clean_generation(stripe)?;
+        let epoch = self.versions.epoch(index);
+        let key: Arc<str> = Arc::from(key);
+        let found = disk
+            .get(shelf.prefix.load(Ordering::SeqCst), &key, epoch)
+            .await?;
+        if shelf.tiers.memory {
+            self.memory
+                .install(index, &key, found.clone(), &self.versions, || {
+                    let stands = self.versions.generation(stripe) == generation;
+                    (stands && self.versions.epoch(index) == epoch).then_some(epoch)
+                });
+        }
+        shelf.hits_disk.fetch_add(1, Ordering::Relaxed);
+        let way = if fresh { Way::Disk } else { stale() };
+        Some(Answer { found, way })
+    }
+
+    async fn load(
+        self: &Arc<Self>,
+        index: usize,
+        resource: Arc<Resource>,
+        key: Arc<str>,
+        fresh: bool,
+    ) -> Result<Answer, LookupError> {
+        let began = Boottime::now();
+        loop {
+            let stripe = self.versions.stripe(index, &key);
+            let version = self.versions.version(index, stripe);
+            let granted = self.leases.grant(index, &key, version, self.max_staleness);
+            let (mut waiter, collapsed) = match granted {
+                Grant::Lead(lease, waiter) => {
+                    self.send(lease, Arc::clone(&resource));
+                    (waiter, false)
+                }
+                Grant::Wait(waiter) => (waiter, true),
+            };
+            // A leader that went without an outcome leaves the lead to whoever waits.
+            if let Some(outcome) = self.wait(index, &mut waiter, began).await? {
+                let found = outcome.found?;
+                let way = match fresh {
+                    true => Way::Miss {
+                        stored: outcome.stored,
+                        collapsed,
+                    },
+                    false => Way::Bypass { collapsed },
+                };
+                return Ok(Answer { found, way });
+            }
+        }
+    }
+
+    /// Hands the load to the loader; the lease goes along and fills the tiers when the document comes.
+    fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>) {
+        let cache = Arc::clone(self);
+        let key = Arc::clone(lease.key());
+        let sent_at = lease.sent_at();
+        self.loader.load(Load {
+            resource,
+            key,
+            sent_at,
+            done: Box::new(move |loaded| cache.fill(lease, loaded)),
+        });
+    }
+
+    /// Waits for a load within bounds. `None` if it ended without an outcome.
+    async fn wait(
+        &self,
+        index: usize,
+        waiter: &mut Waiter,
+        began: Boottime,
+    ) -> Result<Option<Outcome>, LookupError> {
+        loop {
+            if let Ok(outcome) = tokio::time::timeout(PATIENCE, waiter.outcome()).await {
+                if outcome.is_none() && Boottime::now().since(began) > self.request_timeout {
+                    return Err(LookupError::Deadline);
+                }
+                return Ok(outcome);
+            }
+            let now = Boottime::now();
+            let waited = now.since(began);
+            if waited >= self.request_timeout {
+                return Err(LookupError::Deadline);
+            }
+            // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
+            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+            let lost = now.since(fresh_at) > self.max_staleness;
+            if lost && waited >= UNREACHABLE_WAIT {
+                tracing::debug!("gave up waiting for {}", self.shelves[index].name);
+                return Err(SourceError::Unavailable("it does not answer".into()).into());
+            }
+        }
+    }
+
+    /// Ends a load: keeps the document where nothing has overtaken it, and answers all who wait.
+    fn fill(&self, lease: Lease, loaded: Loaded) {
+        let body = match loaded {
+            Ok(body) => body,
+            Err(error) => {
+                lease.complete(Outcome {
+                    found: Err(error),
+                    stored: false,
+                });
+                return;
+            }
+        };
+        let found: Found = body.map(|body| Arc::new(Document::new(body)));
+        let index = lease.resource();
+        let shelf = &self.shelves[index];
+        let version = lease.version();
+        let stripe = self.versions.stripe(index, lease.key());
+        let valid = || (self.versions.version(index, stripe) == version).then_some(version.epoch);
+        let mut stored = false;
+        if shelf.trusted.load(Ordering::SeqCst) {
+            if shelf.tiers.memory {
+                stored =
+                    self.memory
+                        .install(index, lease.key(), found.clone(), &self.versions, valid);
+            }
+            if let Some(disk) = self
+                .disk
+                .as_ref()
+                .filter(|_| shelf.tiers.disk && valid().is_some())
+            {
+                stored |= disk.put(Put {
+                    resource: index,
+                    prefix: shelf.prefix.load(Ordering::SeqCst),
+                    stripe,
+                    version,
+                    key: Arc::clone(lease.key()),
+                    found: found.clone(),
+                });
+            }
+        }
+        if valid().is_none() {
+            self.metrics.fills_void.inc();
+        }
+        lease.complete(Outcome {
+            found: Ok(found),
+            stored,
+        });
+    }
+
+    /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
+    pub fn follow(&self, event: Event) {
+        match event {
+            Event::Reached(identity) => {
+                lock(&self.followed).identity = Some(identity.clone());
+                self.loader.follow(Some(identity));
+            }
+            Event::Restarted(position) => {
+                for index in 0..self.shelves.len() {
+                    self.versions.renew_epoch(index);
+                }
+                lock(&self.followed).position = Some(position);
+            }
+            Event::Defined {
+                resource,
+                definition,
+                fingerprint,
+            } => {
+                self.define(resource, definition, fingerprint);
+            }
+            Event::Distrusted { resource } => self.distrust(resource),
+            Event::Unfit { resource, reason } => {
+                self.distrust(resource);
+                *lock(&self.shelves[resource].reason) = reason;
+                self.shelves[resource].current.store(None);
+            }
+            Event::Passed(pass) => self.apply(pass),
+            Event::Resumed(pass) => self.resume(pass),
+            Event::NotResumed => {
+                lock(&self.resumable).take();
+                self.disk.iter().for_each(Disk::discard);
+            }
+        }
+    }
+
+    fn define(&self, index: usize, definition: Arc<Resource>, fingerprint: String) {
+        let shelf = &self.shelves[index];
+        shelf.prefix.store(definition.shape(), Ordering::SeqCst);
+        *lock(&shelf.fingerprint) = fingerprint;
+        shelf.current.store(Some(definition));
+        // Loads by an earlier definition are void from here on.
+        self.versions.renew_epoch(index);
+        shelf.trusted.store(true, Ordering::SeqCst);
+    }
+
+    fn distrust(&self, index: usize) {
+        self.shelves[index].trusted.store(false, Ordering::SeqCst);
+        self.versions.renew_epoch(index);
+    }
+
+    fn apply(&self, pass: Pass) {
+        let mut dropped = Vec::with_capacity(pass.changes.len());
+        for Change { resource, key } in pass.changes {
+            let shelf = &self.shelves[resource];
+            self.metrics
+                .invalidations
+                .with_label_values(&[shelf.name.as_str(), pass.via.as_str()])
+                .inc();
+            match key {
+                None => self.versions.renew_epoch(resource),
+                Some(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
+            }
+        }
+        self.queue_drops(dropped);
+        if let Some(mark) = self.mark(&pass.position) {
+            self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
+        }
+        lock(&self.followed).position = Some(pass.position);
+        self.fresh_at.store(pass.began_at.0, Ordering::SeqCst);
+        if let Some(lag_from) = pass.lag_from {
+            let lag = Boottime::now().since(lag_from);
+            self.metrics.invalidation_lag.observe(lag.as_secs_f64());
+        }
+    }
+
+    /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
+    fn invalidate(&self, index: usize, key: &Arc<str>) -> Dropped {
+        let stripe = self.versions.stripe(index, key);
+        let generation = self.versions.raise(stripe);
+        self.memory.invalidate(index, key);
+        Dropped {
+            prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
+            key: Arc::clone(key),
+            stripe,
+            generation,
+        }
+    }
+
+    fn queue_drops(&self, dropped: Vec<Dropped>) {
+        if let Some(disk) = self.disk.as_ref().filter(|_| !dropped.is_empty()) {
+            disk.invalidate(dropped);
+        }
+    }
+
+    /// Content from an earlier run has been caught up with: what bears the right shape and fingerprint is used.
+    fn resume(&self, pass: Pass) {
+        let Some(found) = lock(&self.resumable).take() else {
+            return self.apply(pass);
+        };
+        for (index, shelf) in self.shelves.iter().enumerate() {
+            let prefix = shelf.prefix.load(Ordering::SeqCst);
+            let fingerprint = lock(&shelf.fingerprint).clone();
+            let trusted = found
+                .resources
+                .iter()
+                .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
+            if let Some(mark) = trusted.filter(|_| shelf.trusted.load(Ordering::SeqCst)) {
+                self.versions.set_epoch(index, mark.epoch);
+            }
+        }
+        let position = pass.position.clone();
+        self.apply(pass);
+        if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
+            disk.enable(mark);
+        }
+    }
+
+    fn mark(&self, position: &Position) -> Option<Mark> {
+        self.disk.as_ref()?;
+        let identity = lock(&self.followed).identity.clone()?;
+        let resources = self
+            .shelves
+            .iter()
+            .enumerate()
+            .map(|(index, shelf)| ResourceMark {
+                prefix: shelf.prefix.load(Ordering::SeqCst),
+                fingerprint: lock(&shelf.fingerprint).clone(),
+                epoch: self.versions.epoch(index),
+            });
+        Some(Mark {
+            system: identity.system,
+            database: identity.database,
+            epoch_table: identity.epoch_table,
+            nonce: identity.nonce.to_string(),
+            position: position.as_str().to_owned(),
+            resources: resources.collect(),
+            boot: self.boot.clone(),
+            clean: false,
+        })
+    }
+
+    /// Drops one document, or with `None` every document of the resource, from all tiers.
+    pub fn purge(&self, index: usize, key: Option<&str>) {
+        let label = self.shelves[index].name.as_str();
+        self.metrics
+            .invalidations
+            .with_label_values(&[label, "purge"])
+            .inc();
+        match key {
+            Some(key) => {
+                let dropped = self.invalidate(index, &Arc::from(key));
+                self.queue_drops(vec![dropped]);
+            }
+            None => {
+                self.versions.renew_epoch(index);
+                self.memory.empty(index);
+            }
+        }
+    }
+
+    /// Ends the loader and writes what waits for the disk.
+    pub async fn stop(&self) {
+        self.loader.stop().await;
+        if let Some(disk) = &self.disk {
+            disk.stop().await;
+        }
+    }
+}
+
+impl Shelf {
+    fn new((name, tiers): (String, Tiers)) -> Self {
+        Self {
+            name,
+            tiers,
+            current: ArcSwapOption::empty(),
+            trusted: AtomicBool::new(false),
+            reason: Mutex::new("the database has not been reached yet".into()),
+            prefix: AtomicU64::new(0),
+            fingerprint: Mutex::default(),
+            hits_memory: AtomicU64::new(0),
+            hits_disk: AtomicU64::new(0),
+            lookups: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Passes the mark found on disk to the feed, if it can be trusted after this boot of the machine.
+async fn offer_mark(cache: std::sync::Weak<Cache>, mut found: watch::Receiver<Option<Mark>>) {
+    let Ok(mark) = found
+        .wait_for(Option::is_some)
+        .await
+        .map(|mark| mark.clone())
+    else {
+        return;
+    };
+    let (Some(cache), Some(mark)) = (cache.upgrade(), mark) else {
+        return;
+    };
+    let whole = mark.clean || mark.boot == cache.boot;
+    match mark.identity().filter(|_| whole) {
+        Some(identity) => {
+            let position = mark.position();
+            *lock(&cache.resumable) = Some(mark);
+            cache
+                .resumable_changed
+                .send_replace(Some((identity, position)));
+        }
+        None => cache.disk.iter().for_each(Disk::discard),
+    }
+}

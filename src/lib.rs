@@ -1,6 +1,8 @@
 //! larder.
 pub mod cache;
+pub mod clock;
 pub mod config;
 pub mod feed;
+pub mod metrics;
 pub mod resource;
 pub mod source;

@@ -1,6 +1,24 @@
-//! disk tier
-use std::path::PathBuf;
+//! The disk tier's files: the only place that knows sled.
+//!
+//! One tree holds the entries and the mark, so that a batch of both is atomic. Everything read back is checked; what
+//! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
+//! who sees one gives the whole directory up.
+//!
+//! Entry: key `d`, prefix (8 bytes), key text; value as [`encode`] lays it out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::cache::document::{Document, Found};
+use crate::feed::position::Position;
+use crate::source::session::Identity;
 
 /// Bounds and place of the disk tier.
 #[derive(Clone, Debug)]
@@ -15,4 +33,277 @@ pub struct DiskConfig {
     pub batch_entries: usize,
     /// The longest wait of an entry for its batch.
     pub linger: Duration,
+}
+
+/// The layout of entries and mark; another number, another layout.
+const FORMAT: u8 = 1;
+const MARK_KEY: &[u8] = b"m";
+
+/// Why the disk tier failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiskError {
+    #[error("sled: {0}")]
+    Sled(#[from] sled::Error),
+    #[error("sled panicked: {0}")]
+    Panicked(String),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the mark can't be written: {0}")]
+    Mark(String),
+}
+
+/// How far the tier's content reflects the database, stored with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub(super) system: String,
+    pub(super) database: u32,
+    pub(super) epoch_table: u32,
+    pub(super) nonce: String,
+    pub(super) position: String,
+    pub(super) resources: Vec<ResourceMark>,
+    /// The machine's boot: what was written before a crash of the machine is not trusted.
+    pub(super) boot: String,
+    /// Written as the last act of an orderly shutdown.
+    pub(super) clean: bool,
+}
+
+/// What entries of one resource must bear to be trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ResourceMark {
+    pub(super) prefix: u64,
+    pub(super) fingerprint: String,
+    pub(super) epoch: u64,
+}
+
+impl Mark {
+    /// The database it was written for.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        Some(Identity {
+            system: self.system.clone(),
+            database: self.database,
+            epoch_table: self.epoch_table,
+            nonce: Uuid::try_parse(&self.nonce).ok()?,
+        })
+    }
+
+    pub(super) fn position(&self) -> Position {
+        Position::new(&self.position)
+    }
+}
+
+/// An open directory.
+pub(super) struct Store {
+    db: sled::Db,
+}
+
+/// What one write does, in order; the last word on a key counts.
+#[derive(Default)]
+pub(super) struct Batch {
+    inner: sled::Batch,
+    pub(super) entries: usize,
+}
+
+impl Batch {
+    pub(super) fn put(&mut self, prefix: u64, key: &str, epoch: u64, found: &Found) {
+        self.inner
+            .insert(entry_key(prefix, key), encode(key, epoch, found));
+        self.entries += 1;
+    }
+
+    pub(super) fn remove(&mut self, prefix: u64, key: &str) {
+        self.inner.remove(entry_key(prefix, key));
+        self.entries += 1;
+    }
+
+    pub(super) fn mark(&mut self, mark: &Mark) -> Result<(), DiskError> {
+        let json = simd_json::to_vec(mark).map_err(|error| DiskError::Mark(error.to_string()))?;
+        let mut value = xxh3_64(&json).to_be_bytes().to_vec();
+        value.push(FORMAT);
+        value.extend_from_slice(&json);
+        self.inner.insert(MARK_KEY, value);
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Opens or creates the directory. May take long on a large one.
+    pub(super) fn open(directory: &Path, cache_bytes: u64) -> Result<Self, DiskError> {
+        let config = sled::Config::new()
+            .path(directory)
+            .cache_capacity(cache_bytes);
+        let db = caught(|| config.open())?;
+        Ok(Self { db })
+    }
+
+    /// The entry of the key that bears `epoch`, if it is whole.
+    pub(super) fn get(
+        &self,
+        prefix: u64,
+        key: &str,
+        epoch: u64,
+    ) -> Result<Option<Found>, DiskError> {
+        let value = caught(|| self.db.get(entry_key(prefix, key)))?;
+        Ok(value.and_then(|value| decode(&value, key, epoch)))
+    }
+
+    pub(super) fn apply(&self, batch: Batch) -> Result<(), DiskError> {
+        caught(|| self.db.apply_batch(batch.inner))
+    }
+
+    /// The mark, if there is one that is whole.
+    pub(super) fn mark(&self) -> Result<Option<Mark>, DiskError> {
+        let value = caught(|| self.db.get(MARK_KEY))?;
+        Ok(value.and_then(|value| decode_mark(&value)))
+    }
+
+    pub(super) fn bytes(&self) -> Result<u64, DiskError> {
+        caught(|| self.db.size_on_disk())
+    }
+
+    /// Entries, counted one by one: for `/status` only.
+    pub(super) fn entries(&self) -> usize {
+        caught(|| Ok(self.db.len())).unwrap_or(0)
+    }
+
+    pub(super) fn flush(&self) -> Result<(), DiskError> {
+        caught(|| self.db.flush()).map(|_| ())
+    }
+}
+
+/// Runs one call into sled; a panic becomes an error.
+fn caught<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => Ok(result?),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(DiskError::Panicked(text.unwrap_or("no message").to_owned()))
+        }
+    }
+}
+
+fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(9 + key.len());
+    bytes.push(b'd');
+    bytes.extend_from_slice(&prefix.to_be_bytes());
+    bytes.extend_from_slice(key.as_bytes());
+    bytes
+}
+
+/// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), key length (4), key, body.
+fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
+    let body = found.as_ref().map_or(&[][..], |document| &document.body);
+    let mut value = Vec::with_capacity(22 + key.len() + body.len());
+    value.extend_from_slice(&[0; 8]);
+    value.push(FORMAT);
+    value.push(u8::from(found.is_some()));
+    value.extend_from_slice(&epoch.to_be_bytes());
+    // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
+    value.extend_from_slice(&(key.len() as u32).to_be_bytes());
+    value.extend_from_slice(key.as_bytes());
+    value.extend_from_slice(body);
+    let checksum = xxh3_64(&value[8..]);
+    value[..8].copy_from_slice(&checksum.to_be_bytes());
+    value
+}
+
+fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Found> {
+    let (checksum, rest) = value.split_first_chunk::<8>()?;
+    if xxh3_64(rest).to_be_bytes() != *checksum {
+        return None;
+    }
+    let (&[format, flag], rest) = rest.split_first_chunk::<2>()?;
+    let (stored_epoch, rest) = rest.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    let (stored_key, body) = rest.split_at_checked(length)?;
+    let fits = format == FORMAT
+        && u64::from_be_bytes(*stored_epoch) == epoch
+        && stored_key == key.as_bytes();
+    match flag {
+        _ if !fits => None,
+        0 => Some(None),
+        1 => Some(Some(Arc::new(Document::new(Bytes::copy_from_slice(body))))),
+        _ => None,
+    }
+}
+
+fn decode_mark(value: &[u8]) -> Option<Mark> {
+    let (checksum, rest) = value.split_first_chunk::<8>()?;
+    let (&format, json) = rest.split_first()?;
+    if format != FORMAT || xxh3_64(json).to_be_bytes() != *checksum {
+        return None;
+    }
+    simd_json::from_slice(&mut json.to_vec()).ok()
+}
+
+/// What the kernel calls this boot of the machine; empty where it does not say.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Found {
+        Some(Arc::new(Document::new(Bytes::copy_from_slice(
+            text.as_bytes(),
+        ))))
+    }
+
+    #[test]
+    fn entries_round_trip_and_damage_is_seen() {
+        for found in [document("{\"a\":1}"), None] {
+            let value = encode("42", 7, &found);
+            assert_eq!(decode(&value, "42", 7), Some(found.clone()));
+            assert_eq!(decode(&value, "43", 7), None);
+            assert_eq!(decode(&value, "42", 8), None);
+            for position in 0..value.len() {
+                let mut damaged = value.clone();
+                damaged[position] ^= 1;
+                assert_eq!(decode(&damaged, "42", 7), None, "byte {position}");
+                assert_eq!(
+                    decode(&value[..position], "42", 7),
+                    None,
+                    "cut at {position}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = Mark {
+            system: "1".into(),
+            database: 2,
+            epoch_table: 3,
+            nonce: Uuid::nil().to_string(),
+            position: "1:1:".into(),
+            resources: vec![ResourceMark {
+                prefix: 9,
+                fingerprint: "f".into(),
+                epoch: 7,
+            }],
+            boot: boot_id(),
+            clean: false,
+        };
+        {
+            let store = Store::open(directory.path(), 1 << 20).unwrap();
+            let mut batch = Batch::default();
+            batch.put(9, "42", 7, &document("{}"));
+            batch.put(9, "43", 7, &None);
+            batch.remove(9, "42");
+            batch.mark(&mark).unwrap();
+            store.apply(batch).unwrap();
+            store.flush().unwrap();
+        }
+        let store = Store::open(directory.path(), 1 << 20).unwrap();
+        assert_eq!(store.get(9, "42", 7).unwrap(), None);
+        assert_eq!(store.get(9, "43", 7).unwrap(), Some(None));
+        assert_eq!(store.mark().unwrap(), Some(mark));
+    }
 }

@@ -1,0 +1,108 @@
+//! Generations and epochs: what tells a document that is still true from one that has been overtaken.
+//!
+//! Each key hashes to one of 65,536 counters, its generation, raised whenever the key is invalidated. Whoever fills
+//! reads the counter before asking PostgreSQL and may install only while it stands. A resource's epoch takes the place
+//! of raising all counters where every document of it is invalidated: an entry of another epoch is a miss.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters: enough that two hot keys seldom share one, 1 MiB together with `clean`.
+const STRIPES: usize = 65_536;
+
+/// What a key's document must still be under when it is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+}
+
+/// Generations of keys, epochs of resources, and how far the disk tier has followed the generations.
+pub(super) struct Versions {
+    hasher: RandomState,
+    generations: Box<[AtomicU64]>,
+    clean: Box<[AtomicU64]>,
+    epochs: Box<[AtomicU64]>,
+}
+
+impl Versions {
+    pub(super) fn new(resources: usize) -> Self {
+        let counters = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let versions = Self {
+            hasher: RandomState::new(),
+            generations: counters(STRIPES),
+            clean: counters(STRIPES),
+            epochs: counters(resources),
+        };
+        for resource in 0..resources {
+            versions.renew_epoch(resource);
+        }
+        versions
+    }
+
+    /// The counter that a key shares with others.
+    pub(super) fn stripe(&self, resource: usize, key: &str) -> usize {
+        let hash = self.hasher.hash_one((resource, key));
+        // The modulus is below 2^16, so the cast loses nothing.
+        (hash % STRIPES as u64) as usize
+    }
+
+    pub(super) fn version(&self, resource: usize, stripe: usize) -> Version {
+        Version {
+            generation: self.generations[stripe].load(Ordering::SeqCst),
+            epoch: self.epoch(resource),
+        }
+    }
+
+    /// Voids every fill of the stripe that is under way. Returns the new generation.
+    pub(super) fn raise(&self, stripe: usize) -> u64 {
+        self.generations[stripe].fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn generation(&self, stripe: usize) -> u64 {
+        self.generations[stripe].load(Ordering::SeqCst)
+    }
+
+    pub(super) fn epoch(&self, resource: usize) -> u64 {
+        self.epochs[resource].load(Ordering::SeqCst)
+    }
+
+    /// Makes every entry of the resource a miss. Epochs never come back, not in a later process either, since the disk
+    /// tier keeps them.
+    pub(super) fn renew_epoch(&self, resource: usize) {
+        self.set_epoch(resource, fresh_epoch());
+    }
+
+    /// Takes over the epoch that trusted entries on disk bear.
+    pub(super) fn set_epoch(&self, resource: usize, epoch: u64) {
+        self.epochs[resource].store(epoch, Ordering::SeqCst);
+    }
+
+    /// All that was invalidated in the stripe up to `generation` is gone from disk.
+    pub(super) fn mark_clean(&self, stripe: usize, generation: u64) {
+        self.clean[stripe].fetch_max(generation, Ordering::SeqCst);
+    }
+
+    /// The disk tier holds nothing that was invalidated until now: it is empty, or a whole position was caught up.
+    pub(super) fn mark_all_clean(&self, generations: &[u64]) {
+        for (stripe, &generation) in generations.iter().enumerate() {
+            self.mark_clean(stripe, generation);
+        }
+    }
+
+    /// Every generation at this moment.
+    pub(super) fn snapshot(&self) -> Vec<u64> {
+        (0..STRIPES).map(|stripe| self.generation(stripe)).collect()
+    }
+
+    /// The generation up to which both agree, if the disk tier has followed all invalidations of the stripe.
+    pub(super) fn clean_generation(&self, stripe: usize) -> Option<u64> {
+        let generation = self.generation(stripe);
+        (self.clean[stripe].load(Ordering::SeqCst) == generation).then_some(generation)
+    }
+}
+
+/// A number that no epoch of this or another process has had.
+fn fresh_epoch() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}

@@ -1,0 +1,228 @@
+//! What the admin address tells about the tiers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cache::{Cache, lock};
+use crate::clock::Boottime;
+
+/// `GET /status`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// By resource, in the order of the configuration.
+    pub resources: Vec<ResourceStatus>,
+    /// The memory tier.
+    pub memory: TierStatus,
+    /// The disk tier; absent where no resource uses it.
+    pub disk: Option<TierStatus>,
+    /// The feed.
+    pub feed: FeedStatus,
+    /// Keys that wait for PostgreSQL.
+    pub source_waiting_keys: usize,
+}
+
+/// One resource's part of the status.
+#[derive(Clone, Debug, Serialize)]
+pub struct ResourceStatus {
+    /// Its name.
+    pub name: String,
+    /// It fits the database and its changes are seen.
+    pub ready: bool,
+    /// Lookups since the start.
+    pub lookups: u64,
+    /// Of these, answered by memory.
+    pub hits_memory: u64,
+    /// Of these, answered by disk.
+    pub hits_disk: u64,
+    /// Entries in memory.
+    pub memory_entries: usize,
+}
+
+/// One tier's part of the status.
+#[derive(Clone, Debug, Serialize)]
+pub struct TierStatus {
+    /// It answers.
+    pub in_use: bool,
+    /// Entries it holds.
+    pub entries: usize,
+    /// Bytes it holds.
+    pub bytes: u64,
+    /// Lookups it answered since the start.
+    pub hits: u64,
+}
+
+/// The feed's part of the status.
+#[derive(Clone, Debug, Serialize)]
+pub struct FeedStatus {
+    /// All that is in this snapshot has been applied.
+    pub position: Option<String>,
+    /// Since the start of the last completed pass.
+    pub age_seconds: Option<f64>,
+    /// Tiers are trusted.
+    pub fresh: bool,
+}
+
+/// `GET /explain/RESOURCE/KEY`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The resource.
+    pub resource: String,
+    /// The key's canonical text.
+    pub key: String,
+    /// It is in the memory tier.
+    pub memory: bool,
+    /// It is in the disk tier; `null` where the tier can't be asked now.
+    pub disk: Option<bool>,
+    /// Invalidations of the key's stripe so far.
+    pub generation: u64,
+    /// Tiers may answer for the resource.
+    pub fresh: bool,
+    /// All that is in this snapshot has been applied.
+    pub position: Option<String>,
+}
+
+impl Cache {
+    /// Counts what the tiers hold. Slow on a large disk tier: not on an async worker.
+    pub fn status(&self) -> Status {
+        let resources: Vec<ResourceStatus> = self
+            .shelves
+            .iter()
+            .enumerate()
+            .map(|(index, shelf)| ResourceStatus {
+                name: shelf.name.clone(),
+                ready: shelf.trusted.load(Ordering::SeqCst),
+                lookups: shelf.lookups.load(Ordering::Relaxed),
+                hits_memory: shelf.hits_memory.load(Ordering::Relaxed),
+                hits_disk: shelf.hits_disk.load(Ordering::Relaxed),
+                memory_entries: self.memory.entries_of(index),
+            })
+            .collect();
+        let memory = TierStatus {
+            in_use: self.shelves.iter().any(|shelf| shelf.tiers.memory),
+            entries: resources
+                .iter()
+                .map(|resource| resource.memory_entries)
+                .sum(),
+            bytes: self.memory.bytes(),
+            hits: resources.iter().map(|resource| resource.hits_memory).sum(),
+        };
+        let disk = self.disk.as_ref().map(|disk| {
+            let (bytes, entries) = disk.size();
+            let hits = resources.iter().map(|resource| resource.hits_disk).sum();
+            TierStatus {
+                in_use: disk.is_on(),
+                entries,
+                bytes,
+                hits,
+            }
+        });
+        Status {
+            resources,
+            memory,
+            disk,
+            feed: self.feed_status(),
+            source_waiting_keys: self.loader.waiting(),
+        }
+    }
+
+    fn feed_status(&self) -> FeedStatus {
+        let age = self.feed_age();
+        FeedStatus {
+            position: lock(&self.followed)
+                .position
+                .as_ref()
+                .map(ToString::to_string),
+            age_seconds: age.map(|age| age.as_secs_f64()),
+            fresh: age.is_some_and(|age| age <= self.max_staleness),
+        }
+    }
+
+    /// Since the start of the feed's last completed pass; `None` before the first.
+    pub fn feed_age(&self) -> Option<Duration> {
+        let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+        (fresh_at != Boottime::NEVER).then(|| Boottime::now().since(fresh_at))
+    }
+
+    /// Why larder is not ready, if it is not: resources that don't fit, a feed that is behind.
+    pub fn unready_reason(&self) -> Option<String> {
+        for shelf in &self.shelves {
+            if shelf.current.load().is_none() {
+                return Some(format!("resource {}: {}", shelf.name, lock(&shelf.reason)));
+            }
+            if !shelf.trusted.load(Ordering::SeqCst) {
+                return Some(format!(
+                    "resource {}: its triggers are being checked",
+                    shelf.name
+                ));
+            }
+        }
+        match self.feed_age() {
+            None => Some("the feed has not completed a pass yet".into()),
+            Some(age) if age > self.max_staleness => {
+                Some(format!("the feed is {:.1} s behind", age.as_secs_f64()))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Whether the disk tier, if there is one, answers.
+    pub fn disk_in_use(&self) -> bool {
+        self.disk.as_ref().is_none_or(|disk| disk.is_on())
+    }
+
+    /// Brings the gauges up to date, for a scrape.
+    pub fn observe(&self) {
+        let status = self.status();
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let tiers = [
+            ("memory", Some(&status.memory)),
+            ("disk", status.disk.as_ref()),
+        ];
+        for (name, tier) in tiers
+            .into_iter()
+            .filter_map(|(name, tier)| Some((name, tier?)))
+        {
+            self.metrics
+                .tier_bytes
+                .with_label_values(&[name])
+                .set(gauge(tier.bytes));
+            self.metrics
+                .tier_entries
+                .with_label_values(&[name])
+                .set(gauge(tier.entries as u64));
+        }
+        let counted = self.metrics.evictions.get();
+        self.metrics
+            .evictions
+            .inc_by(self.memory.evictions().saturating_sub(counted));
+    }
+
+    /// Where the document of `key` is kept.
+    pub async fn explain(&self, index: usize, key: &str) -> Explanation {
+        let shelf = &self.shelves[index];
+        let epoch = self.versions.epoch(index);
+        let stripe = self.versions.stripe(index, key);
+        let disk = match &self.disk {
+            Some(disk) if disk.is_on() && self.versions.clean_generation(stripe).is_some() => {
+                let prefix = shelf.prefix.load(Ordering::SeqCst);
+                Some(disk.get(prefix, &Arc::from(key), epoch).await.is_some())
+            }
+            _ => None,
+        };
+        Explanation {
+            resource: shelf.name.clone(),
+            key: key.to_owned(),
+            memory: self.memory.peek(index, key, epoch),
+            disk,
+            generation: self.versions.generation(stripe),
+            fresh: self.is_fresh(shelf, Boottime::now()),
+            position: lock(&self.followed)
+                .position
+                .as_ref()
+                .map(ToString::to_string),
+        }
+    }
+}

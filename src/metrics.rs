@@ -1,0 +1,124 @@
+//! Every metric, with its unit and labels. Keys are never labels: their number has no bound.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// The metrics of one larder.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// `larder_requests_total{resource,detail,status}`: answered requests by resource, by where the answer came from,
+    /// and by HTTP status.
+    pub requests: IntCounterVec,
+    /// `larder_request_duration_seconds`: from the parsed request to its ready answer.
+    pub request_duration: Histogram,
+    /// `larder_tier_bytes{tier}`: weight of what a tier holds.
+    pub tier_bytes: IntGaugeVec,
+    /// `larder_tier_entries{tier}`: entries in a tier.
+    pub tier_entries: IntGaugeVec,
+    /// `larder_evictions_total`: entries that left memory for want of space.
+    pub evictions: IntCounter,
+    /// `larder_invalidations_total{resource,via}`: keys (or whole resources) invalidated, by what started the pass.
+    pub invalidations: IntCounterVec,
+    /// `larder_invalidation_lag_seconds`: from the bell, or for a poll from the pass before, until applied.
+    pub invalidation_lag: Histogram,
+    /// `larder_feed_gaps_total`: times that the feed lost a connection or its bell.
+    pub feed_gaps: IntCounter,
+    /// `larder_fills_void_total`: documents not stored because a change overtook them.
+    pub fills_void: IntCounter,
+    /// `larder_source_batch_keys`: keys in one statement.
+    pub source_batch_keys: Histogram,
+    /// `larder_disk_batch_entries`: entries in one write to disk.
+    pub disk_batch_entries: Histogram,
+}
+
+impl Metrics {
+    /// Registers all metrics.
+    ///
+    /// # Errors
+    /// Only if two metrics had one name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok::<_, prometheus::Error>(counters)
+        };
+        let gauges = |name: &str, help: &str| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), &["tier"])?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
+        let histogram = |name: &str, help: &str, buckets: Vec<f64>| {
+            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        // From 10 µs, a memory hit, to about 5 s.
+        let seconds = || prometheus::exponential_buckets(0.000_01, 2.0, 20);
+        Ok(Self {
+            requests: counters(
+                "larder_requests_total",
+                "Answered requests by resource, place the answer came from, and status.",
+                &["resource", "detail", "status"],
+            )?,
+            request_duration: histogram(
+                "larder_request_duration_seconds",
+                "Seconds from the parsed request to its ready answer.",
+                seconds()?,
+            )?,
+            tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
+            tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
+            evictions: counter(
+                "larder_evictions_total",
+                "Entries that left memory for want of space.",
+            )?,
+            invalidations: counters(
+                "larder_invalidations_total",
+                "Keys or whole resources invalidated.",
+                &["resource", "via"],
+            )?,
+            invalidation_lag: histogram(
+                "larder_invalidation_lag_seconds",
+                "Seconds from the bell (for a poll: from the pass before) until a change was applied.",
+                seconds()?,
+            )?,
+            feed_gaps: counter(
+                "larder_feed_gaps_total",
+                "Times the feed lost a connection.",
+            )?,
+            fills_void: counter(
+                "larder_fills_void_total",
+                "Documents not stored because a change overtook them.",
+            )?,
+            source_batch_keys: histogram(
+                "larder_source_batch_keys",
+                "Keys in one statement.",
+                prometheus::exponential_buckets(1.0, 2.0, 9)?,
+            )?,
+            disk_batch_entries: histogram(
+                "larder_disk_batch_entries",
+                "Entries in one write to disk.",
+                prometheus::exponential_buckets(1.0, 4.0, 8)?,
+            )?,
+            registry,
+        })
+    }
+
+    /// Everything in Prometheus's text format.
+    ///
+    /// # Errors
+    /// Only if a metric breaks the format's rules.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
