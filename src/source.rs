@@ -1,6 +1,8 @@
 //! source
 use std::time::Duration;
 
+pub mod embedded;
+
 /// How PostgreSQL is reached.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {

@@ -3,4 +3,6 @@
     clippy::unwrap_used,
     reason = "a test's helpers fail as its own body does"
 )]
+mod embedded;
+mod harness;
 mod state;
