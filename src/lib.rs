@@ -1,5 +1,6 @@
 //! larder.
 pub mod cache;
+pub mod commands;
 pub mod config;
 pub mod feed;
 pub mod resource;

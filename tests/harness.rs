@@ -6,6 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+pub(crate) mod cluster;
 
 /// A wait for something that has no event to wait for ends here, and with it the test.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -5,4 +5,5 @@
 )]
 mod embedded;
 mod harness;
+mod seed;
 mod state;
