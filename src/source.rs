@@ -3,6 +3,7 @@
 //! Knows no tier and no HTTP. Every connection proves which database it reaches before a document is read over it.
 
 pub mod catalogue;
+pub mod embedded;
 pub mod loader;
 pub mod session;
 

@@ -1,1 +1,9 @@
-fn main() {}
+//! End-to-end tests, by way of the public API only and against a real PostgreSQL.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test's helpers fail as its own body does"
+)]
+mod embedded;
+mod harness;
+mod seed;
+mod state;

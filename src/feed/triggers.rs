@@ -288,13 +288,17 @@ pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<()
     Ok(())
 }
 
-/// The SQL that removes every trigger of larder, whatever configuration put it there, and schema larder.
+/// The SQL that removes all that larder added, whatever configuration it was for, and nothing else: what a user keeps
+/// in schema larder makes it fail.
 pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<String, SourceError> {
     let rows = sqlx::query(
         "select format('drop trigger if exists %I on %I.%I;', t.tgname, n.nspname, c.relname) \
          from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace \
          join pg_proc p on p.oid = t.tgfoid join pg_namespace l on l.oid = p.pronamespace \
-         where l.nspname = 'larder' and t.tgparentid = 0 order by 1",
+         where l.nspname = 'larder' and t.tgname like 'larder\\_%' and t.tgparentid = 0 \
+         union all select format('drop function larder.%I();', p.proname) from pg_proc p \
+         join pg_namespace l on l.oid = p.pronamespace where l.nspname = 'larder' and p.proname like 'log\\_%' \
+         order by 1 desc",
     )
     .fetch_all(connection)
     .await?;
@@ -303,6 +307,10 @@ pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<Strin
         sql.push_str(row.try_get(0)?);
         sql.push('\n');
     }
-    sql.push_str("drop schema if exists larder cascade;\n");
+    sql.push_str(
+        "drop function if exists larder.installed;\n\
+         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node;\n\
+         drop schema if exists larder;\n",
+    );
     Ok(sql)
 }

@@ -1,0 +1,2 @@
+//! What the subcommands do, one module each.
+pub mod seed;

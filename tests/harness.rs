@@ -1,0 +1,34 @@
+//! What the tests share.
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+pub(crate) mod cluster;
+
+/// A wait for something that has no event to wait for ends here, and with it the test.
+const DEADLINE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A temporary directory that an unprivileged PostgreSQL can reach when root runs the tests.
+pub(crate) fn reachable_directory() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("larder-")
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir()
+        .unwrap()
+}
+
+/// Asks again until `question` has an answer; `what` is for the failure.
+pub(crate) async fn eventually<T>(what: &str, mut question: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = question().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "still not: {what}");
+        sleep(POLL_INTERVAL).await;
+    }
+}

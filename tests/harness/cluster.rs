@@ -1,0 +1,112 @@
+//! The PostgreSQL of a test run: started once, by the first test that asks for a database.
+//!
+//! It runs on a thread and a runtime of its own, since each test's runtime ends with the test.
+//! A static is never dropped, so a reaper process stops it and removes its directory when this
+//! process ends in whatever way: the reaper's stdin then comes to its end.
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::thread;
+
+use larder::source::embedded::{Embedded, EmbeddedConfig};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::harness::reachable_directory;
+
+/// Many tests at once, and nothing worth surviving a power cut.
+const SETTINGS: [(&str, &str); 2] = [("max_connections", "300"), ("fsync", "off")];
+
+/// `$1`: the directory to remove. `$2`: the data directory.
+const REAPER: &str = r#"
+cat > /dev/null
+file="$2/postmaster.pid"
+[ -e "$file" ] && kill -INT "$(head -n 1 "$file")"
+tries=0
+while [ -e "$file" ] && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+rm -rf "$1" "${2%/cluster/data}"
+"#;
+
+/// The run's one PostgreSQL.
+pub(crate) struct Cluster {
+    /// Of the database `larder`.
+    url: String,
+    /// Only held: their stdin is open as long as this process lives.
+    _reapers: Vec<Child>,
+}
+
+/// An empty database of one test's own.
+pub(crate) struct TestDatabase {
+    /// Complete, of a superuser.
+    pub(crate) url: String,
+}
+
+impl Cluster {
+    /// Creates a database; it goes with the cluster.
+    pub(crate) async fn database() -> TestDatabase {
+        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+        let cluster = CLUSTER.get_or_init(Cluster::start);
+        let name = format!("test_{}", Uuid::new_v4().simple());
+        let mut connection = PgConnection::connect(&cluster.url).await.unwrap();
+        sqlx::query(AssertSqlSafe(format!("create database {name}")))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        connection.close().await.unwrap();
+        let (server, _) = cluster.url.rsplit_once('/').unwrap();
+        TestDatabase {
+            url: format!("{server}/{name}"),
+        }
+    }
+
+    fn start() -> Cluster {
+        // The reaper removes it, and must know of it before anything is in it.
+        let base = TempDir::keep(reachable_directory());
+        let directory = base.join("postgres");
+        let expected = directory.join("cluster/data");
+        let mut reapers = vec![reaper(&base, &expected)];
+        let (sender, started) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let config = EmbeddedConfig {
+                    directory,
+                    settings: SETTINGS
+                        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                        .to_vec(),
+                };
+                let embedded = Embedded::start(config).await.unwrap();
+                let data = embedded.data_directory().to_owned();
+                sender.send((embedded.url().to_owned(), data)).unwrap();
+                std::future::pending::<()>().await;
+                drop(embedded);
+            });
+        });
+        let (url, data) = started.recv().expect("the test cluster did not start");
+        if data != expected {
+            reapers.push(reaper(&base, &data));
+        }
+        Cluster {
+            url,
+            _reapers: reapers,
+        }
+    }
+}
+
+fn reaper(base: &Path, data: &Path) -> Child {
+    use std::os::unix::process::CommandExt;
+    Command::new("sh")
+        .args(["-c", REAPER, "reaper"])
+        .args([base, data])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C ends the tests, and the reaper's work only begins then.
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}

@@ -1,0 +1,38 @@
+//! `larder seed` adds what is missing and touches nothing else.
+use larder::commands::seed::{SeedError, Seeded, seed};
+use sqlx::{Connection, PgConnection};
+
+use crate::harness::cluster::Cluster;
+
+#[tokio::test]
+async fn seeding_again_adds_only_missing_rows() {
+    let database = Cluster::database().await;
+    let url = &database.url;
+    let first = seed(url, 3, 10).await.unwrap();
+    assert_eq!(first, Seeded { depts: 3, emps: 30 });
+    let second = seed(url, 3, 10).await.unwrap();
+    assert_eq!(second, Seeded { depts: 0, emps: 0 });
+
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    sqlx::raw_sql(
+        "update dept set dname = 'MINE' where deptno = 1; delete from emp where deptno = 2",
+    )
+    .execute(&mut connection)
+    .await
+    .unwrap();
+    let third = seed(url, 4, 12).await.unwrap();
+    assert_eq!(third, Seeded { depts: 1, emps: 28 });
+    let mine: String = sqlx::query_scalar("select dname from dept where deptno = 1")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(mine, "MINE");
+}
+
+#[tokio::test]
+async fn too_many_emps_are_refused_before_anything_is_done() {
+    let error = seed("postgres://127.0.0.1:1/none", 1, 100_001)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, SeedError::TooManyEmps(100_001)));
+}
