@@ -1,2 +1,6 @@
 //! What the subcommands do, one module each.
+pub mod config;
+pub mod database;
+pub mod install;
 pub mod seed;
+pub mod serve;

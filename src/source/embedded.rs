@@ -225,5 +225,9 @@ async fn create_database(server: &Server) -> Result<(), sqlx::Error> {
             .execute(&mut connection)
             .await?;
     }
+    // Role and schema share a name: without this, tables made without a schema would land among larder's own.
+    sqlx::query("alter database larder set search_path = public")
+        .execute(&mut connection)
+        .await?;
     connection.close().await
 }

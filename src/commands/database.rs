@@ -1,0 +1,89 @@
+//! The database that a command works on: the configured one, else the private one.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::config::Config;
+use crate::source::embedded::{Embedded, EmbeddedConfig};
+use crate::state::{StateError, StateLock};
+
+/// Where a running larder leaves its private PostgreSQL's URL for other commands.
+const URL_FILE: &str = "postgres.url";
+
+/// A database for the length of a command.
+#[derive(Debug)]
+pub struct CommandDatabase {
+    url: String,
+    /// The private PostgreSQL, if this command started it, with the file that names it.
+    private: Option<(Embedded, PathBuf)>,
+}
+
+impl CommandDatabase {
+    /// The configured database. Without one, starts the private PostgreSQL; `lock` holds its state directory.
+    ///
+    /// # Errors
+    /// Why the private PostgreSQL could not be started.
+    pub async fn open(config: &Config, lock: &StateLock) -> anyhow::Result<Self> {
+        if let Some(url) = &config.database_url {
+            return Ok(Self { url: url.clone(), private: None });
+        }
+        let directory = lock.directory().join("postgres");
+        let embedded = Embedded::start(EmbeddedConfig { directory, settings: Vec::new() })
+            .await
+            .context("the private PostgreSQL can't be started; name your own with DATABASE_URL")?;
+        let url = embedded.url().to_owned();
+        let file = lock.directory().join(URL_FILE);
+        write_private(&file, &url).with_context(|| format!("writing {}", file.display()))?;
+        Ok(Self { url, private: Some((embedded, file)) })
+    }
+
+    /// As [`CommandDatabase::open`]; joins the private PostgreSQL of a larder that runs.
+    ///
+    /// # Errors
+    /// As there, and if the state directory can't be locked.
+    pub async fn join(config: &Config) -> anyhow::Result<Self> {
+        if let Some(url) = &config.database_url {
+            return Ok(Self { url: url.clone(), private: None });
+        }
+        match StateLock::acquire(&config.state_dir) {
+            Ok(lock) => Self::open(config, &lock).await,
+            Err(error @ StateError::InUse { .. }) => {
+                let Ok(url) = std::fs::read_to_string(config.state_dir.join(URL_FILE)) else {
+                    bail!("{error}, and its private PostgreSQL is not up yet");
+                };
+                Ok(Self { url, private: None })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The complete URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether the private PostgreSQL runs for this command.
+    pub fn is_private(&self) -> bool {
+        self.private.is_some()
+    }
+
+    /// Stops the private PostgreSQL, if this command started it.
+    pub async fn close(self) {
+        if let Some((embedded, file)) = self.private {
+            embedded.stop().await;
+            if let Err(error) = std::fs::remove_file(&file) {
+                tracing::warn!("{} can't be removed: {error}", file.display());
+            }
+        }
+    }
+}
+
+/// Writes a file that only its owner can read.
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())
+}

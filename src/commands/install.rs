@@ -1,0 +1,64 @@
+//! `larder install` and `larder uninstall`.
+
+use std::io::Write;
+
+use anyhow::Context;
+
+use crate::commands::database::CommandDatabase;
+use crate::config::{Config, ConfigError};
+use crate::feed;
+use crate::source::session::Database;
+
+/// Installs schema and triggers, or with `print` writes the SQL to stdout and changes nothing.
+///
+/// # Errors
+/// [`ConfigError`] where the configuration does not fit the database; else what PostgreSQL said.
+pub async fn install(config: &Config, print: bool) -> anyhow::Result<()> {
+    with_database(config, async |database| {
+        if print {
+            let script = feed::install_script(&database, &config.resources, &config.feed).await?;
+            let script = script.map_err(|mistakes| ConfigError { mistakes })?;
+            return write(&script);
+        }
+        let outcome = feed::install(&database, &config.resources, &config.feed).await?;
+        outcome.map_err(|mistakes| ConfigError { mistakes })?;
+        tracing::info!("schema larder and its triggers are in place");
+        Ok(())
+    })
+    .await
+}
+
+/// Removes all that larder added, or with `print` writes the SQL to stdout and changes nothing.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
+    with_database(config, async |database| {
+        if print {
+            let script = feed::uninstall_script(&database).await?;
+            return write(&format!("begin;\n{script}commit;\n"));
+        }
+        feed::uninstall(&database).await?;
+        tracing::info!("schema larder and its triggers are gone");
+        Ok(())
+    })
+    .await
+}
+
+async fn with_database(
+    config: &Config,
+    work: impl AsyncFnOnce(Database) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let opened = CommandDatabase::join(config).await?;
+    let url = config.listen_url.as_deref().unwrap_or(opened.url());
+    let outcome = match Database::new(url, false, config.source.statement_timeout) {
+        Ok(database) => work(database).await,
+        Err(error) => Err(error.into()),
+    };
+    opened.close().await;
+    outcome
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+}

@@ -1,0 +1,247 @@
+//! `larder serve`: everything put together, and taken apart again.
+
+use std::future::Future;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use sqlx::{Connection, PgConnection};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::cache::{Cache, CacheConfig};
+use crate::commands::database::CommandDatabase;
+use crate::commands::seed::seed;
+use crate::config::{Config, ConfigError};
+use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
+use crate::http::admin::Admin;
+use crate::http::{Api, admin, router, serve};
+use crate::metrics::Metrics;
+use crate::source::loader::Loader;
+use crate::source::session::Database;
+use crate::state::StateLock;
+use crate::telemetry::LogLevel;
+
+/// The demo's size on the first start.
+const DEMO_DEPTS: u32 = 1_000;
+const DEMO_EMPS_PER_DEPT: u32 = 10;
+
+/// How long the first lines on stdout wait for the first pass.
+const BANNER_WAIT: Duration = Duration::from_secs(5);
+
+/// A running larder without its sockets.
+pub struct Service {
+    cache: Arc<Cache>,
+    metrics: Arc<Metrics>,
+    feed: FeedHandle,
+    started_at: Instant,
+}
+
+impl Service {
+    /// Starts loader, tiers and feed on the database at `url`. Nothing has been reached yet when this returns.
+    ///
+    /// # Errors
+    /// A URL that is none; threads that can't be started.
+    pub fn start(config: &Config, url: &str, node: Uuid) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new()?);
+        let timeout = config.source.statement_timeout;
+        let source = Database::new(url, config.source.pooler, timeout)?;
+        let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
+        let batches = Arc::clone(&metrics);
+        // Batches are far below 2^52, so the cast is exact.
+        let loader = Loader::start(source, &config.source, move |keys| batches.source_batch_keys.observe(keys as f64));
+        let resources = config.resources.iter();
+        let cache_config = CacheConfig {
+            resources: resources.map(|resource| (resource.name.value.clone(), resource.tiers)).collect(),
+            memory: config.memory.clone(),
+            disk: config.disk.clone(),
+            max_staleness: config.feed.max_staleness,
+            on_loss: config.feed.on_loss,
+            request_timeout: config.request_timeout,
+        };
+        let cache = Cache::start(cache_config, loader, Arc::clone(&metrics)).context("starting the tiers")?;
+        let setup = FeedSetup {
+            database: followed,
+            definitions: config.resources.clone(),
+            config: config.feed.clone(),
+            install: config.install,
+            node,
+            resumable: cache.resumable(),
+            persisted: cache.persisted(),
+            metrics: Arc::clone(&metrics),
+        };
+        let follower = Arc::clone(&cache);
+        let feed = feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
+        Ok(Self { cache, metrics, feed, started_at: Instant::now() })
+    }
+
+    /// The public address's router.
+    pub fn router(&self) -> Router {
+        router(Api { cache: Arc::clone(&self.cache), metrics: Arc::clone(&self.metrics) })
+    }
+
+    /// The admin address's router.
+    pub fn admin_router(&self, log_level: Option<LogLevel>) -> Router {
+        admin::router(Admin {
+            cache: Arc::clone(&self.cache),
+            metrics: Arc::clone(&self.metrics),
+            log_level,
+            started_at: self.started_at,
+        })
+    }
+
+    /// Filled once the configuration was checked against the database.
+    pub fn first_outcome(&self) -> watch::Receiver<Option<FirstOutcome>> {
+        self.feed.first_outcome()
+    }
+
+    /// Ends feed, loader and tiers; what waits for the disk is written.
+    pub async fn stop(self) {
+        let feed = self.feed;
+        if tokio::task::spawn_blocking(move || feed.stop()).await.is_err() {
+            tracing::error!("stopping the feed failed");
+        }
+        self.cache.stop().await;
+    }
+}
+
+/// Runs until SIGTERM or SIGINT, then drains.
+///
+/// # Errors
+/// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
+pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
+    let stop = stop_signal()?;
+    let lock = StateLock::acquire(&config.state_dir)?;
+    let node = lock.node()?;
+    let database = CommandDatabase::open(config, &lock).await?;
+    let outcome = run_on(config, &database, node, log_level, stop).await;
+    database.close().await;
+    outcome
+}
+
+async fn run_on(
+    config: &Config,
+    database: &CommandDatabase,
+    node: Uuid,
+    log_level: Option<LogLevel>,
+    stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    if database.is_private() {
+        seed_once(database.url()).await.context("creating the demo tables")?;
+    }
+    let public = bind(config.listen, "listen").await?;
+    let private = bind(config.admin, "admin").await?;
+    let service = Service::start(config, database.url(), node)?;
+    let (failed, failure) = watch::channel(false);
+    let stopping = until(stop, failure);
+    let serving = tokio::spawn(serve(public, service.router(), stopping.clone()()));
+    let admin = tokio::spawn(serve(private, service.admin_router(log_level), stopping.clone()()));
+    let banner = banner(config, database);
+    let mut first = service.first_outcome();
+    let checked = tokio::select! {
+        outcome = announce(&mut first, &banner) => outcome,
+        () = stopping.clone()() => Ok(()),
+    };
+    if checked.is_err() {
+        failed.send_replace(true);
+    }
+    stopping().await;
+    tracing::info!("draining");
+    let drained = tokio::time::timeout(config.shutdown_timeout, async {
+        serving.await??;
+        service.stop().await;
+        admin.await??;
+        anyhow::Ok(())
+    });
+    let drained = drained.await;
+    checked?;
+    match drained {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("not everything was drained within {:?}", config.shutdown_timeout),
+    }
+}
+
+/// Ends when `stop` or `failure` turns true; can be asked for any number of times.
+fn until(
+    stop: watch::Receiver<bool>,
+    failure: watch::Receiver<bool>,
+) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Clone {
+    move || {
+        let (mut stop, mut failure) = (stop, failure);
+        Box::pin(async move {
+            tokio::select! {
+                _ = stop.wait_for(|&stop| stop) => {}
+                _ = failure.wait_for(|&failed| failed) => {}
+            }
+        })
+    }
+}
+
+/// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
+async fn announce(first: &mut watch::Receiver<Option<FirstOutcome>>, banner: &str) -> anyhow::Result<()> {
+    let early = tokio::time::timeout(BANNER_WAIT, first.wait_for(Option::is_some)).await.is_ok();
+    if !early {
+        print(banner)?;
+    }
+    let outcome = first.wait_for(Option::is_some).await.context("the feed ended")?.clone();
+    match outcome {
+        Some(Err(mistakes)) => Err(ConfigError { mistakes }.into()),
+        _ if early => print(banner),
+        _ => Ok(()),
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+}
+
+fn banner(config: &Config, database: &CommandDatabase) -> String {
+    let mut text = format!("larder listens on http://{}, for operators on http://{}\n", config.listen, config.admin);
+    if database.is_private() {
+        text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
+    }
+    if let Some(resource) = config.resources.first() {
+        text.push_str(&format!(
+            "try: curl -i http://{}/{}/1\n     curl http://{}/status\n",
+            config.listen, resource.name.value, config.admin
+        ));
+    }
+    text
+}
+
+async fn bind(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{key} = \"{address}\" can't be bound"))
+}
+
+/// Fills the demo tables of a new private database; one that was changed since is left as it is.
+async fn seed_once(url: &str) -> anyhow::Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    let there: bool = sqlx::query_scalar("select to_regclass('public.dept') is not null")
+        .fetch_one(&mut connection)
+        .await?;
+    connection.close().await?;
+    if !there {
+        seed(url, DEMO_DEPTS, DEMO_EMPS_PER_DEPT).await?;
+    }
+    Ok(())
+}
+
+/// Turns true on SIGTERM or SIGINT.
+fn stop_signal() -> anyhow::Result<watch::Receiver<bool>> {
+    let (sender, receiver) = watch::channel(false);
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        sender.send_replace(true);
+    });
+    Ok(receiver)
+}

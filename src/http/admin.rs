@@ -1,0 +1,152 @@
+//! The admin address: health, readiness, metrics, status, explain, purge, log level. Never on the public address.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::cache::Cache;
+use crate::http::problem::Problem;
+use crate::metrics::Metrics;
+use crate::telemetry::LogLevel;
+
+/// After this the disk tier is no longer waited for.
+const DISK_WAIT: Duration = Duration::from_secs(5);
+
+/// What the admin handlers need.
+#[derive(Clone)]
+pub struct Admin {
+    /// The documents.
+    pub cache: Arc<Cache>,
+    /// To be scraped.
+    pub metrics: Arc<Metrics>,
+    /// The log's filter; absent where the log is not larder's.
+    pub log_level: Option<LogLevel>,
+    /// When larder started.
+    pub started_at: Instant,
+}
+
+/// The admin address.
+pub fn router(admin: Admin) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/status", get(status))
+        .route("/explain/{resource}/{key}", get(explain))
+        .route("/purge/{resource}", post(purge))
+        .route("/purge/{resource}/{key}", post(purge))
+        .route("/log-level", get(log_level).put(set_log_level))
+        .fallback(|| async { Problem::no_such_path().into_response() })
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed("another method").into_response() })
+        .with_state(admin)
+}
+
+async fn readyz(State(admin): State<Admin>) -> Response {
+    let disk_awaited = !admin.cache.disk_in_use() && admin.started_at.elapsed() < DISK_WAIT;
+    let reason = admin
+        .cache
+        .unready_reason()
+        .or_else(|| disk_awaited.then(|| "the disk tier is opening".to_owned()));
+    match reason {
+        None => "ready\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    blocking(move || {
+        admin.cache.observe();
+        match admin.metrics.render() {
+            Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+            Err(error) => Problem::internal(error.to_string()).into_response(),
+        }
+    })
+    .await
+}
+
+async fn status(State(admin): State<Admin>) -> Response {
+    blocking(move || json(&admin.cache.status())).await
+}
+
+async fn explain(State(admin): State<Admin>, request: Request) -> Response {
+    match target(&admin.cache, request.uri().path()) {
+        Ok((index, Some(key))) => json(&admin.cache.explain(index, &key).await),
+        Ok((_, None)) => Problem::no_such_path().into_response(),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn purge(State(admin): State<Admin>, request: Request) -> Response {
+    match target(&admin.cache, request.uri().path()) {
+        Ok((index, key)) => {
+            blocking(move || {
+                admin.cache.purge(index, key.as_deref());
+                StatusCode::NO_CONTENT.into_response()
+            })
+            .await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Resource and key of `/VERB/RESOURCE[/KEY]`.
+fn target(cache: &Cache, path: &str) -> Result<(usize, Option<String>), Problem> {
+    let mut segments = path.split('/').skip(2);
+    let index = cache
+        .index_of(segments.next().unwrap_or_default())
+        .ok_or_else(Problem::no_such_resource)?;
+    let Some(key) = segments.next() else {
+        return Ok((index, None));
+    };
+    let resource = cache.resource(index)?;
+    match resource.as_ref() {
+        Some(resource) => Ok((index, Some(resource.key.canonical(key)?.into_owned()))),
+        None => Err(Problem::no_such_resource()),
+    }
+}
+
+async fn log_level(State(admin): State<Admin>) -> Response {
+    match &admin.log_level {
+        Some(level) => format!("{}\n", level.current()).into_response(),
+        None => Problem::no_such_path().into_response(),
+    }
+}
+
+async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
+    let Some(level) = &admin.log_level else {
+        return Problem::no_such_path().into_response();
+    };
+    match level.set(filter.trim()) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => Problem::bad_request(error.to_string()).into_response(),
+    }
+}
+
+/// Work that may take long, off the async workers.
+async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(response) => response,
+        Err(error) => Problem::internal(error.to_string()).into_response(),
+    }
+}
+
+fn json(value: &impl Serialize) -> Response {
+    match simd_json::to_string(value) {
+        Ok(text) => {
+            let mut response = Response::new(Body::from(text));
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        Err(error) => Problem::internal(error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,146 @@
+//! Errors as `application/problem+json` (RFC 9457): the one place where an error gets its status.
+//!
+//! Details are for clients: no SQL, no host name, no value out of a table. Causes are logged.
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::cache::LookupError;
+use crate::resource::key::KeyError;
+use crate::source::SourceError;
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Seconds after which a client may try again: the feed finds a returned PostgreSQL within one.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// An error on its way to a client.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    detail: String,
+    /// SQLSTATE.
+    code: Option<String>,
+    allow: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct Body9457<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), code: None, allow: None }
+    }
+
+    pub(super) fn no_such_path() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "there is nothing at this path; documents are at /RESOURCE/KEY")
+    }
+
+    pub(super) fn no_such_resource() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "there is no resource of this name")
+    }
+
+    pub(super) fn no_such_document() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "there is no document with this key")
+    }
+
+    pub(super) fn method_not_allowed(allow: &'static str) -> Self {
+        let detail = format!("this path answers {allow}");
+        Self { allow: Some(allow), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+    }
+
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(super) fn internal(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The response; for `HEAD` the server leaves the body away and keeps its length.
+    pub(super) fn into_response(self) -> Response {
+        let body = Body9457 {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code.as_deref(),
+        };
+        // Strings and a number always serialise.
+        let text = simd_json::to_string(&body).unwrap_or_default();
+        let mut response = Response::new(Body::from(text));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, PROBLEM_JSON);
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        }
+        response
+    }
+}
+
+impl From<KeyError> for Problem {
+    fn from(error: KeyError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<LookupError> for Problem {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::NotReady(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the resource is not ready; the admin address says why")
+            }
+            LookupError::Deadline => Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long"),
+            LookupError::Source(error) => Self::from(error),
+        }
+    }
+}
+
+impl From<SourceError> for Problem {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Url
+            | SourceError::Unavailable(_)
+            | SourceError::Standby
+            | SourceError::OtherDatabase => {
+                tracing::debug!("no answer from PostgreSQL: {error}");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and no tier may answer")
+            }
+            SourceError::Overloaded => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL")
+            }
+            SourceError::Timeout => Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long"),
+            SourceError::Refused { ref code, .. } => {
+                let code = Some(code.clone());
+                tracing::error!("a document can't be read: {error}");
+                Self { code, ..Self::internal("PostgreSQL can't give this document") }
+            }
+            SourceError::TooLarge { bytes } => {
+                Self::internal(format!("the document has {bytes} bytes, above document_max"))
+            }
+            SourceError::Ambiguous => Self::internal("several rows have this key"),
+            SourceError::Unexpected(_) => {
+                tracing::error!("a document can't be read: {error}");
+                Self::internal("PostgreSQL gave an unexpected answer")
+            }
+        }
+    }
+}
