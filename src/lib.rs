@@ -4,3 +4,4 @@ pub mod config;
 pub mod feed;
 pub mod resource;
 pub mod source;
+pub mod telemetry;
