@@ -1,5 +1,7 @@
 //! larder.
 pub mod cache;
+pub mod cli;
+pub mod commands;
 pub mod config;
 pub mod feed;
 pub mod resource;

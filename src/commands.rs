@@ -1,0 +1,2 @@
+//! What larder's commands do, one module each.
+pub mod config;
