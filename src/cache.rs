@@ -22,11 +22,12 @@ pub mod memory;
 mod status;
 mod writer;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::{ArcSwapOption, Guard};
+use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
 use crate::cache::disk::{DiskConfig, Mark, ResourceMark, boot_id};
@@ -42,6 +43,7 @@ use crate::feed::{Change, Event, OnLoss, Pass};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::definition::Tiers;
+use crate::resource::key::KeyError;
 use crate::source::SourceError;
 use crate::source::loader::{Load, Loaded, Loader};
 use crate::source::session::Identity;
@@ -219,18 +221,24 @@ impl Cache {
         self.shelves.iter().position(|shelf| shelf.name == name)
     }
 
-    /// The resource as it fits the database now.
+    /// The canonical text of a key as it stands in a path, by the types that the database has now.
     ///
     /// # Errors
-    /// [`LookupError::NotReady`] where it does not, or not yet.
-    pub fn resource(&self, index: usize) -> Result<Guard<Option<Arc<Resource>>>, LookupError> {
-        let current = self.shelves[index].current.load();
-        if current.is_some() {
-            return Ok(current);
+    /// [`LookupError::NotReady`] where the resource does not fit the database, or not yet; inside, what is wrong with
+    /// the key.
+    pub fn canonical_key<'t>(
+        &self,
+        index: usize,
+        path_segment: &'t str,
+    ) -> Result<Result<Cow<'t, str>, KeyError>, LookupError> {
+        match &*self.shelves[index].current.load() {
+            Some(resource) => Ok(resource.key.canonical(path_segment)),
+            None => Err(self.not_ready(index)),
         }
-        Err(LookupError::NotReady(
-            lock(&self.shelves[index].reason).clone(),
-        ))
+    }
+
+    fn not_ready(&self, index: usize) -> LookupError {
+        LookupError::NotReady(lock(&self.shelves[index].reason).clone())
     }
 
     /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
@@ -260,11 +268,10 @@ impl Cache {
         {
             return Ok(answer);
         }
-        let resource = self.resource(index)?;
-        let resource = Option::as_ref(&resource).map(Arc::clone);
-        let Some(resource) = resource else {
-            return Err(LookupError::NotReady("it has just gone".into()));
-        };
+        let resource = shelf
+            .current
+            .load_full()
+            .ok_or_else(|| self.not_ready(index))?;
         self.load(index, resource, Arc::from(key), fresh).await
     }
 

@@ -1,16 +1,53 @@
 //! larder.toml, environment and flags -> checked configuration.
+//!
+//! Owns every default and every check that needs no database. What a resource means against PostgreSQL's
+//! catalogue is checked elsewhere, with the places that are kept here. Only this module and
+//! [`cli`](crate::cli) see flags and environment; the rest of larder takes the small structs out of [`Config`].
+//!
+//! All mistakes are told at once, each with file, line and key, and none repeats a password.
+
+mod columns;
+mod dump;
+mod environment;
+mod example;
+mod fit;
+mod names;
+mod reading;
+mod resources;
+mod rows;
+mod settings;
+#[cfg(test)]
+mod testing;
+mod text;
+mod url;
+mod value;
+
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::dump::dump;
+pub use self::environment::Environment;
+pub use self::example::example;
+pub use self::url::masked_url;
+
+use self::reading::Reading;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
-use crate::feed::FeedConfig;
-use crate::resource::definition::ResourceDefinition;
+use crate::feed::{FeedConfig, OnLoss};
+use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::source::SourceConfig;
 
+/// The file that is read if nobody names one.
+const DEFAULT_FILE: &str = "larder.toml";
+/// The variable that names the file.
+const FILE_VARIABLE: &str = "LARDER_CONFIG";
+
 /// The configuration in force, checked as far as it can be without a database.
-#[derive(Clone, Debug)]
+///
+/// Its `Debug` form is that of `config --dump`, without passwords.
+#[derive(Clone)]
 pub struct Config {
     /// Public address.
     pub listen: SocketAddr,
@@ -40,4 +77,258 @@ pub struct Config {
     pub feed: FeedConfig,
     /// In the order of the file; the demo's where there is no file.
     pub resources: Vec<ResourceDefinition>,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&dump(self))
+    }
+}
+
+/// What the configuration is made of, gathered before anything of it is read.
+#[derive(Clone)]
+pub struct Sources {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// Where `larder.toml` is looked for if no file is named; empty: the working directory.
+    pub directory: PathBuf,
+    /// The process's environment.
+    pub environment: Environment,
+    /// Flags that set a setting: its dotted key and the value.
+    pub overrides: Vec<(String, String)>,
+    /// `--tiers`: the resources use no others.
+    pub tiers: Option<Tiers>,
+}
+
+/// Everything that is wrong with the configuration, one mistake a line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.lines())]
+pub struct ConfigError {
+    /// Never empty; in the order of the file.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl ConfigError {
+    fn lines(&self) -> String {
+        let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+}
+
+impl Config {
+    /// Reads the file that the flag, `LARDER_CONFIG` or the default names, then the environment, then the flags.
+    ///
+    /// Without a file the demo's resource is served. Blocks on the file system.
+    /// # Errors
+    /// [`ConfigError`] with all that is wrong.
+    pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
+        let mut reading = Reading::begin();
+        read_file(sources, &mut reading);
+        reading.environment(&sources.environment);
+        reading.overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
+        let mut config = reading.finish()?;
+        if let Some(tiers) = sources.tiers {
+            config.restrict_tiers(tiers);
+        }
+        Ok(config)
+    }
+
+    /// Reads `text` as a `larder.toml`, then pairs of a setting's dotted key and its value as flags would set it.
+    ///
+    /// Looks at no environment and no file.
+    /// # Errors
+    /// [`ConfigError`] with all that is wrong.
+    pub fn from_toml(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {
+        let mut reading = Reading::begin();
+        reading.file(DEFAULT_FILE, text);
+        reading.overrides(overrides.iter().copied());
+        reading.finish()
+    }
+
+    /// Takes every tier that is not among `tiers` from every resource.
+    pub fn restrict_tiers(&mut self, tiers: Tiers) {
+        for resource in &mut self.resources {
+            resource.tiers.memory &= tiers.memory;
+            resource.tiers.disk &= tiers.disk;
+        }
+    }
+
+    /// What the settings are written over: their defaults stand in the table of settings, but for those that
+    /// depend on the machine.
+    fn blank() -> Self {
+        let unset = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self {
+            listen: unset,
+            admin: unset,
+            state_dir: PathBuf::new(),
+            install: true,
+            shutdown_timeout: Duration::ZERO,
+            workers: std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(1024),
+            request_timeout: Duration::ZERO,
+            database_url: None,
+            listen_url: None,
+            source: SourceConfig {
+                connections: 0,
+                statement_timeout: Duration::ZERO,
+                pooler: false,
+                document_bytes_max: 0,
+            },
+            memory: MemoryConfig { bytes_max: 0 },
+            disk: DiskConfig {
+                directory: PathBuf::new(),
+                bytes_max: 0,
+                cache_bytes: 0,
+                batch_entries: 0,
+                linger: Duration::ZERO,
+            },
+            feed: FeedConfig {
+                max_staleness: Duration::ZERO,
+                poll_interval: Duration::ZERO,
+                notify: true,
+                on_loss: OnLoss::Bypass,
+                retention: Duration::ZERO,
+                keys_per_statement: 0,
+            },
+            resources: Vec::new(),
+        }
+    }
+}
+
+/// Reads the file that is named or found, if any.
+fn read_file(sources: &Sources, reading: &mut Reading) {
+    let from_environment = || sources.environment.get(FILE_VARIABLE).map(PathBuf::from);
+    let (path, named_by) = match (&sources.file, from_environment()) {
+        (Some(path), _) => (path.clone(), "--config"),
+        (None, Some(path)) => (path, FILE_VARIABLE),
+        (None, None) => (sources.directory.join(DEFAULT_FILE), ""),
+    };
+    let origin = path.display().to_string();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => reading.file(&origin, &text),
+        Err(error) if named_by.is_empty() && error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            let key = if named_by.is_empty() {
+                DEFAULT_FILE
+            } else {
+                named_by
+            };
+            reading.unreadable(&origin, key, format!("the file can't be read: {error}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{load, only, sources};
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_interface() {
+        let config = load(None, &[], &[]).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.admin.to_string(), "127.0.0.1:8081");
+        assert!(config.install);
+        assert_eq!(config.memory.bytes_max, 256 << 20);
+        assert_eq!(config.disk.directory, PathBuf::from(".larder/disk"));
+        assert_eq!(config.disk.batch_entries, 10_000);
+        assert_eq!(config.feed.poll_interval, Duration::from_millis(50));
+        assert_eq!(config.source.document_bytes_max, 16 << 20);
+        assert!(config.workers >= 1 && config.database_url.is_none());
+    }
+
+    #[test]
+    fn without_a_file_the_demo_is_served() {
+        for environment in [&[][..], &[("DATABASE_URL", "postgres://app@db/app")]] {
+            let config = load(None, environment, &[]).unwrap();
+            let depts = &config.resources[0];
+            assert_eq!(
+                (depts.name.value.as_str(), &*depts.name.place.origin),
+                ("depts", "built-in demo")
+            );
+            assert_eq!(depts.row.children[0].name.value, "emps");
+            assert!(depts.row.lookups.is_empty());
+            assert_eq!(config.database_url.is_some(), !environment.is_empty());
+        }
+        assert_eq!(
+            load(Some("workers = 1"), &[], &[]).unwrap().resources[0]
+                .name
+                .value,
+            "depts"
+        );
+    }
+
+    #[test]
+    fn a_url_beside_a_file_without_resources_is_a_mistake() {
+        only(
+            "workers = 1\n[database]\nurl = 'postgres://db/app'\n",
+            "3: resource: there is a database URL but nothing to serve: write at least",
+        );
+        let error = load(
+            Some("workers = 1"),
+            &[("DATABASE_URL", "postgres://db/app")],
+            &[],
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("[[resource]]"), "{error}");
+    }
+
+    #[test]
+    fn the_file_is_the_flags_then_the_variables() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a.toml", "b.toml", DEFAULT_FILE] {
+            let workers = if name == "a.toml" {
+                11
+            } else if name == "b.toml" {
+                12
+            } else {
+                13
+            };
+            std::fs::write(directory.path().join(name), format!("workers = {workers}")).unwrap();
+        }
+        let b = directory.path().join("b.toml");
+        let environment = [("LARDER_CONFIG", b.to_str().unwrap())];
+        let mut sources = sources(directory.path().to_owned(), &environment, &[]);
+        assert_eq!(Config::load(&sources).unwrap().workers, 12);
+        sources.file = Some(directory.path().join("a.toml"));
+        assert_eq!(Config::load(&sources).unwrap().workers, 11);
+        sources.environment = Environment::of_pairs::<&str, &str>([]);
+        sources.file = None;
+        assert_eq!(Config::load(&sources).unwrap().workers, 13);
+        sources.file = Some(directory.path().join("none.toml"));
+        let error = Config::load(&sources).unwrap_err().to_string();
+        assert!(
+            error.contains("none.toml: --config: the file can't be read"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn tiers_are_only_taken_away() {
+        let text = "[[resource]]\nname = 'a'\ntable = 't'\ntiers = ['disk']\n[[resource]]\nname = 'b'\ntable = 't'";
+        let mut config = Config::from_toml(text, &[]).unwrap();
+        config.restrict_tiers(Tiers {
+            memory: true,
+            disk: false,
+        });
+        let tiers: Vec<Tiers> = config
+            .resources
+            .iter()
+            .map(|resource| resource.tiers)
+            .collect();
+        assert_eq!(
+            tiers,
+            [
+                Tiers {
+                    memory: false,
+                    disk: false
+                },
+                Tiers {
+                    memory: true,
+                    disk: false
+                }
+            ]
+        );
+    }
 }

@@ -47,5 +47,7 @@ pub async fn serve(
             tracing::debug!("TCP_NODELAY: {error}");
         }
     });
-    axum::serve(listener, router).with_graceful_shutdown(stop).await
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop)
+        .await
 }

@@ -28,16 +28,25 @@ impl CommandDatabase {
     /// Why the private PostgreSQL could not be started.
     pub async fn open(config: &Config, lock: &StateLock) -> anyhow::Result<Self> {
         if let Some(url) = &config.database_url {
-            return Ok(Self { url: url.clone(), private: None });
+            return Ok(Self {
+                url: url.clone(),
+                private: None,
+            });
         }
         let directory = lock.directory().join("postgres");
-        let embedded = Embedded::start(EmbeddedConfig { directory, settings: Vec::new() })
-            .await
-            .context("the private PostgreSQL can't be started; name your own with DATABASE_URL")?;
+        let embedded = Embedded::start(EmbeddedConfig {
+            directory,
+            settings: Vec::new(),
+        })
+        .await
+        .context("the private PostgreSQL can't be started; name your own with DATABASE_URL")?;
         let url = embedded.url().to_owned();
         let file = lock.directory().join(URL_FILE);
         write_private(&file, &url).with_context(|| format!("writing {}", file.display()))?;
-        Ok(Self { url, private: Some((embedded, file)) })
+        Ok(Self {
+            url,
+            private: Some((embedded, file)),
+        })
     }
 
     /// As [`CommandDatabase::open`]; joins the private PostgreSQL of a larder that runs.
@@ -46,7 +55,10 @@ impl CommandDatabase {
     /// As there, and if the state directory can't be locked.
     pub async fn join(config: &Config) -> anyhow::Result<Self> {
         if let Some(url) = &config.database_url {
-            return Ok(Self { url: url.clone(), private: None });
+            return Ok(Self {
+                url: url.clone(),
+                private: None,
+            });
         }
         match StateLock::acquire(&config.state_dir) {
             Ok(lock) => Self::open(config, &lock).await,
@@ -84,6 +96,11 @@ impl CommandDatabase {
 /// Writes a file that only its owner can read.
 fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)?;
     file.write_all(text.as_bytes())
 }

@@ -60,5 +60,7 @@ async fn with_database(
 }
 
 fn write(text: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("writing to stdout")
 }

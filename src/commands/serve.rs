@@ -54,17 +54,22 @@ impl Service {
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
         let batches = Arc::clone(&metrics);
         // Batches are far below 2^52, so the cast is exact.
-        let loader = Loader::start(source, &config.source, move |keys| batches.source_batch_keys.observe(keys as f64));
+        let loader = Loader::start(source, &config.source, move |keys| {
+            batches.source_batch_keys.observe(keys as f64)
+        });
         let resources = config.resources.iter();
         let cache_config = CacheConfig {
-            resources: resources.map(|resource| (resource.name.value.clone(), resource.tiers)).collect(),
+            resources: resources
+                .map(|resource| (resource.name.value.clone(), resource.tiers))
+                .collect(),
             memory: config.memory.clone(),
             disk: config.disk.clone(),
             max_staleness: config.feed.max_staleness,
             on_loss: config.feed.on_loss,
             request_timeout: config.request_timeout,
         };
-        let cache = Cache::start(cache_config, loader, Arc::clone(&metrics)).context("starting the tiers")?;
+        let cache = Cache::start(cache_config, loader, Arc::clone(&metrics))
+            .context("starting the tiers")?;
         let setup = FeedSetup {
             database: followed,
             definitions: config.resources.clone(),
@@ -76,13 +81,22 @@ impl Service {
             metrics: Arc::clone(&metrics),
         };
         let follower = Arc::clone(&cache);
-        let feed = feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
-        Ok(Self { cache, metrics, feed, started_at: Instant::now() })
+        let feed =
+            feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
+        Ok(Self {
+            cache,
+            metrics,
+            feed,
+            started_at: Instant::now(),
+        })
     }
 
     /// The public address's router.
     pub fn router(&self) -> Router {
-        router(Api { cache: Arc::clone(&self.cache), metrics: Arc::clone(&self.metrics) })
+        router(Api {
+            cache: Arc::clone(&self.cache),
+            metrics: Arc::clone(&self.metrics),
+        })
     }
 
     /// The admin address's router.
@@ -103,7 +117,10 @@ impl Service {
     /// Ends feed, loader and tiers; what waits for the disk is written.
     pub async fn stop(self) {
         let feed = self.feed;
-        if tokio::task::spawn_blocking(move || feed.stop()).await.is_err() {
+        if tokio::task::spawn_blocking(move || feed.stop())
+            .await
+            .is_err()
+        {
             tracing::error!("stopping the feed failed");
         }
         self.cache.stop().await;
@@ -132,7 +149,9 @@ async fn run_on(
     stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     if database.is_private() {
-        seed_once(database.url()).await.context("creating the demo tables")?;
+        seed_once(database.url())
+            .await
+            .context("creating the demo tables")?;
     }
     let public = bind(config.listen, "listen").await?;
     let private = bind(config.admin, "admin").await?;
@@ -140,7 +159,11 @@ async fn run_on(
     let (failed, failure) = watch::channel(false);
     let stopping = until(stop, failure);
     let serving = tokio::spawn(serve(public, service.router(), stopping.clone()()));
-    let admin = tokio::spawn(serve(private, service.admin_router(log_level), stopping.clone()()));
+    let admin = tokio::spawn(serve(
+        private,
+        service.admin_router(log_level),
+        stopping.clone()(),
+    ));
     let banner = banner(config, database);
     let mut first = service.first_outcome();
     let checked = tokio::select! {
@@ -162,7 +185,10 @@ async fn run_on(
     checked?;
     match drained {
         Ok(outcome) => outcome,
-        Err(_) => bail!("not everything was drained within {:?}", config.shutdown_timeout),
+        Err(_) => bail!(
+            "not everything was drained within {:?}",
+            config.shutdown_timeout
+        ),
     }
 }
 
@@ -183,12 +209,21 @@ fn until(
 }
 
 /// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
-async fn announce(first: &mut watch::Receiver<Option<FirstOutcome>>, banner: &str) -> anyhow::Result<()> {
-    let early = tokio::time::timeout(BANNER_WAIT, first.wait_for(Option::is_some)).await.is_ok();
+async fn announce(
+    first: &mut watch::Receiver<Option<FirstOutcome>>,
+    banner: &str,
+) -> anyhow::Result<()> {
+    let early = tokio::time::timeout(BANNER_WAIT, first.wait_for(Option::is_some))
+        .await
+        .is_ok();
     if !early {
         print(banner)?;
     }
-    let outcome = first.wait_for(Option::is_some).await.context("the feed ended")?.clone();
+    let outcome = first
+        .wait_for(Option::is_some)
+        .await
+        .context("the feed ended")?
+        .clone();
     match outcome {
         Some(Err(mistakes)) => Err(ConfigError { mistakes }.into()),
         _ if early => print(banner),
@@ -197,11 +232,16 @@ async fn announce(first: &mut watch::Receiver<Option<FirstOutcome>>, banner: &st
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("writing to stdout")
 }
 
 fn banner(config: &Config, database: &CommandDatabase) -> String {
-    let mut text = format!("larder listens on http://{}, for operators on http://{}\n", config.listen, config.admin);
+    let mut text = format!(
+        "larder listens on http://{}, for operators on http://{}\n",
+        config.listen, config.admin
+    );
     if database.is_private() {
         text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
     }
@@ -215,7 +255,9 @@ fn banner(config: &Config, database: &CommandDatabase) -> String {
 }
 
 async fn bind(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{key} = \"{address}\" can't be bound"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{key} = \"{address}\" can't be bound"))
 }
 
 /// Fills the demo tables of a new private database; one that was changed since is left as it is.

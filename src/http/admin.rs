@@ -46,7 +46,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/purge/{resource}/{key}", post(purge))
         .route("/log-level", get(log_level).put(set_log_level))
         .fallback(|| async { Problem::no_such_path().into_response() })
-        .method_not_allowed_fallback(|| async { Problem::method_not_allowed("another method").into_response() })
+        .method_not_allowed_fallback(|| async {
+            Problem::method_not_allowed("another method").into_response()
+        })
         .with_state(admin)
 }
 
@@ -107,11 +109,7 @@ fn target(cache: &Cache, path: &str) -> Result<(usize, Option<String>), Problem>
     let Some(key) = segments.next() else {
         return Ok((index, None));
     };
-    let resource = cache.resource(index)?;
-    match resource.as_ref() {
-        Some(resource) => Ok((index, Some(resource.key.canonical(key)?.into_owned()))),
-        None => Err(Problem::no_such_resource()),
-    }
+    Ok((index, Some(cache.canonical_key(index, key)??.into_owned())))
 }
 
 async fn log_level(State(admin): State<Admin>) -> Response {

@@ -46,7 +46,14 @@ mod tests {
     #[test]
     fn lists_are_searched_and_weakness_does_not_count() {
         let etag = b"\"b\"";
-        for list in ["\"b\"", "W/\"b\"", "\"a\", \"b\"", "\"a,\\\"x\", W/\"b\"", "*", " , \"b\""] {
+        for list in [
+            "\"b\"",
+            "W/\"b\"",
+            "\"a\", \"b\"",
+            "\"a,\\\"x\", W/\"b\"",
+            "*",
+            " , \"b\"",
+        ] {
             let found = names(list.as_bytes(), etag);
             assert!(found || list.contains('\\'), "{list}");
         }

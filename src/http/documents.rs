@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header::{
     AGE, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, WARNING,
 };
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
@@ -28,42 +29,49 @@ const METHODS: &str = "GET, HEAD";
 /// Answers every path of the public address.
 pub(super) async fn answer(State(api): State<Api>, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let name = request.uri().path().split('/').nth(1).unwrap_or_default();
-    let name = percent_decode_str(name).decode_utf8().unwrap_or(Cow::Borrowed(""));
+    // No method answered here reads a body.
+    let (head, _body) = request.into_parts();
+    let name = head.uri.path().split('/').nth(1).unwrap_or_default();
+    let name = percent_decode_str(name)
+        .decode_utf8()
+        .unwrap_or(Cow::Borrowed(""));
     let index = api.cache.index_of(&name);
-    let outcome = lookup(&api, index, &request).await;
+    let outcome = lookup(&api, index, &head).await;
     let (detail, response) = match outcome {
-        Ok(answer) => (detail(answer.way), respond(&answer, request.headers())),
+        Ok(answer) => (detail(answer.way), respond(&answer, &head.headers)),
         Err(problem) => {
-            let detail = if problem.status().is_client_error() { "request" } else { "postgres" };
+            let detail = if problem.status().is_client_error() {
+                "request"
+            } else {
+                "postgres"
+            };
             (detail, problem.into_response())
         }
     };
     // Only configured names become labels: clients must not be able to add any.
     let label: &str = if index.is_some() { &name } else { "" };
     let status = response.status();
-    api.metrics.requests.with_label_values(&[label, detail, status.as_str()]).inc();
-    api.metrics.request_duration.observe(began.elapsed().as_secs_f64());
+    api.metrics
+        .requests
+        .with_label_values(&[label, detail, status.as_str()])
+        .inc();
+    api.metrics
+        .request_duration
+        .observe(began.elapsed().as_secs_f64());
     response
 }
 
-async fn lookup(api: &Api, index: Option<usize>, request: &Request<Body>) -> Result<Answer, Problem> {
-    let mut segments = request.uri().path().split('/').skip(2);
+async fn lookup(api: &Api, index: Option<usize>, head: &Parts) -> Result<Answer, Problem> {
+    let mut segments = head.uri.path().split('/').skip(2);
     let (key, index) = match (segments.next(), segments.next(), index) {
         (Some(key), None, Some(index)) => (key, index),
         (Some(_), None, None) => return Err(Problem::no_such_resource()),
         _ => return Err(Problem::no_such_path()),
     };
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed(METHODS));
     }
-    let key = {
-        let resource = api.cache.resource(index)?;
-        match resource.as_ref() {
-            Some(resource) => resource.key.canonical(key)?,
-            None => return Err(Problem::no_such_resource()),
-        }
-    };
+    let key = api.cache.canonical_key(index, key)??;
     Ok(api.cache.lookup(index, &key).await?)
 }
 
@@ -83,10 +91,22 @@ fn cache_status(way: Way) -> HeaderValue {
     HeaderValue::from_static(match way {
         Way::Memory => "larder; hit; detail=memory",
         Way::Disk => "larder; hit; detail=disk",
-        Way::Miss { stored: true, collapsed: false } => "larder; fwd=miss; stored; detail=postgres",
-        Way::Miss { stored: true, collapsed: true } => "larder; fwd=miss; stored; detail=postgres; collapsed",
-        Way::Miss { stored: false, collapsed: false } => "larder; fwd=miss; detail=postgres",
-        Way::Miss { stored: false, collapsed: true } => "larder; fwd=miss; detail=postgres; collapsed",
+        Way::Miss {
+            stored: true,
+            collapsed: false,
+        } => "larder; fwd=miss; stored; detail=postgres",
+        Way::Miss {
+            stored: true,
+            collapsed: true,
+        } => "larder; fwd=miss; stored; detail=postgres; collapsed",
+        Way::Miss {
+            stored: false,
+            collapsed: false,
+        } => "larder; fwd=miss; detail=postgres",
+        Way::Miss {
+            stored: false,
+            collapsed: true,
+        } => "larder; fwd=miss; detail=postgres; collapsed",
         Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
         Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
         Way::Stale { .. } => "larder; hit; detail=stale",

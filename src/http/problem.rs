@@ -39,11 +39,19 @@ struct Body9457<'a> {
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), code: None, allow: None }
+        Self {
+            status,
+            detail: detail.into(),
+            code: None,
+            allow: None,
+        }
     }
 
     pub(super) fn no_such_path() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "there is nothing at this path; documents are at /RESOURCE/KEY")
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "there is nothing at this path; documents are at /RESOURCE/KEY",
+        )
     }
 
     pub(super) fn no_such_resource() -> Self {
@@ -56,7 +64,10 @@ impl Problem {
 
     pub(super) fn method_not_allowed(allow: &'static str) -> Self {
         let detail = format!("this path answers {allow}");
-        Self { allow: Some(allow), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+        Self {
+            allow: Some(allow),
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+        }
     }
 
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
@@ -105,10 +116,13 @@ impl From<KeyError> for Problem {
 impl From<LookupError> for Problem {
     fn from(error: LookupError) -> Self {
         match error {
-            LookupError::NotReady(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the resource is not ready; the admin address says why")
+            LookupError::NotReady(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the resource is not ready; the admin address says why",
+            ),
+            LookupError::Deadline => {
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
             }
-            LookupError::Deadline => Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long"),
             LookupError::Source(error) => Self::from(error),
         }
     }
@@ -122,20 +136,29 @@ impl From<SourceError> for Problem {
             | SourceError::Standby
             | SourceError::OtherDatabase => {
                 tracing::debug!("no answer from PostgreSQL: {error}");
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and no tier may answer")
+                Self::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "PostgreSQL can't be reached, and no tier may answer",
+                )
             }
-            SourceError::Overloaded => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL")
+            SourceError::Overloaded => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many requests wait for PostgreSQL",
+            ),
+            SourceError::Timeout => {
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
             }
-            SourceError::Timeout => Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long"),
             SourceError::Refused { ref code, .. } => {
                 let code = Some(code.clone());
                 tracing::error!("a document can't be read: {error}");
-                Self { code, ..Self::internal("PostgreSQL can't give this document") }
+                Self {
+                    code,
+                    ..Self::internal("PostgreSQL can't give this document")
+                }
             }
-            SourceError::TooLarge { bytes } => {
-                Self::internal(format!("the document has {bytes} bytes, above document_max"))
-            }
+            SourceError::TooLarge { bytes } => Self::internal(format!(
+                "the document has {bytes} bytes, above document_max"
+            )),
             SourceError::Ambiguous => Self::internal("several rows have this key"),
             SourceError::Unexpected(_) => {
                 tracing::error!("a document can't be read: {error}");

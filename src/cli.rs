@@ -1,0 +1,365 @@
+//! The command line: commands, flags, and what they set in the configuration.
+//!
+//! A malformed flag ends in clap's usage error, exit code 2; whether the values fit together is the
+//! configuration's to check, exit code 78.
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::config::{Environment, Sources};
+use crate::resource::definition::Tiers;
+use crate::telemetry::{self, LogFormat, LogLevelError, TelemetryConfig};
+
+const AFTER_HELP: &str = "\
+Examples:
+  larder                                  serve the demo out of a private PostgreSQL
+  larder config --example > larder.toml   start a configuration
+  DATABASE_URL=postgres://app@db/app larder --config shop.toml
+  larder install --print                  show the SQL and the grants that larder's role needs
+  larder serve --tiers memory             measure one tier alone
+
+Every setting can also be set in the environment: LARDER_LISTEN, LARDER_MEMORY__MAX_BYTES, ...
+The file is --config, else LARDER_CONFIG, else larder.toml if there is one, else the built-in demo.
+
+Exit codes:
+  0   success
+  1   failure
+  2   wrong usage
+  78  wrong configuration; the message names file, line and key";
+
+/// Serves PostgreSQL rows as JSON documents, cached in memory and on disk, and forgets them when they change.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "larder", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Cli {
+    /// Flags that every command takes, before or after its name.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    #[command(flatten)]
+    serve: ServeArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// Flags that every command takes.
+#[derive(Args, Clone, Debug)]
+pub struct GlobalArgs {
+    /// The configuration file [default: larder.toml if there is one]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The public address, such as 127.0.0.1:8080
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// The admin address, such as 127.0.0.1:8081
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub admin: Option<SocketAddr>,
+    /// Where the private PostgreSQL and the disk tier live
+    #[arg(long, global = true, value_name = "DIRECTORY")]
+    pub state_dir: Option<String>,
+    /// What to log: a level, or directives such as larder=debug,info [default: RUST_LOG, else info]
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = log_filter)]
+    pub log_level: Option<String>,
+    /// How log lines look: human or json
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Human, hide_possible_values = true, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// What larder is to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Serve the resources; this is the default
+    Serve(ServeArgs),
+    /// Fill the demo tables, creating them where they are missing
+    Seed(SeedArgs),
+    /// Create schema larder and the triggers on the configured tables, in one transaction
+    Install(InstallArgs),
+    /// Remove schema larder and its triggers, in one transaction
+    Uninstall(InstallArgs),
+    /// Show an example file, or the configuration in force
+    Config(ConfigArgs),
+}
+
+/// Flags of `serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// The tiers in use, to measure each alone: memory,disk or memory or disk or none
+    #[arg(long, value_name = "TIERS", value_parser = tiers)]
+    pub tiers: Option<Tiers>,
+}
+
+/// Flags of `seed`.
+#[derive(Args, Clone, Debug)]
+pub struct SeedArgs {
+    /// Rows of dept
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub depts: u32,
+    /// Rows of emp for each row of dept
+    #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub emps_per_dept: u32,
+}
+
+/// Flags of `install` and `uninstall`.
+#[derive(Args, Clone, Debug)]
+pub struct InstallArgs {
+    /// Show the SQL and change nothing
+    #[arg(long)]
+    pub print: bool,
+}
+
+/// Flags of `config`: exactly one of the two.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct ConfigArgs {
+    /// Show a commented example file
+    #[arg(long)]
+    pub example: bool,
+    /// Show the configuration in force as TOML, passwords masked
+    #[arg(long)]
+    pub dump: bool,
+}
+
+impl Cli {
+    /// Reads the process's arguments; on a usage error, `--help` or `--version` it prints and ends the process.
+    pub fn of_process() -> Self {
+        Self::parse_from_checked(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The command; `serve` where none is given.
+    pub fn command(&self) -> Command {
+        match &self.command {
+            None => Command::Serve(self.serve.clone()),
+            Some(Command::Serve(args)) => Command::Serve(ServeArgs {
+                tiers: args.tiers.or(self.serve.tiers),
+            }),
+            Some(other) => other.clone(),
+        }
+    }
+
+    /// What the configuration is made of, with these flags on top.
+    pub fn sources(&self, environment: Environment) -> Sources {
+        let flags = [
+            (
+                "listen",
+                self.global.listen.map(|address| address.to_string()),
+            ),
+            (
+                "admin",
+                self.global.admin.map(|address| address.to_string()),
+            ),
+            ("state_dir", self.global.state_dir.clone()),
+        ];
+        let tiers = match self.command() {
+            Command::Serve(args) => args.tiers,
+            _ => None,
+        };
+        Sources {
+            file: self.global.config.clone(),
+            directory: PathBuf::new(),
+            environment,
+            overrides: flags
+                .into_iter()
+                .filter_map(|(path, text)| Some((path.to_owned(), text?)))
+                .collect(),
+            tiers,
+        }
+    }
+
+    /// What to log, with colours where stderr is a terminal and `NO_COLOR` is not set.
+    pub fn telemetry(&self, environment: &Environment) -> TelemetryConfig {
+        let rust_log = environment.get("RUST_LOG");
+        TelemetryConfig {
+            level: self.global.log_level.clone(),
+            rust_log: rust_log.map(|text| text.to_string_lossy().into_owned()),
+            format: self.global.log_format,
+            ansi: std::io::stderr().is_terminal() && environment.get("NO_COLOR").is_none(),
+        }
+    }
+
+    /// Parses, and refuses `--tiers` before a command that does not serve.
+    fn parse_from_checked<T: Into<std::ffi::OsString> + Clone>(
+        args: impl IntoIterator<Item = T>,
+    ) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(args)?;
+        let serves = matches!(cli.command, None | Some(Command::Serve(_)));
+        if cli.serve.tiers.is_some() && !serves {
+            let message = "--tiers is a flag of serve";
+            return Err(
+                <Self as CommandFactory>::command().error(ErrorKind::ArgumentConflict, message)
+            );
+        }
+        Ok(cli)
+    }
+}
+
+/// `--tiers` is none of the tiers there are.
+#[derive(Debug, thiserror::Error)]
+#[error("expected memory,disk or memory or disk or none")]
+struct TiersError;
+
+fn tiers(text: &str) -> Result<Tiers, TiersError> {
+    let mut tiers = Tiers {
+        memory: false,
+        disk: false,
+    };
+    if text == "none" {
+        return Ok(tiers);
+    }
+    for tier in text.split(',') {
+        match tier.trim() {
+            "memory" => tiers.memory = true,
+            "disk" => tiers.disk = true,
+            _ => return Err(TiersError),
+        }
+    }
+    Ok(tiers)
+}
+
+fn log_filter(text: &str) -> Result<String, LogLevelError> {
+    telemetry::check_filter(text)?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::parse_from_checked([&["larder"], args].concat())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        <Cli as CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_stand_before_and_after_the_command() {
+        for args in [
+            &["--listen", "127.0.0.1:1", "--config", "a.toml", "serve"][..],
+            &["serve", "--listen", "127.0.0.1:1", "--config", "a.toml"],
+            &["--config", "a.toml", "serve", "--listen", "127.0.0.1:1"],
+            &["--config", "a.toml", "--listen", "127.0.0.1:1"],
+            &[
+                "--config",
+                "a.toml",
+                "config",
+                "--dump",
+                "--listen",
+                "127.0.0.1:1",
+            ],
+        ] {
+            let sources = parse(args)
+                .unwrap()
+                .sources(Environment::of_pairs::<&str, &str>([]));
+            assert_eq!(sources.file, Some(PathBuf::from("a.toml")), "{args:?}");
+            assert_eq!(
+                sources.overrides,
+                [("listen".to_owned(), "127.0.0.1:1".to_owned())],
+                "{args:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn serve_is_the_default_and_takes_tiers() {
+        for args in [
+            &["--tiers", "memory"][..],
+            &["serve", "--tiers", "memory"],
+            &["--tiers", "memory", "serve"],
+        ] {
+            let sources = parse(args)
+                .unwrap()
+                .sources(Environment::of_pairs::<&str, &str>([]));
+            assert_eq!(
+                sources.tiers,
+                Some(Tiers {
+                    memory: true,
+                    disk: false
+                }),
+                "{args:?}"
+            );
+        }
+        let read = |text| tiers(text).ok();
+        assert_eq!(
+            read("memory,disk"),
+            Some(Tiers {
+                memory: true,
+                disk: true
+            })
+        );
+        assert_eq!(
+            read("none"),
+            Some(Tiers {
+                memory: false,
+                disk: false
+            })
+        );
+        assert_eq!(read("tape"), None);
+        assert_eq!(read(""), None);
+    }
+
+    #[test]
+    fn wrong_usage_exits_2() {
+        for args in [
+            &["--lisen", "x"][..],
+            &["--listen", "nowhere"],
+            &["--log-level", "loud"],
+            &["--log-format", "xml"],
+            &["--tiers", "tape"],
+            &["--tiers", "memory", "seed"],
+            &["config"],
+            &["config", "--example", "--dump"],
+            &["seed", "--depts", "-1"],
+            &["dance"],
+        ] {
+            assert_eq!(parse(args).unwrap_err().exit_code(), 2, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn help_and_version_exit_0() {
+        for args in [&["--help"][..], &["--version"], &["seed", "--help"]] {
+            assert_eq!(parse(args).unwrap_err().exit_code(), 0, "{args:?}");
+        }
+        assert!(
+            parse(&["--help"])
+                .unwrap_err()
+                .to_string()
+                .contains("78  wrong configuration")
+        );
+    }
+
+    #[test]
+    fn commands_take_their_flags() {
+        let command = |args| parse(args).unwrap().command();
+        assert!(matches!(
+            command(&["install", "--print"]),
+            Command::Install(InstallArgs { print: true })
+        ));
+        assert!(matches!(
+            command(&["uninstall"]),
+            Command::Uninstall(InstallArgs { print: false })
+        ));
+        assert!(matches!(
+            command(&["seed", "--depts", "7", "--emps-per-dept", "0"]),
+            Command::Seed(SeedArgs {
+                depts: 7,
+                emps_per_dept: 0
+            })
+        ));
+    }
+
+    #[test]
+    fn the_environment_says_how_to_log() {
+        let environment = Environment::of_pairs([("RUST_LOG", "debug")]);
+        let telemetry = parse(&["--log-format", "json"])
+            .unwrap()
+            .telemetry(&environment);
+        assert_eq!(telemetry.rust_log.as_deref(), Some("debug"));
+        assert_eq!(telemetry.format, LogFormat::Json);
+        assert_eq!(telemetry.level, None);
+    }
+}

@@ -1,0 +1,91 @@
+//! `larder config`: shows what can be set, or what is set. Asks no database.
+
+use std::io::{self, Write};
+
+use crate::cli::ConfigArgs;
+use crate::config::{self, Config, ConfigError, Sources};
+
+/// Why nothing was shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigCommandError {
+    /// There is no configuration in force to show.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The text did not reach its reader.
+    #[error("can't write the configuration")]
+    Output(#[from] io::Error),
+}
+
+/// Writes the example file or the configuration in force to `out`.
+///
+/// A reader that has seen enough, such as `head`, is no failure.
+/// # Errors
+/// [`ConfigCommandError::Config`] if the configuration in force is wrong; [`ConfigCommandError::Output`] if
+/// `out` fails.
+pub fn run(
+    args: &ConfigArgs,
+    sources: &Sources,
+    mut out: impl Write,
+) -> Result<(), ConfigCommandError> {
+    let text = if args.example {
+        config::example()
+    } else {
+        config::dump(&Config::load(sources)?)
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::Environment;
+
+    fn run_with(
+        args: &ConfigArgs,
+        overrides: &[(&str, &str)],
+    ) -> Result<String, ConfigCommandError> {
+        let empty = tempfile::tempdir().unwrap();
+        let sources = Sources {
+            file: None,
+            directory: PathBuf::from(empty.path()),
+            environment: Environment::of_pairs::<&str, &str>([]),
+            overrides: overrides
+                .iter()
+                .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+                .collect(),
+            tiers: None,
+        };
+        let mut out = Vec::new();
+        run(args, &sources, &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn the_example_needs_no_valid_configuration() {
+        let args = ConfigArgs {
+            example: true,
+            dump: false,
+        };
+        let text = run_with(&args, &[("listen", "nowhere")]).unwrap();
+        assert!(Config::from_toml(&text, &[]).is_ok());
+    }
+
+    #[test]
+    fn the_dump_shows_what_flags_set() {
+        let args = ConfigArgs {
+            example: false,
+            dump: true,
+        };
+        let text = run_with(&args, &[("listen", "127.0.0.1:9")]).unwrap();
+        assert!(text.contains("listen = \"127.0.0.1:9\""), "{text}");
+        assert!(matches!(
+            run_with(&args, &[("listen", "nowhere")]),
+            Err(ConfigCommandError::Config(_))
+        ));
+    }
+}

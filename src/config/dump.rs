@@ -1,0 +1,225 @@
+//! `config --dump`: the configuration in force as TOML that reads back to the same one.
+
+use std::fmt::Write as _;
+
+use super::Config;
+use super::settings::{SECTIONS, SETTINGS};
+use super::text::bare_or_quoted;
+use super::value::quoted;
+use crate::resource::definition::{
+    ChildDefinition, Located, LookupDefinition, ResourceDefinition, RowDefinition,
+};
+
+/// The configuration as TOML, with `***` in place of passwords; what is not set is left out.
+pub fn dump(config: &Config) -> String {
+    let mut config = config.clone();
+    let mut out = String::new();
+    for section in &SECTIONS {
+        if !section.name.is_empty() {
+            line(&mut out, format_args!("\n[{}]", section.name));
+        }
+        for setting in &SETTINGS {
+            let (home, key) = setting.section_and_key();
+            let value = (setting.slot)(&mut config)
+                .show()
+                .filter(|_| home == section.name);
+            if let Some(value) = value {
+                line(&mut out, format_args!("{key} = {value}"));
+            }
+        }
+    }
+    for definition in &config.resources {
+        resource(&mut out, definition);
+    }
+    out
+}
+
+fn resource(out: &mut String, resource: &ResourceDefinition) {
+    line(out, format_args!("\n[[resource]]"));
+    name_and_table(out, &resource.name, &resource.table);
+    columns(out, "key", resource.key.as_ref());
+    let tiers = [
+        (resource.tiers.memory, "memory"),
+        (resource.tiers.disk, "disk"),
+    ];
+    let tiers: Vec<String> = tiers
+        .iter()
+        .filter(|(used, _)| *used)
+        .map(|(_, tier)| quoted(tier))
+        .collect();
+    line(out, format_args!("tiers = [{}]", tiers.join(", ")));
+    if resource.row_security_as_larder {
+        line(out, format_args!("row_security = \"as-larder\""));
+    }
+    row(out, "resource", &resource.row);
+}
+
+/// Plain keys come before the tables below them, since a header ends the table above it.
+fn row(out: &mut String, header: &str, row: &RowDefinition) {
+    if let Some(fields) = &row.fields {
+        let pair =
+            |(column, name): (&str, &str)| format!("{} = {}", bare_or_quoted(column), quoted(name));
+        let pairs = fields
+            .iter()
+            .map(|field| pair((&field.column.value, &field.name.value)));
+        line(
+            out,
+            format_args!("fields = {{ {} }}", pairs.collect::<Vec<_>>().join(", ")),
+        );
+    }
+    for definition in &row.children {
+        child(out, &format!("{header}.children"), definition);
+    }
+    for definition in &row.lookups {
+        lookup(out, &format!("{header}.lookups"), definition);
+    }
+}
+
+fn child(out: &mut String, header: &str, child: &ChildDefinition) {
+    line(out, format_args!("\n[[{header}]]"));
+    name_and_table(out, &child.name, &child.table);
+    columns(out, "foreign_key", child.foreign_key.as_ref());
+    columns(out, "order_by", child.order_by.as_ref());
+    row(out, header, &child.row);
+}
+
+fn lookup(out: &mut String, header: &str, lookup: &LookupDefinition) {
+    line(out, format_args!("\n[[{header}]]"));
+    name_and_table(out, &lookup.name, &lookup.table);
+    columns(out, "column", Some(&lookup.column));
+    row(out, header, &lookup.row);
+}
+
+fn name_and_table(out: &mut String, name: &Located<String>, table: &Located<String>) {
+    line(out, format_args!("name = {}", quoted(&name.value)));
+    line(out, format_args!("table = {}", quoted(&table.value)));
+}
+
+fn columns(out: &mut String, key: &str, columns: Option<&Located<Vec<String>>>) {
+    match columns.map(|columns| columns.value.as_slice()) {
+        None => {}
+        Some([column]) => line(out, format_args!("{key} = {}", quoted(column))),
+        Some(columns) => {
+            let columns: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+            line(out, format_args!("{key} = [{}]", columns.join(", ")));
+        }
+    }
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string can't fail.
+    writeln!(out, "{text}").unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"
+        listen = "0.0.0.0:80"
+        install = "manual"
+        workers = 3
+        [database]
+        url = "postgres://app@db.example/app?sslmode=require"
+        listen_url = "postgres://app@direct.example/app"
+        pooler = true
+        [disk]
+        max_bytes = 1000001
+        linger = "1500ms"
+        [feed]
+        on_loss = "serve-stale"
+        [[resource]]
+        name = "orders"
+        table = '"a.b".c'
+        key = ["no", "shop"]
+        tiers = ["disk"]
+        row_security = "as-larder"
+        fields = { "a b" = "x\"y", z = "z", a = "a" }
+          [[resource.children]]
+          name = "lines"
+          table = "line"
+            [[resource.children.children]]
+            name = "parts"
+            table = "part"
+            order_by = ["a", "b"]
+              [[resource.children.children.lookups]]
+              name = "kind"
+              table = "kind"
+              column = "kind"
+          [[resource.children]]
+          name = "notes"
+          table = "note"
+          foreign_key = "order"
+          [[resource.lookups]]
+          name = "region"
+          table = "region"
+          column = ["a", "b"]
+          fields = { id = "id" }
+            [[resource.lookups.lookups]]
+            name = "country"
+            table = "country"
+            column = "country_id"
+        [[resource]]
+        name = "plain"
+        table = "plain"
+    "#;
+
+    #[test]
+    fn a_dump_reads_back_to_the_same_configuration() {
+        let config = Config::from_toml(FULL, &[("memory.max_bytes", "7MiB")]).unwrap();
+        let again = Config::from_toml(&dump(&config), &[]).unwrap();
+        assert_eq!(without_places(&again), without_places(&config));
+        assert_eq!(dump(&again), dump(&config));
+    }
+
+    #[test]
+    fn the_demo_dumps_too() {
+        let config = Config::from_toml("", &[]).unwrap();
+        let again = Config::from_toml(&dump(&config), &[]).unwrap();
+        assert_eq!(without_places(&again), without_places(&config));
+    }
+
+    #[test]
+    fn passwords_are_masked() {
+        let config = Config::from_toml(
+            FULL,
+            &[
+                ("database.url", "postgres://app:s3cret@db/app"),
+                (
+                    "database.listen_url",
+                    "postgres://db/app?user=app&password=s3cret",
+                ),
+            ],
+        )
+        .unwrap();
+        let dump = dump(&config);
+        assert!(!dump.contains("s3cret"), "{dump}");
+        assert!(!format!("{config:?}").contains("s3cret"));
+        assert!(dump.contains("postgres://app:***@db/app"), "{dump}");
+        assert!(Config::from_toml(&dump, &[]).is_ok());
+    }
+
+    /// `Debug` without what only says where a value was written.
+    fn without_places(config: &Config) -> String {
+        let plain = (
+            config.listen,
+            config.admin,
+            &config.state_dir,
+            config.install,
+            config.workers,
+        );
+        let times = (config.shutdown_timeout, config.request_timeout);
+        let urls = (&config.database_url, &config.listen_url);
+        let parts = (
+            &config.source,
+            &config.memory,
+            &config.disk,
+            &config.feed,
+            &config.resources,
+        );
+        let text = format!("{plain:?} {times:?} {urls:?} {parts:?}");
+        let mut parts = text.split("Place {");
+        let first = parts.next().unwrap().to_owned();
+        parts.fold(first, |kept, part| kept + part.split_once('}').unwrap().1)
+    }
+}

@@ -1,0 +1,95 @@
+//! What concerns several settings at once.
+
+use super::Config;
+use crate::resource::definition::{Mistake, Place};
+
+/// Who set a setting last; absent while its default holds.
+#[derive(Default)]
+pub(super) struct Places(Vec<(&'static str, Place)>);
+
+impl Places {
+    /// Notes that `path` was set at `place`.
+    pub(super) fn set(&mut self, path: &'static str, place: Place) {
+        self.0.retain(|(other, _)| *other != path);
+        self.0.push((path, place));
+    }
+
+    /// A mistake where the first of `paths` that anybody set was set.
+    fn mistake(&self, paths: &[&str], message: impl Into<String>) -> Mistake {
+        let set = |path: &&str| self.0.iter().find(|(other, _)| other == path);
+        let place = match paths.iter().find_map(set) {
+            Some((_, place)) => place.clone(),
+            None => Place {
+                origin: "built-in default".into(),
+                line: 0,
+                key: paths.join(", "),
+            },
+        };
+        Mistake {
+            place,
+            message: message.into(),
+        }
+    }
+}
+
+/// Finds settings that are each valid but do not fit together.
+pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    let mut refuse =
+        |paths: &[&str], message: String| mistakes.push(places.mistake(paths, message));
+    if config.admin == config.listen && config.admin.port() != 0 {
+        let admin = config.admin;
+        refuse(
+            &["admin", "listen"],
+            format!("{admin} is the public address too: the admin needs one of its own"),
+        );
+    }
+    let feed = &config.feed;
+    if feed.poll_interval > feed.max_staleness {
+        let message = format!(
+            "poll_interval ({}) must be at most max_staleness ({}), else no tier is ever trusted",
+            humantime::format_duration(feed.poll_interval),
+            humantime::format_duration(feed.max_staleness)
+        );
+        refuse(&["feed.poll_interval", "feed.max_staleness"], message);
+    }
+    if config.source.pooler && config.listen_url.is_none() {
+        let message = "a pooler swallows LISTEN: set [database] listen_url to a direct connection";
+        refuse(&["database.pooler"], message.to_owned());
+    }
+    if config.listen_url.is_some() && config.database_url.is_none() {
+        refuse(
+            &["database.listen_url"],
+            "is of no use without [database] url or DATABASE_URL".to_owned(),
+        );
+    }
+    mistakes
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::config::testing::only;
+
+    #[test]
+    fn settings_must_fit_together() {
+        only(
+            "[feed]\npoll_interval = '2s'",
+            "2: feed.poll_interval: poll_interval (2s) must be at most",
+        );
+        only(
+            "[feed]\nmax_staleness = '20ms'",
+            "2: feed.max_staleness: poll_interval (50ms) must be",
+        );
+        only(
+            "admin = '127.0.0.1:8080'",
+            "1: admin: 127.0.0.1:8080 is the public address too",
+        );
+        let resource = "[[resource]]\nname = 'n'\ntable = 't'";
+        let pooler = format!("[database]\nurl = 'postgres://db/x'\npooler = true\n{resource}");
+        only(&pooler, "3: database.pooler: a pooler swallows LISTEN");
+        let listen = format!("[database]\nlisten_url = 'postgres://db/x'\n{resource}");
+        only(&listen, "2: database.listen_url: is of no use without");
+        assert!(Config::from_toml("listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'", &[]).is_ok());
+    }
+}

@@ -1,0 +1,234 @@
+//! `[[resource]]`: the shape of documents, read as far as that goes without a database.
+
+use toml::de::DeValue;
+
+use super::columns::{columns, relation};
+use super::names::{self, Names};
+use super::rows::row;
+use super::text::{Reader, Table, Value};
+use super::value::found;
+use crate::resource::definition::{ResourceDefinition, Tiers};
+
+/// What `[[resource]]` may hold.
+pub(super) const RESOURCE_KEYS: [&str; 8] = [
+    "name",
+    "table",
+    "key",
+    "tiers",
+    "row_security",
+    "fields",
+    "children",
+    "lookups",
+];
+/// Reads the value of `resource`; what can't be used is left out and told in the reader's mistakes.
+pub(super) fn read(value: &Value<'_>, reader: &mut Reader<'_>) -> Vec<ResourceDefinition> {
+    let mut names = Names::default();
+    let items = reader.list(Some(value), "resource").iter().enumerate();
+    items
+        .filter_map(|(index, item)| {
+            let table = reader.table(item, format!("resource[{index}]"), &RESOURCE_KEYS)?;
+            resource(&table, &mut names, reader)
+        })
+        .collect()
+}
+
+fn resource(
+    table: &Table<'_, '_>,
+    names: &mut Names,
+    reader: &mut Reader<'_>,
+) -> Option<ResourceDefinition> {
+    let name = reader.required(table, "name").and_then(|name| {
+        let usable = names::segment(&name, reader);
+        names.claim(&name, "resource", reader);
+        usable.then_some(name)
+    });
+    let root = relation(table, reader);
+    let key = columns(table, "key", reader);
+    let tiers = tiers(table, reader);
+    let row_security_as_larder = row_security(table, reader);
+    let row = row(table, reader);
+    Some(ResourceDefinition {
+        name: name?,
+        table: root?,
+        key,
+        tiers,
+        row_security_as_larder,
+        row,
+    })
+}
+
+/// Absent: both. The empty list is a resource that is always asked of PostgreSQL.
+fn tiers(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Tiers {
+    let Some(value) = table.get("tiers") else {
+        return Tiers {
+            memory: true,
+            disk: true,
+        };
+    };
+    let path = table.path_of("tiers");
+    let mut tiers = Tiers {
+        memory: false,
+        disk: false,
+    };
+    let DeValue::Array(items) = value.get_ref() else {
+        let message = format!(
+            "expected a list such as [\"memory\", \"disk\"], found {}",
+            found(value.get_ref())
+        );
+        reader.refuse(value.span().start, path, message);
+        return tiers;
+    };
+    for (index, item) in items.iter().enumerate() {
+        let tier = match item.get_ref().as_str() {
+            Some("memory") => &mut tiers.memory,
+            Some("disk") => &mut tiers.disk,
+            _ => {
+                let message = format!(
+                    "expected \"memory\" or \"disk\", found {}",
+                    found(item.get_ref())
+                );
+                reader.refuse(item.span().start, format!("{path}[{index}]"), message);
+                continue;
+            }
+        };
+        if std::mem::replace(tier, true) {
+            reader.refuse(
+                item.span().start,
+                format!("{path}[{index}]"),
+                "the tier is named twice",
+            );
+        }
+    }
+    tiers
+}
+
+fn row_security(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> bool {
+    let Some(value) = table.get("row_security") else {
+        return false;
+    };
+    let as_larder = value.get_ref().as_str() == Some("as-larder");
+    if !as_larder {
+        let message = format!(
+            "expected \"as-larder\" (everyone sees the rows that larder's role sees), found {}",
+            found(value.get_ref())
+        );
+        reader.refuse(value.span().start, table.path_of("row_security"), message);
+    }
+    as_larder
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use crate::config::testing::only;
+    use crate::resource::definition::Tiers;
+
+    #[test]
+    fn a_resource_needs_name_and_table() {
+        only(
+            "\n[[resource]]\ntable = 't'",
+            "2: resource[0].name: `name` is missing",
+        );
+        only(
+            "[[resource]]\nname = 'n'",
+            "1: resource[0].table: `table` is missing",
+        );
+        only(
+            "[[resource]]\nname = 'n'\ntable = ''",
+            "3: resource[0].table: expected a table such as",
+        );
+        only(
+            "resource = 1",
+            "1: resource: expected [[resource]], found the integer 1",
+        );
+        only(
+            "[resource]\nname = 'n'",
+            "1: resource: expected [[resource]], found a table",
+        );
+    }
+
+    #[test]
+    fn names_are_single_and_usable_in_a_path() {
+        let two = "[[resource]]\nname = 'n'\ntable = 't'\n[[resource]]\nname = 'n'\ntable = 't'";
+        only(
+            two,
+            "5: resource[1].name: two resources of one name: \"n\" is already taken on line 2",
+        );
+        for name in ["a/b", "a b", "é", ".", "..", "a:batch", "a%20"] {
+            let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
+            only(&text, "2: resource[0].name: ");
+        }
+        for name in ["a", "A-1_b.c~", "...", "0"] {
+            let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
+            assert_eq!(
+                Config::from_toml(&text, &[]).unwrap().resources[0]
+                    .name
+                    .value,
+                name
+            );
+        }
+    }
+
+    #[test]
+    fn tiers_are_known_and_named_once() {
+        let with = |tiers: &str| format!("[[resource]]\nname = 'n'\ntable = 't'\ntiers = {tiers}");
+        only(
+            &with("['memory', 'tape']"),
+            "4: resource[0].tiers[1]: expected \"memory\" or \"disk\", found the string \"tape\"",
+        );
+        only(
+            &with("['disk', 'disk']"),
+            "4: resource[0].tiers[1]: the tier is named twice",
+        );
+        only(
+            &with("'disk'"),
+            "4: resource[0].tiers: expected a list such as",
+        );
+        let tiers = |text: &str| Config::from_toml(text, &[]).unwrap().resources[0].tiers;
+        assert_eq!(
+            tiers(&with("['disk']")),
+            Tiers {
+                memory: false,
+                disk: true
+            }
+        );
+        assert_eq!(
+            tiers(&with("[]")),
+            Tiers {
+                memory: false,
+                disk: false
+            }
+        );
+        assert_eq!(
+            tiers("[[resource]]\nname = 'n'\ntable = 't'"),
+            Tiers {
+                memory: true,
+                disk: true
+            }
+        );
+    }
+
+    #[test]
+    fn row_security_is_accepted_in_so_many_words() {
+        let with =
+            |value: &str| format!("[[resource]]\nname = 'n'\ntable = 't'\nrow_security = {value}");
+        only(
+            &with("true"),
+            "4: resource[0].row_security: expected \"as-larder\"",
+        );
+        assert!(
+            Config::from_toml(&with("'as-larder'"), &[])
+                .unwrap()
+                .resources[0]
+                .row_security_as_larder
+        );
+    }
+
+    #[test]
+    fn unknown_keys_suggest_the_nearest() {
+        only(
+            "[[resource]]\nname = 'n'\ntable = 't'\ntabel = 't'",
+            "4: resource[0].tabel: unknown key; did you mean `table`?",
+        );
+    }
+}

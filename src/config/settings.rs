@@ -1,0 +1,336 @@
+//! The table of settings: the one place that knows a setting's key, default, bounds and help.
+//!
+//! Reading the file, the environment and the flags, suggestions for unknown keys, `config --example` and
+//! `config --dump` all walk [`SETTINGS`], in its order.
+
+use std::time::Duration;
+
+use bytesize::{GIB, KIB, PIB, TIB};
+
+use super::Config;
+use super::value::{Slot, ValueError};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAYS_30: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// A section of the file and what it is about; the empty name is the top of the file.
+pub(super) struct Section {
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+}
+
+/// Every section of plain settings, in the order of the example file.
+pub(super) const SECTIONS: [Section; 5] = [
+    Section { name: "", help: "" },
+    Section {
+        name: "database",
+        help: "PostgreSQL. Without a URL larder starts a private one under state_dir.",
+    },
+    Section {
+        name: "memory",
+        help: "The first tier: documents in the process's memory.",
+    },
+    Section {
+        name: "disk",
+        help: "The second tier: documents in files under state_dir.",
+    },
+    Section {
+        name: "feed",
+        help: "How committed changes are followed.",
+    },
+];
+
+/// What holds where nobody set anything.
+pub(super) enum Preset {
+    /// This value.
+    Value(&'static str),
+    /// What [`Config::blank`] holds; the example file shows this value.
+    Absent(&'static str),
+}
+
+/// One setting.
+pub(super) struct Setting {
+    /// The dotted key: `listen`, `memory.max_bytes`.
+    pub(super) path: &'static str,
+    pub(super) preset: Preset,
+    /// For the reader of the example file.
+    pub(super) help: &'static str,
+    /// The way into the configuration, with type and bounds.
+    pub(super) slot: fn(&mut Config) -> Slot<'_>,
+}
+
+impl Setting {
+    /// The setting of this dotted key.
+    pub(super) fn find(path: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.path == path)
+    }
+
+    /// The name of its section, empty at the top of the file, and its key there.
+    pub(super) fn section_and_key(&self) -> (&'static str, &'static str) {
+        self.path.split_once('.').unwrap_or(("", self.path))
+    }
+
+    /// `LARDER_SECTION__KEY`.
+    pub(super) fn variable(&self) -> String {
+        format!("LARDER_{}", self.path.to_uppercase().replace('.', "__"))
+    }
+
+    /// Reads `text` into the configuration.
+    pub(super) fn put(&self, config: &mut Config, text: &str) -> Result<(), ValueError> {
+        (self.slot)(config).put(text)
+    }
+}
+
+/// Every setting but `[[resource]]`, which is not a list of plain values.
+pub(super) const SETTINGS: [Setting; 24] = [
+    Setting {
+        path: "listen",
+        preset: Preset::Value("127.0.0.1:8080"),
+        help: "The public address.",
+        slot: |c| Slot::Address(&mut c.listen),
+    },
+    Setting {
+        path: "admin",
+        preset: Preset::Value("127.0.0.1:8081"),
+        help: "Health, metrics, status and purge; keep it off the public network.",
+        slot: |c| Slot::Address(&mut c.admin),
+    },
+    Setting {
+        path: "state_dir",
+        preset: Preset::Value(".larder"),
+        help: "Holds the private PostgreSQL and the disk tier.",
+        slot: |c| Slot::Path(&mut c.state_dir),
+    },
+    Setting {
+        path: "install",
+        preset: Preset::Value("auto"),
+        help: "\"auto\": serve creates schema larder and the triggers; \"manual\": run larder install yourself.",
+        slot: |c| Slot::Install(&mut c.install),
+    },
+    Setting {
+        path: "shutdown_timeout",
+        preset: Preset::Value("30s"),
+        help: "How long accepted requests and pending disk batches may take at the end.",
+        slot: |c| Slot::Duration(&mut c.shutdown_timeout, Duration::ZERO..=HOUR),
+    },
+    Setting {
+        path: "workers",
+        preset: Preset::Absent("2"),
+        help: "Threads that serve requests; absent: as many as the machine has cores.",
+        slot: |c| Slot::Count(&mut c.workers, 1..=1024),
+    },
+    Setting {
+        path: "request_timeout",
+        preset: Preset::Value("10s"),
+        help: "The longest a request may wait for its document.",
+        slot: |c| Slot::Duration(&mut c.request_timeout, MILLISECOND..=HOUR),
+    },
+    Setting {
+        path: "document_max",
+        preset: Preset::Value("16MiB"),
+        help: "A larger document is an error.",
+        slot: |c| Slot::Bytes(&mut c.source.document_bytes_max, 1..=GIB),
+    },
+    Setting {
+        path: "database.url",
+        preset: Preset::Absent("postgres://app@db.example/app"),
+        help: "DATABASE_URL does the same; takes sslmode, sslrootcert and friends.",
+        slot: |c| Slot::Url(&mut c.database_url),
+    },
+    Setting {
+        path: "database.listen_url",
+        preset: Preset::Absent("postgres://app@direct.db.example/app"),
+        help: "A direct connection for LISTEN where url leads to a pooler.",
+        slot: |c| Slot::Url(&mut c.listen_url),
+    },
+    Setting {
+        path: "database.connections",
+        preset: Preset::Value("8"),
+        help: "Connections that load documents.",
+        slot: |c| Slot::Count(&mut c.source.connections, 1..=1000),
+    },
+    Setting {
+        path: "database.statement_timeout",
+        preset: Preset::Value("5s"),
+        help: "The longest run of one statement.",
+        slot: |c| Slot::Duration(&mut c.source.statement_timeout, MILLISECOND..=HOUR),
+    },
+    Setting {
+        path: "database.pooler",
+        preset: Preset::Value("false"),
+        help: "url leads to a transaction pooler: no named statements, and listen_url is required.",
+        slot: |c| Slot::Flag(&mut c.source.pooler),
+    },
+    Setting {
+        path: "memory.max_bytes",
+        preset: Preset::Value("256MiB"),
+        help: "Documents, keys and overhead together.",
+        slot: |c| Slot::Bytes(&mut c.memory.bytes_max, KIB..=PIB),
+    },
+    Setting {
+        path: "disk.max_bytes",
+        preset: Preset::Value("4GiB"),
+        help: "Past this many bytes on disk the tier starts again empty.",
+        slot: |c| Slot::Bytes(&mut c.disk.bytes_max, 64 * KIB..=PIB),
+    },
+    Setting {
+        path: "disk.cache",
+        preset: Preset::Value("256MiB"),
+        help: "sled's page cache: reads slow down 7-15 times where the hot set does not fit.",
+        slot: |c| Slot::Bytes(&mut c.disk.cache_bytes, 64 * KIB..=TIB),
+    },
+    Setting {
+        path: "disk.batch",
+        preset: Preset::Value("10000"),
+        help: "Entries per write to disk.",
+        slot: |c| Slot::Count(&mut c.disk.batch_entries, 1..=1_000_000),
+    },
+    Setting {
+        path: "disk.linger",
+        preset: Preset::Value("1s"),
+        help: "The longest wait of an entry for its batch.",
+        slot: |c| Slot::Duration(&mut c.disk.linger, MILLISECOND..=MINUTE),
+    },
+    Setting {
+        path: "feed.max_staleness",
+        preset: Preset::Value("1s"),
+        help: "Where knowledge is older than this, no tier is trusted.",
+        slot: |c| Slot::Duration(&mut c.feed.max_staleness, Duration::from_millis(10)..=HOUR),
+    },
+    Setting {
+        path: "feed.poll_interval",
+        preset: Preset::Value("50ms"),
+        help: "The longest pause between two looks for changes; at most max_staleness.",
+        slot: |c| Slot::Duration(&mut c.feed.poll_interval, MILLISECOND..=HOUR),
+    },
+    Setting {
+        path: "feed.notify",
+        preset: Preset::Value("true"),
+        help: "Writers ring on commit; without it the poll alone finds changes.",
+        slot: |c| Slot::Flag(&mut c.feed.notify),
+    },
+    Setting {
+        path: "feed.on_loss",
+        preset: Preset::Value("bypass"),
+        help: "While freshness can't be proven: \"bypass\" asks PostgreSQL, \"serve-stale\" answers with Age and a Warning.",
+        slot: |c| Slot::OnLoss(&mut c.feed.on_loss),
+    },
+    Setting {
+        path: "feed.retention",
+        preset: Preset::Value("1h"),
+        help: "How long a stopped node's disk tier stays usable.",
+        slot: |c| Slot::Duration(&mut c.feed.retention, SECOND..=DAYS_30),
+    },
+    Setting {
+        path: "feed.keys_per_statement",
+        preset: Preset::Value("10000"),
+        help: "A statement that touches more documents empties the resource.",
+        slot: |c| Slot::Count32(&mut c.feed.keys_per_statement, 1..=10_000_000),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::only;
+
+    #[test]
+    fn every_preset_is_valid() {
+        let mut config = Config::blank();
+        for setting in &SETTINGS {
+            let (Preset::Value(text) | Preset::Absent(text)) = setting.preset;
+            assert_eq!(setting.put(&mut config, text), Ok(()), "{}", setting.path);
+        }
+    }
+
+    #[test]
+    fn every_setting_is_in_a_known_section() {
+        for setting in &SETTINGS {
+            let (name, _) = setting.section_and_key();
+            assert!(
+                SECTIONS.iter().any(|section| section.name == name),
+                "{}",
+                setting.path
+            );
+        }
+    }
+
+    #[test]
+    fn variables_follow_the_path() {
+        let variable = |path| Setting::find(path).map(Setting::variable);
+        assert_eq!(variable("listen").as_deref(), Some("LARDER_LISTEN"));
+        assert_eq!(
+            variable("memory.max_bytes").as_deref(),
+            Some("LARDER_MEMORY__MAX_BYTES")
+        );
+    }
+
+    #[test]
+    fn sizes_fit_their_unit() {
+        let mut config = Config::blank();
+        let setting = Setting::find("document_max").unwrap();
+        assert_eq!(setting.put(&mut config, "1GiB"), Ok(()));
+        assert_eq!(config.source.document_bytes_max, GIB);
+        assert!(setting.put(&mut config, "1025MiB").is_err());
+    }
+
+    #[test]
+    fn values_name_their_line_and_key() {
+        only(
+            "\nlisten = 1",
+            "2: listen: expected an IP address and a port such as \"127.0.0.1:8080\", found the integer 1",
+        );
+        only(
+            "listen = 'x'",
+            "1: listen: expected an IP address and a port",
+        );
+        only(
+            "workers = '2'",
+            "1: workers: expected a whole number, found the string \"2\"",
+        );
+        only(
+            "workers = 0",
+            "1: workers: must be between 1 and 1024, found \"0\"",
+        );
+        only(
+            "install = 'never'",
+            "1: install: expected \"auto\" or \"manual\", found \"never\"",
+        );
+        only(
+            "document_max = '2GiB'",
+            "1: document_max: must be between 1B and 1GiB",
+        );
+        only(
+            "[memory]\nmax_bytes = -1",
+            "2: memory.max_bytes: can't be negative",
+        );
+        only(
+            "[memory]\nmax_bytes = 1.5",
+            "2: memory.max_bytes: expected a size such as \"256MiB\", found the float 1.5",
+        );
+        only(
+            "[feed]\nnotify = 'yes'",
+            "2: feed.notify: expected true or false, found the string \"yes\"",
+        );
+        only(
+            "[feed]\nmax_staleness = '5ms'",
+            "2: feed.max_staleness: must be between 10ms and 1h, found \"5ms\"",
+        );
+        only(
+            "[feed]\nretention = 60",
+            "2: feed.retention: expected a duration with its unit",
+        );
+        only(
+            "memory = 1",
+            "1: memory: expected a section [memory], found the integer 1",
+        );
+        let config = Config::from_toml("[disk]\nbatch = 0x1_0\ncache = 1_000_000", &[]).unwrap();
+        assert_eq!(
+            (config.disk.batch_entries, config.disk.cache_bytes),
+            (16, 1_000_000)
+        );
+    }
+}

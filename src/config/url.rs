@@ -1,0 +1,164 @@
+//! Checks and masks PostgreSQL URLs as far as that goes without a client: the rest is the source's to refuse.
+//!
+//! No error of this module repeats any part of the URL, because a mistyped one may carry its password anywhere.
+
+/// Why a URL is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UrlError {
+    /// It begins with something else.
+    #[error("must be a URL that begins with postgres:// or postgresql://")]
+    Scheme,
+    /// It holds what no URL may hold.
+    #[error("must not hold white space or control characters: percent-encode them")]
+    Character,
+    /// What stands where the port belongs is none.
+    #[error(
+        "its port is not a number from 0 to 65535 (in a password, percent-encode /, ?, #, @ and :)"
+    )]
+    Port,
+}
+
+/// Accepts what can be a PostgreSQL URL.
+pub(super) fn check(url: &str) -> Result<(), UrlError> {
+    let rest = ["postgres://", "postgresql://"]
+        .iter()
+        .find_map(|scheme| url.strip_prefix(scheme))
+        .ok_or(UrlError::Scheme)?;
+    if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(UrlError::Character);
+    }
+    let (authority, _) = split_authority(rest);
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    if has_valid_port(host) {
+        Ok(())
+    } else {
+        Err(UrlError::Port)
+    }
+}
+
+/// The URL with `***` in place of its password, whether that stands before the host or in the query.
+///
+/// Where the URL is malformed it rather hides too much than too little.
+pub fn masked_url(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "***".to_owned();
+    };
+    let (mut authority, mut tail) = split_authority(rest);
+    let host_alone = !authority.contains('@') && has_valid_port(authority);
+    let unescaped = holds_stray_at(tail) || !(host_alone || authority.contains('@'));
+    if let Some(at) = rest.rfind('@').filter(|_| unescaped) {
+        (authority, tail) = rest.split_at(at + 1);
+    }
+    let authority = match authority.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:***@{host}"),
+            None => authority.to_owned(),
+        },
+        None => authority.to_owned(),
+    };
+    match tail.split_once('?') {
+        Some((path, query)) => {
+            let query: Vec<String> = query.split('&').map(masked_parameter).collect();
+            format!("{scheme}://{authority}{path}?{}", query.join("&"))
+        }
+        None => format!("{scheme}://{authority}{tail}"),
+    }
+}
+
+/// Parts `user:password@host:port` from the path and the query.
+fn split_authority(rest: &str) -> (&str, &str) {
+    rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()))
+}
+
+/// Whether what follows the authority is in truth the rest of a password with an unescaped `/`, `?` or `#`.
+fn holds_stray_at(tail: &str) -> bool {
+    let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+    let first = query.split('&').next().unwrap_or(query);
+    path.contains('@') || query.contains('#') || (first.contains('@') && !first.contains('='))
+}
+
+/// The port behind `host:` may be absent or empty.
+fn has_valid_port(host: &str) -> bool {
+    let after_address = host.rsplit_once(']').map_or(host, |(_, port)| port);
+    match after_address.rsplit_once(':') {
+        Some((name, port)) => {
+            !name.contains(':') && (port.is_empty() || port.parse::<u16>().is_ok())
+        }
+        None => true,
+    }
+}
+
+/// Hides passwords, and private keys that are given inline.
+fn masked_parameter(parameter: &str) -> String {
+    let Some((name, value)) = parameter.split_once('=') else {
+        return parameter.to_owned();
+    };
+    let decoded = percent_encoding::percent_decode_str(name).decode_utf8_lossy();
+    let secret = decoded.to_ascii_lowercase().contains("password") || value.contains("BEGIN");
+    if secret {
+        format!("{name}=***")
+    } else {
+        parameter.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_masked_wherever_they_stand() {
+        for (url, masked) in [
+            (
+                "postgres://app@db.example/app",
+                "postgres://app@db.example/app",
+            ),
+            ("postgres://app:s3cret@db/app", "postgres://app:***@db/app"),
+            (
+                "postgres://app:s3:cret@db:5432/app",
+                "postgres://app:***@db:5432/app",
+            ),
+            ("postgres://app:s3@cret@db/app", "postgres://app:***@db/app"),
+            ("postgres://app:s3/cret@db/app", "postgres://app:***@db/app"),
+            ("postgres://app:s3?cret@db/app", "postgres://app:***@db/app"),
+            ("postgres://app:12?cret@db/app", "postgres://app:***@db/app"),
+            ("postgres://app:12#cret@db/app", "postgres://app:***@db/app"),
+            ("postgres://app:@db/app", "postgres://app:***@db/app"),
+            (
+                "postgresql://db/app?user=a&password=s3cret&sslmode=require",
+                "postgresql://db/app?user=a&password=***&sslmode=require",
+            ),
+            (
+                "postgres:///app?p%61ssword=s3cret",
+                "postgres:///app?p%61ssword=***",
+            ),
+            (
+                "postgres://db:5432/app?application_name=a@b",
+                "postgres://db:5432/app?application_name=a@b",
+            ),
+            ("postgres://[::1]:5432/app", "postgres://[::1]:5432/app"),
+        ] {
+            assert_eq!(masked_url(url), masked);
+            assert_eq!(masked_url(masked), masked, "masking twice changes nothing");
+        }
+    }
+
+    #[test]
+    fn only_postgres_urls_pass() {
+        for url in [
+            "postgres://",
+            "postgresql:///app?host=/run",
+            "postgres://a:b%40@[::1]:5432/x",
+            "postgres://db:/x",
+        ] {
+            assert_eq!(check(url), Ok(()), "{url}");
+        }
+        assert_eq!(check("mysql://db/app"), Err(UrlError::Scheme));
+        assert_eq!(check("host=db password=x"), Err(UrlError::Scheme));
+        assert_eq!(check("postgres://db /app"), Err(UrlError::Character));
+        assert_eq!(check("postgres://app:s3/cret@db/app"), Err(UrlError::Port));
+        assert_eq!(check("postgres://db:65536/app"), Err(UrlError::Port));
+    }
+}

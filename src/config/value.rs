@@ -1,0 +1,348 @@
+//! One setting's value: its text read into the configuration, and the configuration shown as TOML again.
+//!
+//! A [`Slot`] is a typed way into [`Config`](super::Config) with its bounds. Files, environment and flags all
+//! pass through [`Slot::put`], so that they can't disagree about what is valid.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use toml::de::DeValue;
+
+use super::url;
+use crate::feed::OnLoss;
+
+const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
+const ON_LOSS: [(&str, OnLoss); 2] = [
+    ("bypass", OnLoss::Bypass),
+    ("serve-stale", OnLoss::ServeStale),
+];
+/// Longer texts are cut where a message repeats them.
+const ECHO_CHARS_MAX: usize = 60;
+
+/// Where a setting's value goes, and what it may be.
+pub(super) enum Slot<'a> {
+    /// An IP address and a port.
+    Address(&'a mut SocketAddr),
+    /// A path, relative to the working directory.
+    Path(&'a mut PathBuf),
+    /// A PostgreSQL URL.
+    Url(&'a mut Option<String>),
+    /// `auto` or `manual`.
+    Install(&'a mut bool),
+    /// `bypass` or `serve-stale`.
+    OnLoss(&'a mut OnLoss),
+    /// `true` or `false`.
+    Flag(&'a mut bool),
+    /// A human duration.
+    Duration(&'a mut Duration, RangeInclusive<Duration>),
+    /// A human size in bytes.
+    Bytes(&'a mut u64, RangeInclusive<u64>),
+    /// A whole number.
+    Count(&'a mut usize, RangeInclusive<usize>),
+    /// A whole number that the database stores as an integer.
+    Count32(&'a mut u32, RangeInclusive<u32>),
+}
+
+/// Why a value is refused; the text is for the user.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ValueError {
+    /// A TOML value of another type.
+    #[error("expected {expected}, found {found}")]
+    Type {
+        expected: &'static str,
+        found: String,
+    },
+    /// A text that does not read as a value of the type.
+    #[error("expected {expected}, found {}", echo(.found))]
+    Text {
+        expected: &'static str,
+        found: String,
+    },
+    /// Less than nothing.
+    #[error("can't be negative: expected {expected}")]
+    Negative { expected: &'static str },
+    /// Readable, but too small or too large.
+    #[error("must be between {least} and {most}, found {}", echo(.found))]
+    Bounds {
+        least: String,
+        most: String,
+        found: String,
+    },
+    /// Not a PostgreSQL URL; says nothing of what was found.
+    #[error(transparent)]
+    Url(#[from] url::UrlError),
+}
+
+impl Slot<'_> {
+    /// Reads `text`, which is what the environment, a flag or [`Slot::text_of`] gives.
+    pub(super) fn put(self, text: &str) -> Result<(), ValueError> {
+        let expected = self.expected();
+        let malformed = || ValueError::Text {
+            expected,
+            found: text.to_owned(),
+        };
+        let negative = text.starts_with('-');
+        match self {
+            Slot::Duration(..) | Slot::Bytes(..) | Slot::Count(..) | Slot::Count32(..)
+                if negative =>
+            {
+                return Err(ValueError::Negative { expected });
+            }
+            Slot::Address(at) => *at = text.parse().map_err(|_| malformed())?,
+            Slot::Path(_) if text.is_empty() => return Err(malformed()),
+            Slot::Path(path) => *path = PathBuf::from(text),
+            Slot::Url(at) => {
+                url::check(text)?;
+                *at = Some(text.to_owned());
+            }
+            Slot::Install(install) => *install = word(&INSTALL, text).ok_or_else(malformed)?,
+            Slot::OnLoss(on_loss) => *on_loss = word(&ON_LOSS, text).ok_or_else(malformed)?,
+            Slot::Flag(flag) => *flag = text.parse().map_err(|_| malformed())?,
+            Slot::Duration(at, bounds) => {
+                let read = humantime::parse_duration(text).map_err(|_| malformed())?;
+                *at = bounded(read, &bounds, text, show_duration)?;
+            }
+            Slot::Bytes(at, bounds) => {
+                let ByteSize(read) = text.parse().map_err(|_| malformed())?;
+                *at = bounded(read, &bounds, text, show_bytes)?;
+            }
+            Slot::Count(at, bounds) => {
+                let read = text.parse().map_err(|_| malformed())?;
+                *at = bounded(read, &bounds, text, |count| count.to_string())?;
+            }
+            Slot::Count32(at, bounds) => {
+                let read = text.parse().map_err(|_| malformed())?;
+                *at = bounded(read, &bounds, text, |count| count.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a TOML value, if its type is one that this slot takes.
+    pub(super) fn text_of<'v>(&self, value: &'v DeValue<'_>) -> Result<Cow<'v, str>, ValueError> {
+        let takes_integer = matches!(self, Slot::Bytes(..) | Slot::Count(..) | Slot::Count32(..));
+        let takes_string = !matches!(self, Slot::Flag(_) | Slot::Count(..) | Slot::Count32(..));
+        match value {
+            DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
+            DeValue::Integer(integer) if takes_integer => Ok(Cow::Owned(
+                i128::from_str_radix(integer.as_str(), integer.radix())
+                    .map_or_else(|_| integer.to_string(), |number| number.to_string()),
+            )),
+            DeValue::Boolean(flag) if matches!(self, Slot::Flag(_)) => {
+                Ok(Cow::Borrowed(if *flag { "true" } else { "false" }))
+            }
+            other => Err(ValueError::Type {
+                expected: self.expected(),
+                found: found(other),
+            }),
+        }
+    }
+
+    /// The value as TOML, passwords masked; `None` where nothing is set.
+    pub(super) fn show(&self) -> Option<String> {
+        Some(match self {
+            Slot::Address(at) => quoted(&at.to_string()),
+            Slot::Path(path) => quoted(&path.to_string_lossy()),
+            Slot::Url(at) => quoted(&url::masked_url(at.as_ref()?)),
+            Slot::Install(install) => quoted(word_of(&INSTALL, install)),
+            Slot::OnLoss(on_loss) => quoted(word_of(&ON_LOSS, on_loss)),
+            Slot::Flag(flag) => flag.to_string(),
+            Slot::Duration(at, _) => quoted(&show_duration(at)),
+            Slot::Bytes(at, _) => quoted(&show_bytes(at)),
+            Slot::Count(at, _) => at.to_string(),
+            Slot::Count32(at, _) => at.to_string(),
+        })
+    }
+
+    /// The bounds for the reader of the example file.
+    pub(super) fn bounds(&self) -> Option<String> {
+        match self {
+            Slot::Duration(_, bounds) => Some(between(bounds, show_duration)),
+            Slot::Bytes(_, bounds) => Some(between(bounds, show_bytes)),
+            Slot::Count(_, bounds) => Some(between(bounds, ToString::to_string)),
+            Slot::Count32(_, bounds) => Some(between(bounds, ToString::to_string)),
+            _ => None,
+        }
+    }
+
+    fn expected(&self) -> &'static str {
+        match self {
+            Slot::Address(_) => "an IP address and a port such as \"127.0.0.1:8080\"",
+            Slot::Path(_) => "a path",
+            Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
+            Slot::Install(_) => "\"auto\" or \"manual\"",
+            Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",
+            Slot::Flag(_) => "true or false",
+            Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",
+            Slot::Bytes(..) => "a size such as \"256MiB\"",
+            Slot::Count(..) | Slot::Count32(..) => "a whole number",
+        }
+    }
+}
+
+/// What a TOML value is, for a message.
+pub(super) fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the string {}", echo(text)),
+        DeValue::Integer(number) => format!("the integer {number}"),
+        DeValue::Float(number) => format!("the float {number}"),
+        DeValue::Boolean(flag) => flag.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// What was written, for a message: cut, escaped, and left out where it could hold a secret.
+pub(super) fn echo(text: &str) -> String {
+    if text.contains("://") || text.contains("password") {
+        return "a text that looks like a URL (not shown)".to_owned();
+    }
+    match text.char_indices().nth(ECHO_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// A TOML basic string.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {
+    words
+        .iter()
+        .find(|(word, _)| *word == text)
+        .map(|(_, value)| *value)
+}
+
+fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
+    words
+        .iter()
+        .find(|(_, other)| other == value)
+        .map_or("", |(word, _)| word)
+}
+
+fn bounded<T: PartialOrd>(
+    value: T,
+    bounds: &RangeInclusive<T>,
+    text: &str,
+    show: impl Fn(&T) -> String,
+) -> Result<T, ValueError> {
+    if bounds.contains(&value) {
+        return Ok(value);
+    }
+    Err(ValueError::Bounds {
+        least: show(bounds.start()),
+        most: show(bounds.end()),
+        found: text.to_owned(),
+    })
+}
+
+fn between<T>(bounds: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
+    format!("{} to {}", show(bounds.start()), show(bounds.end()))
+}
+
+fn show_duration(duration: &Duration) -> String {
+    humantime::format_duration(*duration).to_string()
+}
+
+/// The largest unit that leaves a whole number, so that nothing is rounded.
+fn show_bytes(bytes: &u64) -> String {
+    let units = [
+        ("PiB", bytesize::PIB),
+        ("TiB", bytesize::TIB),
+        ("GiB", bytesize::GIB),
+        ("MiB", bytesize::MIB),
+        ("KiB", bytesize::KIB),
+    ];
+    units
+        .iter()
+        .find(|(_, unit)| *bytes > 0 && bytes.is_multiple_of(*unit))
+        .map_or_else(
+            || format!("{bytes}B"),
+            |(name, unit)| format!("{}{name}", bytes / unit),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Result<u64, ValueError> {
+        let mut bytes = 0;
+        Slot::Bytes(&mut bytes, 1..=bytesize::PIB).put(text)?;
+        Ok(bytes)
+    }
+
+    #[test]
+    fn sizes_are_human() {
+        assert_eq!(bytes("256MiB"), Ok(256 << 20));
+        assert_eq!(bytes("4 GiB"), Ok(4 << 30));
+        assert_eq!(bytes("1000"), Ok(1000));
+        assert_eq!(bytes("1MB"), Ok(1_000_000));
+        assert!(matches!(bytes("-1"), Err(ValueError::Negative { .. })));
+        assert!(matches!(bytes("0"), Err(ValueError::Bounds { .. })));
+        assert!(matches!(
+            bytes("99999999999999999999EiB"),
+            Err(ValueError::Bounds { .. })
+        ));
+        assert!(matches!(bytes("much"), Err(ValueError::Text { .. })));
+        assert!(matches!(bytes(""), Err(ValueError::Text { .. })));
+    }
+
+    #[test]
+    fn shown_values_read_back() {
+        for size in [0, 1, 1023, 1024, 1536, 256 << 20, 5 << 40] {
+            assert_eq!(show_bytes(&size).parse::<ByteSize>().unwrap().0, size);
+        }
+        for millis in [0, 1, 50, 1500, 3_600_000, 2_592_000_000] {
+            let duration = Duration::from_millis(millis);
+            assert_eq!(
+                humantime::parse_duration(&show_duration(&duration)).unwrap(),
+                duration
+            );
+        }
+        let text = "a \"quote\", a \\, a\ttab, \u{7f} and é";
+        let value = DeValue::parse(&quoted(text))
+            .unwrap()
+            .into_inner()
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert_eq!(value, text);
+    }
+
+    #[test]
+    fn secrets_are_not_echoed() {
+        let mut address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let refused = Slot::Address(&mut address)
+            .put("postgres://app:s3cret@db/app")
+            .unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+        let mut url = None;
+        let refused = Slot::Url(&mut url)
+            .put("mysql://app:s3cret@db/app")
+            .unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert!(echo(&"é".repeat(1000)).len() < 200);
+    }
+}

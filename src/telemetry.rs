@@ -1,0 +1,232 @@
+//! Logs: lines for people or JSON, to stderr, with a level that can be changed while larder runs.
+//!
+//! Reads no environment; the command line hands over what it found.
+
+use std::sync::Arc;
+
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+/// The filter where nobody asked for one.
+const DEFAULT_FILTER: &str = "info";
+/// A longer filter is a mistake or an attack on the admin address.
+const FILTER_BYTES_MAX: usize = 4096;
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people, in colour on a terminal.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug)]
+pub struct TelemetryConfig {
+    /// `--log-level`: a level, or directives such as `larder=debug,info`.
+    pub level: Option<String>,
+    /// `RUST_LOG`, used where `level` is absent.
+    pub rust_log: Option<String>,
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Colours in human lines.
+    pub ansi: bool,
+}
+
+/// Why a filter is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LogLevelError {
+    /// The text is no filter.
+    #[error(
+        "expected trace, debug, info, warn, error or off, or directives such as larder=debug,info"
+    )]
+    Malformed,
+    /// It is far longer than any filter.
+    #[error("a filter has at most {FILTER_BYTES_MAX} bytes")]
+    TooLong,
+    /// The logs have been shut down.
+    #[error("the log filter is gone")]
+    Gone,
+}
+
+/// Why there are no logs.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The level asked for is none.
+    #[error(transparent)]
+    Level(#[from] LogLevelError),
+    /// Something else in the process logs already.
+    #[error("logs have been set up before")]
+    AlreadySetUp(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// The level of a running larder, to read and to change; clones are the same level.
+#[derive(Clone)]
+pub struct LogLevel {
+    handle: Arc<reload::Handle<EnvFilter, Registry>>,
+}
+
+impl LogLevel {
+    /// The filter in force, in the form that [`LogLevel::set`] takes.
+    pub fn current(&self) -> String {
+        self.handle
+            .with_current(ToString::to_string)
+            .unwrap_or_else(|_| LevelFilter::OFF.to_string())
+    }
+
+    /// Changes the filter from the next event on.
+    /// # Errors
+    /// [`LogLevelError::Malformed`] and [`LogLevelError::TooLong`] leave the old filter in force.
+    pub fn set(&self, filter: &str) -> Result<(), LogLevelError> {
+        let filter = parse_filter(filter)?;
+        self.handle.reload(filter).map_err(|_| LogLevelError::Gone)
+    }
+}
+
+/// Starts logging to stderr, for the whole process.
+///
+/// A malformed `RUST_LOG` is logged and otherwise ignored: it is often meant for another program.
+/// # Errors
+/// [`TelemetryError::Level`] if `--log-level` is no filter; [`TelemetryError::AlreadySetUp`] the second time.
+pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
+    let (filter, ignored) = initial_filter(config)?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match config.format {
+        LogFormat::Human => lines.with_ansi(config.ansi).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()?;
+    if let Some(ignored) = ignored {
+        tracing::warn!(
+            filter = ignored,
+            "RUST_LOG is not a filter; logging at {DEFAULT_FILTER}"
+        );
+    }
+    Ok(LogLevel {
+        handle: Arc::new(handle),
+    })
+}
+
+/// Checks a filter without using it.
+/// # Errors
+/// As [`LogLevel::set`].
+pub fn check_filter(filter: &str) -> Result<(), LogLevelError> {
+    parse_filter(filter).map(drop)
+}
+
+/// The filter to start with, and a `RUST_LOG` that could not be used.
+fn initial_filter(config: &TelemetryConfig) -> Result<(EnvFilter, Option<&str>), LogLevelError> {
+    if let Some(level) = &config.level {
+        return Ok((parse_filter(level)?, None));
+    }
+    match config.rust_log.as_deref().filter(|text| !text.is_empty()) {
+        Some(text) => match EnvFilter::try_new(text) {
+            Ok(filter) => Ok((filter, None)),
+            Err(_) => Ok((EnvFilter::new(DEFAULT_FILTER), Some(text))),
+        },
+        None => Ok((EnvFilter::new(DEFAULT_FILTER), None)),
+    }
+}
+
+/// Stricter than `EnvFilter`, which takes a misspelt level for the name of a module and then logs nothing.
+fn parse_filter(text: &str) -> Result<EnvFilter, LogLevelError> {
+    if text.len() > FILTER_BYTES_MAX {
+        return Err(LogLevelError::TooLong);
+    }
+    let directive = |part: &str| part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    let all_known = text
+        .split(',')
+        .map(str::trim)
+        .all(|part| !part.is_empty() && directive(part));
+    if !all_known {
+        return Err(LogLevelError::Malformed);
+    }
+    EnvFilter::try_new(text).map_err(|_| LogLevelError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(level: Option<&str>, rust_log: Option<&str>) -> TelemetryConfig {
+        TelemetryConfig {
+            level: level.map(str::to_owned),
+            rust_log: rust_log.map(str::to_owned),
+            format: LogFormat::Human,
+            ansi: false,
+        }
+    }
+
+    fn initial(level: Option<&str>, rust_log: Option<&str>) -> String {
+        initial_filter(&config(level, rust_log))
+            .unwrap()
+            .0
+            .to_string()
+    }
+
+    #[test]
+    fn the_flag_beats_rust_log_beats_info() {
+        assert_eq!(initial(Some("debug"), Some("warn")), "debug");
+        assert_eq!(initial(None, Some("warn")), "warn");
+        assert_eq!(initial(None, Some("")), "info");
+        assert_eq!(initial(None, None), "info");
+    }
+
+    #[test]
+    fn a_malformed_rust_log_is_told_and_ignored() {
+        let config = config(None, Some("larder=loud"));
+        let (filter, ignored) = initial_filter(&config).unwrap();
+        assert_eq!(
+            (filter.to_string().as_str(), ignored),
+            ("info", Some("larder=loud"))
+        );
+    }
+
+    #[test]
+    fn a_misspelt_level_is_refused() {
+        for text in ["inof", "", "debug,", "larder=loud", "debug,inof"] {
+            assert!(
+                matches!(parse_filter(text), Err(LogLevelError::Malformed)),
+                "{text}"
+            );
+        }
+        let long = "larder=debug,".repeat(1000) + "info";
+        assert!(matches!(parse_filter(&long), Err(LogLevelError::TooLong)));
+        for text in [
+            "info",
+            "OFF",
+            "larder=debug,info",
+            "larder::feed=trace, warn",
+        ] {
+            assert!(parse_filter(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_level_changes_while_running() {
+        let (_layer, handle) = reload::Layer::new(EnvFilter::new("info"));
+        let level = LogLevel {
+            handle: Arc::new(handle),
+        };
+        assert_eq!(level.current(), "info");
+        level.set("larder=debug,warn").unwrap();
+        assert!(
+            level.current().contains("larder=debug"),
+            "{}",
+            level.current()
+        );
+        assert!(level.set("loud").is_err());
+        assert!(
+            level.current().contains("larder=debug"),
+            "a refused level changes nothing"
+        );
+    }
+}
