@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     reason = "a test's helpers fail as its own body does"
 )]
+mod demo;
 mod embedded;
 mod harness;
 mod seed;

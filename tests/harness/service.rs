@@ -1,0 +1,168 @@
+//! A larder under test: the real routers, the real tiers, a database of its own.
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use larder::commands::serve::Service;
+use larder::config::Config;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tempfile::TempDir;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use crate::harness::cluster::{Cluster, TestDatabase};
+use crate::harness::eventually;
+
+/// A running larder; its sockets are left out.
+pub(crate) struct TestService {
+    service: Service,
+    pub(crate) url: String,
+    router: Router,
+    admin: Router,
+    /// Only held, unless the test takes it over.
+    pub(crate) state: TempDir,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// The value of `cache-status`, empty where there is none.
+    pub(crate) fn cache_status(&self) -> &str {
+        self.header("cache-status")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+impl TestService {
+    /// Runs `sql` in a new database, then starts larder on it with the `larder.toml` in `toml`, and waits until it is
+    /// ready.
+    pub(crate) async fn start(sql: &str, toml: &str) -> Self {
+        let TestDatabase { url } = Cluster::database().await;
+        execute(&url, sql).await;
+        Self::start_on(&url, toml, &[]).await
+    }
+
+    /// The same on a database that is there; `overrides` are settings as flags would give them.
+    pub(crate) async fn start_on(url: &str, toml: &str, overrides: &[(&str, &str)]) -> Self {
+        Self::start_in(TempDir::new().unwrap(), url, toml, overrides).await
+    }
+
+    /// The same over the state of an earlier larder.
+    pub(crate) async fn start_in(
+        state: TempDir,
+        url: &str,
+        toml: &str,
+        overrides: &[(&str, &str)],
+    ) -> Self {
+        let this = Self::begin_in(state, url, toml, overrides);
+        eventually("ready", async || {
+            let answer = this.admin("/readyz").await;
+            (answer.status == StatusCode::OK).then_some(())
+        })
+        .await;
+        this
+    }
+
+    /// The same without waiting until it is ready.
+    pub(crate) fn begin_in(
+        state: TempDir,
+        url: &str,
+        toml: &str,
+        overrides: &[(&str, &str)],
+    ) -> Self {
+        let directory = state.path().to_str().unwrap().to_owned();
+        let mut all = vec![("database.url", url), ("state_dir", directory.as_str())];
+        all.extend_from_slice(overrides);
+        let config = Config::from_toml(toml, &all).unwrap();
+        let service = Service::start(&config, url, Uuid::new_v4()).unwrap();
+        Self {
+            router: service.router(),
+            admin: service.admin_router(None),
+            service,
+            url: url.to_owned(),
+            state,
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.request(Method::GET, path, &[]).await
+    }
+
+    /// As [`TestService::get`], with headers.
+    pub(crate) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        send(&self.router, method, path, headers).await
+    }
+
+    /// `GET` on the admin address.
+    pub(crate) async fn admin(&self, path: &str) -> Answer {
+        send(&self.admin, Method::GET, path, &[]).await
+    }
+
+    /// `POST` on the admin address.
+    pub(crate) async fn post_admin(&self, path: &str) -> Answer {
+        send(&self.admin, Method::POST, path, &[]).await
+    }
+
+    /// Runs SQL on a connection of its own.
+    pub(crate) async fn execute(&self, sql: &str) {
+        execute(&self.url, sql).await;
+    }
+
+    /// A connection of the test's own, for transactions that stay open.
+    pub(crate) async fn connect(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.unwrap()
+    }
+
+    /// Stops larder in good order and keeps its state directory.
+    pub(crate) async fn stop(self) -> TempDir {
+        self.service.stop().await;
+        self.state
+    }
+}
+
+/// Runs SQL, many statements if need be, on a connection of its own.
+pub(crate) async fn execute(url: &str, sql: &str) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+async fn send(router: &Router, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer {
+        status: head.status,
+        headers: head.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
