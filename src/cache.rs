@@ -35,7 +35,7 @@ use crate::cache::document::{Document, Found};
 use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease, Leases, Outcome, Waiter};
 use crate::cache::memory::{Memory, MemoryConfig};
-pub use crate::cache::status::{Explanation, ResourceStatus, Status, TierStatus};
+pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::cache::writer::{Disk, Dropped, Put};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
@@ -315,7 +315,8 @@ impl Cache {
         let key: Arc<str> = Arc::from(key);
         let found = disk
             .get(shelf.prefix.load(Ordering::SeqCst), &key, epoch)
-            .await?;
+            .await?
+            .found;
         if shelf.tiers.memory {
             self.memory
                 .install(index, &key, found.clone(), &self.versions, || {
@@ -591,6 +592,7 @@ impl Cache {
             resources: resources.collect(),
             boot: self.boot.clone(),
             clean: false,
+            entries: 0,
         })
     }
 

@@ -1,13 +1,71 @@
-//! larder.
-pub mod cache;
+//! larder answers a JSON document by key from memory, then disk, then PostgreSQL, and forgets it when it changes.
+//!
+//! ```text
+//! GET /depts/42
+//!   │ http::documents      path -> resource and canonical key
+//!   ▼
+//! cache::lookup ── memory (DashMap) ── hit ──► answer: body and headers are ready-made
+//!   │ miss          └─ disk (sled) ─── hit ──► promote to memory, answer
+//!   │ lease: one leader, the rest wait
+//!   ▼
+//! source::loader           the keys that wait, one statement: … where key = any(…)
+//!   │ document, or "there is none"
+//!   ▼
+//! cache::fill              memory now; disk through the writer's queue
+//!
+//! any client ── commit ──► triggers ──► larder.change ── bell ──► feed: a pass ──► cache::follow
+//! ```
+//!
+//! # A hit
+//! 1. [`http`] splits the path and asks the cache for the key's canonical text ([`resource::key`]).
+//! 2. [`cache::Cache::lookup`] reads the boot-time clock ([`clock`]): are the tiers fresh?
+//! 3. The memory tier has the document under the resource's epoch; its body and entity tag are sent as they are.
+//!
+//! # A miss
+//! 1. Neither tier has it. The request leads or joins the key's lease, which notes the key's generation.
+//! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
+//! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
+//!
+//! # An invalidation
+//! 1. A transaction touches a row; the trigger of its table writes the key that leads to the document into
+//!    `larder.change`, inside that transaction, and rings (`feed::triggers`).
+//! 2. It commits. The feed hears the bell, or the poll comes round, and reads what committed since its position,
+//!    mapped to documents in one snapshot (`feed::change_log`).
+//! 3. [`cache::Cache::follow`] raises each key's generation, drops it from memory, queues its drop for the disk, then
+//!    moves the position and the time up to which all is known.
+//!
+//! # Invariants
+//! - What memory holds reflects every transaction in the position. So does a disk entry whose stripe is clean.
+//! - A mark on disk implies that its drops are on disk.
+//! - A tier answers only while the feed's knowledge is at most `max_staleness` old.
+//! - A document is what one snapshot held: one document, one statement.
+//! - `resource` does no I/O, `cache` knows no HTTP, `source` no cache, `http` no tier and no SQL. DashMap is named only
+//!   in `cache/memory.rs`, sled only in `cache/disk.rs`.
+//! - Losing memory or disk costs time, never truth: whatever is odd on disk is discarded.
+//!
+//! Start reading at [`commands::serve`], where everything is put together.
+
+// In reading order, top down; the blank lines keep it.
 pub mod cli;
-pub mod clock;
-pub mod commands;
+
 pub mod config;
-pub mod feed;
-pub mod http;
-pub mod metrics;
-pub mod resource;
-pub mod source;
-pub mod state;
+
+pub mod commands;
+
 pub mod telemetry;
+
+pub mod metrics;
+
+pub mod http;
+
+pub mod cache;
+
+pub mod feed;
+
+pub mod source;
+
+pub mod resource;
+
+pub mod clock;
+
+pub mod state;

@@ -6,10 +6,12 @@
 //!
 //! Entry: key `d`, prefix (8 bytes), key text; value as [`encode`] lays it out.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -65,6 +67,16 @@ pub(super) struct Mark {
     pub(super) boot: String,
     /// Written as the last act of an orderly shutdown.
     pub(super) clean: bool,
+    /// Entries beside this mark.
+    pub(super) entries: u64,
+}
+
+/// What is kept of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) found: Found,
+    /// When it was written.
+    pub(super) since: SystemTime,
 }
 
 /// What entries of one resource must bear to be trusted.
@@ -94,34 +106,34 @@ impl Mark {
 /// An open directory.
 pub(super) struct Store {
     db: sled::Db,
+    /// sled counts by walking the tree, so the count is kept here and in the mark.
+    entries: AtomicU64,
 }
 
-/// What one write does, in order; the last word on a key counts.
+/// What one write does; the last word on a key counts.
 #[derive(Default)]
 pub(super) struct Batch {
-    inner: sled::Batch,
-    pub(super) entries: usize,
+    changes: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    mark: Option<Mark>,
 }
 
 impl Batch {
     pub(super) fn put(&mut self, prefix: u64, key: &str, epoch: u64, found: &Found) {
-        self.inner
-            .insert(entry_key(prefix, key), encode(key, epoch, found));
-        self.entries += 1;
+        self.changes
+            .insert(entry_key(prefix, key), Some(encode(key, epoch, found)));
     }
 
     pub(super) fn remove(&mut self, prefix: u64, key: &str) {
-        self.inner.remove(entry_key(prefix, key));
-        self.entries += 1;
+        self.changes.insert(entry_key(prefix, key), None);
     }
 
-    pub(super) fn mark(&mut self, mark: &Mark) -> Result<(), DiskError> {
-        let json = simd_json::to_vec(mark).map_err(|error| DiskError::Mark(error.to_string()))?;
-        let mut value = xxh3_64(&json).to_be_bytes().to_vec();
-        value.push(FORMAT);
-        value.extend_from_slice(&json);
-        self.inner.insert(MARK_KEY, value);
-        Ok(())
+    pub(super) fn mark(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
+    /// Puts and removals.
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
     }
 }
 
@@ -132,7 +144,10 @@ impl Store {
             .path(directory)
             .cache_capacity(cache_bytes);
         let db = caught(|| config.open())?;
-        Ok(Self { db })
+        Ok(Self {
+            db,
+            entries: AtomicU64::new(0),
+        })
     }
 
     /// The entry of the key that bears `epoch`, if it is whole.
@@ -141,28 +156,52 @@ impl Store {
         prefix: u64,
         key: &str,
         epoch: u64,
-    ) -> Result<Option<Found>, DiskError> {
+    ) -> Result<Option<Entry>, DiskError> {
         let value = caught(|| self.db.get(entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
 
+    /// Applies the batch, all of it or nothing.
     pub(super) fn apply(&self, batch: Batch) -> Result<(), DiskError> {
-        caught(|| self.db.apply_batch(batch.inner))
+        let mut entries = self.entries();
+        let mut inner = sled::Batch::default();
+        for (key, value) in batch.changes {
+            let was_there = caught(|| self.db.contains_key(&key))?;
+            match value {
+                Some(value) => {
+                    entries += u64::from(!was_there);
+                    inner.insert(key, value);
+                }
+                None => {
+                    entries = entries.saturating_sub(u64::from(was_there));
+                    inner.remove(key);
+                }
+            }
+        }
+        if let Some(mark) = batch.mark {
+            inner.insert(MARK_KEY, encode_mark(&Mark { entries, ..mark })?);
+        }
+        caught(|| self.db.apply_batch(inner))?;
+        self.entries.store(entries, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The mark, if there is one that is whole.
     pub(super) fn mark(&self) -> Result<Option<Mark>, DiskError> {
         let value = caught(|| self.db.get(MARK_KEY))?;
-        Ok(value.and_then(|value| decode_mark(&value)))
+        let mark = value.and_then(|value| decode_mark(&value));
+        if let Some(mark) = &mark {
+            self.entries.store(mark.entries, Ordering::Relaxed);
+        }
+        Ok(mark)
     }
 
     pub(super) fn bytes(&self) -> Result<u64, DiskError> {
         caught(|| self.db.size_on_disk())
     }
 
-    /// Entries, counted one by one: for `/status` only.
-    pub(super) fn entries(&self) -> usize {
-        caught(|| Ok(self.db.len())).unwrap_or(0)
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
     }
 
     pub(super) fn flush(&self) -> Result<(), DiskError> {
@@ -190,14 +229,20 @@ fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
     bytes
 }
 
-/// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), key length (4), key, body.
+/// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), time of writing (8,
+/// milliseconds since 1970), key length (4), key, body.
 fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
     let body = found.as_ref().map_or(&[][..], |document| &document.body);
-    let mut value = Vec::with_capacity(22 + key.len() + body.len());
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    let mut value = Vec::with_capacity(30 + key.len() + body.len());
     value.extend_from_slice(&[0; 8]);
     value.push(FORMAT);
     value.push(u8::from(found.is_some()));
     value.extend_from_slice(&epoch.to_be_bytes());
+    value.extend_from_slice(&since.to_be_bytes());
     // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
     value.extend_from_slice(&(key.len() as u32).to_be_bytes());
     value.extend_from_slice(key.as_bytes());
@@ -207,25 +252,39 @@ fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
     value
 }
 
-fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Found> {
+fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Entry> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;
     if xxh3_64(rest).to_be_bytes() != *checksum {
         return None;
     }
     let (&[format, flag], rest) = rest.split_first_chunk::<2>()?;
     let (stored_epoch, rest) = rest.split_first_chunk::<8>()?;
+    let (since, rest) = rest.split_first_chunk::<8>()?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
     let (stored_key, body) = rest.split_at_checked(length)?;
     let fits = format == FORMAT
         && u64::from_be_bytes(*stored_epoch) == epoch
         && stored_key == key.as_bytes();
-    match flag {
-        _ if !fits => None,
-        0 => Some(None),
-        1 => Some(Some(Arc::new(Document::new(Bytes::copy_from_slice(body))))),
-        _ => None,
-    }
+    let found = match flag {
+        _ if !fits => return None,
+        0 => None,
+        1 => Some(Arc::new(Document::new(Bytes::copy_from_slice(body)))),
+        _ => return None,
+    };
+    let since = Duration::from_millis(u64::from_be_bytes(*since));
+    Some(Entry {
+        found,
+        since: SystemTime::UNIX_EPOCH.checked_add(since)?,
+    })
+}
+
+fn encode_mark(mark: &Mark) -> Result<Vec<u8>, DiskError> {
+    let json = simd_json::to_vec(mark).map_err(|error| DiskError::Mark(error.to_string()))?;
+    let mut value = xxh3_64(&json).to_be_bytes().to_vec();
+    value.push(FORMAT);
+    value.extend_from_slice(&json);
+    Ok(value)
 }
 
 fn decode_mark(value: &[u8]) -> Option<Mark> {
@@ -258,7 +317,10 @@ mod tests {
     fn entries_round_trip_and_damage_is_seen() {
         for found in [document("{\"a\":1}"), None] {
             let value = encode("42", 7, &found);
-            assert_eq!(decode(&value, "42", 7), Some(found.clone()));
+            assert_eq!(
+                decode(&value, "42", 7).map(|entry| entry.found),
+                Some(found.clone())
+            );
             assert_eq!(decode(&value, "43", 7), None);
             assert_eq!(decode(&value, "42", 8), None);
             for position in 0..value.len() {
@@ -290,6 +352,7 @@ mod tests {
             }],
             boot: boot_id(),
             clean: false,
+            entries: 0,
         };
         {
             let store = Store::open(directory.path(), 1 << 20).unwrap();
@@ -297,13 +360,17 @@ mod tests {
             batch.put(9, "42", 7, &document("{}"));
             batch.put(9, "43", 7, &None);
             batch.remove(9, "42");
-            batch.mark(&mark).unwrap();
+            batch.mark(mark.clone());
             store.apply(batch).unwrap();
             store.flush().unwrap();
         }
         let store = Store::open(directory.path(), 1 << 20).unwrap();
         assert_eq!(store.get(9, "42", 7).unwrap(), None);
-        assert_eq!(store.get(9, "43", 7).unwrap(), Some(None));
-        assert_eq!(store.mark().unwrap(), Some(mark));
+        assert_eq!(
+            store.get(9, "43", 7).unwrap().map(|entry| entry.found),
+            Some(None)
+        );
+        assert_eq!(store.mark().unwrap(), Some(Mark { entries: 1, ..mark }));
+        assert_eq!(store.entries(), 1);
     }
 }

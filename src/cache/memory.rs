@@ -12,6 +12,7 @@ use dashmap::mapref::entry::Entry as Slot;
 use crate::cache::document::Found;
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
 use crate::cache::generation::Versions;
+use crate::clock::Boottime;
 
 /// Bounds of the memory tier.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ const TOUCHES_MAX: u8 = 3;
 struct Entry {
     found: Found,
     epoch: u64,
+    since: Boottime,
     /// Tells this entry from an earlier or later one of the same key.
     id: u64,
     weight: u64,
@@ -95,6 +97,7 @@ impl Memory {
             let entry = Entry {
                 found,
                 epoch,
+                since: Boottime::now(),
                 id,
                 weight,
                 touches: AtomicU8::new(0),
@@ -136,11 +139,10 @@ impl Memory {
         });
     }
 
-    /// Whether the key is kept under `epoch`; touches nothing.
-    pub(super) fn peek(&self, resource: usize, key: &str, epoch: u64) -> bool {
-        self.maps[resource]
-            .get(key)
-            .is_some_and(|entry| entry.epoch == epoch)
+    /// Whether a document or its absence is kept under `epoch`, and since when; touches nothing.
+    pub(super) fn peek(&self, resource: usize, key: &str, epoch: u64) -> Option<(bool, Boottime)> {
+        let entry = self.maps[resource].get(key)?;
+        (entry.epoch == epoch).then(|| (entry.found.is_some(), entry.since))
     }
 
     /// Weight of all entries, in bytes.
@@ -149,8 +151,8 @@ impl Memory {
     }
 
     /// Entries of one resource, overtaken ones included.
-    pub(super) fn entries_of(&self, resource: usize) -> usize {
-        self.maps[resource].len()
+    pub(super) fn entries_of(&self, resource: usize) -> u64 {
+        self.maps[resource].len() as u64
     }
 
     /// Entries that had to go for space so far.

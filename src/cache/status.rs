@@ -38,7 +38,7 @@ pub struct ResourceStatus {
     /// Of these, answered by disk.
     pub hits_disk: u64,
     /// Entries in memory.
-    pub memory_entries: usize,
+    pub memory_entries: u64,
 }
 
 /// One tier's part of the status.
@@ -47,7 +47,7 @@ pub struct TierStatus {
     /// It answers.
     pub in_use: bool,
     /// Entries it holds.
-    pub entries: usize,
+    pub entries: u64,
     /// Bytes it holds.
     pub bytes: u64,
     /// Lookups it answered since the start.
@@ -72,10 +72,10 @@ pub struct Explanation {
     pub resource: String,
     /// The key's canonical text.
     pub key: String,
-    /// It is in the memory tier.
-    pub memory: bool,
-    /// It is in the disk tier; `null` where the tier can't be asked now.
-    pub disk: Option<bool>,
+    /// The memory tier has it.
+    pub memory: Option<Kept>,
+    /// The disk tier has it, and may be asked now.
+    pub disk: Option<Kept>,
     /// Invalidations of the key's stripe so far.
     pub generation: u64,
     /// Tiers may answer for the resource.
@@ -84,8 +84,17 @@ pub struct Explanation {
     pub position: Option<String>,
 }
 
+/// A tier's entry of one key.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kept {
+    /// There is a document; else its absence is remembered.
+    pub found: bool,
+    /// How long the tier has had it.
+    pub age_seconds: f64,
+}
+
 impl Cache {
-    /// Counts what the tiers hold. Slow on a large disk tier: not on an async worker.
+    /// Counts what the tiers hold. Reads the file system: not on an async worker.
     pub fn status(&self) -> Status {
         let resources: Vec<ResourceStatus> = self
             .shelves
@@ -192,7 +201,7 @@ impl Cache {
             self.metrics
                 .tier_entries
                 .with_label_values(&[name])
-                .set(gauge(tier.entries as u64));
+                .set(gauge(tier.entries));
         }
         let counted = self.metrics.evictions.get();
         self.metrics
@@ -208,15 +217,22 @@ impl Cache {
         let disk = match &self.disk {
             Some(disk) if disk.is_on() && self.versions.clean_generation(stripe).is_some() => {
                 let prefix = shelf.prefix.load(Ordering::SeqCst);
-                Some(disk.get(prefix, &Arc::from(key), epoch).await.is_some())
+                disk.get(prefix, &Arc::from(key), epoch).await
             }
             _ => None,
         };
+        let memory = self.memory.peek(index, key, epoch);
         Explanation {
             resource: shelf.name.clone(),
             key: key.to_owned(),
-            memory: self.memory.peek(index, key, epoch),
-            disk,
+            memory: memory.map(|(found, since)| Kept {
+                found,
+                age_seconds: Boottime::now().since(since).as_secs_f64(),
+            }),
+            disk: disk.map(|entry| Kept {
+                found: entry.found.is_some(),
+                age_seconds: entry.since.elapsed().unwrap_or_default().as_secs_f64(),
+            }),
             generation: self.versions.generation(stripe),
             fresh: self.is_fresh(shelf, Boottime::now()),
             position: lock(&self.followed)

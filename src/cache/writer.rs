@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::cache::disk::{Batch, DiskConfig, DiskError, Mark, Store};
+use crate::cache::disk::{Batch, DiskConfig, DiskError, Entry, Mark, Store};
 use crate::cache::document::Found;
 use crate::cache::generation::{Version, Versions};
 use crate::feed::position::Position;
@@ -72,7 +72,7 @@ struct Lookup {
     prefix: u64,
     key: Arc<str>,
     epoch: u64,
-    reply: oneshot::Sender<Option<Found>>,
+    reply: oneshot::Sender<Option<Entry>>,
 }
 
 struct Shared {
@@ -152,7 +152,7 @@ impl Disk {
     }
 
     /// The entry of the key that bears `epoch`. Waits at most 20 ms.
-    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Found> {
+    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
         let (reply, answer) = oneshot::channel();
         let lookup = Lookup {
             prefix,
@@ -220,8 +220,8 @@ impl Disk {
         }
     }
 
-    /// Bytes and entries on disk. Counts entries one by one: not on an async worker.
-    pub(super) fn size(&self) -> (u64, usize) {
+    /// Bytes and entries on disk. Reads the file system: not on an async worker.
+    pub(super) fn size(&self) -> (u64, u64) {
         match &*self.shared.store.load() {
             Some(store) => (store.bytes().unwrap_or(0), store.entries()),
             None => (0, 0),
@@ -435,14 +435,14 @@ impl Writer {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
-        let entries = batch.entries;
+        let entries = batch.len();
         let due = now || entries > 0 || self.mark_written_at.elapsed() >= LONE_MARK_PAUSE;
         let mark = self
             .last_mark
             .as_ref()
             .filter(|_| due && !self.mark_written);
         if let Some(mark) = mark {
-            batch.mark(mark)?;
+            batch.mark(mark.clone());
         } else if entries == 0 {
             return Ok(());
         }
@@ -522,10 +522,10 @@ impl Writer {
             ..mark
         });
         let mut batch = Batch::default();
-        let written = mark
-            .map_or(Ok(()), |mark| batch.mark(&mark))
-            .and_then(|()| store.apply(batch))
-            .and_then(|()| store.flush());
+        if let Some(mark) = mark {
+            batch.mark(mark);
+        }
+        let written = store.apply(batch).and_then(|()| store.flush());
         if let Err(error) = written {
             tracing::warn!("the disk tier's last entries may be lost: {error}");
         }
