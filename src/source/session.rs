@@ -66,10 +66,10 @@ impl Database {
     /// [`SourceError::Unavailable`] if PostgreSQL is out of reach or refuses.
     pub async fn connect(&self) -> Result<PgConnection, SourceError> {
         if self.pooler {
-            // A pooler knows few startup parameters; each transaction sets its own: see `transaction_settings`.
-            return self
-                .open(self.options.clone().statement_cache_capacity(0))
-                .await;
+            // A pooler refuses startup parameters that it does not know; each transaction sets its own: see
+            // `transaction_settings`.
+            let options = self.options.clone().extra_float_digits(None);
+            return self.open(options.statement_cache_capacity(0)).await;
         }
         let timeout = self.statement_timeout.as_millis().to_string();
         let options = self.options.clone().options(SETTINGS).options([
