@@ -160,6 +160,8 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Followed {
+    /// Why the feed can't follow, since its last pass.
+    lost: Option<String>,
     identity: Option<Identity>,
     position: Option<Position>,
 }
@@ -461,6 +463,7 @@ impl Cache {
                 lock(&self.followed).identity = Some(identity.clone());
                 self.loader.follow(Some(identity));
             }
+            Event::Lost { reason } => lock(&self.followed).lost = Some(reason),
             Event::Restarted(position) => {
                 for index in 0..self.shelves.len() {
                     self.versions.renew_epoch(index);
@@ -521,7 +524,11 @@ impl Cache {
         if let Some(mark) = self.mark(&pass.position) {
             self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
         }
-        lock(&self.followed).position = Some(pass.position);
+        {
+            let mut followed = lock(&self.followed);
+            followed.position = Some(pass.position);
+            followed.lost = None;
+        }
         self.fresh_at.store(pass.began_at.0, Ordering::SeqCst);
         if let Some(lag_from) = pass.lag_from {
             let lag = Boottime::now().since(lag_from);

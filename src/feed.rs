@@ -126,6 +126,11 @@ pub struct Pass {
 pub enum Event {
     /// The feed follows this database.
     Reached(Identity),
+    /// The database can't be followed at the moment.
+    Lost {
+        /// For the log and the status, not for clients.
+        reason: String,
+    },
     /// There is no telling what changed before this position: nothing that any tier holds is true.
     Restarted(Position),
     /// The resource fits the database, and its changes are seen.
@@ -352,6 +357,8 @@ impl<F: FnMut(Event)> Feed<F> {
                     // Once for each reason, not for each attempt.
                     if text != said {
                         tracing::warn!("not following the database: {text}");
+                        let reason = text.clone();
+                        (self.follow)(Event::Lost { reason });
                         said = text;
                     }
                 }

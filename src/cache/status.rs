@@ -63,6 +63,8 @@ pub struct FeedStatus {
     pub age_seconds: Option<f64>,
     /// Tiers are trusted.
     pub fresh: bool,
+    /// Why the database can't be followed, since the last completed pass.
+    pub lost: Option<String>,
 }
 
 /// `GET /explain/RESOURCE/KEY`.
@@ -139,11 +141,10 @@ impl Cache {
 
     fn feed_status(&self) -> FeedStatus {
         let age = self.feed_age();
+        let followed = lock(&self.followed);
         FeedStatus {
-            position: lock(&self.followed)
-                .position
-                .as_ref()
-                .map(ToString::to_string),
+            position: followed.position.as_ref().map(ToString::to_string),
+            lost: followed.lost.clone(),
             age_seconds: age.map(|age| age.as_secs_f64()),
             fresh: age.is_some_and(|age| age <= self.max_staleness),
         }
@@ -155,8 +156,13 @@ impl Cache {
         (fresh_at != Boottime::NEVER).then(|| Boottime::now().since(fresh_at))
     }
 
-    /// Why larder is not ready, if it is not: resources that don't fit, a feed that is behind.
+    /// Why larder is not ready, if it is not: a feed that is behind, resources that don't fit.
     pub fn unready_reason(&self) -> Option<String> {
+        let age = self.feed_age();
+        let behind = age.is_none_or(|age| age > self.max_staleness);
+        if let Some(reason) = lock(&self.followed).lost.as_ref().filter(|_| behind) {
+            return Some(format!("the database can't be followed: {reason}"));
+        }
         for shelf in &self.shelves {
             if shelf.current.load().is_none() {
                 return Some(format!("resource {}: {}", shelf.name, lock(&shelf.reason)));
@@ -168,11 +174,9 @@ impl Cache {
                 ));
             }
         }
-        match self.feed_age() {
+        match age {
             None => Some("the feed has not completed a pass yet".into()),
-            Some(age) if age > self.max_staleness => {
-                Some(format!("the feed is {:.1} s behind", age.as_secs_f64()))
-            }
+            Some(age) if behind => Some(format!("the feed is {:.1} s behind", age.as_secs_f64())),
             Some(_) => None,
         }
     }

@@ -4,9 +4,11 @@
 //! contains a smaller one.
 use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
+use std::str::FromStr;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use thiserror::Error;
 
 const TABLES: &str = include_str!("../../migrations/demo.sql");
@@ -77,7 +79,9 @@ pub async fn seed(url: &str, depts: u32, emps_per_dept: u32) -> Result<Seeded, S
     if emps_per_dept > EMPS_PER_DEPT_MAX {
         return Err(SeedError::TooManyEmps(emps_per_dept));
     }
-    let mut connection = PgConnection::connect(url).await?;
+    // Seeding takes long by design; sqlx would warn of each statement.
+    let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
+    let mut connection = PgConnection::connect_with(&options).await?;
     let mut transaction = connection.begin().await?;
     // Without it every `if not exists` that finds something says so in the log.
     sqlx::raw_sql("set local client_min_messages = warning")
