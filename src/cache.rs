@@ -38,7 +38,7 @@ use crate::cache::memory::{Memory, MemoryConfig};
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::cache::writer::{Disk, Dropped, Put};
 use crate::clock::Boottime;
-use crate::feed::position::Position;
+use crate::feed::position::{Persisted, Position};
 use crate::feed::{Change, Event, OnLoss, Pass};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
@@ -244,7 +244,7 @@ impl Cache {
     }
 
     /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
-    pub fn persisted(&self) -> Option<watch::Receiver<Option<Position>>> {
+    pub fn persisted(&self) -> Option<watch::Receiver<Persisted>> {
         self.disk.as_ref().map(Disk::persisted)
     }
 

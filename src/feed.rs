@@ -15,6 +15,7 @@ mod node;
 pub mod position;
 mod triggers;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ use uuid::Uuid;
 use crate::clock::Boottime;
 use crate::feed::change_log::{Watched, pass_sql};
 use crate::feed::establish::{EstablishError, Established, establish};
-use crate::feed::position::Position;
+use crate::feed::node::Housekeeping;
+use crate::feed::position::{Persisted, Position};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
@@ -71,12 +73,8 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Heartbeats, while changes come in and while none do.
-const HEARTBEAT_BUSY: Duration = Duration::from_secs(1);
-const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
-/// Pauses between two prunings, the short one while there is more to delete.
-const PRUNE_PAUSE: Duration = Duration::from_secs(10);
-const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(200);
+/// Pause between two looks at a resource that does not fit the database.
+const UNFIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// One document, or with no key every document of a resource, is no longer true.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,7 +175,7 @@ pub struct FeedSetup {
     /// What the disk tier can be resumed from.
     pub resumable: watch::Receiver<Option<(Identity, Position)>>,
     /// The position that the disk tier would come back to.
-    pub persisted: Option<watch::Receiver<Option<Position>>>,
+    pub persisted: Option<watch::Receiver<Persisted>>,
     /// Counts gaps.
     pub metrics: Arc<Metrics>,
 }
@@ -302,6 +300,8 @@ struct Feed<F> {
     /// The resume offer has been dealt with.
     resumed: bool,
     last_pass_began: Boottime,
+    /// What was said of resources that don't fit, so that it is said once.
+    unfit: HashMap<usize, String>,
 }
 
 /// Why a connection is given up.
@@ -330,6 +330,7 @@ impl<F: FnMut(Event)> Feed<F> {
             fingerprints: Vec::new(),
             resumed: false,
             last_pass_began: Boottime::NEVER,
+            unfit: HashMap::new(),
         }
     }
 
@@ -404,8 +405,19 @@ impl<F: FnMut(Event)> Feed<F> {
             Ok(Err(error)) => return error.into(),
             Err(_) => return SourceError::Timeout.into(),
         };
-        let Following { sql, watched } = self.settle(established);
-        let mut housekeeping = Housekeeping::new();
+        let Following {
+            sql,
+            watched,
+            all_fit,
+        } = self.settle(established);
+        let settled_at = Instant::now();
+        let FeedSetup {
+            node,
+            config,
+            persisted,
+            ..
+        } = &self.setup;
+        let mut housekeeping = Housekeeping::new(*node, config.retention, persisted.clone());
         let mut quiet = 0;
         let mut via = Via::Bell;
         loop {
@@ -416,9 +428,16 @@ impl<F: FnMut(Event)> Feed<F> {
             if let Err(end) = self.resume_if_offered(connection, &sql, &watched).await {
                 return end;
             }
-            housekeeping.changed |= found;
-            if let Err(error) = self.keep_house(connection, &mut housekeeping).await {
+            if found {
+                housekeeping.note_changes();
+            }
+            if let Some(position) = &self.position
+                && let Err(error) = housekeeping.keep(connection, position).await
+            {
                 return error.into();
+            }
+            if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
+                return Break::Recheck;
             }
             quiet = if found { 0 } else { quiet + 1 };
             let pause = match quiet < QUIET_PASSES {
@@ -481,10 +500,13 @@ impl<F: FnMut(Event)> Feed<F> {
                 }
                 (Err(mistakes), _) => {
                     let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-                    tracing::error!("a resource does not fit the database: {}", texts.join("; "));
+                    let reason = texts.join("; ");
+                    if self.unfit.insert(index, reason.clone()).as_ref() != Some(&reason) {
+                        tracing::error!("a resource does not fit the database: {reason}");
+                    }
                     (self.follow)(Event::Unfit {
                         resource: index,
-                        reason: texts.join("; "),
+                        reason,
                     });
                 }
             }
@@ -502,6 +524,7 @@ impl<F: FnMut(Event)> Feed<F> {
         Following {
             sql: pass_sql(&fitting),
             watched,
+            all_fit: fitting.len() == resources.len(),
         }
     }
 
@@ -518,12 +541,15 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         let began_at = Boottime::now();
         let reading = change_log::read(connection, sql, watched, &from);
-        let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
-            Ok(read) => read?,
-            Err(_) => {
-                // What it would have read may be too much for any pass: begin anew from where the database is then.
-                self.position = None;
-                return Err(SourceError::Timeout.into());
+        let outcome = tokio::time::timeout(PASS_TIMEOUT, reading).await;
+        let read = match outcome.unwrap_or(Err(SourceError::Timeout)) {
+            Ok(read) => read,
+            Err(error) => {
+                if !matches!(error, SourceError::Unavailable(_)) {
+                    // The next pass from here would fare no better: begin anew from where the database is then.
+                    self.position = None;
+                }
+                return Err(error.into());
             }
         };
         self.compare(&read)?;
@@ -632,57 +658,12 @@ impl<F: FnMut(Event)> Feed<F> {
         }));
         Ok(())
     }
-
-    /// Heartbeat and pruning, when they are due.
-    async fn keep_house(
-        &self,
-        connection: &mut PgConnection,
-        house: &mut Housekeeping,
-    ) -> Result<(), SourceError> {
-        let now = Instant::now();
-        let pause = if house.changed {
-            HEARTBEAT_BUSY
-        } else {
-            HEARTBEAT_IDLE
-        };
-        if house.beat_at.is_none_or(|at| now >= at + pause) {
-            let persisted = self
-                .setup
-                .persisted
-                .as_ref()
-                .and_then(|position| position.borrow().clone());
-            if let Some(position) = persisted.as_ref().or(self.position.as_ref()) {
-                node::heartbeat(connection, self.setup.node, position).await?;
-            }
-            house.beat_at = Some(now);
-            house.changed = false;
-        }
-        if now >= house.prune_at {
-            let more = node::prune(connection, self.setup.config.retention).await?;
-            house.prune_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
-        }
-        Ok(())
-    }
 }
 
 /// What passes over a connection need.
 struct Following {
     sql: String,
     watched: Watched,
-}
-
-struct Housekeeping {
-    changed: bool,
-    beat_at: Option<Instant>,
-    prune_at: Instant,
-}
-
-impl Housekeeping {
-    fn new() -> Self {
-        Self {
-            changed: false,
-            beat_at: None,
-            prune_at: Instant::now() + PRUNE_PAUSE,
-        }
-    }
+    /// Every resource fits the database.
+    all_fit: bool,
 }

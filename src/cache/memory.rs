@@ -25,6 +25,9 @@ pub struct MemoryConfig {
 /// Measured 2026-11-21 with `loadtest/wrk.sh`: 2,078 resident bytes for each document of 1,652 with its key.
 const OVERHEAD_BYTES: u64 = 426;
 
+/// Locks of one resource's map; DashMap's own choice, 4 for each core, lets few writers block many readers.
+const SHARDS: usize = 256;
+
 /// Twice touched is as good as often touched (Yang et al., FIFO queues are all you need, SOSP 2023: two bits).
 const TOUCHES_MAX: u8 = 3;
 
@@ -52,7 +55,9 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new(config: &MemoryConfig, resources: usize) -> Self {
         Self {
-            maps: (0..resources).map(|_| DashMap::new()).collect(),
+            maps: (0..resources)
+                .map(|_| DashMap::with_shard_amount(SHARDS))
+                .collect(),
             bytes: AtomicU64::new(0),
             bytes_max: config.bytes_max,
             ids: AtomicU64::new(0),

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::cache::disk::{Batch, DiskConfig, DiskError, Entry, Mark, Store};
 use crate::cache::document::Found;
 use crate::cache::generation::{Version, Versions};
-use crate::feed::position::Position;
+use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
 
 /// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
@@ -85,7 +85,7 @@ struct Shared {
     broken: AtomicBool,
     store: ArcSwapOption<Store>,
     queued_bytes: AtomicU64,
-    persisted: watch::Sender<Option<Position>>,
+    persisted: watch::Sender<Persisted>,
 }
 
 /// The disk tier.
@@ -114,7 +114,7 @@ impl Disk {
             broken: AtomicBool::new(false),
             store: ArcSwapOption::empty(),
             queued_bytes: AtomicU64::new(0),
-            persisted: watch::channel(None).0,
+            persisted: watch::channel(Persisted::Unknown).0,
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -147,7 +147,7 @@ impl Disk {
     }
 
     /// The position up to which everything is on disk.
-    pub(super) fn persisted(&self) -> watch::Receiver<Option<Position>> {
+    pub(super) fn persisted(&self) -> watch::Receiver<Persisted> {
         self.shared.persisted.subscribe()
     }
 
@@ -314,6 +314,10 @@ impl Writer {
             Ok((Some(mark), store)) => {
                 self.shared.store.store(Some(Arc::new(store)));
                 self.state = State::Resuming;
+                // Until it has been caught up with, the log must be kept for it.
+                self.shared
+                    .persisted
+                    .send_replace(Persisted::At(mark.position()));
                 opened(mark);
             }
             Ok((None, store)) => {
@@ -455,7 +459,9 @@ impl Writer {
                 .observe(entries as f64);
         }
         if let Some(mark) = mark {
-            self.shared.persisted.send_replace(Some(mark.position()));
+            self.shared
+                .persisted
+                .send_replace(Persisted::At(mark.position()));
             self.mark_written = true;
             self.mark_written_at = Instant::now();
         }
@@ -484,7 +490,7 @@ impl Writer {
     fn begin_empty(&mut self) {
         self.shared.on.store(false, Ordering::SeqCst);
         self.shared.store.store(None);
-        self.shared.persisted.send_replace(None);
+        self.shared.persisted.send_replace(Persisted::Nothing);
         self.last_mark = None;
         let config = &self.shared.config;
         let opened = set_aside(&config.directory)

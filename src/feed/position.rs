@@ -7,6 +7,17 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position(Arc<str>);
 
+/// How far the disk tier's content reflects the database: what this larder would come back to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Persisted {
+    /// It is being opened.
+    Unknown,
+    /// It holds nothing that could be come back to.
+    Nothing,
+    /// Its content reflects all up to here.
+    At(Position),
+}
+
 impl Position {
     /// Takes what `pg_current_snapshot()::text` gave.
     pub fn new(snapshot: &str) -> Self {

@@ -273,7 +273,7 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
 /// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.
 pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
     let mut transaction = connection.begin().await?;
-    sqlx::raw_sql("set local lock_timeout = '1s'")
+    sqlx::raw_sql("set local lock_timeout = '1s'; set local client_min_messages = warning")
         .execute(&mut *transaction)
         .await?;
     sqlx::query("select pg_advisory_xact_lock($1, $2)")

@@ -218,8 +218,8 @@ impl Loader {
 
 struct Worker {
     shared: Arc<Shared>,
-    /// Has proved that it reaches the followed database.
-    connection: Option<PgConnection>,
+    /// With the identity that it has proved to reach.
+    connection: Option<(Arc<Identity>, PgConnection)>,
 }
 
 impl Worker {
@@ -281,22 +281,28 @@ impl Worker {
         }
     }
 
-    /// Asks for all keys in one statement. A connection that failed is given up.
+    /// Asks for all keys in one statement. A connection that failed is given up, and one that was proved before the
+    /// feed turned to another database.
     async fn ask(&mut self, batch: &[Load]) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+        let Some(followed) = self.shared.followed.load_full() else {
+            return Err(SourceError::Unavailable(
+                "the feed has not found its database yet".into(),
+            ));
+        };
         let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.connect().await?,
+            Some((proved, connection)) if Arc::ptr_eq(&proved, &followed) => connection,
+            _ => self.connect(&followed).await?,
         };
         let limit = self.shared.database.statement_timeout() + GRACE;
-        let asked = tokio::time::timeout(limit, statement(connection, &self.shared, batch));
-        match asked.await {
+        let asked = statement(connection, &self.shared, &followed, batch);
+        match tokio::time::timeout(limit, asked).await {
             Ok((connection, outcome)) => {
                 // After an error the session is in order; after a lost connection it is not.
                 if !matches!(
                     outcome,
                     Err(SourceError::Unavailable(_) | SourceError::OtherDatabase)
                 ) {
-                    self.connection = Some(connection);
+                    self.connection = Some((followed, connection));
                 }
                 outcome
             }
@@ -305,27 +311,24 @@ impl Worker {
         }
     }
 
-    async fn connect(&self) -> Result<PgConnection, SourceError> {
+    async fn connect(&self, followed: &Identity) -> Result<PgConnection, SourceError> {
         let mut connection = self.shared.database.connect().await?;
         if !self.shared.database.pooler() {
-            prove(&mut connection, &self.shared).await?;
+            prove(&mut connection, followed).await?;
         }
         Ok(connection)
     }
 }
 
 /// Fails unless `connection` reaches the database that the feed follows.
-async fn prove(connection: &mut PgConnection, shared: &Shared) -> Result<(), SourceError> {
+async fn prove(connection: &mut PgConnection, followed: &Identity) -> Result<(), SourceError> {
     let reached = tokio::time::timeout(GRACE, identity(connection))
         .await
         .map_err(|_| SourceError::Unavailable("the server does not answer".into()))??;
-    let followed = shared.followed.load();
-    match (reached, followed.as_deref()) {
-        (Some(reached), Some(followed)) if reached == *followed => Ok(()),
-        (_, None) => Err(SourceError::Unavailable(
-            "the feed has not found its database yet".into(),
-        )),
-        _ => Err(SourceError::OtherDatabase),
+    if reached.as_ref() == Some(followed) {
+        Ok(())
+    } else {
+        Err(SourceError::OtherDatabase)
     }
 }
 
@@ -333,10 +336,11 @@ async fn prove(connection: &mut PgConnection, shared: &Shared) -> Result<(), Sou
 async fn statement(
     mut connection: PgConnection,
     shared: &Shared,
+    followed: &Identity,
     batch: &[Load],
 ) -> (PgConnection, Result<HashMap<Arc<str>, Loaded>, SourceError>) {
     let outcome = if shared.database.pooler() {
-        in_transaction(&mut connection, shared, batch).await
+        in_transaction(&mut connection, shared, followed, batch).await
     } else {
         documents(&mut connection, shared, batch).await
     };
@@ -347,12 +351,13 @@ async fn statement(
 async fn in_transaction(
     connection: &mut PgConnection,
     shared: &Shared,
+    followed: &Identity,
     batch: &[Load],
 ) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
     let mut transaction = connection.begin_with("begin read only").await?;
     let settings = AssertSqlSafe(shared.database.transaction_settings());
     sqlx::raw_sql(settings).execute(&mut *transaction).await?;
-    prove(&mut transaction, shared).await?;
+    prove(&mut transaction, followed).await?;
     let found = documents(&mut transaction, shared, batch).await?;
     transaction.commit().await?;
     Ok(found)
