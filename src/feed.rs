@@ -461,22 +461,10 @@ impl<F: FnMut(Event)> Feed<F> {
             resources,
             watched,
             fingerprints,
+            missing_indexes,
             position,
         } = established;
-        if self.first.borrow().is_none() {
-            let mistakes: Vec<Mistake> = resources
-                .iter()
-                .filter_map(|resource| resource.as_ref().err())
-                .flatten()
-                .cloned()
-                .collect();
-            let outcome = if mistakes.is_empty() {
-                Ok(())
-            } else {
-                Err(mistakes)
-            };
-            self.first.send_replace(Some(outcome));
-        }
+        self.tell_first(&resources, &missing_indexes);
         let same = self.identity.as_ref() == Some(&identity);
         if !same {
             (self.follow)(Event::Reached(identity.clone()));
@@ -526,6 +514,34 @@ impl<F: FnMut(Event)> Feed<F> {
             watched,
             all_fit: fitting.len() == resources.len(),
         }
+    }
+
+    /// At the first time: what whoever started larder has to know.
+    fn tell_first(
+        &self,
+        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+        missing_indexes: &[String],
+    ) {
+        if self.first.borrow().is_some() {
+            return;
+        }
+        for statement in missing_indexes {
+            tracing::warn!(
+                "documents or passes will scan a table for want of an index: {statement}"
+            );
+        }
+        let mistakes: Vec<Mistake> = resources
+            .iter()
+            .filter_map(|resource| resource.as_ref().err())
+            .flatten()
+            .cloned()
+            .collect();
+        let outcome = if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(mistakes)
+        };
+        self.first.send_replace(Some(outcome));
     }
 
     /// One pass from the last position. Returns whether it found something.

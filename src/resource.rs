@@ -6,6 +6,7 @@
 
 pub mod catalogue;
 pub mod definition;
+pub mod index;
 pub mod key;
 pub mod link;
 pub mod query;

@@ -17,6 +17,7 @@ use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
     ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
 };
+use crate::resource::index::missing_indexes;
 use crate::resource::query::documents_sql;
 use crate::resource::resolve::resolve;
 use crate::source::SourceError;
@@ -47,6 +48,8 @@ pub(super) struct Established {
     pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
     pub(super) watched: Watched,
     pub(super) fingerprints: Vec<(usize, String)>,
+    /// Statements for the indexes that are missing.
+    pub(super) missing_indexes: Vec<String>,
     /// The snapshot in which all this was read.
     pub(super) position: Position,
 }
@@ -81,6 +84,12 @@ pub(super) async fn establish(
         let missing = missing_sql(&checked.loggers, &installed);
         if let (true, Some(identity)) = (missing.is_empty(), identity) {
             let watched = watched(&checked);
+            let missing_indexes = checked
+                .resources
+                .iter()
+                .flatten()
+                .flat_map(|resource| missing_indexes(resource, &checked.catalogue))
+                .collect();
             let fingerprints = fingerprints(&mut transaction, &watched).await?;
             transaction.commit().await.map_err(SourceError::from)?;
             let resources = readable(connection, checked.resources).await?;
@@ -89,6 +98,7 @@ pub(super) async fn establish(
                 resources,
                 watched,
                 fingerprints,
+                missing_indexes,
                 position,
             });
         }

@@ -1,0 +1,46 @@
+//! Which indexes documents and passes join by, and which of them are missing.
+
+use crate::resource::catalogue::{Catalogue, TableName};
+use crate::resource::key::KeyColumn;
+use crate::resource::sql::identifier;
+use crate::resource::{Resource, Row};
+
+/// The `create index` statements that `resource` lacks. A document reads its children by their foreign key; a pass
+/// finds the rows that point to a changed looked-up row by their pointing columns. Keys have their unique indexes.
+pub fn missing_indexes(resource: &Resource, catalogue: &Catalogue) -> Vec<String> {
+    let mut missing = Vec::new();
+    collect(&resource.root, catalogue, &mut missing);
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
+fn collect(row: &Row, catalogue: &Catalogue, missing: &mut Vec<String>) {
+    for child in &row.children {
+        let columns: Vec<&KeyColumn> = child.on.iter().map(|pair| &pair.own).collect();
+        missing.extend(statement(&child.row.table, &columns, catalogue));
+        collect(&child.row, catalogue, missing);
+    }
+    for lookup in &row.lookups {
+        let columns: Vec<&KeyColumn> = lookup.on.iter().map(|pair| &pair.upper).collect();
+        missing.extend(statement(&row.table, &columns, catalogue));
+        collect(&lookup.row, catalogue, missing);
+    }
+}
+
+fn statement(table: &TableName, columns: &[&KeyColumn], catalogue: &Catalogue) -> Option<String> {
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    let known = catalogue
+        .tables
+        .values()
+        .find(|known| known.name == *table)?;
+    if known.is_indexed(&names) {
+        return None;
+    }
+    let list: Vec<String> = names.into_iter().map(identifier).collect();
+    Some(format!(
+        "create index on {} ({});",
+        table.sql(),
+        list.join(", ")
+    ))
+}
