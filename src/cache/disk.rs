@@ -4,7 +4,7 @@
 //! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
 //! who sees one gives the whole directory up.
 //!
-//! Entry: key `d`, prefix (8 bytes), key text; value as [`encode`] lays it out.
+//! Entry: key `d`, prefix (8 bytes), key text; value as `encode` lays it out.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 //! The memory tier: documents by resource and key, bounded by bytes.
 //!
 //! The only place that knows DashMap. Guards never leave this file: a lookup returns an `Arc`. Which entry has to go
-//! when space runs out is [`eviction`](super::eviction)'s affair.
+//! when space runs out is `eviction`'s affair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

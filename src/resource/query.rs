@@ -6,7 +6,7 @@
 
 use crate::resource::key::canonical_key_sql;
 use crate::resource::sql::identifier;
-use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
+use crate::resource::{Child, Field, Lookup, Pair, Rendering, Resource, Row};
 
 /// SQL for the documents of the keys in `$1, $2, …` (one `text[]` for each key column), none above `$n` bytes.
 ///
@@ -88,51 +88,48 @@ fn field_sql(field: &Field, alias: &str) -> String {
 }
 
 fn child_sql(child: &Child, parent: &str, tables: &mut usize) -> String {
-    *tables += 1;
-    let number = *tables;
-    let alias = format!("t{number}");
-    let matches: Vec<String> = child
-        .on
-        .iter()
-        .map(|pair| {
-            let own = identifier(&pair.own.name);
-            format!("{alias}.{own} = {parent}.{}", identifier(&pair.upper.name))
-        })
-        .collect();
+    let from = from_sql(&child.row, &child.on, parent, tables);
     let order: Vec<String> = child
         .order_by
         .iter()
-        .map(|column| format!("{alias}.{}", identifier(column)))
+        .map(|column| format!("{}.{}", from.alias, identifier(column)))
         .collect();
-    let row = row_sql(&child.row, &alias, tables);
     format!(
-        "array_to_json(array(select row_to_json(r{number}) from {table} {alias} \
-         cross join lateral ({row}) r{number} where {matches} order by {order}))",
-        table = child.row.table.sql(),
-        matches = matches.join(" and "),
-        order = order.join(", "),
+        "array_to_json(array({} order by {}))",
+        from.select,
+        order.join(", ")
     )
 }
 
 fn lookup_sql(lookup: &Lookup, pointing: &str, tables: &mut usize) -> String {
+    format!(
+        "({})",
+        from_sql(&lookup.row, &lookup.on, pointing, tables).select
+    )
+}
+
+/// `select` of the JSON of the rows that belong to the row called `upper`.
+struct From {
+    alias: String,
+    select: String,
+}
+
+fn from_sql(row: &Row, on: &[Pair], upper: &str, tables: &mut usize) -> From {
     *tables += 1;
     let number = *tables;
     let alias = format!("t{number}");
-    let matches: Vec<String> = lookup
-        .on
+    let matches: Vec<String> = on
         .iter()
         .map(|pair| {
             let own = identifier(&pair.own.name);
-            format!(
-                "{alias}.{own} = {pointing}.{}",
-                identifier(&pair.upper.name)
-            )
+            format!("{alias}.{own} = {upper}.{}", identifier(&pair.upper.name))
         })
         .collect();
-    let row = row_sql(&lookup.row, &alias, tables);
-    format!(
-        "(select row_to_json(r{number}) from {table} {alias} cross join lateral ({row}) r{number} where {matches})",
-        table = lookup.row.table.sql(),
+    let members = row_sql(row, &alias, tables);
+    let select = format!(
+        "select row_to_json(r{number}) from {table} {alias} cross join lateral ({members}) r{number} where {matches}",
+        table = row.table.sql(),
         matches = matches.join(" and "),
-    )
+    );
+    From { alias, select }
 }

@@ -1,9 +1,9 @@
 //! The loader: gathers the keys that wait and asks PostgreSQL for all of them at once.
 //!
 //! A fixed number of workers, each with a connection of its own, take turns over the resources. A worker that is free
-//! takes whatever waits, up to [`KEYS_PER_STATEMENT`]: a key alone pays one round trip and no timer, many keys share
+//! takes whatever waits, up to `KEYS_PER_STATEMENT`: a key alone pays one round trip and no timer, many keys share
 //! a statement. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
-//! statement would leave its connection in an unknown state). At most [`WAITING_KEYS_MAX`] keys wait.
+//! statement would leave its connection in an unknown state). At most `WAITING_KEYS_MAX` keys wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
