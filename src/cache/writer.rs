@@ -1,265 +1,29 @@
-//! The batching task of the disk tier, and the thread that reads from it.
+//! The batching task of the disk tier.
 //!
-//! One FIFO queue carries everything that happens to the tier, so that order alone keeps it true: a document that was
-//! queued before its invalidation is dropped after it, and a mark is written with or after all drops that it implies.
 //! Orders are gathered up to `batch_entries` or `linger` and applied in one atomic batch; then the stripes that were
 //! dropped are called clean, and only then does the tier answer for them again.
 //!
 //! On any error the tier turns off, its directory is set aside, and an empty one is opened. Requests do not notice.
-//! sled blocks, so it is called on these two threads only.
+//! sled blocks, so this runs on a thread of its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::cache::disk::{Batch, DiskConfig, DiskError, Entry, Mark, Store};
-use crate::cache::document::Found;
-use crate::cache::generation::{Version, Versions};
+use crate::cache::disk::{Batch, DiskError, Mark, Store};
+use crate::cache::queue::{Order, Put, Shared};
 use crate::feed::position::Persisted;
-use crate::metrics::Metrics;
 
-/// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
-const ORDERS_MAX: usize = 20_000;
-const ORDERS_RESERVED: usize = 10_000;
-/// Document bytes that may wait for the writer.
-const QUEUED_BYTES_MAX: u64 = 64 << 20;
-/// Lookups that may wait.
-const LOOKUPS_MAX: usize = 4_096;
-/// A lookup that takes longer is a miss.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(20);
 /// Pause before the next attempt to open a directory after one failed.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
 /// The writer looks around at least this often.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// A mark alone is written at most this often.
 const LONE_MARK_PAUSE: Duration = Duration::from_secs(10);
-
-/// An entry that has to go.
-pub(super) struct Dropped {
-    pub(super) prefix: u64,
-    pub(super) key: Arc<str>,
-    pub(super) stripe: usize,
-    pub(super) generation: u64,
-}
-
-/// A document on its way to disk.
-pub(super) struct Put {
-    pub(super) resource: usize,
-    pub(super) prefix: u64,
-    pub(super) stripe: usize,
-    pub(super) version: Version,
-    pub(super) key: Arc<str>,
-    pub(super) found: Found,
-}
-
-enum Order {
-    Put(Put),
-    Drop(Vec<Dropped>),
-    Mark(Mark),
-    /// What was found on disk has caught up with `Mark`; these were the generations then.
-    Enable(Mark, Vec<u64>),
-    /// What was found on disk is not to be trusted.
-    Discard,
-    Stop(oneshot::Sender<()>),
-}
-
-struct Lookup {
-    prefix: u64,
-    key: Arc<str>,
-    epoch: u64,
-    reply: oneshot::Sender<Option<Entry>>,
-}
-
-struct Shared {
-    config: DiskConfig,
-    versions: Arc<Versions>,
-    metrics: Arc<Metrics>,
-    /// Lookups are answered.
-    on: AtomicBool,
-    /// An error was seen, or a drop was lost: the writer has to begin anew.
-    broken: AtomicBool,
-    store: ArcSwapOption<Store>,
-    queued_bytes: AtomicU64,
-    persisted: watch::Sender<Persisted>,
-}
-
-/// The disk tier.
-pub(super) struct Disk {
-    shared: Arc<Shared>,
-    orders: mpsc::Sender<Order>,
-    lookups: mpsc::Sender<Lookup>,
-}
-
-impl Disk {
-    /// Starts both threads. `opened` is called once, on the writer's thread, with the mark found on disk; then
-    /// [`Disk::enable`] or [`Disk::discard`] decides. Without a mark the tier begins empty by itself.
-    pub(super) fn start(
-        config: DiskConfig,
-        versions: Arc<Versions>,
-        metrics: Arc<Metrics>,
-        opened: impl FnOnce(Mark) + Send + 'static,
-    ) -> std::io::Result<Self> {
-        let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
-        let (lookups, lookup_receiver) = mpsc::channel(LOOKUPS_MAX);
-        let shared = Arc::new(Shared {
-            config,
-            versions,
-            metrics,
-            on: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-            store: ArcSwapOption::empty(),
-            queued_bytes: AtomicU64::new(0),
-            persisted: watch::channel(Persisted::Unknown).0,
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()?;
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-            orders: order_receiver,
-            state: State::Off { retry_at: None },
-            last_mark: None,
-            mark_written: false,
-            mark_written_at: Instant::now(),
-        };
-        std::thread::Builder::new()
-            .name("larder-disk".into())
-            .spawn(move || runtime.block_on(writer.run(opened)))?;
-        let reader = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("larder-disk-read".into())
-            .spawn(move || answer_lookups(&reader, lookup_receiver))?;
-        Ok(Self {
-            shared,
-            orders,
-            lookups,
-        })
-    }
-
-    /// Whether lookups are answered.
-    pub(super) fn is_on(&self) -> bool {
-        self.shared.on.load(Ordering::SeqCst)
-    }
-
-    /// The position up to which everything is on disk.
-    pub(super) fn persisted(&self) -> watch::Receiver<Persisted> {
-        self.shared.persisted.subscribe()
-    }
-
-    /// The entry of the key that bears `epoch`. Waits at most 20 ms.
-    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
-        let (reply, answer) = oneshot::channel();
-        let lookup = Lookup {
-            prefix,
-            key: Arc::clone(key),
-            epoch,
-            reply,
-        };
-        self.lookups.try_send(lookup).ok()?;
-        tokio::time::timeout(LOOKUP_TIMEOUT, answer)
-            .await
-            .ok()?
-            .ok()?
-    }
-
-    /// Queues a document; it is left out where too much waits already. Returns whether it was queued.
-    pub(super) fn put(&self, put: Put) -> bool {
-        let bytes = put
-            .found
-            .as_ref()
-            .map_or(0, |document| document.body.len() as u64);
-        let waiting = self.shared.queued_bytes.load(Ordering::Relaxed);
-        if !self.is_on()
-            || self.orders.capacity() <= ORDERS_RESERVED
-            || waiting + bytes > QUEUED_BYTES_MAX
-        {
-            return false;
-        }
-        self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let queued = self.orders.try_send(Order::Put(put)).is_ok();
-        if !queued {
-            self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        queued
-    }
-
-    /// Queues the drops of a pass. Where that is impossible the tier is given up: a lost drop is a stale read.
-    pub(super) fn invalidate(&self, dropped: Vec<Dropped>) {
-        self.must_queue(Order::Drop(dropped));
-    }
-
-    /// Queues the mark of a pass, behind its drops.
-    pub(super) fn mark(&self, mark: Mark) {
-        // A mark that is lost only makes the next start catch up on more.
-        if self.orders.capacity() > ORDERS_RESERVED / 2 {
-            self.must_queue(Order::Mark(mark));
-        }
-    }
-
-    /// The drops of everything since the stored mark are queued: the content may be used behind them.
-    pub(super) fn enable(&self, mark: Mark) {
-        let generations = self.shared.versions.snapshot();
-        self.must_queue(Order::Enable(mark, generations));
-    }
-
-    /// The content that was found is of no use.
-    pub(super) fn discard(&self) {
-        self.must_queue(Order::Discard);
-    }
-
-    /// Writes what waits, marks an orderly end, and ends the writer.
-    pub(super) async fn stop(&self) {
-        let (done, ended) = oneshot::channel();
-        if self.orders.send(Order::Stop(done)).await.is_ok() && ended.await.is_err() {
-            tracing::warn!("the disk tier's writer ended before it had written everything");
-        }
-    }
-
-    /// Bytes and entries on disk. Reads the file system: not on an async worker.
-    pub(super) fn size(&self) -> (u64, u64) {
-        match &*self.shared.store.load() {
-            Some(store) => (store.bytes().unwrap_or(0), store.entries()),
-            None => (0, 0),
-        }
-    }
-
-    fn must_queue(&self, order: Order) {
-        if self.orders.try_send(order).is_err() {
-            self.shared.give_up("too many changes wait for it");
-        }
-    }
-}
-
-impl Shared {
-    fn give_up(&self, why: &str) {
-        self.on.store(false, Ordering::SeqCst);
-        if !self.broken.swap(true, Ordering::SeqCst) {
-            tracing::warn!("the disk tier is off: {why}");
-        }
-    }
-}
-
-fn answer_lookups(shared: &Shared, mut lookups: mpsc::Receiver<Lookup>) {
-    while let Some(lookup) = lookups.blocking_recv() {
-        // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
-        let found = match &*shared.store.load() {
-            Some(store) if shared.on.load(Ordering::SeqCst) => store
-                .get(lookup.prefix, &lookup.key, lookup.epoch)
-                .unwrap_or_else(|error| {
-                    shared.give_up(&error.to_string());
-                    None
-                }),
-            _ => None,
-        };
-        // Nobody waits any more: the lookup took too long.
-        let _gone = lookup.reply.send(found);
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -272,7 +36,8 @@ enum State {
     On,
 }
 
-struct Writer {
+/// Owns what is written to disk.
+pub(super) struct Writer {
     shared: Arc<Shared>,
     orders: mpsc::Receiver<Order>,
     state: State,
@@ -283,7 +48,19 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, opened: impl FnOnce(Mark)) {
+    pub(super) fn new(shared: Arc<Shared>, orders: mpsc::Receiver<Order>) -> Self {
+        Self {
+            shared,
+            orders,
+            state: State::Off { retry_at: None },
+            last_mark: None,
+            mark_written: false,
+            mark_written_at: Instant::now(),
+        }
+    }
+
+    /// Runs until it is stopped. `opened` is called once with the mark that was found.
+    pub(super) async fn run(mut self, opened: impl FnOnce(Mark)) {
         self.open(opened);
         loop {
             let (orders, stop) = self.gather().await;

@@ -7,6 +7,7 @@ use anyhow::Context;
 use crate::commands::database::CommandDatabase;
 use crate::config::{Config, ConfigError};
 use crate::feed;
+use crate::feed::establish::EstablishError;
 use crate::source::session::Database;
 
 /// Installs schema and triggers, or with `print` writes the SQL to stdout and changes nothing.
@@ -16,12 +17,12 @@ use crate::source::session::Database;
 pub async fn install(config: &Config, print: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
         if print {
-            let script = feed::install_script(&database, &config.resources, &config.feed).await?;
-            let script = script.map_err(|mistakes| ConfigError { mistakes })?;
-            return write(&script);
+            let script = feed::install_script(&database, &config.resources, &config.feed).await;
+            return write(&script.map_err(misfit)?);
         }
-        let outcome = feed::install(&database, &config.resources, &config.feed).await?;
-        outcome.map_err(|mistakes| ConfigError { mistakes })?;
+        feed::install(&database, &config.resources, &config.feed)
+            .await
+            .map_err(misfit)?;
         tracing::info!("schema larder and its triggers are in place");
         Ok(())
     })
@@ -57,6 +58,14 @@ async fn with_database(
     };
     opened.close().await;
     outcome
+}
+
+/// Mistakes in the configuration end larder with their own exit code.
+fn misfit(error: EstablishError) -> anyhow::Error {
+    match error {
+        EstablishError::Unfit(mistakes) => ConfigError { mistakes }.into(),
+        error => error.into(),
+    }
 }
 
 fn write(text: &str) -> anyhow::Result<()> {

@@ -38,6 +38,18 @@ pub enum EstablishError {
         "larder's schema or triggers are missing or differ; run `larder install` as the owner of the tables"
     )]
     NotInstalled,
+    /// Resources don't fit the database.
+    #[error("the configuration does not fit the database")]
+    Unfit(Vec<Mistake>),
+}
+
+/// What establishing may do and must find.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    /// Install what is missing.
+    pub(super) install: bool,
+    /// Do nothing for the other resources while one does not fit.
+    pub(super) all_must_fit: bool,
 }
 
 /// A database that is ready to be followed.
@@ -61,12 +73,12 @@ struct Checked {
     loggers: Vec<Logger>,
 }
 
-/// Checks the database and installs what is missing, if `install`.
+/// Checks the database and installs what is missing, if it may.
 pub(super) async fn establish(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
-    install: bool,
+    policy: Policy,
 ) -> Result<Established, EstablishError> {
     for _ in 0..ATTEMPTS {
         let mut transaction = connection
@@ -80,6 +92,9 @@ pub(super) async fn establish(
         let position = Position::new(row.try_get(0).map_err(SourceError::from)?);
         let identity = identity(&mut transaction).await?;
         let checked = check(&mut transaction, definitions, config).await?;
+        if policy.all_must_fit {
+            require_all(&checked.resources)?;
+        }
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
         let missing = missing_sql(&checked.loggers, &installed);
         if let (true, Some(identity)) = (missing.is_empty(), identity) {
@@ -93,6 +108,9 @@ pub(super) async fn establish(
             let fingerprints = fingerprints(&mut transaction, &watched).await?;
             transaction.commit().await.map_err(SourceError::from)?;
             let resources = readable(connection, checked.resources).await?;
+            if policy.all_must_fit {
+                require_all(&resources)?;
+            }
             return Ok(Established {
                 identity,
                 resources,
@@ -103,7 +121,7 @@ pub(super) async fn establish(
             });
         }
         transaction.rollback().await.map_err(SourceError::from)?;
-        if !install {
+        if !policy.install {
             return Err(EstablishError::NotInstalled);
         }
         tracing::info!("installing larder's schema and triggers");
@@ -138,42 +156,44 @@ async fn check(
     })
 }
 
-/// The SQL of `larder install --print`, and the mistakes that keep resources out of it.
+fn require_all(resources: &[Result<Arc<Resource>, Vec<Mistake>>]) -> Result<(), EstablishError> {
+    let mistakes: Vec<Mistake> = resources
+        .iter()
+        .filter_map(|resource| resource.as_ref().err())
+        .flatten()
+        .cloned()
+        .collect();
+    if mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(EstablishError::Unfit(mistakes))
+    }
+}
+
+/// The SQL of `larder install --print`.
 pub(super) async fn script(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
-) -> Result<Result<String, Vec<Mistake>>, SourceError> {
+) -> Result<String, EstablishError> {
     let checked = check(connection, definitions, config).await?;
+    require_all(&checked.resources)?;
     let row = sqlx::query("select current_user::text")
         .fetch_one(connection)
-        .await?;
-    let role: String = row.try_get(0)?;
-    let (fitting, mistakes) = split(checked.resources);
-    if !mistakes.is_empty() {
-        return Ok(Err(mistakes));
-    }
-    let fitting: Vec<&Resource> = fitting.iter().map(|resource| &**resource).collect();
-    Ok(Ok(triggers::install_script(
+        .await
+        .map_err(SourceError::from)?;
+    let role: String = row.try_get(0).map_err(SourceError::from)?;
+    let resources: Vec<&Resource> = checked
+        .resources
+        .iter()
+        .flatten()
+        .map(|resource| &**resource)
+        .collect();
+    Ok(triggers::install_script(
         &checked.loggers,
-        &fitting,
+        &resources,
         &role,
-    )))
-}
-
-/// Those that fit, and all mistakes of the others.
-pub(super) fn split(
-    resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
-) -> (Vec<Arc<Resource>>, Vec<Mistake>) {
-    let mut fitting = Vec::new();
-    let mut mistakes = Vec::new();
-    for resource in resources {
-        match resource {
-            Ok(resource) => fitting.push(resource),
-            Err(found) => mistakes.extend(found),
-        }
-    }
-    (fitting, mistakes)
+    ))
 }
 
 /// Has PostgreSQL plan each resource's statement: a missing privilege shows here, not at the first request.

@@ -1,0 +1,211 @@
+//! What the feed finds, applied to both tiers. The feed's thread alone calls this, one event after the other.
+//!
+//! The order within a pass is what keeps answers true: each key's generation is raised, then the key is dropped from
+//! memory, then its drop is queued on the way to disk, then the pass's mark; position and `fresh_at` come last.
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+
+use crate::cache::disk::{Mark, ResourceMark};
+use crate::cache::queue::{Disk, Dropped};
+use crate::cache::{Cache, lock};
+use crate::clock::Boottime;
+use crate::feed::position::Position;
+use crate::feed::{Change, Event, Pass};
+use crate::resource::Resource;
+
+impl Cache {
+    /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
+    pub fn follow(&self, event: Event) {
+        match event {
+            Event::Reached(identity) => {
+                lock(&self.followed).identity = Some(identity.clone());
+                self.loader.follow(Some(identity));
+            }
+            Event::Lost { reason } => lock(&self.followed).lost = Some(reason),
+            Event::Restarted(position) => {
+                for index in 0..self.shelves.len() {
+                    self.versions.renew_epoch(index);
+                }
+                lock(&self.followed).position = Some(position);
+            }
+            Event::Defined {
+                resource,
+                definition,
+                fingerprint,
+            } => {
+                self.define(resource, definition, fingerprint);
+            }
+            Event::Distrusted { resource } => self.distrust(resource),
+            Event::Unfit { resource, reason } => {
+                self.distrust(resource);
+                *lock(&self.shelves[resource].reason) = reason;
+                self.shelves[resource].current.store(None);
+            }
+            Event::Passed(pass) => self.apply(pass),
+            Event::Resumed(pass) => self.resume(pass),
+            Event::NotResumed => {
+                lock(&self.resumable).take();
+                self.disk.iter().for_each(Disk::discard);
+            }
+        }
+    }
+
+    fn define(&self, index: usize, definition: Arc<Resource>, fingerprint: String) {
+        let shelf = &self.shelves[index];
+        shelf.prefix.store(definition.shape(), Ordering::SeqCst);
+        *lock(&shelf.fingerprint) = fingerprint;
+        shelf.current.store(Some(definition));
+        // Loads by an earlier definition are void from here on.
+        self.versions.renew_epoch(index);
+        shelf.trusted.store(true, Ordering::SeqCst);
+    }
+
+    fn distrust(&self, index: usize) {
+        self.shelves[index].trusted.store(false, Ordering::SeqCst);
+        self.versions.renew_epoch(index);
+    }
+
+    fn apply(&self, pass: Pass) {
+        let mut dropped = Vec::with_capacity(pass.changes.len());
+        for Change { resource, key } in pass.changes {
+            let shelf = &self.shelves[resource];
+            self.metrics
+                .invalidations
+                .with_label_values(&[shelf.name.as_str(), pass.via.as_str()])
+                .inc();
+            match key {
+                None => self.versions.renew_epoch(resource),
+                Some(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
+            }
+        }
+        self.queue_drops(dropped);
+        if let Some(mark) = self.mark(&pass.position) {
+            self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
+        }
+        {
+            let mut followed = lock(&self.followed);
+            followed.position = Some(pass.position);
+            followed.lost = None;
+        }
+        self.fresh_at.store(pass.began_at.0, Ordering::SeqCst);
+        if let Some(lag_from) = pass.lag_from {
+            let lag = Boottime::now().since(lag_from);
+            self.metrics.invalidation_lag.observe(lag.as_secs_f64());
+        }
+    }
+
+    /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
+    fn invalidate(&self, index: usize, key: &Arc<str>) -> Dropped {
+        let stripe = self.versions.stripe(index, key);
+        let generation = self.versions.raise(stripe);
+        self.memory.invalidate(index, key);
+        Dropped {
+            prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
+            key: Arc::clone(key),
+            stripe,
+            generation,
+        }
+    }
+
+    fn queue_drops(&self, dropped: Vec<Dropped>) {
+        if let Some(disk) = self.disk.as_ref().filter(|_| !dropped.is_empty()) {
+            disk.invalidate(dropped);
+        }
+    }
+
+    /// Content from an earlier run has been caught up with: what bears the right shape and fingerprint is used.
+    fn resume(&self, pass: Pass) {
+        let Some(found) = lock(&self.resumable).take() else {
+            return self.apply(pass);
+        };
+        for (index, shelf) in self.shelves.iter().enumerate() {
+            let prefix = shelf.prefix.load(Ordering::SeqCst);
+            let fingerprint = lock(&shelf.fingerprint).clone();
+            let trusted = found
+                .resources
+                .iter()
+                .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
+            if let Some(mark) = trusted.filter(|_| shelf.trusted.load(Ordering::SeqCst)) {
+                self.versions.set_epoch(index, mark.epoch);
+            }
+        }
+        let position = pass.position.clone();
+        self.apply(pass);
+        if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
+            disk.enable(mark);
+        }
+    }
+
+    fn mark(&self, position: &Position) -> Option<Mark> {
+        self.disk.as_ref()?;
+        let identity = lock(&self.followed).identity.clone()?;
+        let resources = self
+            .shelves
+            .iter()
+            .enumerate()
+            .map(|(index, shelf)| ResourceMark {
+                prefix: shelf.prefix.load(Ordering::SeqCst),
+                fingerprint: lock(&shelf.fingerprint).clone(),
+                epoch: self.versions.epoch(index),
+            });
+        Some(Mark {
+            system: identity.system,
+            database: identity.database,
+            epoch_table: identity.epoch_table,
+            nonce: identity.nonce.to_string(),
+            position: position.as_str().to_owned(),
+            resources: resources.collect(),
+            boot: self.boot.clone(),
+            clean: false,
+            entries: 0,
+        })
+    }
+
+    /// Drops one document, or with `None` every document of the resource, from all tiers.
+    pub fn purge(&self, index: usize, key: Option<&str>) {
+        let label = self.shelves[index].name.as_str();
+        self.metrics
+            .invalidations
+            .with_label_values(&[label, "purge"])
+            .inc();
+        match key {
+            Some(key) => {
+                let dropped = self.invalidate(index, &Arc::from(key));
+                self.queue_drops(vec![dropped]);
+            }
+            None => {
+                self.versions.renew_epoch(index);
+                self.memory.empty(index);
+            }
+        }
+    }
+}
+
+/// Passes the mark found on disk to the feed, if it can be trusted after this boot of the machine.
+pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Option<Mark>>) {
+    let Ok(mark) = found
+        .wait_for(Option::is_some)
+        .await
+        .map(|mark| mark.clone())
+    else {
+        return;
+    };
+    let (Some(cache), Some(mark)) = (cache.upgrade(), mark) else {
+        return;
+    };
+    let whole = mark.clean || mark.boot == cache.boot;
+    match mark.identity().filter(|_| whole) {
+        Some(identity) => {
+            let position = mark.position();
+            *lock(&cache.resumable) = Some(mark);
+            cache
+                .resumable_changed
+                .send_replace(Some((identity, position)));
+        }
+        None => cache.disk.iter().for_each(Disk::discard),
+    }
+}

@@ -1,0 +1,424 @@
+//! The loop of the feed: connect, establish, pass after pass, and from the start when something breaks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::clock::Boottime;
+use crate::feed::change_log::{self, Watched, pass_sql};
+use crate::feed::establish::{EstablishError, Established, Policy, establish};
+use crate::feed::listener;
+use crate::feed::node::Housekeeping;
+use crate::feed::position::Position;
+use crate::feed::{Event, FeedSetup, FirstOutcome, Pass, Via};
+use crate::resource::Resource;
+use crate::source::SourceError;
+use crate::source::session::Identity;
+
+/// Pause between passes while changes come in.
+const QUICK_PAUSE: Duration = Duration::from_millis(5);
+/// Passes that have to find nothing before the quick ones end.
+const QUIET_PASSES: u32 = 2;
+/// A pass that takes longer is given up; both tiers are emptied, so that the next one has less to do.
+const PASS_TIMEOUT: Duration = Duration::from_secs(5);
+/// All of establishing, locks included.
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pauses between attempts to reach PostgreSQL.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Pause between two looks at a resource that does not fit the database.
+const UNFIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Follows one database.
+pub(super) struct Feed<F> {
+    setup: FeedSetup,
+    follow: F,
+    first: watch::Sender<Option<FirstOutcome>>,
+    bell: Arc<Notify>,
+    identity: Option<Identity>,
+    position: Option<Position>,
+    fingerprints: Vec<(usize, String)>,
+    /// The resume offer has been dealt with.
+    resumed: bool,
+    last_pass_began: Boottime,
+    /// What was said of resources that don't fit, so that it is said once.
+    unfit: HashMap<usize, String>,
+}
+
+/// Why a connection is given up.
+enum Break {
+    /// The connection or PostgreSQL failed.
+    Lost(EstablishError),
+    /// What freshness rests on changed: check everything again, at once.
+    Recheck,
+}
+
+impl<E: Into<EstablishError>> From<E> for Break {
+    fn from(error: E) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
+impl<F: FnMut(Event)> Feed<F> {
+    pub(super) fn new(
+        setup: FeedSetup,
+        follow: F,
+        first: watch::Sender<Option<FirstOutcome>>,
+    ) -> Self {
+        Self {
+            setup,
+            follow,
+            first,
+            bell: Arc::new(Notify::new()),
+            identity: None,
+            position: None,
+            fingerprints: Vec::new(),
+            resumed: false,
+            last_pass_began: Boottime::NEVER,
+            unfit: HashMap::new(),
+        }
+    }
+
+    /// Never ends by itself.
+    pub(super) async fn run(&mut self) {
+        if self.setup.config.notify {
+            let options = self.setup.database.listener_options();
+            tokio::spawn(listener::ring(
+                options,
+                Arc::clone(&self.bell),
+                Arc::clone(&self.setup.metrics),
+            ));
+        }
+        let mut pause = RETRY_MIN;
+        let mut said = String::new();
+        loop {
+            let began = Instant::now();
+            match self.connect_and_follow().await {
+                Break::Recheck => {
+                    pause = RETRY_MIN;
+                    continue;
+                }
+                Break::Lost(error) => {
+                    self.setup.metrics.feed_gaps.inc();
+                    let text = error.to_string();
+                    // Once for each reason, not for each attempt.
+                    if text != said {
+                        tracing::warn!("not following the database: {text}");
+                        let reason = text.clone();
+                        (self.follow)(Event::Lost { reason });
+                        said = text;
+                    }
+                }
+            }
+            if began.elapsed() > RETRY_MAX {
+                pause = RETRY_MIN;
+                said.clear();
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    async fn connect_and_follow(&mut self) -> Break {
+        let mut connection = match self
+            .setup
+            .database
+            .connect_writer(&change_log::SETTINGS)
+            .await
+        {
+            Ok(connection) => connection,
+            Err(error) => return error.into(),
+        };
+        let outcome = self.follow_connection(&mut connection).await;
+        if matches!(outcome, Break::Recheck)
+            && let Err(error) = connection.close().await
+        {
+            tracing::debug!("closing the feed's connection: {error}");
+        }
+        outcome
+    }
+
+    async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
+        let FeedSetup {
+            definitions,
+            config,
+            install,
+            ..
+        } = &self.setup;
+        // What does not fit at the start is for whoever started larder; what ceases to fit must not harm the others.
+        let policy = Policy {
+            install: *install,
+            all_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
+        };
+        let establishing = establish(connection, definitions, config, policy);
+        let established = match tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await {
+            Ok(Ok(established)) => established,
+            Ok(Err(EstablishError::Unfit(mistakes))) => {
+                self.first.send_replace(Some(Err(mistakes.clone())));
+                return EstablishError::Unfit(mistakes).into();
+            }
+            Ok(Err(error)) => return error.into(),
+            Err(_) => return SourceError::Timeout.into(),
+        };
+        let Following {
+            sql,
+            watched,
+            all_fit,
+        } = self.settle(established);
+        let settled_at = Instant::now();
+        let FeedSetup {
+            node,
+            config,
+            persisted,
+            ..
+        } = &self.setup;
+        let mut housekeeping = Housekeeping::new(*node, config.retention, persisted.clone());
+        let mut quiet = 0;
+        let mut via = Via::Bell;
+        loop {
+            let found = match self.pass(connection, &sql, &watched, via).await {
+                Ok(found) => found,
+                Err(end) => return end,
+            };
+            if let Err(end) = self.resume_if_offered(connection, &sql, &watched).await {
+                return end;
+            }
+            if found {
+                housekeeping.note_changes();
+            }
+            if let Some(position) = &self.position
+                && let Err(error) = housekeeping.keep(connection, position).await
+            {
+                return error.into();
+            }
+            if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
+                return Break::Recheck;
+            }
+            quiet = if found { 0 } else { quiet + 1 };
+            let pause = match quiet < QUIET_PASSES {
+                true => QUICK_PAUSE.min(self.setup.config.poll_interval),
+                false => self.setup.config.poll_interval,
+            };
+            via = tokio::select! {
+                () = self.bell.notified() => Via::Bell,
+                () = tokio::time::sleep(pause) => Via::Poll,
+            };
+            if via == Via::Bell {
+                quiet = 0;
+            }
+        }
+    }
+
+    /// Tells the cache what was established, and remembers it.
+    fn settle(&mut self, established: Established) -> Following {
+        let Established {
+            identity,
+            resources,
+            watched,
+            fingerprints,
+            missing_indexes,
+            position,
+        } = established;
+        if !matches!(*self.first.borrow(), Some(Ok(()))) {
+            for statement in missing_indexes {
+                tracing::warn!(
+                    "documents or passes will scan a table for want of an index: {statement}"
+                );
+            }
+            self.first.send_replace(Some(Ok(())));
+        }
+        let same = self.identity.as_ref() == Some(&identity);
+        if !same {
+            (self.follow)(Event::Reached(identity.clone()));
+            self.identity = Some(identity);
+        }
+        for (index, resource) in resources.iter().enumerate() {
+            let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
+            match (resource, fingerprint) {
+                (Ok(_), Some(known)) if same && self.fingerprints.contains(known) => {}
+                (Ok(definition), Some((_, fingerprint))) => (self.follow)(Event::Defined {
+                    resource: index,
+                    definition: Arc::clone(definition),
+                    fingerprint: fingerprint.clone(),
+                }),
+                (Ok(_), None) => {
+                    let reason = "it has no fingerprint".to_owned();
+                    (self.follow)(Event::Unfit {
+                        resource: index,
+                        reason,
+                    });
+                }
+                (Err(mistakes), _) => {
+                    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+                    let reason = texts.join("; ");
+                    if self.unfit.insert(index, reason.clone()).as_ref() != Some(&reason) {
+                        tracing::error!("a resource does not fit the database: {reason}");
+                    }
+                    (self.follow)(Event::Unfit {
+                        resource: index,
+                        reason,
+                    });
+                }
+            }
+        }
+        self.fingerprints = fingerprints;
+        if !same || self.position.is_none() {
+            (self.follow)(Event::Restarted(position.clone()));
+            self.position = Some(position);
+        }
+        let fitting: Vec<(usize, &Resource)> = resources
+            .iter()
+            .enumerate()
+            .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
+            .collect();
+        Following {
+            sql: pass_sql(&fitting),
+            watched,
+            all_fit: fitting.len() == resources.len(),
+        }
+    }
+
+    /// One pass from the last position. Returns whether it found something.
+    async fn pass(
+        &mut self,
+        connection: &mut PgConnection,
+        sql: &str,
+        watched: &Watched,
+        via: Via,
+    ) -> Result<bool, Break> {
+        let Some(from) = self.position.clone() else {
+            return Err(Break::Recheck);
+        };
+        let began_at = Boottime::now();
+        let reading = change_log::read(connection, sql, watched, &from);
+        let outcome = tokio::time::timeout(PASS_TIMEOUT, reading).await;
+        let read = match outcome.unwrap_or(Err(SourceError::Timeout)) {
+            Ok(read) => read,
+            Err(error) => {
+                if !matches!(error, SourceError::Unavailable(_)) {
+                    // The next pass from here would fare no better: begin anew from where the database is then.
+                    self.position = None;
+                }
+                return Err(error.into());
+            }
+        };
+        self.compare(&read)?;
+        if !read.valid {
+            tracing::warn!(
+                "the log no longer reaches back to the last position; both tiers start again empty"
+            );
+            self.position = None;
+            return Err(Break::Recheck);
+        }
+        let found = !read.changes.is_empty();
+        let heard = match via {
+            Via::Bell => began_at,
+            Via::Poll => self.last_pass_began,
+        };
+        self.last_pass_began = began_at;
+        self.position = Some(read.position.clone());
+        (self.follow)(Event::Passed(Pass {
+            changes: read.changes,
+            position: read.position,
+            began_at,
+            via,
+            lag_from: found.then_some(heard),
+        }));
+        Ok(found)
+    }
+
+    /// Nonce and fingerprints must be the known ones; what differs is distrusted and checked again.
+    fn compare(&mut self, read: &change_log::Read) -> Result<(), Break> {
+        let nonce = self
+            .identity
+            .as_ref()
+            .map(|identity| identity.nonce.to_string());
+        if read.nonce != nonce {
+            tracing::warn!(
+                "the database has crashed, was promoted, or larder was installed anew; checking"
+            );
+            self.identity = None;
+            return Err(Break::Recheck);
+        }
+        let mut differs = false;
+        for (resource, fingerprint) in &self.fingerprints {
+            let now = read
+                .fingerprints
+                .iter()
+                .find(|(index, _)| index == resource);
+            if now.is_none_or(|(_, now)| now != fingerprint) {
+                differs = true;
+                (self.follow)(Event::Distrusted {
+                    resource: *resource,
+                });
+            }
+        }
+        if differs {
+            tracing::info!("tables or triggers changed; checking");
+            self.fingerprints
+                .retain(|known| read.fingerprints.contains(known));
+            return Err(Break::Recheck);
+        }
+        Ok(())
+    }
+
+    /// If the disk tier offers a position, catches up from it.
+    async fn resume_if_offered(
+        &mut self,
+        connection: &mut PgConnection,
+        sql: &str,
+        watched: &Watched,
+    ) -> Result<(), Break> {
+        if self.resumed {
+            return Ok(());
+        }
+        let Some((identity, from)) = self.setup.resumable.borrow_and_update().clone() else {
+            return Ok(());
+        };
+        self.resumed = true;
+        if self.identity.as_ref() != Some(&identity) {
+            (self.follow)(Event::NotResumed);
+            return Ok(());
+        }
+        let began_at = Boottime::now();
+        let reading = change_log::read(connection, sql, watched, &from);
+        let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
+            Ok(Ok(read)) => read,
+            outcome => {
+                (self.follow)(Event::NotResumed);
+                outcome.map_err(|_| SourceError::Timeout)??;
+                return Ok(());
+            }
+        };
+        if let Err(end) = self.compare(&read) {
+            (self.follow)(Event::NotResumed);
+            return Err(end);
+        }
+        if !read.valid {
+            (self.follow)(Event::NotResumed);
+            return Ok(());
+        }
+        self.position = Some(read.position.clone());
+        (self.follow)(Event::Resumed(Pass {
+            changes: read.changes,
+            position: read.position,
+            began_at,
+            via: Via::Poll,
+            lag_from: None,
+        }));
+        Ok(())
+    }
+}
+
+/// What passes over a connection need.
+struct Following {
+    sql: String,
+    watched: Watched,
+    /// Every resource fits the database.
+    all_fit: bool,
+}
