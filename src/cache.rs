@@ -154,6 +154,9 @@ pub struct Cache {
     on_loss: OnLoss,
     request_timeout: Duration,
     fresh_at: AtomicU64,
+    /// Held from raising generations until their drops are queued: a stripe is clean up to its last drop's generation,
+    /// so drops must be queued in the order of their generations.
+    invalidating: Mutex<()>,
     followed: Mutex<Followed>,
     /// Found on disk, waiting for the feed to catch up.
     resumable: Mutex<Option<Mark>>,
@@ -212,6 +215,7 @@ impl Cache {
             on_loss: config.on_loss,
             request_timeout: config.request_timeout,
             fresh_at: AtomicU64::new(Boottime::NEVER.0),
+            invalidating: Mutex::default(),
             followed: Mutex::default(),
             resumable: Mutex::default(),
             resumable_changed: watch::channel(None).0,
@@ -273,11 +277,7 @@ impl Cache {
         {
             return Ok(answer);
         }
-        let resource = shelf
-            .current
-            .load_full()
-            .ok_or_else(|| self.not_ready(index))?;
-        self.load(index, resource, Arc::from(key), fresh).await
+        self.load(index, Arc::from(key), fresh).await
     }
 
     fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {
@@ -337,7 +337,6 @@ impl Cache {
     async fn load(
         self: &Arc<Self>,
         index: usize,
-        resource: Arc<Resource>,
         key: Arc<str>,
         fresh: bool,
     ) -> Result<Answer, LookupError> {
@@ -345,10 +344,13 @@ impl Cache {
         loop {
             let stripe = self.versions.stripe(index, &key);
             let version = self.versions.version(index, stripe);
+            // After the version: a definition that is replaced later takes the epoch of the version along.
+            let resource = self.shelves[index].current.load_full();
+            let resource = resource.ok_or_else(|| self.not_ready(index))?;
             let granted = self.leases.grant(index, &key, version, self.max_staleness);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
-                    self.send(lease, Arc::clone(&resource));
+                    self.send(lease, resource);
                     (waiter, false)
                 }
                 Grant::Wait(waiter) => (waiter, true),

@@ -20,6 +20,7 @@ use crate::resource::Resource;
 impl Cache {
     /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
     pub fn follow(&self, event: Event) {
+        let _order = lock(&self.invalidating);
         match event {
             Event::Reached(identity) => {
                 lock(&self.followed).identity = Some(identity.clone());
@@ -172,6 +173,7 @@ impl Cache {
             .invalidations
             .with_label_values(&[label, "purge"])
             .inc();
+        let _order = lock(&self.invalidating);
         match key {
             Some(key) => {
                 let dropped = self.invalidate(index, &Arc::from(key));
@@ -197,7 +199,8 @@ pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Op
     let (Some(cache), Some(mark)) = (cache.upgrade(), mark) else {
         return;
     };
-    let whole = mark.clean || mark.boot == cache.boot;
+    // Where the kernel does not name its boots, only an orderly end is trusted.
+    let whole = mark.clean || (!cache.boot.is_empty() && mark.boot == cache.boot);
     match mark.identity().filter(|_| whole) {
         Some(identity) => {
             let position = mark.position();
