@@ -48,6 +48,8 @@ pub(super) enum DiskError {
     Sled(#[from] sled::Error),
     #[error("sled panicked: {0}")]
     Panicked(String),
+    #[error("it is closed")]
+    Closed,
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("the mark can't be written: {0}")]
@@ -105,7 +107,8 @@ impl Mark {
 
 /// An open directory.
 pub(super) struct Store {
-    db: sled::Db,
+    /// Taken out by drop alone.
+    db: Option<sled::Db>,
     /// sled counts by walking the tree, so the count is kept here and in the mark.
     entries: AtomicU64,
 }
@@ -145,7 +148,7 @@ impl Store {
             .cache_capacity(cache_bytes);
         let db = caught(|| config.open())?;
         Ok(Self {
-            db,
+            db: Some(db),
             entries: AtomicU64::new(0),
         })
     }
@@ -157,7 +160,7 @@ impl Store {
         key: &str,
         epoch: u64,
     ) -> Result<Option<Entry>, DiskError> {
-        let value = caught(|| self.db.get(entry_key(prefix, key)))?;
+        let value = self.call(|db| db.get(entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
 
@@ -166,7 +169,7 @@ impl Store {
         let mut entries = self.entries();
         let mut inner = sled::Batch::default();
         for (key, value) in batch.changes {
-            let was_there = caught(|| self.db.contains_key(&key))?;
+            let was_there = self.call(|db| db.contains_key(&key))?;
             match value {
                 Some(value) => {
                     entries += u64::from(!was_there);
@@ -181,14 +184,14 @@ impl Store {
         if let Some(mark) = batch.mark {
             inner.insert(MARK_KEY, encode_mark(&Mark { entries, ..mark })?);
         }
-        caught(|| self.db.apply_batch(inner))?;
+        self.call(|db| db.apply_batch(inner))?;
         self.entries.store(entries, Ordering::Relaxed);
         Ok(())
     }
 
     /// The mark, if there is one that is whole.
     pub(super) fn mark(&self) -> Result<Option<Mark>, DiskError> {
-        let value = caught(|| self.db.get(MARK_KEY))?;
+        let value = self.call(|db| db.get(MARK_KEY))?;
         let mark = value.and_then(|value| decode_mark(&value));
         if let Some(mark) = &mark {
             self.entries.store(mark.entries, Ordering::Relaxed);
@@ -196,8 +199,15 @@ impl Store {
         Ok(mark)
     }
 
+    fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, DiskError> {
+        match &self.db {
+            Some(db) => caught(|| call(db)),
+            None => Err(DiskError::Closed),
+        }
+    }
+
     pub(super) fn bytes(&self) -> Result<u64, DiskError> {
-        caught(|| self.db.size_on_disk())
+        self.call(|db| db.size_on_disk())
     }
 
     pub(super) fn entries(&self) -> u64 {
@@ -205,7 +215,21 @@ impl Store {
     }
 
     pub(super) fn flush(&self) -> Result<(), DiskError> {
-        caught(|| self.db.flush()).map(|_| ())
+        self.call(|db| db.flush()).map(|_| ())
+    }
+}
+
+impl Drop for Store {
+    /// sled flushes when its last handle goes, and may panic there as anywhere.
+    fn drop(&mut self) {
+        if let Some(db) = self.db.take()
+            && let Err(error) = caught(|| {
+                drop(db);
+                Ok(())
+            })
+        {
+            tracing::warn!("closing the disk tier: {error}");
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 //! On any error the tier turns off, its directory is set aside, and an empty one is opened. Requests do not notice.
 //! sled blocks, so this runs on a thread of its own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,7 +87,9 @@ impl Writer {
     fn open(&mut self, opened: impl FnOnce(Mark)) {
         let config = &self.shared.config;
         remove_set_aside(&config.directory);
-        let found = Store::open(&current(&config.directory), config.cache_bytes)
+        let found = create(&config.directory)
+            .map_err(DiskError::from)
+            .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes))
             .and_then(|store| Ok((store.mark()?, store)));
         match found {
             Ok((Some(mark), store)) => {
@@ -300,6 +304,14 @@ impl Writer {
         if self.state != State::On {
             return;
         }
+        if self.shared.broken.load(Ordering::SeqCst) {
+            // A drop was lost, and a mark behind it may have been taken: nothing here may be come back to.
+            drop(store);
+            if let Err(error) = set_aside(&self.shared.config.directory) {
+                tracing::warn!("the disk tier's files can't be set aside: {error}");
+            }
+            return;
+        }
         let mark = self.last_mark.take().map(|mark| Mark {
             clean: true,
             ..mark
@@ -319,9 +331,16 @@ fn current(directory: &Path) -> PathBuf {
     directory.join("current")
 }
 
+/// Creates the directory, for nobody else to read: it holds documents.
+fn create(directory: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)?;
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700))
+}
+
 /// Moves the current files out of the way and removes what was set aside.
 fn set_aside(directory: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(directory)?;
+    create(directory)?;
     let current = current(directory);
     if current.symlink_metadata().is_ok() {
         std::fs::rename(
