@@ -1,0 +1,138 @@
+//! The one spelling of each value that may be a key: PostgreSQL's own output for it.
+
+use std::borrow::Cow;
+
+use uuid::Uuid;
+
+use crate::resource::key::KeyType;
+
+impl KeyType {
+    /// The canonical text of `text`, or what was expected instead.
+    pub(super) fn canonical(self, text: &str) -> Result<Cow<'_, str>, String> {
+        match self {
+            Self::SmallInt => integer(text, "smallint", i16::MIN.into(), i16::MAX.into()),
+            Self::Integer => integer(text, "integer", i32::MIN.into(), i32::MAX.into()),
+            Self::BigInt => integer(text, "bigint", i64::MIN, i64::MAX),
+            Self::Numeric { digits } => numeric(text, digits),
+            Self::Text => Ok(Cow::Borrowed(text)),
+            Self::Char => Ok(Cow::Borrowed(text.trim_end_matches(' '))),
+            Self::Uuid => uuid(text),
+            Self::Date => date(text),
+        }
+    }
+}
+
+fn integer<'t>(text: &'t str, name: &str, min: i64, max: i64) -> Result<Cow<'t, str>, String> {
+    let refuse = || format!("is not a {name} ({min} to {max})");
+    let (negative, digits) = sign_and_digits(text).ok_or_else(refuse)?;
+    let value: i64 = match (negative, digits) {
+        (_, "0") => 0,
+        (false, digits) => digits.parse().map_err(|_| refuse())?,
+        (true, digits) => format!("-{digits}").parse().map_err(|_| refuse())?,
+    };
+    if !(min..=max).contains(&value) {
+        return Err(refuse());
+    }
+    Ok(spelled(text, negative && value != 0, digits))
+}
+
+fn numeric(text: &str, precision: u16) -> Result<Cow<'_, str>, String> {
+    let refuse = || format!("is not a whole number of at most {precision} digits");
+    let (negative, digits) = sign_and_digits(text).ok_or_else(refuse)?;
+    if digits.len() > usize::from(precision) {
+        return Err(refuse());
+    }
+    Ok(spelled(text, negative && digits != "0", digits))
+}
+
+/// The sign and the digits without leading zeros of `[+-]?[0-9]+`.
+fn sign_and_digits(text: &str) -> Option<(bool, &str)> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let significant = digits.trim_start_matches('0');
+    Some((
+        negative,
+        if significant.is_empty() {
+            "0"
+        } else {
+            significant
+        },
+    ))
+}
+
+/// `digits` with its sign, borrowed where `text` is already spelled so.
+fn spelled<'t>(text: &'t str, negative: bool, digits: &'t str) -> Cow<'t, str> {
+    if !negative {
+        Cow::Borrowed(digits)
+    } else if text.len() == digits.len() + 1 {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("-{digits}"))
+    }
+}
+
+fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
+    // try_parse also takes braces, urn: and bare digits, which are not URLs that anyone shares.
+    match Uuid::try_parse(text) {
+        Ok(_) if text.len() != 36 => Err("is not a uuid of the form 8-4-4-4-12".into()),
+        Ok(_) if !text.bytes().any(|byte| byte.is_ascii_uppercase()) => Ok(Cow::Borrowed(text)),
+        Ok(uuid) => Ok(Cow::Owned(uuid.hyphenated().to_string())),
+        Err(_) => Err("is not a uuid of the form 8-4-4-4-12".into()),
+    }
+}
+
+/// `YYYY-MM-DD`, years past 9999 with more digits, ` BC` after years before the common era, and the infinities.
+fn date(text: &str) -> Result<Cow<'_, str>, String> {
+    let refuse = || "is not a date of the form YYYY-MM-DD".to_owned();
+    if matches!(text, "infinity" | "-infinity") {
+        return Ok(Cow::Borrowed(text));
+    }
+    let (day_text, before_christ) = match text.strip_suffix(" BC") {
+        Some(day_text) => (day_text, true),
+        None => (text, false),
+    };
+    let mut parts = day_text.split('-');
+    let (Some(year), Some(month), Some(day), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(refuse());
+    };
+    let plain = [year, month, day]
+        .iter()
+        .all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let padded = year.len() == 4 || (year.len() > 4 && !year.starts_with('0'));
+    if !plain || !padded || month.len() != 2 || day.len() != 2 {
+        return Err(refuse());
+    }
+    let (Ok(year), Ok(month), Ok(day)) = (
+        year.parse::<i64>(),
+        month.parse::<i64>(),
+        day.parse::<i64>(),
+    ) else {
+        return Err(refuse());
+    };
+    // PostgreSQL manual, "Date/Time Types": date reaches from 4713 BC to 5874897 AD.
+    let year_max = if before_christ { 4713 } else { 5_874_897 };
+    let astronomical = if before_christ { 1 - year } else { year };
+    if year < 1 || year > year_max || day < 1 || day > days_in_month(astronomical, month) {
+        return Err(refuse());
+    }
+    Ok(Cow::Borrowed(text))
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => 0,
+    }
+}
