@@ -100,8 +100,9 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     } else {
         String::new()
     };
+    // A key column may bear the name of a variable, such as found.
     format!(
-        "\nbegin\n  if tg_op = 'INSERT' then\n{insert}  elsif tg_op = 'UPDATE' then\n{update}  \
+        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n{insert}  elsif tg_op = 'UPDATE' then\n{update}  \
          elsif tg_op = 'DELETE' then\n{delete}  else\n    \
          insert into larder.change (path, key) values ({path}, null);\n  end if;\n{bell}  return null;\nend\n",
         insert = changed("larder_new"),
@@ -174,7 +175,10 @@ pub(super) async fn read_installed(
         return Ok(installed);
     }
     let row = sqlx::query(
-        "select exists (select from larder.epoch) and exists (select from larder.horizon)",
+        // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
+        "select exists (select from larder.epoch) \
+         and exists (select from larder.horizon where xid <= pg_snapshot_xmin(pg_current_snapshot())) \
+         and not exists (select from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot()))",
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -232,7 +236,7 @@ pub(super) fn missing_sql(loggers: &[Logger], installed: &Installed) -> String {
     // What was logged before these triggers says nothing about what they watch: every larder begins anew.
     whole.push_str(
         "delete from larder.change;\n\
-         update larder.horizon set xid = greatest(xid, pg_snapshot_xmin(pg_current_snapshot()));\n\
+         update larder.horizon set xid = pg_snapshot_xmin(pg_current_snapshot());\n\
          delete from larder.epoch;\n\
          insert into larder.epoch (nonce) values (gen_random_uuid());\n",
     );
@@ -273,7 +277,7 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
 /// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.
 pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
     let mut transaction = connection.begin().await?;
-    sqlx::raw_sql("set local lock_timeout = '1s'; set local client_min_messages = warning")
+    sqlx::raw_sql("set local lock_timeout = '1s'; set local statement_timeout = '30s'; set local client_min_messages = warning")
         .execute(&mut *transaction)
         .await?;
     sqlx::query("select pg_advisory_xact_lock($1, $2)")
