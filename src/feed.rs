@@ -104,7 +104,7 @@ pub struct Pass {
 /// What the feed tells the cache, in order.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The feed follows this database.
+    /// The feed follows this database: another one, or the same after it was lost.
     Reached(Identity),
     /// The database can't be followed at the moment.
     Lost {

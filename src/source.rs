@@ -68,6 +68,20 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// PostgreSQL owes an answer.
+    pub(crate) fn silent() -> Self {
+        Self::Unavailable("it does not answer".into())
+    }
+
+    /// Whether the same statement may do better later: the connection was lost, or a lock was waited for.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Refused { code, .. } => code == LOCK_NOT_AVAILABLE,
+            _ => false,
+        }
+    }
+
     /// Whether asking for each key alone could do better than asking for many.
     fn concerns_single_keys(&self) -> bool {
         matches!(
@@ -76,6 +90,9 @@ impl SourceError {
         )
     }
 }
+
+/// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";

@@ -85,6 +85,10 @@ pub(super) async fn establish(
             .begin_with("begin isolation level repeatable read")
             .await
             .map_err(SourceError::from)?;
+        sqlx::raw_sql("set local statement_timeout = '30s'")
+            .execute(&mut *transaction)
+            .await
+            .map_err(SourceError::from)?;
         let row = sqlx::query("select pg_current_snapshot()::text")
             .fetch_one(&mut *transaction)
             .await
@@ -218,6 +222,7 @@ async fn readable(
             .await;
         checked.push(match outcome.map_err(SourceError::from) {
             Ok(_) => Ok(fitting),
+            Err(error) if error.is_passing() => return Err(error),
             Err(SourceError::Refused { code, message }) => Err(vec![Mistake {
                 place: fitting.place.clone(),
                 message: format!("PostgreSQL refuses its documents with {code}: {message}"),

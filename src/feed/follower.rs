@@ -24,13 +24,16 @@ use crate::source::session::Identity;
 const QUICK_PAUSE: Duration = Duration::from_millis(5);
 /// Passes that have to find nothing before the quick ones end.
 const QUIET_PASSES: u32 = 2;
-/// A pass that takes longer is given up; both tiers are emptied, so that the next one has less to do.
+/// A pass without an answer for this long has lost its connection. PostgreSQL gives up earlier by itself: see
+/// [`change_log::SETTINGS`].
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Heartbeat and pruning may not keep passes waiting for longer.
+const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(5);
 /// All of establishing, locks included.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_millis(500);
 /// Pause between two looks at a resource that does not fit the database.
 const UNFIT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,8 @@ pub(super) struct Feed<F> {
     first: watch::Sender<Option<FirstOutcome>>,
     bell: Arc<Notify>,
     identity: Option<Identity>,
+    /// The database was lost since it was reached.
+    lost: bool,
     position: Option<Position>,
     fingerprints: Vec<(usize, String)>,
     /// The resume offer has been dealt with.
@@ -76,6 +81,7 @@ impl<F: FnMut(Event)> Feed<F> {
             first,
             bell: Arc::new(Notify::new()),
             identity: None,
+            lost: false,
             position: None,
             fingerprints: Vec::new(),
             resumed: false,
@@ -96,14 +102,15 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         let mut pause = RETRY_MIN;
         let mut said = String::new();
+        let mut rechecked = false;
         loop {
             let began = Instant::now();
             match self.connect_and_follow().await {
-                Break::Recheck => {
-                    pause = RETRY_MIN;
-                    continue;
-                }
+                // At once, but not again and again.
+                Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
+                Break::Recheck => {}
                 Break::Lost(error) => {
+                    self.lost = true;
                     self.setup.metrics.feed_gaps.inc();
                     let text = error.to_string();
                     // Once for each reason, not for each attempt.
@@ -117,6 +124,7 @@ impl<F: FnMut(Event)> Feed<F> {
             }
             if began.elapsed() > RETRY_MAX {
                 pause = RETRY_MIN;
+                rechecked = false;
                 said.clear();
             }
             tokio::time::sleep(pause).await;
@@ -191,10 +199,13 @@ impl<F: FnMut(Event)> Feed<F> {
             if found {
                 housekeeping.note_changes();
             }
-            if let Some(position) = &self.position
-                && let Err(error) = housekeeping.keep(connection, position).await
-            {
-                return error.into();
+            if let Some(position) = &self.position {
+                let keeping = housekeeping.keep(connection, position);
+                match tokio::time::timeout(HOUSEKEEPING_TIMEOUT, keeping).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return error.into(),
+                    Err(_) => return SourceError::silent().into(),
+                }
             }
             if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
                 return Break::Recheck;
@@ -233,19 +244,26 @@ impl<F: FnMut(Event)> Feed<F> {
             self.first.send_replace(Some(Ok(())));
         }
         let same = self.identity.as_ref() == Some(&identity);
-        if !same {
+        let lost = std::mem::take(&mut self.lost);
+        if !same || lost {
             (self.follow)(Event::Reached(identity.clone()));
             self.identity = Some(identity);
         }
         for (index, resource) in resources.iter().enumerate() {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
             match (resource, fingerprint) {
-                (Ok(_), Some(known)) if same && self.fingerprints.contains(known) => {}
-                (Ok(definition), Some((_, fingerprint))) => (self.follow)(Event::Defined {
-                    resource: index,
-                    definition: Arc::clone(definition),
-                    fingerprint: fingerprint.clone(),
-                }),
+                (Ok(_), Some(known))
+                    if same
+                        && self.fingerprints.contains(known)
+                        && !self.unfit.contains_key(&index) => {}
+                (Ok(definition), Some((_, fingerprint))) => {
+                    self.unfit.remove(&index);
+                    (self.follow)(Event::Defined {
+                        resource: index,
+                        definition: Arc::clone(definition),
+                        fingerprint: fingerprint.clone(),
+                    });
+                }
                 (Ok(_), None) => {
                     let reason = "it has no fingerprint".to_owned();
                     (self.follow)(Event::Unfit {
@@ -297,10 +315,10 @@ impl<F: FnMut(Event)> Feed<F> {
         let began_at = Boottime::now();
         let reading = change_log::read(connection, sql, watched, &from);
         let outcome = tokio::time::timeout(PASS_TIMEOUT, reading).await;
-        let read = match outcome.unwrap_or(Err(SourceError::Timeout)) {
+        let read = match outcome.unwrap_or_else(|_| Err(SourceError::silent())) {
             Ok(read) => read,
             Err(error) => {
-                if !matches!(error, SourceError::Unavailable(_)) {
+                if !error.is_passing() {
                     // The next pass from here would fare no better: begin anew from where the database is then.
                     self.position = None;
                 }
@@ -391,7 +409,7 @@ impl<F: FnMut(Event)> Feed<F> {
             Ok(Ok(read)) => read,
             outcome => {
                 (self.follow)(Event::NotResumed);
-                outcome.map_err(|_| SourceError::Timeout)??;
+                outcome.map_err(|_| SourceError::silent())??;
                 return Ok(());
             }
         };

@@ -27,6 +27,8 @@ pub(super) struct Housekeeping {
     /// None where there is no disk tier.
     persisted: Option<watch::Receiver<Persisted>>,
     changed: bool,
+    /// A failure was logged.
+    failed: bool,
     beat_at: Option<Instant>,
     prune_at: Instant,
 }
@@ -42,6 +44,7 @@ impl Housekeeping {
             retention,
             persisted,
             changed: false,
+            failed: false,
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
         }
@@ -53,7 +56,28 @@ impl Housekeeping {
     }
 
     /// Heartbeat and pruning, when they are due. `position` is that of the last pass.
+    ///
+    /// # Errors
+    /// Only if the connection was lost: passes do not depend on what else may fail here, such as a missing privilege.
     pub(super) async fn keep(
+        &mut self,
+        connection: &mut PgConnection,
+        position: &Position,
+    ) -> Result<(), SourceError> {
+        match self.keep_due(connection, position).await {
+            Err(error @ SourceError::Unavailable(_)) => return Err(error),
+            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+                tracing::warn!(
+                    "this node's position or the log's pruning can't be written: {error}"
+                );
+            }
+            Err(error) => tracing::debug!("housekeeping failed again: {error}"),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    async fn keep_due(
         &mut self,
         connection: &mut PgConnection,
         position: &Position,
@@ -66,6 +90,8 @@ impl Housekeeping {
             idle
         };
         if self.beat_at.is_none_or(|at| now >= at + pause) {
+            self.beat_at = Some(now);
+            self.changed = false;
             let persisted = self
                 .persisted
                 .as_ref()
@@ -80,12 +106,13 @@ impl Housekeeping {
                 // What is being opened may go back to what was written down before.
                 Some(Persisted::Unknown) => self.heartbeat(connection, position, false).await?,
             }
-            self.beat_at = Some(now);
-            self.changed = false;
         }
         if now >= self.prune_at {
+            self.prune_at = now + PRUNE_PAUSE;
             let more = self.prune(connection).await?;
-            self.prune_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
+            if more {
+                self.prune_at = now + PRUNE_PAUSE_BUSY;
+            }
         }
         Ok(())
     }
