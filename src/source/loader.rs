@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
@@ -122,7 +122,8 @@ struct Shared {
     database: Database,
     document_bytes_max: i64,
     /// The database that the feed follows; none while it follows none.
-    followed: ArcSwapOption<Identity>,
+    /// Another `Arc` each time that the feed has found it: whatever was connected before is not used any more.
+    followed: watch::Sender<Option<Arc<Identity>>>,
     /// Counts statements and their keys, for `larder_source_batch_keys`.
     on_batch: Box<dyn Fn(usize) + Send + Sync>,
 }
@@ -146,7 +147,7 @@ impl Loader {
             bell: Notify::new(),
             database,
             document_bytes_max: i64::try_from(config.document_bytes_max).unwrap_or(i64::MAX),
-            followed: ArcSwapOption::empty(),
+            followed: watch::channel(None).0,
             on_batch: Box::new(on_batch),
         });
         let (stop, stopped) = watch::channel(false);
@@ -167,7 +168,7 @@ impl Loader {
 
     /// Says which database the feed follows. Connections that lead elsewhere are not used.
     pub fn follow(&self, identity: Option<Identity>) {
-        self.shared.followed.store(identity.map(Arc::new));
+        self.shared.followed.send_replace(identity.map(Arc::new));
     }
 
     /// Hands in one key.
@@ -264,14 +265,7 @@ impl Worker {
                 }
             }
             Err(error) if batch.len() > 1 && error.concerns_single_keys() => {
-                for load in batch {
-                    let alone = std::slice::from_ref(&load);
-                    let loaded = match self.ask(alone).await {
-                        Ok(mut found) => found.remove(&load.key).unwrap_or(Ok(None)),
-                        Err(error) => Err(error),
-                    };
-                    (load.done)(loaded);
-                }
+                self.serve_each(batch).await;
             }
             Err(error) => {
                 for load in batch {
@@ -281,10 +275,34 @@ impl Worker {
         }
     }
 
+    /// Asks for each key alone, within the time that two statements may take.
+    async fn serve_each(&mut self, batch: Vec<Load>) {
+        let until = Instant::now() + 2 * (self.shared.database.statement_timeout() + GRACE);
+        let mut given_up: Option<SourceError> = None;
+        for load in batch {
+            let loaded = match &given_up {
+                Some(error) => Err(error.clone()),
+                None => match self.ask(std::slice::from_ref(&load)).await {
+                    Ok(mut found) => found.remove(&load.key).unwrap_or(Ok(None)),
+                    Err(error) => {
+                        if !error.concerns_single_keys() {
+                            given_up = Some(error.clone());
+                        } else if Instant::now() >= until {
+                            given_up = Some(SourceError::Timeout);
+                        }
+                        Err(error)
+                    }
+                },
+            };
+            (load.done)(loaded);
+        }
+    }
+
     /// Asks for all keys in one statement. A connection that failed is given up, and one that was proved before the
     /// feed turned to another database.
     async fn ask(&mut self, batch: &[Load]) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
-        let Some(followed) = self.shared.followed.load_full() else {
+        let mut following = self.shared.followed.subscribe();
+        let Some(followed) = following.borrow_and_update().clone() else {
             return Err(SourceError::Unavailable(
                 "the feed has not found its database yet".into(),
             ));
@@ -295,7 +313,12 @@ impl Worker {
         };
         let limit = self.shared.database.statement_timeout() + GRACE;
         let asked = statement(connection, &self.shared, &followed, batch);
-        match tokio::time::timeout(limit, asked).await {
+        let asked = tokio::select! {
+            asked = tokio::time::timeout(limit, asked) => asked,
+            // The feed had to find its database anew, so this connection may be half open.
+            _ = following.changed() => return Err(SourceError::silent()),
+        };
+        match asked {
             Ok((connection, outcome)) => {
                 // After an error the session is in order; after a lost connection it is not.
                 if !matches!(
@@ -324,7 +347,7 @@ impl Worker {
 async fn prove(connection: &mut PgConnection, followed: &Identity) -> Result<(), SourceError> {
     let reached = tokio::time::timeout(GRACE, identity(connection))
         .await
-        .map_err(|_| SourceError::Unavailable("the server does not answer".into()))??;
+        .map_err(|_| SourceError::silent())??;
     if reached.as_ref() == Some(followed) {
         Ok(())
     } else {
