@@ -18,6 +18,8 @@ pub mod document;
 mod eviction;
 mod follow;
 mod generation;
+#[cfg(test)]
+mod guards;
 mod lease;
 pub mod memory;
 mod queue;
@@ -195,7 +197,7 @@ impl Cache {
                 opened.send_replace(Some(mark));
             };
             Some(Disk::start(
-                config.disk,
+                config.disk.clone(),
                 Arc::clone(&versions),
                 Arc::clone(&metrics),
                 found,
@@ -203,7 +205,20 @@ impl Cache {
         } else {
             None
         };
-        let cache = Arc::new(Self {
+        let cache = Arc::new(Self::assemble(config, versions, disk, loader, metrics));
+        tokio::spawn(offer_mark(Arc::downgrade(&cache), found_on_disk));
+        Ok(cache)
+    }
+
+    fn assemble(
+        config: CacheConfig,
+        versions: Arc<Versions>,
+        disk: Option<Disk>,
+        loader: Loader,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let count = config.resources.len();
+        Self {
             shelves: config.resources.into_iter().map(Shelf::new).collect(),
             memory: Memory::new(&config.memory, count),
             versions,
@@ -220,9 +235,7 @@ impl Cache {
             resumable: Mutex::default(),
             resumable_changed: watch::channel(None).0,
             boot: boot_id(),
-        });
-        tokio::spawn(offer_mark(Arc::downgrade(&cache), found_on_disk));
-        Ok(cache)
+        }
     }
 
     /// The index of the resource of this name.

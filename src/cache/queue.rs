@@ -97,16 +97,7 @@ impl Disk {
     ) -> std::io::Result<Self> {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
         let (lookups, lookup_receiver) = mpsc::channel(LOOKUPS_MAX);
-        let shared = Arc::new(Shared {
-            config,
-            versions,
-            metrics,
-            on: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-            store: ArcSwapOption::empty(),
-            queued_bytes: AtomicU64::new(0),
-            persisted: watch::channel(Persisted::Unknown).0,
-        });
+        let shared = Arc::new(Shared::new(config, versions, metrics));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()?;
@@ -123,6 +114,25 @@ impl Disk {
             orders,
             lookups,
         })
+    }
+
+    /// A tier that is on and whose queue nobody works on.
+    #[cfg(test)]
+    pub(super) fn detached(
+        config: DiskConfig,
+        versions: Arc<Versions>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, mpsc::Receiver<Order>) {
+        let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
+        let shared = Arc::new(Shared::new(config, versions, metrics));
+        shared.on.store(true, Ordering::SeqCst);
+        let lookups = mpsc::channel(1).0;
+        let disk = Self {
+            shared,
+            orders,
+            lookups,
+        };
+        (disk, order_receiver)
     }
 
     /// Whether lookups are answered.
@@ -220,6 +230,19 @@ impl Disk {
 }
 
 impl Shared {
+    pub(super) fn new(config: DiskConfig, versions: Arc<Versions>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            config,
+            versions,
+            metrics,
+            on: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            store: ArcSwapOption::empty(),
+            queued_bytes: AtomicU64::new(0),
+            persisted: watch::channel(Persisted::Unknown).0,
+        }
+    }
+
     /// Turns the tier off; the writer begins anew.
     pub(super) fn give_up(&self, why: &str) {
         self.on.store(false, Ordering::SeqCst);
@@ -245,3 +268,6 @@ fn answer_lookups(shared: &Shared, mut lookups: mpsc::Receiver<Lookup>) {
         let _gone = lookup.reply.send(found);
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,219 @@
+//! Tests of the guards that no interleaving may pass: each fails when its guard is taken out.
+
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+use std::thread;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
+use crate::feed::{Change, Event, Pass};
+use crate::source::SourceConfig;
+use crate::source::session::Database;
+
+fn loader() -> Loader {
+    let timeout = Duration::from_secs(1);
+    let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout).unwrap();
+    let config = SourceConfig {
+        connections: 1,
+        statement_timeout: timeout,
+        pooler: false,
+        document_bytes_max: 1 << 20,
+    };
+    Loader::start(database, &config, |_| ())
+}
+
+/// A cache that trusts its tiers and whose resource no statement can ask for: what no tier has is an error.
+fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
+    let tiers = Tiers {
+        memory: true,
+        disk: true,
+    };
+    let config = CacheConfig {
+        resources: vec![("items".into(), tiers)],
+        memory: MemoryConfig { bytes_max: 1 << 20 },
+        disk: config(std::path::Path::new("unused"), Duration::ZERO),
+        max_staleness: Duration::from_secs(60),
+        on_loss: OnLoss::Bypass,
+        request_timeout: Duration::from_secs(1),
+    };
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let cache = Cache::assemble(config, Arc::clone(versions), disk, loader(), metrics);
+    cache.shelves[0].trusted.store(true, Ordering::SeqCst);
+    cache.fresh_at.store(Boottime::now().0, Ordering::SeqCst);
+    Arc::new(cache)
+}
+
+fn pass(key: &str) -> Event {
+    let change = Change {
+        resource: 0,
+        key: Some(key.to_owned()),
+    };
+    Event::Passed(Pass {
+        changes: vec![change],
+        position: Position::new("10:10:"),
+        began_at: Boottime::now(),
+        via: crate::feed::Via::Poll,
+        lag_from: None,
+    })
+}
+
+fn lead(cache: &Cache, key: &str) -> Lease {
+    let stripe = cache.versions.stripe(0, key);
+    let version = cache.versions.version(0, stripe);
+    let key = Arc::from(key);
+    match cache.leases.grant(0, &key, version, cache.max_staleness) {
+        Grant::Lead(lease, _) => lease,
+        Grant::Wait(_) => panic!("another leads"),
+    }
+}
+
+fn document() -> Loaded {
+    Ok(Some(Bytes::from_static(b"{}")))
+}
+
+fn in_memory(cache: &Cache, key: &str) -> bool {
+    cache.memory.get(0, key, cache.versions.epoch(0)).is_some()
+}
+
+fn with_queue() -> (Arc<Cache>, Orders) {
+    let versions = Arc::new(Versions::new(1));
+    let (disk, orders) = detached(&versions);
+    (cache(&versions, Some(disk)), orders)
+}
+
+#[tokio::test]
+async fn a_fill_that_a_pass_has_overtaken_is_kept_nowhere() {
+    let (cache, mut orders) = with_queue();
+    let lease = lead(&cache, "1");
+    cache.follow(pass("1"));
+    assert_eq!(orders.names(), ["drop"]);
+    cache.fill(lease, document());
+    assert!(!in_memory(&cache, "1"));
+    assert!(orders.names().is_empty());
+
+    cache.fill(lead(&cache, "1"), document());
+    assert!(in_memory(&cache, "1"));
+    assert_eq!(orders.names(), ["put"]);
+}
+
+#[tokio::test]
+async fn a_fill_that_a_null_link_has_overtaken_is_kept_nowhere() {
+    let (cache, mut orders) = with_queue();
+    let lease = lead(&cache, "1");
+    cache.versions.renew_epoch(0);
+    cache.fill(lease, document());
+    assert!(!in_memory(&cache, "1"));
+    assert!(orders.names().is_empty());
+}
+
+/// While a fill is checked under its key's lock, a pass raises the generation and then waits for that lock: the fill
+/// either sees the new generation, or is taken away after it.
+#[tokio::test]
+async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
+    let (cache, _orders) = with_queue();
+    let key: Arc<str> = Arc::from("1");
+    let stripe = cache.versions.stripe(0, &key);
+    let generation = cache.versions.generation(stripe);
+    let epoch = cache.versions.epoch(0);
+    let mut passing = None;
+    let mut ended_early = true;
+    let mut raised = false;
+    cache.memory.install(0, &key, None, &cache.versions, || {
+        let (ended, end) = mpsc::channel();
+        let passes = Arc::clone(&cache);
+        passing = Some(thread::spawn(move || {
+            passes.follow(pass("1"));
+            // Nobody waits for it any more.
+            let _late = ended.send(());
+        }));
+        ended_early = end.recv_timeout(Duration::from_millis(300)).is_ok();
+        raised = cache.versions.generation(stripe) > generation;
+        Some(epoch)
+    });
+    passing.unwrap().join().unwrap();
+    assert!(
+        raised,
+        "the key was dropped before its generation was raised"
+    );
+    assert!(!ended_early, "the check is not under the key's lock");
+    assert!(!in_memory(&cache, "1"));
+}
+
+#[tokio::test]
+async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
+    let (cache, mut orders) = with_queue();
+    cache.follow(Event::Reached(Identity {
+        system: "1".into(),
+        database: 2,
+        epoch_table: 3,
+        nonce: uuid::Uuid::nil(),
+    }));
+    cache.follow(pass("1"));
+    assert_eq!(orders.names(), ["drop", "mark"]);
+}
+
+const KEYS: [&str; 10] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
+
+/// A cache over a disk tier that holds [`KEYS`].
+async fn with_disk(directory: &std::path::Path) -> Arc<Cache> {
+    let versions = Arc::new(Versions::new(1));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let config = config(directory, Duration::from_secs(60));
+    let disk = Disk::start(
+        DiskConfig {
+            batch_entries: 1,
+            ..config
+        },
+        Arc::clone(&versions),
+        metrics,
+        |_| (),
+    );
+    let disk = disk.unwrap();
+    until("on", || disk.is_on()).await;
+    for key in KEYS {
+        assert!(disk.put(put(&versions, key)));
+    }
+    until("written", || disk.size().1 == KEYS.len() as u64).await;
+    cache(&versions, Some(disk))
+}
+
+#[tokio::test]
+async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = with_disk(directory.path()).await;
+    // A slow machine may take a disk lookup for a miss.
+    let mut answered = false;
+    for _ in 0..100 {
+        answered = answered || cache.lookup(0, "1").await.is_ok();
+    }
+    assert!(answered);
+    // The pass has raised the generation; its drop is not queued yet.
+    drop(dropped(&cache.versions, "2"));
+    let answer = cache.lookup(0, "2").await;
+    assert!(matches!(answer, Err(LookupError::NotReady(_))));
+}
+
+#[tokio::test]
+async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = with_disk(directory.path()).await;
+    let mut raced = 0;
+    for key in KEYS {
+        let mut lookup = pin!(cache.lookup(0, key));
+        let mut context = Context::from_waker(Waker::noop());
+        // Where the reading thread was faster than this one, there was no race.
+        if lookup.as_mut().poll(&mut context).is_pending() {
+            drop(dropped(&cache.versions, key));
+            cache.memory.invalidate(0, key);
+            // A slow machine may take it for a miss.
+            if lookup.await.is_ok() {
+                raced += 1;
+            }
+            assert!(!in_memory(&cache, key));
+        }
+    }
+    assert!(raced > 0);
+}
