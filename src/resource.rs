@@ -38,7 +38,7 @@ impl Resource {
     /// A hash of all that decides a document's bytes apart from the data; another shape, another document.
     pub fn shape(&self) -> u64 {
         // The version stands for the way documents are rendered.
-        xxh3_64(format!("1 {:?} {:?} {:?}", self.name, self.key, self.root).as_bytes())
+        xxh3_64(format!("2 {:?} {:?} {:?}", self.name, self.key, self.root).as_bytes())
     }
 
     /// Every table that documents of this resource read, root first, with repetitions.

@@ -112,7 +112,7 @@ pub struct Column {
     pub base_type: String,
     /// The base type is PostgreSQL's own, in schema `pg_catalog`.
     pub built_in: bool,
-    /// For an array: the element's type name below all domains.
+    /// For an array whose elements are of PostgreSQL's own types below all domains: that type's name.
     pub element_type: Option<String>,
     /// The type modifier below all domains; -1 where there is none.
     pub type_modifier: i32,

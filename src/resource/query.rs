@@ -80,9 +80,12 @@ fn field_sql(field: &Field, alias: &str) -> String {
         Rendering::TimestampArray => format!("{value}::timestamp[]::timestamptz[]"),
         // encode() breaks lines after 76 characters.
         Rendering::Bytea => format!("translate(encode({value}, 'base64'), E'\\n', '')"),
+        // unnest() forgets the dimensions: the brackets are taken from what PostgreSQL writes around its own texts.
         Rendering::ByteaArray => format!(
-            "case when {value} is not null then array(select translate(encode(e.v, 'base64'), E'\\n', '') \
-             from unnest({value}) with ordinality e(v, n) order by e.n) end"
+            "(select string_agg(p.text || case when p.n > cardinality({value}) then '' else \
+             coalesce('\"' || translate(encode(e.v, 'base64'), E'\\n', '') || '\"', 'null') end, '' order by p.n)::json \
+             from regexp_split_to_table(array_to_json({value})::text, '\"[^\"]*\"|null') with ordinality p(text, n) \
+             left join unnest({value}) with ordinality e(v, n) on e.n = p.n)"
         ),
     }
 }

@@ -470,11 +470,12 @@ fn is_plain(part: &Descendant) -> bool {
 fn rendering(column: &Column) -> Rendering {
     let element = column.element_type.as_deref();
     match (column.base_type.as_str(), element) {
+        // The array type of a domain is the user's own, whatever its elements are.
+        (_, Some("timestamp")) => Rendering::TimestampArray,
+        (_, Some("bytea")) => Rendering::ByteaArray,
         _ if !column.built_in => Rendering::Json,
         ("timestamp", _) => Rendering::Timestamp,
         ("bytea", _) => Rendering::Bytea,
-        (_, Some("timestamp")) => Rendering::TimestampArray,
-        (_, Some("bytea")) => Rendering::ByteaArray,
         _ => Rendering::Json,
     }
 }

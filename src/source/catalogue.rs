@@ -133,7 +133,8 @@ async fn read_columns(
            where t.typtype <> 'd') \
          select a.attrelid::int8 as oid, a.attname::text as name, \
            format_type(a.atttypid, a.atttypmod) as type_text, t.typname::text as base_type, \
-           t.typnamespace = 'pg_catalog'::regnamespace as built_in, e.typname::text as element_type, \
+           t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
+           case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
            coalesce(l.collisdeterministic, true) as deterministic \
          from pg_attribute a \
