@@ -4,6 +4,7 @@
     reason = "a test's helpers fail as its own body does"
 )]
 mod demo;
+mod documents;
 mod embedded;
 mod harness;
 mod seed;
