@@ -6,6 +6,7 @@
 mod demo;
 mod documents;
 mod embedded;
+mod freshness;
 mod harness;
 mod seed;
 mod state;

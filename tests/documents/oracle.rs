@@ -126,6 +126,17 @@ impl Shape {
         self
     }
 
+    fn wide(&self) -> Self {
+        let below = self.below.iter().map(|link| Link {
+            shape: link.shape.wide(),
+            ..link.clone()
+        });
+        Self {
+            below: below.collect(),
+            ..Self::whole(self.table)
+        }
+    }
+
     fn collect_selects(
         &self,
         order: Option<&'static str>,
@@ -180,6 +191,16 @@ impl Shape {
             out.push(']');
         }
         out.push('}');
+    }
+}
+
+impl Documented {
+    /// The same rows with every column: what differs here is touched, whether it shows or not.
+    pub(crate) fn wide(&self) -> Self {
+        Self {
+            shape: self.shape.wide(),
+            ..self.clone()
+        }
     }
 }
 

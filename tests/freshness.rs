@@ -1,0 +1,17 @@
+//! After every change, by whatever client and in whatever way, each document is right again, and what the change did
+//! not touch was not asked of PostgreSQL once more.
+//!
+//! `world` holds larders and the oracle; `statements` changes rows one way after the other, `sessions` in unusual
+//! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `neighbours`
+//! has several larders on one database; `definitions` changes tables while larder runs; `overtaken` holds a load in its
+//! middle; `random` does all of it without a plan.
+
+mod concurrent;
+mod definitions;
+mod neighbours;
+mod overtaken;
+mod parts;
+mod random;
+mod sessions;
+mod statements;
+mod world;

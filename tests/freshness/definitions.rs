@@ -1,0 +1,278 @@
+//! Tables, types and triggers that change while larder follows them.
+
+use crate::documents::oracle::{Documented, Shape, Table};
+use crate::documents::rendering::Kind::{Array, Composite, Number, Text};
+use crate::documents::shapes::people;
+use crate::documents::{ROWS, SCHEMA};
+use crate::freshness::world::World;
+use crate::harness::service::execute;
+
+const TABLES: &str = r#"
+set search_path = public;
+create table thing (id integer primary key, label text, amount integer, moods "Sales".mood[], place "Sales".address);
+create table piece (id integer primary key, thing_id integer references thing on delete cascade, label text);
+create index on piece (thing_id);
+insert into thing values (1, 'one', 1, '{calm}', row('a', 1, true)), (2, 'two', null, '{}', null);
+insert into piece values (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'c');
+"#;
+
+const CONFIG: &str = r#"
+[feed]
+max_staleness = "30s"
+[[resource]]
+name = "things"
+table = "thing"
+  [[resource.children]]
+  name = "pieces"
+  table = "piece"
+  foreign_key = "thing_id"
+[[resource]]
+name = "people"
+table = "Sales.person"
+  [[resource.lookups]]
+  name = "ally"
+  table = "Sales.person"
+  column = "friend"
+  fields = { "visits" = "visits" }
+"#;
+
+static PIECE: Table = Table {
+    sql: "public.piece",
+    columns: &[("id", Number), ("thing_id", Number), ("label", Text)],
+};
+static THING: Table = Table {
+    sql: "public.thing",
+    columns: &[
+        ("id", Number),
+        ("label", Text),
+        ("amount", Number),
+        ("moods", Array(&Text)),
+        (
+            "place",
+            Composite(&[
+                ("street", Text),
+                ("No", Number),
+                ("ok", crate::documents::rendering::Kind::Bool),
+            ]),
+        ),
+    ],
+};
+static WITH_ROAD: Table = Table {
+    sql: "public.thing",
+    columns: &[
+        ("id", Number),
+        ("label", Text),
+        ("amount", Number),
+        ("moods", Array(&Text)),
+        (
+            "place",
+            Composite(&[
+                ("road", Text),
+                ("No", Number),
+                ("ok", crate::documents::rendering::Kind::Bool),
+            ]),
+        ),
+    ],
+};
+static AMOUNT_OF_TEXT: Table = Table {
+    sql: "public.thing",
+    columns: &[("id", Number), ("label", Text), ("amount", Text)],
+};
+static MORE_COLUMNS: Table = Table {
+    sql: "public.thing",
+    columns: &[
+        ("id", Number),
+        ("title", Text),
+        ("amount", Text),
+        ("extra", Number),
+    ],
+};
+static TEXT_KEY: Table = Table {
+    sql: "public.thing",
+    columns: &[("id", Text), ("label", Text)],
+};
+
+fn things(table: &'static Table) -> Vec<Documented> {
+    let shape =
+        Shape::whole(table).children("pieces", &[("thing_id", "id")], "id", Shape::whole(&PIECE));
+    vec![
+        people(),
+        Documented {
+            name: "things",
+            key: &["id"],
+            shape,
+        },
+    ]
+}
+
+async fn world() -> World {
+    let mut world = World::without_larder(&format!("{SCHEMA}{ROWS}{TABLES}")).await;
+    world.add(CONFIG, things(&THING), &[]).await;
+    world.warm().await;
+    world
+}
+
+/// Does `sql`; then the documents are those of `table`, and stay right when rows change.
+async fn define(world: &mut World, what: &str, sql: &str, table: &'static Table) {
+    execute(&world.url, sql).await;
+    world.expect(things(table));
+    world.become_right(what).await;
+    let change = "set session_replication_role = replica; update piece set label = label || '+' where id = 1; \
+                  update thing set id = id where id::text = '2'";
+    world.step(&format!("{what}, and a change"), change).await;
+}
+
+/// A block that runs `statement` with each of larder's triggers on table thing.
+fn on_each_trigger(statement: &str) -> String {
+    format!(
+        "do $$ declare t name; begin for t in select tgname from pg_trigger where tgrelid = 'thing'::regclass \
+         and tgname like 'larder%' loop execute format('{statement}', t); end loop; end $$;"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_columns_and_types_are_seen() {
+    let mut world = world().await;
+    for (what, sql, table) in [
+        (
+            "a new enum value",
+            "alter type \"Sales\".mood add value 'new'",
+            &THING,
+        ),
+        (
+            "a row with it",
+            "update thing set moods = '{calm,new}'",
+            &THING,
+        ),
+        (
+            "an enum value renamed below an array",
+            "alter type \"Sales\".mood rename value 'calm' to 'quiet'",
+            &THING,
+        ),
+        (
+            "an attribute renamed",
+            "alter type \"Sales\".address rename attribute street to road",
+            &WITH_ROAD,
+        ),
+        (
+            "columns dropped",
+            "alter table thing drop column moods, drop column place; \
+            alter table thing alter column amount type text using coalesce(amount, 0) || ' pieces'",
+            &AMOUNT_OF_TEXT,
+        ),
+        (
+            "columns added and renamed",
+            "alter table thing add column extra int default 5; \
+            alter table thing rename column label to title",
+            &MORE_COLUMNS,
+        ),
+        (
+            "the table rewritten",
+            "alter table thing alter column extra type int using 7",
+            &MORE_COLUMNS,
+        ),
+    ] {
+        define(&mut world, what, sql, table).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_triggers_did_not_log_is_seen() {
+    let mut world = world().await;
+    let write = "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
+    let disable = on_each_trigger("alter table thing disable trigger %I");
+    let enable = on_each_trigger("alter table thing enable always trigger %I");
+    let drop = on_each_trigger("drop trigger %I on thing");
+    for (what, sql) in [
+        (
+            "a write past all triggers",
+            format!(
+                "alter table thing disable trigger all; {write} alter table thing enable trigger all"
+            ),
+        ),
+        (
+            "a write past larder's triggers",
+            format!("{disable} {write} {enable}"),
+        ),
+        (
+            "triggers disabled and left so",
+            format!("{disable} {write}"),
+        ),
+        ("triggers dropped", format!("{drop} {write}")),
+        (
+            "the log dropped",
+            format!("drop table larder.change cascade; {write}"),
+        ),
+        (
+            "the schema dropped",
+            format!("drop schema larder cascade; {write}"),
+        ),
+        (
+            "the table written anew",
+            format!(
+                "begin; create table copy as table thing; truncate thing cascade; \
+            insert into thing table copy; insert into piece values (1, 1, 'x'); drop table copy; {write} commit"
+            ),
+        ),
+        (
+            "the table replaced",
+            format!(
+                "begin; alter table piece drop constraint piece_thing_id_fkey; \
+            alter table thing rename to old; create table thing (like old including all); \
+            insert into thing table old; drop table old; {write} commit"
+            ),
+        ),
+    ] {
+        define(&mut world, what, &sql, &THING).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
+    let mut world = world().await;
+    for (what, away, back) in [
+        (
+            "the table renamed",
+            "alter table thing rename to other",
+            "update other set label = 'r'; alter table other rename to thing",
+        ),
+        (
+            "the table in another schema",
+            "alter table thing set schema \"Sales\"",
+            "update \"Sales\".thing set label = 's'; \
+            alter table \"Sales\".thing set schema public",
+        ),
+        (
+            "no key",
+            "alter table thing drop constraint thing_pkey cascade",
+            "update thing set label = 'k'; alter table thing add primary key (id)",
+        ),
+        (
+            "no foreign column",
+            "alter table piece rename thing_id to t",
+            "update piece set t = 2; alter table piece rename t to thing_id",
+        ),
+    ] {
+        execute(&world.url, away).await;
+        let service = &world.larders[0].service;
+        crate::harness::eventually(what, async || {
+            let answer = service.get("/things/1").await;
+            (answer.status == 503).then_some(())
+        })
+        .await;
+        execute(&world.url, back).await;
+        world.become_right(&format!("{what}, and back")).await;
+    }
+    let sql = "alter table thing drop column amount, drop column moods, drop column place; \
+               alter table thing alter column id type text using 'k' || id; \
+               alter table piece alter column thing_id type text using 'k' || thing_id";
+    execute(&world.url, sql).await;
+    world.expect(things(&TEXT_KEY));
+    world.become_right("a key of another type").await;
+    world
+        .step(
+            "a change under the new key",
+            "update piece set label = 'new'",
+        )
+        .await;
+}
