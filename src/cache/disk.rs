@@ -41,6 +41,10 @@ pub struct DiskConfig {
 const FORMAT: u8 = 1;
 const MARK_KEY: &[u8] = b"m";
 
+/// Attempts to open a directory, and the pause between them.
+const OPEN_ATTEMPTS: u32 = 10;
+const OPEN_PAUSE: Duration = Duration::from_millis(50);
+
 /// Why the disk tier failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
@@ -146,7 +150,17 @@ impl Store {
         let config = sled::Config::new()
             .path(directory)
             .cache_capacity(cache_bytes);
-        let db = caught(|| config.open())?;
+        let mut attempt = 1;
+        let db = loop {
+            match caught(|| config.open()) {
+                // sled's threads let go of the lock a little after its last handle has gone.
+                Err(DiskError::Sled(sled::Error::Io(_))) if attempt < OPEN_ATTEMPTS => {
+                    attempt += 1;
+                    std::thread::sleep(OPEN_PAUSE);
+                }
+                outcome => break outcome?,
+            }
+        };
         Ok(Self {
             db: Some(db),
             entries: AtomicU64::new(0),
