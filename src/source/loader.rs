@@ -252,11 +252,15 @@ impl Worker {
     async fn serve(&mut self, batch: Vec<Load>) {
         (self.shared.on_batch)(batch.len());
         let reused = self.connection.is_some();
-        let outcome = match self.ask(&batch).await {
-            // The connection may have died since it was last used; a new one decides.
-            Err(SourceError::Unavailable(_)) if reused => self.ask(&batch).await,
-            outcome => outcome,
-        };
+        let mut following = self.shared.followed.subscribe();
+        following.mark_unchanged();
+        let mut outcome = self.ask(&batch).await;
+        if matches!(outcome, Err(SourceError::Unavailable(_)))
+            && (reused || following.has_changed().unwrap_or(false))
+        {
+            // The connection may have died since it was last used, or since the feed lost its own; a new one decides.
+            outcome = self.ask(&batch).await;
+        }
         match outcome {
             Ok(mut found) => {
                 for load in batch {
