@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 pub(crate) mod cluster;
+pub(crate) mod proxy;
 pub(crate) mod service;
 
 /// A wait for something that has no event to wait for ends here, and with it the test.

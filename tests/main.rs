@@ -4,9 +4,11 @@
     reason = "a test's helpers fail as its own body does"
 )]
 mod demo;
+mod disk;
 mod documents;
 mod embedded;
 mod freshness;
 mod harness;
+mod outage;
 mod seed;
 mod state;

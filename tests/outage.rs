@@ -1,0 +1,485 @@
+//! PostgreSQL out of reach, silent, crashed, replaced: what is answered then, and how soon it is well again.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use larder::source::embedded::{Embedded, EmbeddedConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::cluster::Cluster;
+use crate::harness::proxy::Proxy;
+use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::{eventually, reachable_directory};
+
+const SQL: &str = "create table item (id int primary key, name text not null); \
+                   insert into item select n, 'first' from generate_series(1, 100) n";
+
+const ITEMS: &str = "[[resource]]\nname = 'items'\ntable = 'public.item'\nkey = 'id'\n";
+
+/// Short enough for a test to wait for, long enough that a busy machine keeps it.
+const MAX_STALENESS: Duration = Duration::from_millis(400);
+const SETTINGS: [(&str, &str); 2] = [
+    ("feed.max_staleness", "400ms"),
+    ("feed.poll_interval", "20ms"),
+];
+
+/// What is promised as "within a second", with room for a machine that runs other tests.
+const SOON: Duration = Duration::from_secs(3);
+
+/// A larder behind a proxy, and the database's direct URL.
+async fn behind_proxy(overrides: &[(&str, &str)]) -> (TestService, Proxy, String) {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let proxy = Proxy::start(&database.url).await;
+    let settings = [&SETTINGS, overrides].concat();
+    let larder = TestService::start_on(&proxy.url, ITEMS, &settings).await;
+    (larder, proxy, database.url)
+}
+
+async fn hit(larder: &TestService, path: &str) {
+    eventually("a hit", async || {
+        let answer = larder.get(path).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        answer
+            .cache_status()
+            .starts_with("larder; hit")
+            .then_some(())
+    })
+    .await;
+}
+
+fn name(answer: &Answer) -> String {
+    answer.json()["name"].as_str().unwrap().to_owned()
+}
+
+/// Asks until the answer is 200; what is said on the way must be 503 with `Retry-After`.
+async fn next_document(larder: &TestService, path: &str) -> Answer {
+    eventually("a document", async || {
+        let answer = larder.get(path).await;
+        if answer.status == StatusCode::OK {
+            return Some(answer);
+        }
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!answer.header("retry-after").is_empty());
+        None
+    })
+    .await
+}
+
+async fn is_refused_soon(larder: &TestService, path: &str) {
+    let began = Instant::now();
+    let answer = larder.get(path).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!answer.header("retry-after").is_empty());
+    assert!(began.elapsed() < SOON, "took {:?}", began.elapsed());
+}
+
+/// Waits until no tier answers any more; until then every answer must be from memory.
+async fn trust_ends(larder: &TestService, path: &str) {
+    let began = Instant::now();
+    loop {
+        let asked = began.elapsed();
+        let answer = larder.get(path).await;
+        if !answer.cache_status().starts_with("larder; hit") {
+            return;
+        }
+        assert!(
+            asked <= MAX_STALENESS + Duration::from_millis(50),
+            "a hit after {asked:?} without a pass"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hits_end_with_max_staleness_and_come_back_with_postgres() {
+    let (larder, proxy, direct) = behind_proxy(&[]).await;
+    hit(&larder, "/items/1").await;
+    proxy.cut();
+    trust_ends(&larder, "/items/1").await;
+    is_refused_soon(&larder, "/items/1").await;
+    is_refused_soon(&larder, "/items/2").await;
+    execute(&direct, "update item set name = 'second' where id = 1").await;
+
+    proxy.resume();
+    let resumed = Instant::now();
+    assert_eq!(name(&next_document(&larder, "/items/1").await), "second");
+    hit(&larder, "/items/1").await;
+    assert_eq!(name(&larder.get("/items/1").await), "second");
+    assert!(resumed.elapsed() < SOON, "took {:?}", resumed.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_open_connections_are_left_behind() {
+    let (larder, proxy, direct) = behind_proxy(&[]).await;
+    hit(&larder, "/items/1").await;
+    proxy.silence();
+    trust_ends(&larder, "/items/1").await;
+    is_refused_soon(&larder, "/items/1").await;
+    is_refused_soon(&larder, "/items/2").await;
+    execute(&direct, "update item set name = 'second' where id = 1").await;
+
+    proxy.resume();
+    // The feed's own connection counts as lost after five seconds without an answer.
+    let resumed = Instant::now();
+    hit_again(&larder, "/items/1").await;
+    assert_eq!(name(&larder.get("/items/1").await), "second");
+    assert!(resumed.elapsed() < Duration::from_secs(5) + SOON);
+    let began = Instant::now();
+    assert_eq!(larder.get("/items/3").await.status, StatusCode::OK);
+    assert!(began.elapsed() < SOON, "took {:?}", began.elapsed());
+}
+
+/// As [`hit`], with 503 allowed until then.
+async fn hit_again(larder: &TestService, path: &str) {
+    eventually("a hit", async || {
+        let answer = next_document(larder, path).await;
+        answer
+            .cache_status()
+            .starts_with("larder; hit")
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_backends_are_replaced_and_nothing_is_missed() {
+    let (larder, _proxy, direct) = behind_proxy(&[]).await;
+    hit(&larder, "/items/1").await;
+    for round in 0..3 {
+        let change = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity \
+             where datname = current_database() and pid <> pg_backend_pid(); \
+             update item set name = 'round {round}' where id = 1"
+        );
+        execute(&direct, &change).await;
+        let expected = format!("round {round}");
+        eventually("the change", async || {
+            let answer = next_document(&larder, "/items/1").await;
+            (name(&answer) == expected).then_some(())
+        })
+        .await;
+        assert_eq!(name(&next_document(&larder, "/items/1").await), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_stale_says_so() {
+    let (larder, proxy, direct) = behind_proxy(&[("feed.on_loss", "serve-stale")]).await;
+    hit(&larder, "/items/1").await;
+    proxy.cut();
+    let stale = eventually("a stale answer", async || {
+        let answer = larder.get("/items/1").await;
+        assert_eq!(answer.status, StatusCode::OK);
+        (answer.cache_status() != "larder; hit; detail=memory").then_some(answer)
+    })
+    .await;
+    assert_eq!(stale.cache_status(), "larder; hit; detail=stale");
+    assert!(stale.header("age").parse::<u64>().is_ok());
+    assert!(stale.header("warning").starts_with("110 "));
+    is_refused_soon(&larder, "/items/2").await;
+    execute(&direct, "update item set name = 'second' where id = 1").await;
+    proxy.resume();
+    eventually("the change", async || {
+        let answer = larder.get("/items/1").await;
+        (name(&answer) == "second").then_some(())
+    })
+    .await;
+}
+
+/// Connections prove which database they reach; the tiers do not outlive a change of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_database_of_the_same_name_is_another_database() {
+    let (larder, proxy, direct) = behind_proxy(&[]).await;
+    hit(&larder, "/items/1").await;
+    proxy.cut();
+    trust_ends(&larder, "/items/1").await;
+    let (server, old) = direct.rsplit_once('/').unwrap();
+    let replace = [
+        format!("alter database {old} rename to {old}_old"),
+        format!("create database {old}"),
+    ];
+    for statement in replace {
+        execute(&format!("{server}/larder"), &statement).await;
+    }
+    execute(&direct, SQL).await;
+    execute(&direct, "update item set name = 'of the other'").await;
+    proxy.resume();
+    for path in ["/items/1", "/items/2"] {
+        let answer = next_document(&larder, path).await;
+        assert_eq!(name(&answer), "of the other");
+    }
+    hit_again(&larder, "/items/1").await;
+    assert_eq!(name(&larder.get("/items/1").await), "of the other");
+}
+
+fn postmaster(data: &std::path::Path) -> Pid {
+    let text = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
+    Pid::from_raw(text.lines().next().unwrap().parse().unwrap())
+}
+
+/// A crash empties the epoch: commits may be lost, so both tiers start again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_of_postgres_starts_both_tiers_again() {
+    let directory = reachable_directory();
+    let settings = [("fsync", "off"), ("max_connections", "30")];
+    let embedded = Embedded::start(EmbeddedConfig {
+        directory: directory.path().join("postgres"),
+        settings: settings
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+    })
+    .await
+    .unwrap();
+    let url = embedded.url().to_owned();
+    execute(&url, SQL).await;
+    let settings = [&SETTINGS[..], &[("disk.linger", "1ms")]].concat();
+    let larder = TestService::start_on(&url, ITEMS, &settings).await;
+    hit(&larder, "/items/1").await;
+    hit(&larder, "/items/2").await;
+    kill(postmaster(embedded.data_directory()), Signal::SIGKILL).unwrap();
+    trust_ends(&larder, "/items/1").await;
+    eventually("ready again", async || {
+        (larder.admin("/readyz").await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+    let answer = larder.get("/items/2").await;
+    assert_eq!(
+        answer.cache_status(),
+        "larder; fwd=miss; stored; detail=postgres"
+    );
+    hit_again(&larder, "/items/1").await;
+    execute(&url, "update item set name = 'second' where id = 1").await;
+    eventually("the change", async || {
+        let answer = next_document(&larder, "/items/1").await;
+        (name(&answer) == "second").then_some(())
+    })
+    .await;
+    larder.stop().await;
+    embedded.stop().await;
+}
+
+/// Heartbeats and pruning are refused; passes go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_only_read_follows_all_the_same() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let owner = TestService::start_on(&database.url, ITEMS, &SETTINGS).await;
+    owner.stop().await;
+    let (server, name_of_database) = database.url.rsplit_once('/').unwrap();
+    let (_, address) = server.rsplit_once('@').unwrap();
+    let role = format!("reader_{name_of_database}");
+    execute(
+        &database.url,
+        &format!(
+            "create role {role} login password 'secret'; grant usage on schema larder to {role}; \
+             grant select on all tables in schema larder to {role}; grant select on item to {role}"
+        ),
+    )
+    .await;
+    let url = format!("postgres://{role}:secret@{address}/{name_of_database}");
+    let settings = [&SETTINGS[..], &[("install", "manual")]].concat();
+    let larder = TestService::start_on(&url, ITEMS, &settings).await;
+    hit(&larder, "/items/1").await;
+    execute(
+        &database.url,
+        "update item set name = 'second' where id = 1",
+    )
+    .await;
+    eventually("the change", async || {
+        (name(&larder.get("/items/1").await) == "second").then_some(())
+    })
+    .await;
+    assert_eq!(metric(&larder, "larder_feed_gaps_total").await, 0.0);
+}
+
+async fn metric(larder: &TestService, name: &str) -> f64 {
+    let text = larder.admin("/metrics").await.body;
+    let line = text
+        .lines()
+        .find(|line| line.split([' ', '{']).next() == Some(name));
+    let (_, value) = line.unwrap().rsplit_once(' ').unwrap();
+    value.parse().unwrap()
+}
+
+/// A lock on a table that passes join stops them, and costs trust for that long; what the tiers hold stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_on_a_joined_table_does_not_empty_the_tiers() {
+    let database = Cluster::database().await;
+    execute(
+        &database.url,
+        "create table region (id int primary key, title text); \
+         create table item (id int primary key, region int references region); \
+         create index on item (region); \
+         insert into region values (1, 'north'); insert into item values (1, 1), (2, 1)",
+    )
+    .await;
+    let toml = format!(
+        "{ITEMS}[[resource.lookups]]\nname = 'place'\ntable = 'public.region'\ncolumn = 'region'\n"
+    );
+    let larder = TestService::start_on(&database.url, &toml, &SETTINGS).await;
+    hit(&larder, "/items/1").await;
+    let mut locking = larder.connect().await;
+    sqlx::raw_sql("begin; lock table item in access exclusive mode")
+        .execute(&mut locking)
+        .await
+        .unwrap();
+    eventually("the feed is behind", async || {
+        (larder.admin("/readyz").await.status != StatusCode::OK).then_some(())
+    })
+    .await;
+    sqlx::raw_sql("update region set title = 'south'; insert into item values (3, 1); commit")
+        .execute(&mut locking)
+        .await
+        .unwrap();
+    eventually("ready", async || {
+        (larder.admin("/readyz").await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+    let answer = larder.get("/items/1").await;
+    assert_eq!(answer.json()["place"]["title"], "south");
+    assert_eq!(
+        larder.get("/items/3").await.json()["place"]["title"],
+        "south"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_column_may_bear_the_name_of_a_plpgsql_variable() {
+    let larder = TestService::start(
+        "create table item (found text primary key, tg_op int); insert into item values ('a', 1)",
+        &ITEMS.replace("'id'", "'found'"),
+    )
+    .await;
+    hit(&larder, "/items/a").await;
+    larder.execute("update item set tg_op = 2").await;
+    eventually("the change", async || {
+        (larder.get("/items/a").await.json()["tg_op"] == 2).then_some(())
+    })
+    .await;
+}
+
+/// The statements sent and the keys in them, so far.
+async fn batches(larder: &TestService) -> (u64, u64) {
+    let count = metric(larder, "larder_source_batch_keys_count").await;
+    let sum = metric(larder, "larder_source_batch_keys_sum").await;
+    (count as u64, sum as u64)
+}
+
+/// Without the disk tier a lookup that is counted waits for PostgreSQL already.
+fn memory_only() -> String {
+    format!("{ITEMS}tiers = ['memory']\n")
+}
+
+/// Asks for all `paths` at once while the table is locked, so that they must meet; then lets them through.
+async fn herd(larder: &TestService, paths: Vec<String>) -> Vec<Answer> {
+    let mut locking = larder.connect().await;
+    sqlx::raw_sql("begin; lock table item in access exclusive mode")
+        .execute(&mut locking)
+        .await
+        .unwrap();
+    let count = paths.len();
+    let requests =
+        async { futures_util::future::join_all(paths.iter().map(|path| larder.get(path))).await };
+    let release = async {
+        eventually("all wait", async || {
+            let lookups = larder.admin("/status").await.json()["resources"][0]["lookups"].as_u64();
+            (lookups >= Some(count as u64)).then_some(())
+        })
+        .await;
+        sqlx::raw_sql("commit").execute(&mut locking).await.unwrap();
+    };
+    let both = async { tokio::join!(requests, release) };
+    timeout(Duration::from_secs(30), both).await.unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_requests_for_one_key_are_one_statement() {
+    let larder = TestService::start(SQL, &memory_only()).await;
+    let answers = herd(&larder, vec!["/items/1".to_owned(); 1_000]).await;
+    assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
+    assert_eq!(batches(&larder).await, (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_keys_are_a_few_statements() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let settings = [("database.connections", "2")];
+    let larder = TestService::start_on(&database.url, &memory_only(), &settings).await;
+    let paths = (1..=1_000).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    let found = answers
+        .iter()
+        .filter(|answer| answer.status == StatusCode::OK);
+    assert_eq!(found.count(), 100);
+    let (statements, keys) = batches(&larder).await;
+    assert_eq!(keys, 1_000);
+    assert!(statements <= 10, "{statements} statements");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let settings = [("database.connections", "1")];
+    let larder = TestService::start_on(&database.url, &memory_only(), &settings).await;
+    let paths = (1..=10_600).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    let count = |status: StatusCode| {
+        let with = answers.iter().filter(|answer| answer.status == status);
+        with.count()
+    };
+    let refused = count(StatusCode::SERVICE_UNAVAILABLE);
+    // Ten thousand wait, and at most one statement's keys are under way.
+    assert!((344..=600).contains(&refused), "{refused} were refused");
+    assert_eq!(
+        refused + count(StatusCode::OK) + count(StatusCode::NOT_FOUND),
+        10_600
+    );
+}
+
+/// A document that PostgreSQL can't give takes none of those with it that share its statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_fails_alone() {
+    let database = Cluster::database().await;
+    execute(
+        &database.url,
+        "create type mood as enum ('good', 'bad'); \
+         create function mood_json(mood) returns json language plpgsql as $$ begin \
+           if $1 = 'bad' then raise 'no such mood'; end if; return to_json($1::text); end $$; \
+         create cast (mood as json) with function mood_json(mood); \
+         create table item (id int primary key, mood mood); \
+         insert into item select n, case n when 7 then 'bad' else 'good' end::mood \
+           from generate_series(1, 20) n",
+    )
+    .await;
+    let settings = [("database.connections", "1")];
+    let larder = TestService::start_on(&database.url, &memory_only(), &settings).await;
+    let paths = (1..=20).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    for (answer, number) in answers.iter().zip(1..) {
+        let expected = match number {
+            7 => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::OK,
+        };
+        assert_eq!(answer.status, expected, "key {number}: {}", answer.body);
+    }
+    let (statements, _) = batches(&larder).await;
+    assert!(statements <= 3, "the keys did not meet");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn larder_starts_without_postgres_and_finds_it_later() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let proxy = Proxy::start(&database.url).await;
+    proxy.cut();
+    let larder = TestService::begin_in(TempDir::new().unwrap(), &proxy.url, ITEMS, &SETTINGS);
+    is_refused_soon(&larder, "/items/1").await;
+    proxy.resume();
+    hit_again(&larder, "/items/1").await;
+}
