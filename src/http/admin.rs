@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::StringRejection;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -44,11 +46,13 @@ pub fn router(admin: Admin) -> Router {
         .route("/explain/{resource}/{key}", get(explain))
         .route("/purge/{resource}", post(purge))
         .route("/purge/{resource}/{key}", post(purge))
+        // A text key may be empty; what else it may be is its column's to say.
+        .route("/explain/{resource}/", get(explain))
+        .route("/purge/{resource}/", post(purge))
         .route("/log-level", get(log_level).put(set_log_level))
-        .fallback(|| async { Problem::no_such_path().into_response() })
-        .method_not_allowed_fallback(|| async {
-            Problem::method_not_allowed("another method").into_response()
-        })
+        .fallback(|| async { Problem::no_such_operation().into_response() })
+        // The router adds Allow, which it alone knows.
+        .method_not_allowed_fallback(|| async { Problem::wrong_method().into_response() })
         .with_state(admin)
 }
 
@@ -82,7 +86,7 @@ async fn status(State(admin): State<Admin>) -> Response {
 async fn explain(State(admin): State<Admin>, request: Request) -> Response {
     match target(&admin.cache, request.uri().path()) {
         Ok((index, Some(key))) => json(&admin.cache.explain(index, &key).await),
-        Ok((_, None)) => Problem::no_such_path().into_response(),
+        Ok((_, None)) => Problem::no_such_operation().into_response(),
         Err(problem) => problem.into_response(),
     }
 }
@@ -103,8 +107,10 @@ async fn purge(State(admin): State<Admin>, request: Request) -> Response {
 /// Resource and key of `/VERB/RESOURCE[/KEY]`.
 fn target(cache: &Cache, path: &str) -> Result<(usize, Option<String>), Problem> {
     let mut segments = path.split('/').skip(2);
-    let index = cache
-        .index_of(segments.next().unwrap_or_default())
+    let index = percent_decode_str(segments.next().unwrap_or_default())
+        .decode_utf8()
+        .ok()
+        .and_then(|name| cache.index_of(&name))
         .ok_or_else(Problem::no_such_resource)?;
     let Some(key) = segments.next() else {
         return Ok((index, None));
@@ -115,13 +121,20 @@ fn target(cache: &Cache, path: &str) -> Result<(usize, Option<String>), Problem>
 async fn log_level(State(admin): State<Admin>) -> Response {
     match &admin.log_level {
         Some(level) => format!("{}\n", level.current()).into_response(),
-        None => Problem::no_such_path().into_response(),
+        None => Problem::no_such_operation().into_response(),
     }
 }
 
-async fn set_log_level(State(admin): State<Admin>, filter: String) -> Response {
+async fn set_log_level(
+    State(admin): State<Admin>,
+    filter: Result<String, StringRejection>,
+) -> Response {
     let Some(level) = &admin.log_level else {
-        return Problem::no_such_path().into_response();
+        return Problem::no_such_operation().into_response();
+    };
+    let filter = match filter {
+        Ok(filter) => filter,
+        Err(rejection) => return Problem::from(rejection).into_response(),
     };
     match level.set(filter.trim()) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),

@@ -3,6 +3,7 @@
 //! Details are for clients: no SQL, no host name, no value out of a table. Causes are logged.
 
 use axum::body::Body;
+use axum::extract::rejection::StringRejection;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
@@ -54,6 +55,14 @@ impl Problem {
         )
     }
 
+    /// As [`Problem::no_such_path`], on the admin address.
+    pub(super) fn no_such_operation() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "there is nothing at this path of the admin address",
+        )
+    }
+
     pub(super) fn no_such_resource() -> Self {
         Self::new(StatusCode::NOT_FOUND, "there is no resource of this name")
     }
@@ -68,6 +77,14 @@ impl Problem {
             allow: Some(allow),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         }
+    }
+
+    /// As [`Problem::method_not_allowed`], where whoever sends it adds `Allow`.
+    pub(super) fn wrong_method() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this path does not answer this method; Allow names those it does",
+        )
     }
 
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
@@ -110,6 +127,12 @@ impl Problem {
 impl From<KeyError> for Problem {
     fn from(error: KeyError) -> Self {
         Self::bad_request(error.to_string())
+    }
+}
+
+impl From<StringRejection> for Problem {
+    fn from(rejection: StringRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
     }
 }
 
