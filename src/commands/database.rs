@@ -19,6 +19,8 @@ pub struct CommandDatabase {
     url: String,
     /// The private PostgreSQL, if this command started it, with the file that names it.
     private: Option<(Embedded, PathBuf)>,
+    /// Only held, by a command that is no `serve`: one larder at a time starts the private PostgreSQL.
+    _lock: Option<StateLock>,
 }
 
 impl CommandDatabase {
@@ -31,6 +33,7 @@ impl CommandDatabase {
             return Ok(Self {
                 url: url.clone(),
                 private: None,
+                _lock: None,
             });
         }
         let directory = lock.directory().join("postgres");
@@ -46,6 +49,7 @@ impl CommandDatabase {
         Ok(Self {
             url,
             private: Some((embedded, file)),
+            _lock: None,
         })
     }
 
@@ -58,15 +62,26 @@ impl CommandDatabase {
             return Ok(Self {
                 url: url.clone(),
                 private: None,
+                _lock: None,
             });
         }
         match StateLock::acquire(&config.state_dir) {
-            Ok(lock) => Self::open(config, &lock).await,
+            Ok(lock) => {
+                let opened = Self::open(config, &lock).await?;
+                Ok(Self {
+                    _lock: Some(lock),
+                    ..opened
+                })
+            }
             Err(error @ StateError::InUse { .. }) => {
                 let Ok(url) = std::fs::read_to_string(config.state_dir.join(URL_FILE)) else {
                     bail!("{error}, and its private PostgreSQL is not up yet");
                 };
-                Ok(Self { url, private: None })
+                Ok(Self {
+                    url,
+                    private: None,
+                    _lock: None,
+                })
             }
             Err(error) => Err(error.into()),
         }
