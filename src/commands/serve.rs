@@ -236,7 +236,7 @@ async fn announce(
         .await
         .is_ok();
     if !early {
-        print(banner)?;
+        print(banner);
     }
     let outcome = first
         .wait_for(Option::is_some)
@@ -245,15 +245,20 @@ async fn announce(
         .clone();
     match outcome {
         Some(Err(mistakes)) => Err(ConfigError { mistakes }.into()),
-        _ if early => print(banner),
-        _ => Ok(()),
+        _ => {
+            if early {
+                print(banner);
+            }
+            Ok(())
+        }
     }
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("writing to stdout")
+/// A reader that has seen enough, such as `head`, is no reason to end.
+fn print(text: &str) {
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        tracing::warn!("writing to stdout: {error}");
+    }
 }
 
 fn banner(config: &Config, database: &CommandDatabase) -> String {
