@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,6 +160,12 @@ async fn run_on(
     }
     let public = bind(config.listen, "listen").await?;
     let private = bind(config.admin, "admin").await?;
+    let banner = banner(
+        config,
+        database,
+        public.local_addr()?,
+        private.local_addr()?,
+    );
     let service = Service::start(config, database.url(), node)?;
     let (failed, failure) = watch::channel(false);
     let stopping = until(stop, failure);
@@ -168,7 +175,6 @@ async fn run_on(
         service.admin_router(log_level),
         stopping.clone()(),
     ));
-    let banner = banner(config, database);
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,
@@ -261,24 +267,27 @@ fn print(text: &str) {
     }
 }
 
-fn banner(config: &Config, database: &CommandDatabase) -> String {
-    let mut text = format!(
-        "larder listens on http://{}, for operators on http://{}\n",
-        config.listen, config.admin
-    );
+/// The addresses are those that were bound: a configured port may be 0.
+fn banner(
+    config: &Config,
+    database: &CommandDatabase,
+    listen: SocketAddr,
+    admin: SocketAddr,
+) -> String {
+    let mut text = format!("larder listens on http://{listen}, for operators on http://{admin}\n");
     if database.is_private() {
         text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
     }
     if let Some(resource) = config.resources.first() {
         text.push_str(&format!(
-            "try: curl -i http://{}/{}/1\n     curl http://{}/status\n",
-            config.listen, resource.name.value, config.admin
+            "try: curl -i http://{listen}/{}/1\n     curl http://{admin}/status\n",
+            resource.name.value
         ));
     }
     text
 }
 
-async fn bind(address: std::net::SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("{key} = \"{address}\" can't be bound"))
