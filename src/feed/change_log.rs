@@ -40,7 +40,17 @@ pub(super) struct Watched {
 }
 
 /// One hash for each resource in `$1` over its tables in `$2`, in the order of the resources.
+///
+/// `used` are the types that columns consist of, through arrays, domains and composite types; PostgreSQL's own, below
+/// the first oid for others (`FirstNormalObjectId`), never change.
 const FINGERPRINTS_SQL: &str = "\
+with recursive used (oid, type) as ( \
+  select a.attrelid, a.atttypid from pg_attribute a \
+    where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
+  union select u.oid, n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
+    select t.typelem as type union all select t.typbasetype \
+    union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
+    where n.type >= 16384) \
 select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
   select w.resource, md5(string_agg(coalesce(l.line, 'gone ' || w.oid), ',' order by w.oid, l.line) || own.line) as hash \
   from unnest($1::int4[], $2::int8[]) as w (resource, oid) \
@@ -53,8 +63,10 @@ select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(arr
       from pg_attribute a where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 \
     union all select i.inhparent::int8, format('i %s %s', i.inhrelid, i.xmin) \
       from pg_inherits i where i.inhparent = any($2::int8[]::oid[]) \
-    union all select a.attrelid::int8, format('e %s %s', e.oid, e.xmin) \
-      from pg_attribute a join pg_enum e on e.enumtypid = a.atttypid where a.attrelid = any($2::int8[]::oid[]) \
+    union all select u.oid::int8, format('y %s %s', t.oid, t.xmin) from used u join pg_type t on t.oid = u.type \
+    union all select u.oid::int8, format('e %s %s', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
+    union all select u.oid::int8, format('m %s %s %s', a.attrelid, a.attnum, a.xmin) \
+      from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
   ) l on l.oid = w.oid \
   cross join (select coalesce(string_agg(line, ',' order by line), '') as line from ( \
     select format('o %s %s %s', c.relname, c.oid, c.relfilenode) as line from pg_class c \

@@ -166,6 +166,14 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
             matches.join(" and ")
         ));
         if let Some(columns) = &step.root_key {
+            // A row that leads nowhere must not come back as a null, which stands for every document.
+            let present = columns
+                .iter()
+                .map(|column| format!("{alias}.{} is not null", identifier(&column.name)));
+            joins.push_str(&format!(
+                " and {}",
+                present.collect::<Vec<_>>().join(" and ")
+            ));
             key = canonical_key_sql(columns, Some(&alias));
             break;
         }
