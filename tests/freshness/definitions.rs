@@ -117,8 +117,8 @@ async fn define(world: &mut World, what: &str, sql: &str, table: &'static Table)
     execute(&world.url, sql).await;
     world.expect(things(table));
     world.become_right(what).await;
-    let change = "set session_replication_role = replica; update piece set label = label || '+' where id = 1; \
-                  update thing set id = id where id::text = '2'";
+    let change = "set session_replication_role = replica; \
+                  update piece set label = label || '+' where id = 1";
     world.step(&format!("{what}, and a change"), change).await;
 }
 
@@ -210,7 +210,7 @@ async fn what_triggers_did_not_log_is_seen() {
         (
             "the table written anew",
             format!(
-                "begin; create table copy as table thing; truncate thing cascade; \
+                "begin; create temp table copy as table thing; truncate thing cascade; \
             insert into thing table copy; insert into piece values (1, 1, 'x'); drop table copy; {write} commit"
             ),
         ),
@@ -218,7 +218,7 @@ async fn what_triggers_did_not_log_is_seen() {
             "the table replaced",
             format!(
                 "begin; alter table piece drop constraint piece_thing_id_fkey; \
-            alter table thing rename to old; create table thing (like old including all); \
+            alter table thing rename to old; create table public.thing (like old including all); \
             insert into thing table old; drop table old; {write} commit"
             ),
         ),
@@ -243,14 +243,9 @@ async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
             alter table \"Sales\".thing set schema public",
         ),
         (
-            "no key",
-            "alter table thing drop constraint thing_pkey cascade",
-            "update thing set label = 'k'; alter table thing add primary key (id)",
-        ),
-        (
             "no foreign column",
             "alter table piece rename thing_id to t",
-            "update piece set t = 2; alter table piece rename t to thing_id",
+            "alter table piece rename t to thing_id; update piece set label = 'f'",
         ),
     ] {
         execute(&world.url, away).await;
