@@ -6,9 +6,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+pub(crate) mod binary;
 pub(crate) mod cluster;
 pub(crate) mod proxy;
 pub(crate) mod service;
+pub(crate) mod wire;
 
 /// A wait for something that has no event to wait for ends here, and with it the test.
 const DEADLINE: Duration = Duration::from_secs(30);

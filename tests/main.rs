@@ -3,12 +3,16 @@
     clippy::unwrap_used,
     reason = "a test's helpers fail as its own body does"
 )]
+mod admin;
+mod catalogue;
+mod command;
 mod demo;
 mod disk;
 mod documents;
 mod embedded;
 mod freshness;
 mod harness;
+mod http;
 mod outage;
 mod seed;
 mod state;

@@ -42,6 +42,32 @@ pub(crate) struct TestDatabase {
     pub(crate) url: String,
 }
 
+/// A role with no rights of its own; it goes with the cluster.
+pub(crate) struct TestRole {
+    pub(crate) name: String,
+    /// Complete, of the same database.
+    pub(crate) url: String,
+}
+
+impl TestRole {
+    /// Creates a role that may connect to the database at `url`.
+    pub(crate) async fn create(url: &str) -> TestRole {
+        let name = format!("role_{}", Uuid::new_v4().simple());
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        let sql = format!("create role {name} login password 'hidden-{name}'");
+        sqlx::query(AssertSqlSafe(sql))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        connection.close().await.unwrap();
+        let (_, server) = url.split_once('@').unwrap();
+        TestRole {
+            url: format!("postgres://{name}:hidden-{name}@{server}"),
+            name,
+        }
+    }
+}
+
 impl Cluster {
     /// Creates a database; it goes with the cluster.
     pub(crate) async fn database() -> TestDatabase {

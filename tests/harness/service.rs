@@ -114,6 +114,16 @@ impl TestService {
         send(&self.router, method, path, headers).await
     }
 
+    /// The public address's router, to be served over a socket.
+    pub(crate) fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Any method on the admin address.
+    pub(crate) async fn request_admin(&self, method: Method, path: &str) -> Answer {
+        send(&self.admin, method, path, &[]).await
+    }
+
     /// `GET` on the admin address.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
         send(&self.admin, Method::GET, path, &[]).await

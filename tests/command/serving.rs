@@ -1,0 +1,176 @@
+//! `larder serve`: addresses, missing databases, and its end.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use nix::sys::signal::Signal;
+use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use super::{configured, value};
+use crate::harness::binary::{Serving, run, stderr};
+use crate::harness::cluster::Cluster;
+use crate::harness::eventually;
+use crate::harness::service::execute;
+use crate::harness::wire::{fetch, parse, read_all};
+
+const SCHEMA: &str = "
+    create table item (id bigint primary key, title text);
+    insert into item select n, 'item ' || n from generate_series(1, 100) n";
+
+const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
+
+async fn start(config: &str) -> (TempDir, String, Serving) {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let directory = configured(config);
+    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    serving.ready().await;
+    (directory, url, serving)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_flight_are_answered_after_sigterm() {
+    const REQUESTS: usize = 20;
+    // A feed that is held up on a busy machine must not end the requests' patience.
+    let config =
+        format!("{CONFIG}[feed]\nmax_staleness = '1m'\n[database]\nstatement_timeout = '1m'\n");
+    let config = format!("request_timeout = '1m'\n{config}");
+    let (_directory, url, mut serving) = start(&config).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    sqlx::raw_sql("begin; lock table item")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let mut streams = Vec::new();
+    for key in 1..=REQUESTS {
+        let mut stream = TcpStream::connect(serving.listen).await.unwrap();
+        let request = format!("GET /items/{key} HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        streams.push(stream);
+    }
+    eventually("every request at PostgreSQL or before it", async || {
+        let status = fetch(serving.admin, "GET", "/status").await.json();
+        (status["resources"][0]["lookups"] == REQUESTS).then_some(())
+    })
+    .await;
+    serving.signal(Signal::SIGTERM);
+    eventually("no more connections", async || {
+        TcpStream::connect(serving.listen)
+            .await
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
+    for (index, mut stream) in streams.into_iter().enumerate() {
+        let answer = parse(&read_all(&mut stream).await);
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(answer.json()["id"], index + 1);
+    }
+    assert_eq!(serving.ended().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigint_ends_it_too_and_an_unfinished_request_costs_no_document_on_disk() {
+    let config = format!("shutdown_timeout = '2s'\n{CONFIG}");
+    let (directory, url, mut serving) = start(&config).await;
+    // A client that never ends its request.
+    let mut half = TcpStream::connect(serving.listen).await.unwrap();
+    half.write_all(b"GET /items/1 HTTP/1.1\r\nHo")
+        .await
+        .unwrap();
+    // It waits for its batch, a second by default, when the end comes.
+    fetch(serving.listen, "GET", "/items/2").await;
+    serving.signal(Signal::SIGINT);
+    // Exit code 0 if the half request is dropped at once, 1 if it was waited for in vain.
+    let ended = serving.ended().await;
+    assert!(matches!(ended.code(), Some(0 | 1)), "{ended}");
+
+    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    serving.ready().await;
+    let answer = fetch(serving.listen, "GET", "/items/2").await;
+    assert_eq!(answer.cache_status(), "larder; hit; detail=disk");
+    assert_eq!(serving.terminate().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn address_in_use_is_named() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let directory = configured(CONFIG);
+    let occupied = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = occupied.local_addr().unwrap().to_string();
+    for (flag, other) in [("--listen", "--admin"), ("--admin", "--listen")] {
+        let args = [flag, &address, other, "127.0.0.1:0"];
+        let output = run(directory.path(), Some(&url), &args).await;
+        assert_eq!(output.status.code(), Some(1));
+        let told = stderr(&output);
+        assert!(told.contains(&address) && told.contains("in use"), "{told}");
+        assert!(told.contains(flag.trim_matches('-')), "{told}");
+    }
+    assert!(value::<bool>(&url, "select to_regnamespace('larder') is null").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_stdout_is_no_reason_to_end() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let directory = configured(CONFIG);
+    let mut serving = Serving::start_unheard(directory.path(), &url).await;
+    serving.ready().await;
+    // What it prints is printed when the first pass is done, and so is this.
+    let answer = fetch(serving.listen, "GET", "/items/1").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert!(serving.child.try_wait().unwrap().is_none());
+    assert_eq!(serving.terminate().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn database_may_come_later_than_larder() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let (_, rest) = url.split_once('@').unwrap();
+    let (server, _) = rest.split_once('/').unwrap();
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let absent = reserved.local_addr().unwrap();
+    drop(reserved);
+    let late_url = url.replace(server, &absent.to_string());
+
+    let directory = configured(CONFIG);
+    let serving = Serving::start_unheard(directory.path(), &late_url).await;
+    let began = Instant::now();
+    let answer = fetch(serving.listen, "GET", "/items/1").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.header("retry-after"), "1");
+    assert!(began.elapsed() < Duration::from_secs(1));
+    eventually("the reason", async || {
+        let answer = fetch(serving.admin, "GET", "/readyz").await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        answer.body.contains("out of reach").then_some(())
+    })
+    .await;
+
+    let server = server.to_owned();
+    let listener = TcpListener::bind(absent).await.unwrap();
+    let forward = tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let server = server.clone();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                tokio::io::copy_bidirectional(&mut client, &mut server)
+                    .await
+                    .ok();
+            });
+        }
+    });
+    serving.ready().await;
+    let answer = fetch(serving.listen, "GET", "/items/1").await;
+    assert_eq!(answer.json()["title"], "item 1");
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    forward.abort();
+}
