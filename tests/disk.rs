@@ -246,6 +246,9 @@ async fn a_directory_where_a_file_should_be_begins_an_empty_tier() {
     .await;
 }
 
+/// Beside other tests it can end in a hang: the thread that reads lets go of the old tree last, sled's drop waits there
+/// for a flush that never comes, and sled's lock, one for the process, stops every other tree.
+#[ignore = "can hang in sled beside other tests: cargo test --test main -- --ignored past_its_bound"]
 #[tokio::test(flavor = "multi_thread")]
 async fn past_its_bound_the_tier_begins_again_empty() {
     let url = Cluster::database().await.url;
