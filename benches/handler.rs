@@ -70,7 +70,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         &mut criterion,
         "304",
         "larder; hit; detail=memory",
-        Some(etag),
+        Some(&etag),
     )?;
     memory.stop(runtime);
     let disk = Bed::start(
@@ -168,7 +168,7 @@ impl Bed {
         criterion: &mut Criterion,
         name: &str,
         cache_status: &str,
-        etag: Option<String>,
+        etag: Option<&str>,
     ) -> anyhow::Result<()> {
         for key in 1..=DEPTS {
             let mut tries = 0;
@@ -197,7 +197,7 @@ impl Bed {
                 key % u64::from(DEPTS) + 1
             };
             let request = Request::get(format!("/depts/{key}"));
-            let request = match &etag {
+            let request = match etag {
                 Some(etag) => request.header("if-none-match", etag),
                 None => request,
             };

@@ -22,6 +22,9 @@ use crate::feed::position::Persisted;
 
 /// Pause before the next attempt to open a directory after one failed.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
+/// Attempts to be the last who holds a store, and the pause between them.
+const CLOSE_ATTEMPTS: u32 = 1_000;
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// The writer looks around at least this often.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// A mark alone is written at most this often.
@@ -270,7 +273,9 @@ impl Writer {
     /// Sets the directory aside and opens an empty one. All invalidations so far hold for it.
     fn begin_empty(&mut self) {
         self.shared.on.store(false, Ordering::SeqCst);
-        self.shared.store.store(None);
+        if let Some(store) = self.shared.store.swap(None) {
+            close(store);
+        }
         self.shared.persisted.send_replace(Persisted::Nothing);
         self.last_mark = None;
         let config = &self.shared.config;
@@ -302,11 +307,12 @@ impl Writer {
             return;
         };
         if self.state != State::On {
+            close(store);
             return;
         }
         if self.shared.broken.load(Ordering::SeqCst) {
             // A drop was lost, and a mark behind it may have been taken: nothing here may be come back to.
-            drop(store);
+            close(store);
             if let Err(error) = set_aside(&self.shared.config.directory) {
                 tracing::warn!("the disk tier's files can't be set aside: {error}");
             }
@@ -324,7 +330,21 @@ impl Writer {
         if let Err(error) = written {
             tracing::warn!("the disk tier's last entries may be lost: {error}");
         }
+        close(store);
     }
+}
+
+/// Lets go of a store on this thread, while its files are still where it knows them: sled flushes when its last handle
+/// goes, and waits for ever for a flush into a directory that is not there. A lookup under way keeps it for a moment.
+fn close(mut store: Arc<Store>) {
+    for _ in 0..CLOSE_ATTEMPTS {
+        match Arc::try_unwrap(store) {
+            Ok(store) => return drop(store),
+            Err(shared) => store = shared,
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+    tracing::warn!("a lookup holds on to the disk tier's files");
 }
 
 fn current(directory: &Path) -> PathBuf {

@@ -17,6 +17,7 @@ use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
 use crate::feed::{Event, FeedSetup, FirstOutcome, Pass, Via};
 use crate::resource::Resource;
+use crate::resource::definition::Mistake;
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
@@ -152,26 +153,9 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
-        let FeedSetup {
-            definitions,
-            config,
-            install,
-            ..
-        } = &self.setup;
-        // What does not fit at the start is for whoever started larder; what ceases to fit must not harm the others.
-        let policy = Policy {
-            install: *install,
-            all_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
-        };
-        let establishing = establish(connection, definitions, config, policy);
-        let established = match tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await {
-            Ok(Ok(established)) => established,
-            Ok(Err(EstablishError::Unfit(mistakes))) => {
-                self.first.send_replace(Some(Err(mistakes.clone())));
-                return EstablishError::Unfit(mistakes).into();
-            }
-            Ok(Err(error)) => return error.into(),
-            Err(_) => return SourceError::Timeout.into(),
+        let established = match self.establish(connection).await {
+            Ok(established) => established,
+            Err(error) => return error.into(),
         };
         let Following {
             sql,
@@ -225,6 +209,30 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
+    async fn establish(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Established, EstablishError> {
+        let FeedSetup {
+            definitions,
+            config,
+            install,
+            ..
+        } = &self.setup;
+        // What does not fit at the start is for whoever started larder; what ceases to fit must not harm the others.
+        let policy = Policy {
+            install: *install,
+            all_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
+        };
+        let establishing = establish(connection, definitions, config, policy);
+        let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
+        let outcome = outcome.unwrap_or(Err(SourceError::Timeout.into()));
+        if let Err(EstablishError::Unfit(mistakes)) = &outcome {
+            self.first.send_replace(Some(Err(mistakes.clone())));
+        }
+        outcome
+    }
+
     /// Tells the cache what was established, and remembers it.
     fn settle(&mut self, established: Established) -> Following {
         let Established {
@@ -249,6 +257,31 @@ impl<F: FnMut(Event)> Feed<F> {
             (self.follow)(Event::Reached(identity.clone()));
             self.identity = Some(identity);
         }
+        self.define(&resources, &fingerprints, same);
+        self.fingerprints = fingerprints;
+        if !same || self.position.is_none() {
+            (self.follow)(Event::Restarted(position.clone()));
+            self.position = Some(position);
+        }
+        let fitting: Vec<(usize, &Resource)> = resources
+            .iter()
+            .enumerate()
+            .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
+            .collect();
+        Following {
+            sql: pass_sql(&fitting),
+            watched,
+            all_fit: fitting.len() == resources.len(),
+        }
+    }
+
+    /// Tells the cache of each resource what is new: how it fits the database, or that it does not.
+    fn define(
+        &mut self,
+        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+        fingerprints: &[(usize, String)],
+        same: bool,
+    ) {
         for (index, resource) in resources.iter().enumerate() {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
             match (resource, fingerprint) {
@@ -283,21 +316,6 @@ impl<F: FnMut(Event)> Feed<F> {
                     });
                 }
             }
-        }
-        self.fingerprints = fingerprints;
-        if !same || self.position.is_none() {
-            (self.follow)(Event::Restarted(position.clone()));
-            self.position = Some(position);
-        }
-        let fitting: Vec<(usize, &Resource)> = resources
-            .iter()
-            .enumerate()
-            .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
-            .collect();
-        Following {
-            sql: pass_sql(&fitting),
-            watched,
-            all_fit: fitting.len() == resources.len(),
         }
     }
 
