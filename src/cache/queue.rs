@@ -58,7 +58,8 @@ pub(super) enum Order {
     Stop(oneshot::Sender<()>),
 }
 
-struct Lookup {
+/// A key that is looked for.
+pub(super) struct Lookup {
     prefix: u64,
     key: Arc<str>,
     epoch: u64,
@@ -116,23 +117,23 @@ impl Disk {
         })
     }
 
-    /// A tier that is on and whose queue nobody works on.
+    /// A tier that is on and whose queues nobody works on.
     #[cfg(test)]
     pub(super) fn detached(
         config: DiskConfig,
         versions: Arc<Versions>,
         metrics: Arc<Metrics>,
-    ) -> (Self, mpsc::Receiver<Order>) {
+    ) -> (Self, mpsc::Receiver<Order>, mpsc::Receiver<Lookup>) {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
         let shared = Arc::new(Shared::new(config, versions, metrics));
         shared.on.store(true, Ordering::SeqCst);
-        let lookups = mpsc::channel(1).0;
+        let (lookups, lookup_receiver) = mpsc::channel(LOOKUPS_MAX);
         let disk = Self {
             shared,
             orders,
             lookups,
         };
-        (disk, order_receiver)
+        (disk, order_receiver, lookup_receiver)
     }
 
     /// Whether lookups are answered.
