@@ -4,76 +4,78 @@ use crate::freshness::world::World;
 
 const PATH: &str = "set search_path = \"Sales\";";
 
+const IN_PARTITIONS: &[(&str, &str)] = &[
+    (
+        "an insert by the top",
+        "insert into sample values (20, '2024-05-05', 'south', 2, 9.90)",
+    ),
+    (
+        "an insert by the middle",
+        "insert into sample_a values (21, '2024-09-05', 'south', 2, 9)",
+    ),
+    (
+        "an insert into a partition",
+        "insert into sample_a1 values (22, '2024-05-06', 'n,w', 1, 9)",
+    ),
+    (
+        "an update by the top",
+        "update sample set value = value + 1",
+    ),
+    (
+        "an update by the middle",
+        "update sample_a set value = 0 where id = 1",
+    ),
+    (
+        "an update of a partition",
+        "update sample_b set value = 4.0",
+    ),
+    (
+        "a row moved between partitions",
+        "update sample set day = '2025-12-31' where id = 1",
+    ),
+    (
+        "a row moved below the middle",
+        "update sample_a set day = '2024-12-31' where id = 22",
+    ),
+    (
+        "a row moved to another parent",
+        "update sample set zone = 'south', meter = 2 where id = 2",
+    ),
+    (
+        "both at once",
+        "update sample set zone = 'north', meter = 1, day = '2025-06-06' where id = 21",
+    ),
+    (
+        "a root moved between partitions",
+        "update meter set zone = 'south', id = 9 where zone = 'n,w'",
+    ),
+    (
+        "a root's key",
+        "update meter set id = 7 where zone = 'north'",
+    ),
+    (
+        "a root in its partition",
+        "update meter_s set label = 'direct' where id = 1",
+    ),
+    (
+        "a merge",
+        "merge into sample s using (values (5), (30)) v (id) on s.id = v.id \
+            when matched then update set day = '2024-01-01' \
+            when not matched then insert values (v.id, '2024-07-01', 'south', 1, 3)",
+    ),
+    ("a delete by the top", "delete from sample where id = 3"),
+    ("a delete in a partition", "delete from sample_a1"),
+    ("a root's delete", "delete from meter_s where id = 9"),
+    ("a truncate in the middle", "truncate sample_a"),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_in_partitions_are_seen() {
     let mut world = World::start().await;
     world
         .warm_absent(&["/meters/south,9", "/meters/south,1", "/meters/north,7"])
         .await;
-    for (what, sql) in [
-        (
-            "an insert by the top",
-            "insert into sample values (20, '2024-05-05', 'south', 2, 9.90)",
-        ),
-        (
-            "an insert by the middle",
-            "insert into sample_a values (21, '2024-09-05', 'south', 2, 9)",
-        ),
-        (
-            "an insert into a partition",
-            "insert into sample_a1 values (22, '2024-05-06', 'n,w', 1, 9)",
-        ),
-        (
-            "an update by the top",
-            "update sample set value = value + 1",
-        ),
-        (
-            "an update by the middle",
-            "update sample_a set value = 0 where id = 1",
-        ),
-        (
-            "an update of a partition",
-            "update sample_b set value = 4.0",
-        ),
-        (
-            "a row moved between partitions",
-            "update sample set day = '2025-12-31' where id = 1",
-        ),
-        (
-            "a row moved below the middle",
-            "update sample_a set day = '2024-12-31' where id = 22",
-        ),
-        (
-            "a row moved to another parent",
-            "update sample set zone = 'south', meter = 2 where id = 2",
-        ),
-        (
-            "both at once",
-            "update sample set zone = 'north', meter = 1, day = '2025-06-06' where id = 21",
-        ),
-        (
-            "a root moved between partitions",
-            "update meter set zone = 'south', id = 9 where zone = 'n,w'",
-        ),
-        (
-            "a root's key",
-            "update meter set id = 7 where zone = 'north'",
-        ),
-        (
-            "a root in its partition",
-            "update meter_s set label = 'direct' where id = 1",
-        ),
-        (
-            "a merge",
-            "merge into sample s using (values (5), (30)) v (id) on s.id = v.id \
-            when matched then update set day = '2024-01-01' \
-            when not matched then insert values (v.id, '2024-07-01', 'south', 1, 3)",
-        ),
-        ("a delete by the top", "delete from sample where id = 3"),
-        ("a delete in a partition", "delete from sample_a1"),
-        ("a root's delete", "delete from meter_s where id = 9"),
-        ("a truncate in the middle", "truncate sample_a"),
-    ] {
+    for (what, sql) in IN_PARTITIONS {
         world
             .step_beyond(what, &format!("{PATH}{sql}"), &["/meters/"])
             .await;

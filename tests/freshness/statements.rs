@@ -4,6 +4,96 @@ use sqlx::Connection;
 
 use crate::freshness::world::{World, run};
 
+const AT_ANY_LEVEL: &[(&str, &str)] = &[
+    (
+        "an insert of a root",
+        "insert into \"Orders\" values (99, 'new', 'n', 'R99', 1, 1, 'a,b')",
+    ),
+    (
+        "an insert of its child",
+        "insert into \"Line\" values (99, 1, null, 'new', 99)",
+    ),
+    (
+        "an insert of its child's child",
+        "insert into note values (99, 'n', 1, 99), (98, 'm', null, 99)",
+    ),
+    (
+        "an insert at the third level",
+        "insert into tag values (99, 'x', 1), (1, 'y', 2)",
+    ),
+    (
+        "an update at the third level",
+        "update tag set weight = 7 where tag = 'x'",
+    ),
+    (
+        "a delete at the third level",
+        "delete from tag where tag = 'x'",
+    ),
+    (
+        "an update at the second level",
+        "update note set body = body || '!' where id in (1, 4)",
+    ),
+    (
+        "a delete at the second level",
+        "delete from note where id = 3",
+    ),
+    (
+        "an update of a child",
+        "update \"Line\" set qty = qty + 1 where id in (1, 99)",
+    ),
+    ("a delete of a child", "delete from \"Line\" where id = 6"),
+    (
+        "an update of a root",
+        "update \"Orders\" set title = 'other' where \"orderNo\" = 2",
+    ),
+    (
+        "a delete of a root",
+        "delete from \"Orders\" where \"orderNo\" = 99",
+    ),
+    (
+        "a child by a unique column",
+        "insert into shipment values (9, 'R3', 'epoch')",
+    ),
+    (
+        "its update",
+        "update shipment set sent = now() where id in (1, 9)",
+    ),
+    ("its delete", "delete from shipment where id = 9"),
+    ("a lookup", "update region set title = 'N' where id = 1"),
+    (
+        "a lookup's insert",
+        "insert into region values (77, 'new', 'NO')",
+    ),
+    (
+        "a lookup of a lookup",
+        "update country set continent = 'E' where code = 'NO'",
+    ),
+    (
+        "a child's lookup",
+        "update product set price = price + 0.5 where title = 'Box'",
+    ),
+    (
+        "a grandchild's lookup",
+        "update author set name = 'A. L.' where id = 1",
+    ),
+    (
+        "a lookup in the own table",
+        "update person set visits = 50 where name = 'Ann'",
+    ),
+    (
+        "a numeric key's child",
+        "update entry set sum = 7 where account = -5",
+    ),
+    (
+        "a date's child",
+        "insert into event values (9, 'infinity', '01:00')",
+    ),
+    (
+        "all kinds",
+        "update kind set t = 'new', bin = '\\xff' where id = 1",
+    ),
+];
+
 /// Runs `(what, sql)` one after the other.
 async fn steps(world: &mut World, steps: &[(&str, &str)]) {
     for (what, sql) in steps {
@@ -16,99 +106,7 @@ async fn steps(world: &mut World, steps: &[(&str, &str)]) {
 async fn a_change_at_any_level_is_seen() {
     let mut world = World::start().await;
     world.warm_absent(&["/orders/99,new", "/regions/77"]).await;
-    steps(
-        &mut world,
-        &[
-            (
-                "an insert of a root",
-                "insert into \"Orders\" values (99, 'new', 'n', 'R99', 1, 1, 'a,b')",
-            ),
-            (
-                "an insert of its child",
-                "insert into \"Line\" values (99, 1, null, 'new', 99)",
-            ),
-            (
-                "an insert of its child's child",
-                "insert into note values (99, 'n', 1, 99), (98, 'm', null, 99)",
-            ),
-            (
-                "an insert at the third level",
-                "insert into tag values (99, 'x', 1), (1, 'y', 2)",
-            ),
-            (
-                "an update at the third level",
-                "update tag set weight = 7 where tag = 'x'",
-            ),
-            (
-                "a delete at the third level",
-                "delete from tag where tag = 'x'",
-            ),
-            (
-                "an update at the second level",
-                "update note set body = body || '!' where id in (1, 4)",
-            ),
-            (
-                "a delete at the second level",
-                "delete from note where id = 3",
-            ),
-            (
-                "an update of a child",
-                "update \"Line\" set qty = qty + 1 where id in (1, 99)",
-            ),
-            ("a delete of a child", "delete from \"Line\" where id = 6"),
-            (
-                "an update of a root",
-                "update \"Orders\" set title = 'other' where \"orderNo\" = 2",
-            ),
-            (
-                "a delete of a root",
-                "delete from \"Orders\" where \"orderNo\" = 99",
-            ),
-            (
-                "a child by a unique column",
-                "insert into shipment values (9, 'R3', 'epoch')",
-            ),
-            (
-                "its update",
-                "update shipment set sent = now() where id in (1, 9)",
-            ),
-            ("its delete", "delete from shipment where id = 9"),
-            ("a lookup", "update region set title = 'N' where id = 1"),
-            (
-                "a lookup's insert",
-                "insert into region values (77, 'new', 'NO')",
-            ),
-            (
-                "a lookup of a lookup",
-                "update country set continent = 'E' where code = 'NO'",
-            ),
-            (
-                "a child's lookup",
-                "update product set price = price + 0.5 where title = 'Box'",
-            ),
-            (
-                "a grandchild's lookup",
-                "update author set name = 'A. L.' where id = 1",
-            ),
-            (
-                "a lookup in the own table",
-                "update person set visits = 50 where name = 'Ann'",
-            ),
-            (
-                "a numeric key's child",
-                "update entry set sum = 7 where account = -5",
-            ),
-            (
-                "a date's child",
-                "insert into event values (9, 'infinity', '01:00')",
-            ),
-            (
-                "all kinds",
-                "update kind set t = 'new', bin = '\\xff' where id = 1",
-            ),
-        ],
-    )
-    .await;
+    steps(&mut world, AT_ANY_LEVEL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
