@@ -100,11 +100,14 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     } else {
         String::new()
     };
-    // A key column may bear the name of a variable, such as found.
+    // Where a column was renamed, dropped or given another type, no writer may fail: every document is named until the
+    // feed has found the change. A key column may bear the name of a variable, such as found.
     format!(
-        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n{insert}  elsif tg_op = 'UPDATE' then\n{update}  \
-         elsif tg_op = 'DELETE' then\n{delete}  else\n    \
-         insert into larder.change (path, key) values ({path}, null);\n  end if;\n{bell}  return null;\nend\n",
+        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'TRUNCATE' or {unchanged} is not true then\n    \
+         insert into larder.change (path, key) values ({path}, null);\n  \
+         elsif tg_op = 'INSERT' then\n{insert}  elsif tg_op = 'UPDATE' then\n{update}  \
+         else\n{delete}  end if;\n{bell}  return null;\nend\n",
+        unchanged = link.unchanged_sql(),
         insert = changed("larder_new"),
         update = changed(&both),
         delete = changed("larder_old"),

@@ -118,6 +118,8 @@ pub struct KeyColumn {
     pub name: String,
     /// Its type.
     pub key_type: KeyType,
+    /// Its type as `format_type` writes it.
+    pub type_text: String,
 }
 
 /// SQL for the canonical text of `columns` of the row called `alias` (none for bare names).
@@ -244,6 +246,7 @@ mod tests {
             .map(|(index, &key_type)| KeyColumn {
                 name: format!("c{index}"),
                 key_type,
+                type_text: String::new(),
             });
         KeyShape {
             columns: columns.collect(),

@@ -51,6 +51,27 @@ impl Link {
         column_list(&self.columns)
     }
 
+    /// SQL that holds while the table of the trigger at hand has the logged columns, each of the type it had.
+    pub fn unchanged_sql(&self) -> String {
+        let columns: Vec<String> = self
+            .columns
+            .iter()
+            .map(|column| {
+                format!(
+                    "({}, {})",
+                    literal(&column.name),
+                    literal(&column.type_text)
+                )
+            })
+            .collect();
+        format!(
+            "(select count(*) from pg_attribute a where a.attrelid = tg_relid and not a.attisdropped \
+             and (a.attname, format_type(a.atttypid, a.atttypmod)) in ({})) = {}",
+            columns.join(", "),
+            columns.len()
+        )
+    }
+
     /// SQL that holds where every logged column has a value.
     pub fn not_null_sql(&self) -> String {
         let tests: Vec<String> = self

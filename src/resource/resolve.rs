@@ -163,6 +163,7 @@ impl<'a> Resolver<'a> {
                     Ok(key_type) => columns.push(KeyColumn {
                         name: name.clone(),
                         key_type,
+                        type_text: column.type_text.clone(),
                     }),
                     Err(why) => {
                         self.mistake(place, format!("column {name} of {} {why}", table.name))
@@ -271,10 +272,12 @@ impl<'a> Resolver<'a> {
             let columns: Vec<KeyColumn> = names
                 .iter()
                 .filter_map(|name| {
-                    let key_type = key_type(table.column(name)?).ok()?;
+                    let column = table.column(name)?;
+                    let key_type = key_type(column).ok()?;
                     Some(KeyColumn {
                         name: name.clone(),
                         key_type,
+                        type_text: column.type_text.clone(),
                     })
                 })
                 .collect();
