@@ -22,9 +22,6 @@ use crate::feed::position::Persisted;
 
 /// Pause before the next attempt to open a directory after one failed.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
-/// The longest wait for sled to end, and the pause between attempts to be the last who holds a store.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// The writer looks around at least this often.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// A mark alone is written at most this often.
@@ -39,8 +36,6 @@ enum State {
     /// Old content is open and follows drops, until it is enabled or discarded.
     Resuming,
     On,
-    /// sled did not end; another tree in this process would wait for it.
-    Hung,
 }
 
 /// Owns what is written to disk.
@@ -183,7 +178,7 @@ impl Writer {
             self.begin_empty();
             return;
         }
-        if matches!(self.state, State::Off { .. } | State::Hung) || self.shared.broken.load(Ordering::SeqCst) {
+        if matches!(self.state, State::Off { .. }) || self.shared.broken.load(Ordering::SeqCst) {
             return;
         }
         match self.write(batch, enabled.is_some()) {
@@ -275,17 +270,9 @@ impl Writer {
     /// Sets the directory aside and opens an empty one. All invalidations so far hold for it.
     fn begin_empty(&mut self) {
         self.shared.on.store(false, Ordering::SeqCst);
-        if let Some(store) = self.shared.store.swap(None)
-            && !close(store)
-        {
-            tracing::error!("sled does not end; the disk tier stays off until larder is started again");
-            self.state = State::Hung;
-        }
+        self.shared.store.store(None);
         self.shared.persisted.send_replace(Persisted::Nothing);
         self.last_mark = None;
-        if self.state == State::Hung {
-            return;
-        }
         let config = &self.shared.config;
         let opened = set_aside(&config.directory)
             .map_err(DiskError::from)
@@ -315,12 +302,11 @@ impl Writer {
             return;
         };
         if self.state != State::On {
-            close(store);
             return;
         }
         if self.shared.broken.load(Ordering::SeqCst) {
             // A drop was lost, and a mark behind it may have been taken: nothing here may be come back to.
-            close(store);
+            drop(store);
             if let Err(error) = set_aside(&self.shared.config.directory) {
                 tracing::warn!("the disk tier's files can't be set aside: {error}");
             }
@@ -338,29 +324,7 @@ impl Writer {
         if let Err(error) = written {
             tracing::warn!("the disk tier's last entries may be lost: {error}");
         }
-        if !close(store) {
-            tracing::warn!("sled does not end; what it has is on disk");
-        }
     }
-}
-
-/// Lets go of a store while its files are still where it knows them, and says whether that came to an end.
-///
-/// sled flushes when its last handle goes. Where that handle went on the reading thread, behind files that had been
-/// moved away, it waited for ever; now and then it does so here too (seen 2026-11 with many trees in one process), so
-/// it is waited for within bounds.
-fn close(mut store: Arc<Store>) -> bool {
-    let (done, ended) = std::sync::mpsc::channel();
-    let closing = std::thread::Builder::new().name("larder-disk-end".into()).spawn(move || {
-        // A lookup under way keeps the store for a moment.
-        while let Err(shared) = Arc::try_unwrap(store) {
-            store = shared;
-            std::thread::sleep(CLOSE_PAUSE);
-        }
-        // Nobody waits any more: it took too long.
-        let _late = done.send(());
-    });
-    closing.is_ok() && ended.recv_timeout(CLOSE_TIMEOUT).is_ok()
 }
 
 fn current(directory: &Path) -> PathBuf {
