@@ -88,8 +88,13 @@ pub fn sql_literal(text: &str) -> String {
     literal(text)
 }
 
+/// With the columns' types: what an earlier type's logger still writes is none of the new link's affair.
 fn path(table: &TableName, columns: &[KeyColumn]) -> String {
-    format!("{}({})", table.sql(), column_list(columns))
+    let columns: Vec<String> = columns
+        .iter()
+        .map(|column| format!("{} {}", identifier(&column.name), column.type_text))
+        .collect();
+    format!("{}({})", table.sql(), columns.join(","))
 }
 
 fn column_list(columns: &[KeyColumn]) -> String {
