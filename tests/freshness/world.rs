@@ -208,9 +208,7 @@ impl Watched {
             let answer = self.service.get(path).await;
             wrong.extend(difference(path, &answer, now.get(path)));
             // A lookup on disk that takes long is a miss, and these are on disk alone.
-            // This one is asked for again, rightly answered, after changes of what it points to: to be understood.
-            let slow =
-                path.starts_with("/meters/") || path == "/countries/50%25" || path == SENTINEL;
+            let slow = path.starts_with("/meters/") || path == SENTINEL;
             let spared =
                 beyond.is_none_or(|beyond| beyond.iter().any(|&prefix| path.starts_with(prefix)));
             let touched = self.before.get(path) != wide.get(path);
