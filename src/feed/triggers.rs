@@ -3,7 +3,8 @@
 //! Triggers log and decide nothing. They are statement level with transition tables, always enabled (replication roles
 //! don't silence them), on every configured table and each of its partitions and descendants. A trigger never joins:
 //! in the writer's snapshot a join misses what a concurrent transaction moves. It has no exception block: a swallowed
-//! insert would be a lost invalidation. Names carry a hash of the definition, so another configuration's triggers stand
+//! insert would be a lost invalidation. Their functions fix every setting that the logged text or the comparison of
+//! types depends on. Names carry a hash of the definition, so another configuration's triggers stand
 //! beside these and are left alone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -118,7 +119,7 @@ impl Logger {
     fn function_sql(&self) -> String {
         format!(
             "create or replace function larder.log_{hash}() returns trigger language plpgsql security definer\n\
-             set search_path = pg_catalog, pg_temp as {body};\n\
+             set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as {body};\n\
              revoke all on function larder.log_{hash}() from public;\n",
             hash = self.hash,
             body = dollar_quoted(&self.body),
@@ -194,7 +195,7 @@ pub(super) async fn read_installed(
         "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger \
          from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
          where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgenabled = 'A' and p.prosecdef \
-           and p.proconfig = array['search_path=pg_catalog, pg_temp']",
+           and p.proconfig = array['search_path=pg_catalog, pg_temp', 'quote_all_identifiers=off']",
     )
     .bind(oids)
     .fetch_all(connection)

@@ -12,14 +12,15 @@ use crate::source::SourceError;
 /// The longest wait for a connection to be opened.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// What makes a document's bytes independent of the settings of role and database.
-const SETTINGS: [(&str, &str); 9] = [
+/// What makes a document's bytes, and the names of types, independent of the settings of role and database.
+const SETTINGS: [(&str, &str); 10] = [
     ("timezone", "UTC"),
     ("datestyle", "ISO, YMD"),
     ("intervalstyle", "postgres"),
     ("extra_float_digits", "1"),
     ("bytea_output", "hex"),
     ("search_path", "pg_catalog"),
+    ("quote_all_identifiers", "off"),
     ("default_transaction_isolation", "read committed"),
     ("standard_conforming_strings", "on"),
     ("jit", "off"),
