@@ -188,9 +188,6 @@ fn damage(directory: &Path, how: u64) {
     }
 }
 
-/// sled guards all its databases by one lock of the process: a thread that hangs in a damaged tree takes every other
-/// test's disk tier along, so this one needs a process of its own.
-#[ignore = "run alone: cargo test --test main -- --ignored damaged_files"]
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_files_are_never_believed() {
     let url = database().await;
@@ -246,9 +243,6 @@ async fn a_directory_where_a_file_should_be_begins_an_empty_tier() {
     .await;
 }
 
-/// Beside other tests it can end in a hang: the thread that reads lets go of the old tree last, sled's drop waits there
-/// for a flush that never comes, and sled's lock, one for the process, stops every other tree.
-#[ignore = "can hang in sled beside other tests: cargo test --test main -- --ignored past_its_bound"]
 #[tokio::test(flavor = "multi_thread")]
 async fn past_its_bound_the_tier_begins_again_empty() {
     let url = Cluster::database().await.url;

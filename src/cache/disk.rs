@@ -4,7 +4,9 @@
 //! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
 //! who sees one gives the whole directory up.
 //!
-//! Entry: key `d`, prefix (8 bytes), key text; value as `encode` lays it out.
+//! Entry: key as `entry_key`, value as `encode` lays it out, in chunks.
+
+mod chunk;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::cache::document::{Document, Found};
 use crate::feed::position::Position;
@@ -40,6 +42,9 @@ pub struct DiskConfig {
 /// The layout of entries and mark; another number, another layout.
 const FORMAT: u8 = 1;
 const MARK_KEY: &[u8] = b"m";
+
+/// Longer keys are hashed, so that an index page of 256 of them stays far below what sled's log takes (see `chunk`).
+const KEY_TEXT_BYTES_MAX: usize = 64;
 
 /// Attempts to open a directory, and the pause between them.
 const OPEN_ATTEMPTS: u32 = 10;
@@ -174,7 +179,7 @@ impl Store {
         key: &str,
         epoch: u64,
     ) -> Result<Option<Entry>, DiskError> {
-        let value = self.call(|db| db.get(entry_key(prefix, key)))?;
+        let value = self.call(|db| chunk::get(db, &entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
 
@@ -183,20 +188,17 @@ impl Store {
         let mut entries = self.entries();
         let mut inner = sled::Batch::default();
         for (key, value) in batch.changes {
-            let was_there = self.call(|db| db.contains_key(&key))?;
-            match value {
-                Some(value) => {
-                    entries += u64::from(!was_there);
-                    inner.insert(key, value);
-                }
-                None => {
-                    entries = entries.saturating_sub(u64::from(was_there));
-                    inner.remove(key);
-                }
+            let was_there = self.call(|db| chunk::remove(db, &mut inner, &key))?;
+            entries = entries.saturating_sub(u64::from(was_there));
+            if let Some(value) = value {
+                entries += 1;
+                chunk::insert(&mut inner, &key, &value);
             }
         }
         if let Some(mark) = batch.mark {
-            inner.insert(MARK_KEY, encode_mark(&Mark { entries, ..mark })?);
+            self.call(|db| chunk::remove(db, &mut inner, MARK_KEY))?;
+            let mark = encode_mark(&Mark { entries, ..mark })?;
+            chunk::insert(&mut inner, MARK_KEY, &mark);
         }
         self.call(|db| db.apply_batch(inner))?;
         self.entries.store(entries, Ordering::Relaxed);
@@ -205,7 +207,7 @@ impl Store {
 
     /// The mark, if there is one that is whole.
     pub(super) fn mark(&self) -> Result<Option<Mark>, DiskError> {
-        let value = self.call(|db| db.get(MARK_KEY))?;
+        let value = self.call(|db| chunk::get(db, MARK_KEY))?;
         let mark = value.and_then(|value| decode_mark(&value));
         if let Some(mark) = &mark {
             self.entries.store(mark.entries, Ordering::Relaxed);
@@ -259,11 +261,18 @@ fn caught<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
     }
 }
 
+/// `d`, prefix (8 bytes), key text; or `h`, prefix, XXH3-128 of the text where that is long. The value bears the whole
+/// key, so two keys of one hash are never taken for each other.
 fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(9 + key.len());
+    let mut bytes = Vec::with_capacity(9 + key.len().min(KEY_TEXT_BYTES_MAX));
     bytes.push(b'd');
     bytes.extend_from_slice(&prefix.to_be_bytes());
-    bytes.extend_from_slice(key.as_bytes());
+    if key.len() <= KEY_TEXT_BYTES_MAX {
+        bytes.extend_from_slice(key.as_bytes());
+    } else {
+        bytes[0] = b'h';
+        bytes.extend_from_slice(&xxh3_128(key.as_bytes()).to_be_bytes());
+    }
     bytes
 }
 
@@ -410,5 +419,25 @@ mod tests {
         );
         assert_eq!(store.mark().unwrap(), Some(Mark { entries: 1, ..mark }));
         assert_eq!(store.entries(), 1);
+    }
+
+    #[test]
+    fn no_page_outgrows_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), 1 << 20).unwrap();
+        for round in 0..20 {
+            let mut batch = Batch::default();
+            for number in 0..20 {
+                let key = format!("{}{round}-{number}", "k".repeat(number * 200));
+                batch.put(9, &key, 7, &document(&"x".repeat(number * 3_000)));
+            }
+            store.apply(batch).unwrap();
+            let key = format!("{}{round}-19", "k".repeat(3_800));
+            let entry = store.get(9, &key, 7).unwrap().unwrap();
+            assert_eq!(entry.found.unwrap().body.len(), 57_000);
+        }
+        store.flush().unwrap();
+        let blobs = std::fs::read_dir(directory.path().join("blobs")).unwrap();
+        assert_eq!(blobs.count(), 0);
     }
 }
