@@ -16,6 +16,7 @@
 pub mod disk;
 pub mod document;
 mod eviction;
+mod fill;
 mod follow;
 mod generation;
 #[cfg(test)]
@@ -34,13 +35,14 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use crate::cache::disk::{DiskConfig, Mark, boot_id};
-use crate::cache::document::{Document, Found};
+use crate::cache::disk::layout::Mark;
+use crate::cache::disk::{DiskConfig, boot_id};
+use crate::cache::document::Found;
 use crate::cache::follow::offer_mark;
 use crate::cache::generation::Versions;
-use crate::cache::lease::{Grant, Lease, Leases, Outcome, Waiter};
+use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
-use crate::cache::queue::{Disk, Put};
+use crate::cache::queue::Disk;
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
@@ -50,14 +52,8 @@ use crate::resource::Resource;
 use crate::resource::definition::Tiers;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
-use crate::source::loader::{Load, Loaded, Loader};
+use crate::source::loader::Loader;
 use crate::source::session::Identity;
-
-/// How often a waiting request asks itself whether PostgreSQL can still be hoped for.
-const PATIENCE: Duration = Duration::from_millis(250);
-
-/// How long a request waits for PostgreSQL while the feed has lost it.
-const UNREACHABLE_WAIT: Duration = Duration::from_millis(750);
 
 /// What a cache is made of.
 #[derive(Clone, Debug)]
@@ -345,133 +341,6 @@ impl Cache {
         shelf.hits_disk.fetch_add(1, Ordering::Relaxed);
         let way = if fresh { Way::Disk } else { stale() };
         Some(Answer { found, way })
-    }
-
-    async fn load(
-        self: &Arc<Self>,
-        index: usize,
-        key: Arc<str>,
-        fresh: bool,
-    ) -> Result<Answer, LookupError> {
-        let began = Boottime::now();
-        loop {
-            let stripe = self.versions.stripe(index, &key);
-            let version = self.versions.version(index, stripe);
-            // After the version: a definition that is replaced later takes the epoch of the version along.
-            let resource = self.shelves[index].current.load_full();
-            let resource = resource.ok_or_else(|| self.not_ready(index))?;
-            let granted = self.leases.grant(index, &key, version, self.max_staleness);
-            let (mut waiter, collapsed) = match granted {
-                Grant::Lead(lease, waiter) => {
-                    self.send(lease, resource);
-                    (waiter, false)
-                }
-                Grant::Wait(waiter) => (waiter, true),
-            };
-            // A leader that went without an outcome leaves the lead to whoever waits.
-            if let Some(outcome) = self.wait(index, &mut waiter, began).await? {
-                let found = outcome.found?;
-                let way = match fresh {
-                    true => Way::Miss {
-                        stored: outcome.stored,
-                        collapsed,
-                    },
-                    false => Way::Bypass { collapsed },
-                };
-                return Ok(Answer { found, way });
-            }
-        }
-    }
-
-    /// Hands the load to the loader; the lease goes along and fills the tiers when the document comes.
-    fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>) {
-        let cache = Arc::clone(self);
-        let key = Arc::clone(lease.key());
-        let sent_at = lease.sent_at();
-        self.loader.load(Load {
-            resource,
-            key,
-            sent_at,
-            done: Box::new(move |loaded| cache.fill(lease, loaded)),
-        });
-    }
-
-    /// Waits for a load within bounds. `None` if it ended without an outcome.
-    async fn wait(
-        &self,
-        index: usize,
-        waiter: &mut Waiter,
-        began: Boottime,
-    ) -> Result<Option<Outcome>, LookupError> {
-        loop {
-            if let Ok(outcome) = tokio::time::timeout(PATIENCE, waiter.outcome()).await {
-                if outcome.is_none() && Boottime::now().since(began) > self.request_timeout {
-                    return Err(LookupError::Deadline);
-                }
-                return Ok(outcome);
-            }
-            let now = Boottime::now();
-            let waited = now.since(began);
-            if waited >= self.request_timeout {
-                return Err(LookupError::Deadline);
-            }
-            // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            let lost = now.since(fresh_at) > self.max_staleness;
-            if lost && waited >= UNREACHABLE_WAIT {
-                tracing::debug!("gave up waiting for {}", self.shelves[index].name);
-                return Err(SourceError::Unavailable("it does not answer".into()).into());
-            }
-        }
-    }
-
-    /// Ends a load: keeps the document where nothing has overtaken it, and answers all who wait.
-    fn fill(&self, lease: Lease, loaded: Loaded) {
-        let body = match loaded {
-            Ok(body) => body,
-            Err(error) => {
-                lease.complete(Outcome {
-                    found: Err(error),
-                    stored: false,
-                });
-                return;
-            }
-        };
-        let found: Found = body.map(|body| Arc::new(Document::new(body)));
-        let index = lease.resource();
-        let shelf = &self.shelves[index];
-        let version = lease.version();
-        let stripe = self.versions.stripe(index, lease.key());
-        let valid = || (self.versions.version(index, stripe) == version).then_some(version.epoch);
-        let mut stored = false;
-        if shelf.trusted.load(Ordering::SeqCst) {
-            if shelf.tiers.memory {
-                stored =
-                    self.memory
-                        .install(index, lease.key(), found.clone(), &self.versions, valid);
-            }
-            if let Some(disk) = self
-                .disk
-                .as_ref()
-                .filter(|_| shelf.tiers.disk && valid().is_some())
-            {
-                stored |= disk.put(Put {
-                    resource: index,
-                    prefix: shelf.prefix.load(Ordering::SeqCst),
-                    stripe,
-                    version,
-                    key: Arc::clone(lease.key()),
-                    found: found.clone(),
-                });
-            }
-        }
-        if valid().is_none() {
-            self.metrics.fills_void.inc();
-        }
-        lease.complete(Outcome {
-            found: Ok(found),
-            stored,
-        });
     }
 
     /// Ends the loader and writes what waits for the disk.

@@ -13,6 +13,7 @@ mod embedded;
 mod freshness;
 mod harness;
 mod http;
+mod loading;
 mod outage;
 mod seed;
 mod state;

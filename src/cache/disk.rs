@@ -4,25 +4,21 @@
 //! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
 //! who sees one gives the whole directory up.
 //!
-//! Entry: key as `entry_key`, value as `encode` lays it out, in chunks.
+//! What a value looks like is told in `layout`, and in `chunk` how it is cut.
 
 mod chunk;
+pub(super) mod layout;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
-
-use crate::cache::document::{Document, Found};
-use crate::feed::position::Position;
-use crate::source::session::Identity;
+use crate::cache::disk::layout::{
+    Entry, Mark, decode, decode_mark, encode, encode_mark, entry_key,
+};
+use crate::cache::document::Found;
 
 /// Bounds and place of the disk tier.
 #[derive(Clone, Debug)]
@@ -39,12 +35,7 @@ pub struct DiskConfig {
     pub linger: Duration,
 }
 
-/// The layout of entries and mark; another number, another layout.
-const FORMAT: u8 = 1;
 const MARK_KEY: &[u8] = b"m";
-
-/// Longer keys are hashed, so that an index page of 256 of them stays far below what sled's log takes (see `chunk`).
-const KEY_TEXT_BYTES_MAX: usize = 64;
 
 /// Attempts to open a directory, and the pause between them.
 const OPEN_ATTEMPTS: u32 = 10;
@@ -63,55 +54,6 @@ pub(super) enum DiskError {
     Io(#[from] std::io::Error),
     #[error("the mark can't be written: {0}")]
     Mark(String),
-}
-
-/// How far the tier's content reflects the database, stored with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Mark {
-    pub(super) system: String,
-    pub(super) database: u32,
-    pub(super) epoch_table: u32,
-    pub(super) nonce: String,
-    pub(super) position: String,
-    pub(super) resources: Vec<ResourceMark>,
-    /// The machine's boot: what was written before a crash of the machine is not trusted.
-    pub(super) boot: String,
-    /// Written as the last act of an orderly shutdown.
-    pub(super) clean: bool,
-    /// Entries beside this mark.
-    pub(super) entries: u64,
-}
-
-/// What is kept of one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) found: Found,
-    /// When it was written.
-    pub(super) since: SystemTime,
-}
-
-/// What entries of one resource must bear to be trusted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ResourceMark {
-    pub(super) prefix: u64,
-    pub(super) fingerprint: String,
-    pub(super) epoch: u64,
-}
-
-impl Mark {
-    /// The database it was written for.
-    pub(super) fn identity(&self) -> Option<Identity> {
-        Some(Identity {
-            system: self.system.clone(),
-            database: self.database,
-            epoch_table: self.epoch_table,
-            nonce: Uuid::try_parse(&self.nonce).ok()?,
-        })
-    }
-
-    pub(super) fn position(&self) -> Position {
-        Position::new(&self.position)
-    }
 }
 
 /// An open directory.
@@ -261,88 +203,6 @@ fn caught<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
     }
 }
 
-/// `d`, prefix (8 bytes), key text; or `h`, prefix, XXH3-128 of the text where that is long. The value bears the whole
-/// key, so two keys of one hash are never taken for each other.
-fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(9 + key.len().min(KEY_TEXT_BYTES_MAX));
-    bytes.push(b'd');
-    bytes.extend_from_slice(&prefix.to_be_bytes());
-    if key.len() <= KEY_TEXT_BYTES_MAX {
-        bytes.extend_from_slice(key.as_bytes());
-    } else {
-        bytes[0] = b'h';
-        bytes.extend_from_slice(&xxh3_128(key.as_bytes()).to_be_bytes());
-    }
-    bytes
-}
-
-/// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), time of writing (8,
-/// milliseconds since 1970), key length (4), key, body.
-fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
-    let body = found.as_ref().map_or(&[][..], |document| &document.body);
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let mut value = Vec::with_capacity(30 + key.len() + body.len());
-    value.extend_from_slice(&[0; 8]);
-    value.push(FORMAT);
-    value.push(u8::from(found.is_some()));
-    value.extend_from_slice(&epoch.to_be_bytes());
-    value.extend_from_slice(&since.to_be_bytes());
-    // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
-    value.extend_from_slice(&(key.len() as u32).to_be_bytes());
-    value.extend_from_slice(key.as_bytes());
-    value.extend_from_slice(body);
-    let checksum = xxh3_64(&value[8..]);
-    value[..8].copy_from_slice(&checksum.to_be_bytes());
-    value
-}
-
-fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Entry> {
-    let (checksum, rest) = value.split_first_chunk::<8>()?;
-    if xxh3_64(rest).to_be_bytes() != *checksum {
-        return None;
-    }
-    let (&[format, flag], rest) = rest.split_first_chunk::<2>()?;
-    let (stored_epoch, rest) = rest.split_first_chunk::<8>()?;
-    let (since, rest) = rest.split_first_chunk::<8>()?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    let (stored_key, body) = rest.split_at_checked(length)?;
-    let fits = format == FORMAT
-        && u64::from_be_bytes(*stored_epoch) == epoch
-        && stored_key == key.as_bytes();
-    let found = match flag {
-        _ if !fits => return None,
-        0 => None,
-        1 => Some(Arc::new(Document::new(Bytes::copy_from_slice(body)))),
-        _ => return None,
-    };
-    let since = Duration::from_millis(u64::from_be_bytes(*since));
-    Some(Entry {
-        found,
-        since: SystemTime::UNIX_EPOCH.checked_add(since)?,
-    })
-}
-
-fn encode_mark(mark: &Mark) -> Result<Vec<u8>, DiskError> {
-    let json = simd_json::to_vec(mark).map_err(|error| DiskError::Mark(error.to_string()))?;
-    let mut value = xxh3_64(&json).to_be_bytes().to_vec();
-    value.push(FORMAT);
-    value.extend_from_slice(&json);
-    Ok(value)
-}
-
-fn decode_mark(value: &[u8]) -> Option<Mark> {
-    let (checksum, rest) = value.split_first_chunk::<8>()?;
-    let (&format, json) = rest.split_first()?;
-    if format != FORMAT || xxh3_64(json).to_be_bytes() != *checksum {
-        return None;
-    }
-    simd_json::from_slice(&mut json.to_vec()).ok()
-}
-
 /// What the kernel calls this boot of the machine; empty where it does not say.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -352,36 +212,11 @@ pub(super) fn boot_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
-
-    fn document(text: &str) -> Found {
-        Some(Arc::new(Document::new(Bytes::copy_from_slice(
-            text.as_bytes(),
-        ))))
-    }
-
-    #[test]
-    fn entries_round_trip_and_damage_is_seen() {
-        for found in [document("{\"a\":1}"), None] {
-            let value = encode("42", 7, &found);
-            assert_eq!(
-                decode(&value, "42", 7).map(|entry| entry.found),
-                Some(found.clone())
-            );
-            assert_eq!(decode(&value, "43", 7), None);
-            assert_eq!(decode(&value, "42", 8), None);
-            for position in 0..value.len() {
-                let mut damaged = value.clone();
-                damaged[position] ^= 1;
-                assert_eq!(decode(&damaged, "42", 7), None, "byte {position}");
-                assert_eq!(
-                    decode(&value[..position], "42", 7),
-                    None,
-                    "cut at {position}"
-                );
-            }
-        }
-    }
+    use crate::cache::disk::layout::ResourceMark;
+    use crate::cache::disk::layout::tests::document;
 
     #[test]
     fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 
-use crate::cache::disk::{Mark, ResourceMark};
+use crate::cache::disk::layout::{Mark, ResourceMark};
 use crate::cache::queue::{Disk, Dropped};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;

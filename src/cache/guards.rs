@@ -8,9 +8,11 @@ use std::thread;
 use bytes::Bytes;
 
 use super::*;
+use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::{Change, Event, Pass};
 use crate::source::SourceConfig;
+use crate::source::loader::Loaded;
 use crate::source::session::Database;
 
 fn loader() -> Loader {

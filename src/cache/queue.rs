@@ -11,7 +11,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cache::disk::{DiskConfig, Entry, Mark, Store};
+use crate::cache::disk::layout::{Entry, Mark};
+use crate::cache::disk::{DiskConfig, Store};
 use crate::cache::document::Found;
 use crate::cache::generation::{Version, Versions};
 use crate::cache::writer::Writer;

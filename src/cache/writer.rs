@@ -16,7 +16,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::cache::disk::{Batch, DiskError, Mark, Store};
+use crate::cache::disk::layout::Mark;
+use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::queue::{Order, Put, Shared};
 use crate::feed::position::Persisted;
 

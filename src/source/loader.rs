@@ -5,31 +5,26 @@
 //! a statement. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
 //! statement would leave its connection in an unknown state). At most `WAITING_KEYS_MAX` keys wait.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod statement;
+mod waiting;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-use crate::resource::key::key_parts;
-use crate::resource::query::documents_sql;
-use crate::source::session::{Database, Identity, identity};
+use crate::source::loader::statement::{prove, statement};
+use crate::source::loader::waiting::Waiting;
+use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
-
-/// Keys in one statement, at most: measured, 16 to 256 keys a statement serve equally well.
-const KEYS_PER_STATEMENT: usize = 256;
-
-/// Keys that may wait for a statement.
-const WAITING_KEYS_MAX: usize = 10_000;
 
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 const GRACE: Duration = Duration::from_secs(1);
@@ -68,54 +63,6 @@ pub struct Load {
     pub done: Box<dyn FnOnce(Loaded) + Send + Sync>,
 }
 
-#[derive(Default)]
-struct Waiting {
-    /// By resource, in the order in which they get their turn.
-    turns: VecDeque<Arc<Resource>>,
-    loads: HashMap<String, VecDeque<Load>>,
-    count: usize,
-    closed: bool,
-}
-
-impl Waiting {
-    fn push(&mut self, load: Load) -> Result<(), Load> {
-        if self.count >= WAITING_KEYS_MAX || self.closed {
-            return Err(load);
-        }
-        let queue = self.loads.entry(load.resource.name.clone()).or_default();
-        if queue.is_empty() {
-            self.turns.push_back(Arc::clone(&load.resource));
-        }
-        queue.push_back(load);
-        self.count += 1;
-        Ok(())
-    }
-
-    /// Loads of one resource, all by one definition of it.
-    fn take(&mut self) -> Vec<Load> {
-        let Some(turn) = self.turns.pop_front() else {
-            return Vec::new();
-        };
-        let Some(queue) = self.loads.get_mut(&turn.name) else {
-            return Vec::new();
-        };
-        let Some(definition) = queue.front().map(|load| Arc::clone(&load.resource)) else {
-            return Vec::new();
-        };
-        let same = queue
-            .iter()
-            .take(KEYS_PER_STATEMENT)
-            .take_while(|load| Arc::ptr_eq(&load.resource, &definition))
-            .count();
-        let batch: Vec<Load> = queue.drain(..same).collect();
-        if !queue.is_empty() {
-            self.turns.push_back(turn);
-        }
-        self.count -= batch.len();
-        batch
-    }
-}
-
 struct Shared {
     waiting: Mutex<Waiting>,
     bell: Notify,
@@ -126,6 +73,12 @@ struct Shared {
     followed: watch::Sender<Option<Arc<Identity>>>,
     /// Counts statements and their keys, for `larder_source_batch_keys`.
     on_batch: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Reads documents from PostgreSQL.
@@ -175,11 +128,7 @@ impl Loader {
     ///
     /// Where too many wait, `done` is called with [`SourceError::Overloaded`] at once.
     pub fn load(&self, load: Load) {
-        let mut waiting = self
-            .shared
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.shared.waiting();
         let refused = waiting.push(load).err();
         drop(waiting);
         match refused {
@@ -190,27 +139,13 @@ impl Loader {
 
     /// Keys that wait at this moment.
     pub fn waiting(&self) -> usize {
-        self.shared
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .count
+        self.shared.waiting().count
     }
 
     /// Ends the workers after the statements under way; keys that wait are dropped.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
-        {
-            let mut waiting = self
-                .shared
-                .waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            *waiting = Waiting {
-                closed: true,
-                ..Waiting::default()
-            };
-        }
+        self.shared.waiting().close();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         while workers.join_next().await.is_some() {}
@@ -227,11 +162,7 @@ impl Worker {
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         while !*stopped.borrow() {
             let (batch, more) = {
-                let mut waiting = self
-                    .shared
-                    .waiting
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = self.shared.waiting();
                 (waiting.take(), waiting.count > 0)
             };
             if more {
@@ -345,101 +276,4 @@ impl Worker {
         }
         Ok(connection)
     }
-}
-
-/// Fails unless `connection` reaches the database that the feed follows.
-async fn prove(connection: &mut PgConnection, followed: &Identity) -> Result<(), SourceError> {
-    let reached = tokio::time::timeout(GRACE, identity(connection))
-        .await
-        .map_err(|_| SourceError::silent())??;
-    if reached.as_ref() == Some(followed) {
-        Ok(())
-    } else {
-        Err(SourceError::OtherDatabase)
-    }
-}
-
-/// One statement for all of `batch`, and the connection back.
-async fn statement(
-    mut connection: PgConnection,
-    shared: &Shared,
-    followed: &Identity,
-    batch: &[Load],
-) -> (PgConnection, Result<HashMap<Arc<str>, Loaded>, SourceError>) {
-    let outcome = if shared.database.pooler() {
-        in_transaction(&mut connection, shared, followed, batch).await
-    } else {
-        documents(&mut connection, shared, batch).await
-    };
-    (connection, outcome)
-}
-
-/// Behind a pooler only a transaction stays on one server: it sets, proves and reads.
-async fn in_transaction(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    followed: &Identity,
-    batch: &[Load],
-) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
-    let mut transaction = connection.begin_with("begin read only").await?;
-    let settings = AssertSqlSafe(shared.database.transaction_settings());
-    sqlx::raw_sql(settings).execute(&mut *transaction).await?;
-    prove(&mut transaction, followed).await?;
-    let found = documents(&mut transaction, shared, batch).await?;
-    transaction.commit().await?;
-    Ok(found)
-}
-
-async fn documents(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    batch: &[Load],
-) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
-    let Some(first) = batch.first() else {
-        return Ok(HashMap::new());
-    };
-    let resource = &first.resource;
-    let columns = resource.key.columns.len();
-    let mut arrays: Vec<Vec<String>> = vec![Vec::with_capacity(batch.len()); columns];
-    for load in batch {
-        for (array, part) in arrays.iter_mut().zip(key_parts(&load.key, columns)) {
-            array.push(part.into_owned());
-        }
-    }
-    let mut query = sqlx::query(AssertSqlSafe(documents_sql(resource)));
-    for array in arrays {
-        query = query.bind(array);
-    }
-    let query = query
-        .bind(shared.document_bytes_max)
-        .persistent(!shared.database.pooler());
-    let now = Boottime::now();
-    for load in batch {
-        load.sent_at.mark(now);
-    }
-    let mut found: HashMap<Arc<str>, Loaded> = HashMap::with_capacity(batch.len());
-    let mut rows = query.fetch(connection);
-    while let Some(row) = rows.try_next().await? {
-        let key: Arc<str> = Arc::from(row.try_get::<&str, _>("key")?);
-        let bytes: i64 = row.try_get("bytes")?;
-        let loaded = match row.try_get::<Option<&str>, _>("document")? {
-            Some(document) => Ok(Some(Bytes::copy_from_slice(document.as_bytes()))),
-            None => Err(SourceError::TooLarge {
-                bytes: bytes.unsigned_abs(),
-            }),
-        };
-        if found.insert(Arc::clone(&key), loaded).is_some() {
-            found.insert(key, Err(SourceError::Ambiguous));
-        }
-    }
-    drop(rows);
-    let wanted: HashSet<&str> = batch.iter().map(|load| &*load.key).collect();
-    if let Some(stranger) = found.keys().find(|key| !wanted.contains(&***key)) {
-        let message = format!(
-            "a row of {} came under the unexpected key {stranger}",
-            resource.name
-        );
-        return Err(SourceError::Unexpected(message));
-    }
-    Ok(found)
 }

@@ -117,7 +117,7 @@ pub(super) const CASES: &[Case] = &[
     case(
         "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'twice' # here",
         "children[0].table",
-        "has several foreign keys to public.parent (a; b",
+        "has several foreign keys to public.parent (a; b): choose",
     ),
     case(
         "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'keyless' # here",

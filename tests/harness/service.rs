@@ -134,6 +134,16 @@ impl TestService {
         send(&self.admin, Method::POST, path, &[]).await
     }
 
+    /// The value of the first metric of this name.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.admin("/metrics").await.body;
+        let line = text
+            .lines()
+            .find(|line| line.split([' ', '{']).next() == Some(name));
+        let (_, value) = line.unwrap().rsplit_once(' ').unwrap();
+        value.parse().unwrap()
+    }
+
     /// Runs SQL on a connection of its own.
     pub(crate) async fn execute(&self, sql: &str) {
         execute(&self.url, sql).await;

@@ -1,0 +1,222 @@
+//! Children and lookups checked: which columns join them, and how children are sorted.
+
+use crate::resource::catalogue::{ForeignKey, Table};
+use crate::resource::definition::{ChildDefinition, Located, LookupDefinition, Place};
+use crate::resource::key::{KeyColumn, key_type};
+use crate::resource::resolve::Resolver;
+use crate::resource::{Child, Lookup, Pair};
+
+impl Resolver<'_> {
+    pub(super) fn child(
+        &mut self,
+        parent: &Table,
+        definition: &ChildDefinition,
+        parent_key: Option<&[KeyColumn]>,
+    ) -> Option<Child> {
+        let table = self.table(&definition.table)?;
+        let on = match &definition.foreign_key {
+            Some(columns) => self.named_foreign_key(table, columns, parent, parent_key),
+            None => self.only_foreign_key(table, &definition.table, parent),
+        };
+        let order_by = self.order(table, definition);
+        let own_key = table.primary_key().map(<[String]>::to_vec);
+        let own_key = own_key.and_then(|names| {
+            // Children below may have foreign keys of their own; only those without one need this key to be usable.
+            let columns: Vec<KeyColumn> = names
+                .iter()
+                .filter_map(|name| {
+                    let column = table.column(name)?;
+                    let key_type = key_type(column).ok()?;
+                    Some(KeyColumn {
+                        name: name.clone(),
+                        key_type,
+                        type_text: column.type_text.clone(),
+                    })
+                })
+                .collect();
+            (columns.len() == names.len()).then_some(columns)
+        });
+        let row = self.row(table, &definition.row, own_key.as_deref());
+        Some(Child {
+            name: definition.name.value.clone(),
+            on: on?,
+            order_by: order_by?,
+            row: row?,
+        })
+    }
+
+    pub(super) fn lookup(
+        &mut self,
+        pointing: &Table,
+        definition: &LookupDefinition,
+    ) -> Option<Lookup> {
+        let table = self.table(&definition.table)?;
+        let place = &definition.column.place;
+        let upper = self.key_columns(pointing, &definition.column.value, place);
+        let declared = pointing.foreign_keys.iter().find(|key| {
+            key.target == table.name.oid
+                && key.columns.len() == definition.column.value.len()
+                && key
+                    .columns
+                    .iter()
+                    .all(|name| definition.column.value.contains(name))
+        });
+        let targets: Option<Vec<String>> = match declared {
+            Some(key) => definition
+                .column
+                .value
+                .iter()
+                .map(|name| {
+                    let position = key.columns.iter().position(|column| column == name)?;
+                    Some(key.target_columns[position].clone())
+                })
+                .collect(),
+            None => table.primary_key().map(<[String]>::to_vec),
+        };
+        let Some(targets) = targets else {
+            let message = format!("{} has no primary key to look up by", table.name);
+            self.mistake(&definition.table.place, message);
+            return None;
+        };
+        let own = self.key_columns(table, &targets, &definition.table.place);
+        let row = self.row(table, &definition.row, None);
+        Some(Lookup {
+            name: definition.name.value.clone(),
+            on: self.pairs(own?, upper?, place)?,
+            row: row?,
+        })
+    }
+
+    fn named_foreign_key(
+        &mut self,
+        table: &Table,
+        columns: &Located<Vec<String>>,
+        parent: &Table,
+        parent_key: Option<&[KeyColumn]>,
+    ) -> Option<Vec<Pair>> {
+        let own = self.key_columns(table, &columns.value, &columns.place)?;
+        let declared = table.foreign_keys.iter().find(|key| {
+            key.target == parent.name.oid
+                && key.columns.len() == own.len()
+                && own.iter().all(|column| key.columns.contains(&column.name))
+        });
+        let upper: Vec<KeyColumn> = match (declared, parent_key) {
+            (Some(key), _) => {
+                let targets: Vec<String> = own
+                    .iter()
+                    .filter_map(|column| {
+                        let position = key.columns.iter().position(|name| *name == column.name)?;
+                        Some(key.target_columns[position].clone())
+                    })
+                    .collect();
+                self.key_columns(parent, &targets, &columns.place)?
+            }
+            (None, Some(key)) => key.to_vec(),
+            (None, None) => {
+                let message = format!("{} has no key that these columns could hold", parent.name);
+                self.mistake(&columns.place, message);
+                return None;
+            }
+        };
+        self.pairs(own, upper, &columns.place)
+    }
+
+    fn only_foreign_key(
+        &mut self,
+        table: &Table,
+        written: &Located<String>,
+        parent: &Table,
+    ) -> Option<Vec<Pair>> {
+        let candidates: Vec<&ForeignKey> = table
+            .foreign_keys
+            .iter()
+            .filter(|key| key.target == parent.name.oid)
+            .collect();
+        let message = match candidates.as_slice() {
+            [key] => {
+                let own = self.key_columns(table, &key.columns, &written.place);
+                let upper = self.key_columns(parent, &key.target_columns, &written.place);
+                return self.pairs(own?, upper?, &written.place);
+            }
+            [] => format!(
+                "{} has no foreign key to {}: name the columns that hold its key with foreign_key = …",
+                table.name, parent.name
+            ),
+            several => {
+                let columns: Vec<String> =
+                    several.iter().map(|key| key.columns.join(", ")).collect();
+                format!(
+                    "{} has several foreign keys to {} ({}): choose one with foreign_key = …",
+                    table.name,
+                    parent.name,
+                    columns.join("; ")
+                )
+            }
+        };
+        self.mistake(&written.place, message);
+        None
+    }
+
+    fn pairs(
+        &mut self,
+        own: Vec<KeyColumn>,
+        upper: Vec<KeyColumn>,
+        place: &Place,
+    ) -> Option<Vec<Pair>> {
+        if own.len() != upper.len() {
+            let names: Vec<&str> = upper.iter().map(|column| column.name.as_str()).collect();
+            let message = format!(
+                "{} columns, but the key has {}: {}",
+                own.len(),
+                names.len(),
+                names.join(", ")
+            );
+            self.mistake(place, message);
+            return None;
+        }
+        let pairs: Vec<Pair> = own
+            .into_iter()
+            .zip(upper)
+            .map(|(own, upper)| Pair { own, upper })
+            .collect();
+        for pair in &pairs {
+            if !pair.own.key_type.same_text(pair.upper.key_type) {
+                let message = format!(
+                    "columns {} and {} are of types too different to hold the same key",
+                    pair.own.name, pair.upper.name
+                );
+                self.mistake(place, message);
+                return None;
+            }
+        }
+        Some(pairs)
+    }
+
+    /// `order_by`, made total by the primary key, so that equal rows always come in one order.
+    fn order(&mut self, table: &Table, definition: &ChildDefinition) -> Option<Vec<String>> {
+        let primary = table.primary_key().unwrap_or_default();
+        let Some(written) = &definition.order_by else {
+            if primary.is_empty() {
+                let message = format!(
+                    "{} has no primary key: say how to sort it with order_by = …",
+                    table.name
+                );
+                self.mistake(&definition.table.place, message);
+                return None;
+            }
+            return Some(primary.to_vec());
+        };
+        let mut order = Vec::new();
+        for name in &written.value {
+            self.column(table, name, &written.place)?;
+            order.push(name.clone());
+        }
+        order.extend(
+            primary
+                .iter()
+                .filter(|name| !written.value.contains(name))
+                .cloned(),
+        );
+        Some(order)
+    }
+}

@@ -1,0 +1,122 @@
+//! How keys that wait share statements, and what becomes of those that are too many or fail.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tokio::time::timeout;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::eventually;
+use crate::harness::service::{Answer, TestService, execute};
+
+const SQL: &str = "create table item (id int primary key, name text not null); \
+                   insert into item select n, 'first' from generate_series(1, 100) n";
+
+/// The statements sent and the keys in them, so far.
+async fn batches(larder: &TestService) -> (u64, u64) {
+    let count = larder.metric("larder_source_batch_keys_count").await;
+    let sum = larder.metric("larder_source_batch_keys_sum").await;
+    (count as u64, sum as u64)
+}
+
+/// Without the disk tier a lookup that is counted waits for PostgreSQL already.
+const ITEMS: &str =
+    "[[resource]]\nname = 'items'\ntable = 'public.item'\nkey = 'id'\ntiers = ['memory']\n";
+
+/// Asks for all `paths` at once while the table is locked, so that they must meet; then lets them through.
+async fn herd(larder: &TestService, paths: Vec<String>) -> Vec<Answer> {
+    let mut locking = larder.connect().await;
+    sqlx::raw_sql("begin; lock table item in access exclusive mode")
+        .execute(&mut locking)
+        .await
+        .unwrap();
+    let count = paths.len();
+    let requests =
+        async { futures_util::future::join_all(paths.iter().map(|path| larder.get(path))).await };
+    let release = async {
+        eventually("all wait", async || {
+            let lookups = larder.admin("/status").await.json()["resources"][0]["lookups"].as_u64();
+            (lookups >= Some(count as u64)).then_some(())
+        })
+        .await;
+        sqlx::raw_sql("commit").execute(&mut locking).await.unwrap();
+    };
+    let both = async { tokio::join!(requests, release) };
+    timeout(Duration::from_secs(30), both).await.unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_requests_for_one_key_are_one_statement() {
+    let larder = TestService::start(SQL, ITEMS).await;
+    let answers = herd(&larder, vec!["/items/1".to_owned(); 1_000]).await;
+    assert!(answers.iter().all(|answer| answer.status == StatusCode::OK));
+    assert_eq!(batches(&larder).await, (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_keys_are_a_few_statements() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let settings = [("database.connections", "2")];
+    let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
+    let paths = (1..=1_000).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    let found = answers
+        .iter()
+        .filter(|answer| answer.status == StatusCode::OK);
+    assert_eq!(found.count(), 100);
+    let (statements, keys) = batches(&larder).await;
+    assert_eq!(keys, 1_000);
+    assert!(statements <= 10, "{statements} statements");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let settings = [("database.connections", "1")];
+    let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
+    let paths = (1..=10_600).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    let count = |status: StatusCode| {
+        let with = answers.iter().filter(|answer| answer.status == status);
+        with.count()
+    };
+    let refused = count(StatusCode::SERVICE_UNAVAILABLE);
+    // Ten thousand wait, and at most one statement's keys are under way.
+    assert!((344..=600).contains(&refused), "{refused} were refused");
+    assert_eq!(
+        refused + count(StatusCode::OK) + count(StatusCode::NOT_FOUND),
+        10_600
+    );
+}
+
+/// A document that PostgreSQL can't give takes none of those with it that share its statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_fails_alone() {
+    let database = Cluster::database().await;
+    execute(
+        &database.url,
+        "create type mood as enum ('good', 'bad'); \
+         create function mood_json(mood) returns json language plpgsql as $$ begin \
+           if $1 = 'bad' then raise 'no such mood'; end if; return to_json($1::text); end $$; \
+         create cast (mood as json) with function mood_json(mood); \
+         create table item (id int primary key, mood mood); \
+         insert into item select n, case n when 7 then 'bad' else 'good' end::mood \
+           from generate_series(1, 20) n",
+    )
+    .await;
+    let settings = [("database.connections", "1")];
+    let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
+    let paths = (1..=20).map(|number| format!("/items/{number}"));
+    let answers = herd(&larder, paths.collect()).await;
+    for (answer, number) in answers.iter().zip(1..) {
+        let expected = match number {
+            7 => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::OK,
+        };
+        assert_eq!(answer.status, expected, "key {number}: {}", answer.body);
+    }
+    let (statements, _) = batches(&larder).await;
+    assert!(statements <= 3, "the keys did not meet");
+}
