@@ -14,6 +14,7 @@ use sqlx::{Connection, PgConnection};
 
 use self::cases::{CASES, Case, GUARDED, OPTIONAL, SCHEMA};
 use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
 /// The file of all `cases`, and what each is to be told as: place and message.
@@ -157,6 +158,12 @@ async fn row_security_is_refused_unless_accepted() {
     let larder = TestService::start_on(&role.url, accepted, &[]).await;
     assert_eq!(larder.get("/guarded/1").await.status, StatusCode::OK);
     assert_eq!(larder.get("/guarded/2").await.status, StatusCode::NOT_FOUND);
+    execute(&url, "alter policy only_a on guarded using (owner = 'b')").await;
+    eventually("what the policy hides now", async || {
+        (larder.get("/guarded/1").await.status == StatusCode::NOT_FOUND).then_some(())
+    })
+    .await;
+    assert_eq!(larder.get("/guarded/2").await.status, StatusCode::OK);
     // It concerns roles that are subject to it only.
     assert!(mistakes(&url, &file).await.is_empty());
 }

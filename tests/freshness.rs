@@ -6,6 +6,7 @@
 //! has several larders on one database; `definitions` changes tables while larder runs; `overtaken` holds a load in its
 //! middle; `random` does all of it without a plan.
 
+mod bulk;
 mod concurrent;
 mod definitions;
 mod neighbours;

@@ -8,6 +8,8 @@
 //! The same snapshot gives the fingerprint of what freshness rests on: triggers, columns, partitions, larder's own
 //! objects. A new partition or a trigger that was disabled for a while logs nothing, but it changes the fingerprint.
 
+use std::collections::{HashMap, HashSet};
+
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
@@ -17,7 +19,7 @@ use crate::resource::Resource;
 use crate::resource::link::{Way, links, sql_literal};
 use crate::source::SourceError;
 
-/// Documents of one resource that a pass names, at most; more empty the resource.
+/// Keys that a pass reads for one resource on each way, repeated ones counted; more empty the resource.
 const KEYS_MAX: usize = 100_000;
 
 /// Settings of the connection that passes run on. A log that was never analysed misleads the planner: measured, 62 to
@@ -41,7 +43,8 @@ pub(super) struct Watched {
 
 /// One hash for each resource in `$1` over its tables in `$2`, in the order of the resources.
 ///
-/// `used` are the types that columns consist of, through arrays, domains and composite types; PostgreSQL's own, below
+/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table.
+/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own, below
 /// the first oid for others (`FirstNormalObjectId`), never change.
 const FINGERPRINTS_SQL: &str = "\
 with recursive used (oid, type) as ( \
@@ -49,13 +52,15 @@ with recursive used (oid, type) as ( \
     where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
   union select u.oid, n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
     select t.typelem as type union all select t.typbasetype \
+    union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
+    union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
     union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
     where n.type >= 16384) \
 select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
   select w.resource, md5(string_agg(coalesce(l.line, 'gone ' || w.oid), ',' order by w.oid, l.line) || own.line) as hash \
   from unnest($1::int4[], $2::int8[]) as w (resource, oid) \
   left join ( \
-    select c.oid::int8 as oid, format('c %s %s %s', c.oid, c.relfilenode, c.xmin) as line \
+    select c.oid::int8 as oid, format('c %s %s %s %s', c.oid, c.relfilenode, c.xmin, c.relnamespace::regnamespace) as line \
       from pg_class c where c.oid = any($2::int8[]::oid[]) \
     union all select t.tgrelid::int8, format('t %s %s %s %s', t.oid, t.tgenabled, t.tgfoid, t.xmin) \
       from pg_trigger t where t.tgrelid = any($2::int8[]::oid[]) and not t.tgisinternal \
@@ -63,7 +68,9 @@ select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(arr
       from pg_attribute a where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 \
     union all select i.inhparent::int8, format('i %s %s', i.inhrelid, i.xmin) \
       from pg_inherits i where i.inhparent = any($2::int8[]::oid[]) \
-    union all select u.oid::int8, format('y %s %s', t.oid, t.xmin) from used u join pg_type t on t.oid = u.type \
+    union all select p.polrelid::int8, format('r %s %s', p.oid, p.xmin) \
+      from pg_policy p where p.polrelid = any($2::int8[]::oid[]) \
+    union all select u.oid::int8, format('y %s %s %s', t.oid, t.xmin, t.typnamespace::regnamespace) from used u join pg_type t on t.oid = u.type \
     union all select u.oid::int8, format('e %s %s', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
     union all select u.oid::int8, format('m %s %s %s', a.attrelid, a.attnum, a.xmin) \
       from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
@@ -115,35 +122,35 @@ pub(super) struct Read {
 pub(super) fn pass_sql(resources: &[(usize, &Resource)]) -> String {
     let limit = KEYS_MAX + 1;
     let mut all = Vec::new();
-    let mut direct = Vec::new();
     let mut arms = Vec::new();
     for (index, resource) in resources {
+        let mut direct = Vec::new();
         for link in links(resource) {
-            let entry = format!("({}, {index})", sql_literal(&link.path()));
+            let path = sql_literal(&link.path());
             match link.way {
-                Way::Key => direct.push(entry.clone()),
+                Way::Key => direct.push(path.clone()),
                 Way::Mapped { select } => {
                     arms.push(format!(
                         "(select {index} as resource, m.key from ({select}) m limit {limit})"
                     ));
                 }
             }
-            if !all.contains(&entry) {
-                all.push(entry);
-            }
+            all.push(format!("({path}, {index})"));
         }
-    }
-    let mut arm = |entries: &[String], key: &str, present: &str| {
-        if !entries.is_empty() {
+        if !direct.is_empty() {
             arms.push(format!(
-                "(select w.resource, {key} as key from c join (values {}) as w (path, resource) on w.path = c.path \
-                 where c.key is {present} limit {limit})",
-                entries.join(", ")
+                "(select {index} as resource, c.key from c where c.path in ({}) and c.key is not null limit {limit})",
+                direct.join(", ")
             ));
         }
-    };
-    arm(&direct, "c.key", "not null");
-    arm(&all, "null::text", "null");
+    }
+    if !all.is_empty() {
+        arms.push(format!(
+            "select distinct w.resource, null::text as key from c \
+             join (values {}) as w (path, resource) on w.path = c.path where c.key is null",
+            all.join(", ")
+        ));
+    }
     if arms.is_empty() {
         arms.push("(select 0 as resource, null::text as key where false)".into());
     }
@@ -155,7 +162,7 @@ pub(super) fn pass_sql(resources: &[(usize, &Resource)]) -> String {
            union select path, key from larder.change \
              where xid = any(array(select pg_snapshot_xip($3::text::pg_snapshot)))), \
          f as materialized ({FINGERPRINTS_SQL}), \
-         t as (select distinct resource, key from ({}) a) \
+         t as ({}) \
          select s.now::text as now, s.nonce::text as nonce, f.hashes, f.resources, \
            coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) as valid, \
            t.resource::int4 as resource, t.key \
@@ -199,9 +206,11 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// Where a resource is touched whole, or by too many keys, one change stands for all.
+/// Each change once; where a resource is touched whole, or a way was cut at its limit, one stands for all.
+///
+/// Rows are counted before repeated keys go: a way that reached its limit may hide keys, however few it showed.
 fn bounded(changes: Vec<Change>) -> Vec<Change> {
-    let mut counts = std::collections::HashMap::new();
+    let mut counts = HashMap::new();
     for change in &changes {
         let count = counts.entry(change.resource).or_insert(0_usize);
         *count = match change.key {
@@ -210,7 +219,7 @@ fn bounded(changes: Vec<Change>) -> Vec<Change> {
         };
     }
     let whole = |resource: &usize| counts[resource] > KEYS_MAX;
-    let mut kept: Vec<Change> = counts
+    let mut kept: HashSet<Change> = counts
         .keys()
         .filter(|resource| whole(resource))
         .map(|&resource| Change {
@@ -223,5 +232,5 @@ fn bounded(changes: Vec<Change>) -> Vec<Change> {
             .into_iter()
             .filter(|change| !whole(&change.resource)),
     );
-    kept
+    kept.into_iter().collect()
 }

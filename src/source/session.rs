@@ -13,11 +13,12 @@ use crate::source::SourceError;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// What makes a document's bytes, and the names of types, independent of the settings of role and database.
-const SETTINGS: [(&str, &str); 10] = [
+const SETTINGS: [(&str, &str); 11] = [
     ("timezone", "UTC"),
     ("datestyle", "ISO, YMD"),
     ("intervalstyle", "postgres"),
     ("extra_float_digits", "1"),
+    ("lc_monetary", "C"),
     ("bytea_output", "hex"),
     ("search_path", "pg_catalog"),
     ("quote_all_identifiers", "off"),

@@ -4,8 +4,9 @@ use crate::documents::oracle::{Documented, Shape, Table};
 use crate::documents::rendering::Kind::{Array, Bool, Composite, Number, Text};
 use crate::documents::shapes::people;
 use crate::documents::{ROWS, SCHEMA};
-use crate::freshness::world::World;
-use crate::harness::service::execute;
+use crate::freshness::world::{World, is_hit};
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
 
 const TABLES: &str = r#"
 set search_path = public;
@@ -202,6 +203,16 @@ async fn what_triggers_did_not_log_is_seen() {
             format!("drop schema larder cascade; {write}"),
         ),
         (
+            "schemas that changed names",
+            format!(
+                "begin; create schema other; create table other.thing (like thing including all); \
+            insert into other.thing table thing; update other.thing set label = 'of the other'; \
+            create table other.piece (like piece including all, foreign key (thing_id) references other.thing on delete cascade); \
+            insert into other.piece table piece; alter schema public rename to away; \
+            alter schema other rename to public; {write} commit"
+            ),
+        ),
+        (
             "the table written anew",
             format!(
                 "begin; create temp table copy as table thing; truncate thing cascade; \
@@ -244,7 +255,7 @@ async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
     ] {
         execute(&world.url, away).await;
         let service = &world.larders[0].service;
-        crate::harness::eventually(what, async || {
+        eventually(what, async || {
             let answer = service.get("/things/1").await;
             (answer.status == 503).then_some(())
         })
@@ -264,4 +275,25 @@ async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
             "update piece set label = 'new'",
         )
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enum_below_a_range_is_seen_to_change() {
+    let sql = "create type level as enum ('low', 'high'); create type span as range (subtype = level); \
+               create table measure (id int primary key, span span, spans span[]); \
+               insert into measure values (1, '[low,high]', array['[low,high]'::span])";
+    let config = "[[resource]]\nname = 'measures'\ntable = 'measure'\n";
+    let larder = TestService::start(sql, config).await;
+    eventually("a hit", async || {
+        is_hit(&larder.get("/measures/1").await).then_some(())
+    })
+    .await;
+    larder
+        .execute("alter type level rename value 'low' to 'bottom'")
+        .await;
+    let expected = r#"{"id":1,"span":"[bottom,high]","spans":["[bottom,high]"]}"#;
+    eventually("the new name", async || {
+        (larder.get("/measures/1").await.body == expected).then_some(())
+    })
+    .await;
 }
