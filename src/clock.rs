@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 pub struct Boottime(pub u64);
 
 impl Boottime {
-    /// Before every other moment.
+    /// Before every other moment, and no time after it is short.
     pub const NEVER: Self = Self(0);
 
     /// Reads `CLOCK_BOOTTIME` (Linux 2.6.39; elsewhere the monotonic clock).
@@ -25,8 +25,24 @@ impl Boottime {
         }
     }
 
-    /// Time since `earlier`; zero if it lies ahead.
+    /// Time since `earlier`; zero if it lies ahead, and without bound where one of them is `NEVER`.
     pub fn since(self, earlier: Self) -> Duration {
+        if self == Self::NEVER || earlier == Self::NEVER {
+            return Duration::MAX;
+        }
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_since_never_is_short() {
+        assert_eq!(Boottime(5).since(Boottime::NEVER), Duration::MAX);
+        assert_eq!(Boottime::NEVER.since(Boottime(5)), Duration::MAX);
+        assert_eq!(Boottime(5).since(Boottime(7)), Duration::ZERO);
+        assert_eq!(Boottime(7).since(Boottime(5)), Duration::from_nanos(2));
     }
 }
