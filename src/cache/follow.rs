@@ -182,6 +182,10 @@ impl Cache {
             None => {
                 self.versions.renew_epoch(index);
                 self.memory.empty(index);
+                let position = lock(&self.followed).position.clone();
+                if let Some(mark) = position.and_then(|position| self.mark(&position)) {
+                    self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
+                }
             }
         }
     }

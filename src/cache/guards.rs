@@ -13,7 +13,7 @@ use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::{Change, Event, Pass};
 use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
-use crate::source::session::Database;
+use crate::source::session::{Database, Identity};
 
 fn loader() -> Loader {
     let timeout = Duration::from_secs(1);
@@ -99,6 +99,26 @@ async fn a_fill_that_a_pass_has_overtaken_is_kept_nowhere() {
     cache.fill(lead(&cache, "1"), document());
     assert!(in_memory(&cache, "1"));
     assert_eq!(orders.names(), ["put"]);
+}
+
+/// Entries of the old epoch stay on disk: if the next start took its word from an old mark, they would be back.
+#[tokio::test]
+async fn a_purge_of_a_resource_is_marked_on_disk() {
+    let (cache, mut orders) = with_queue();
+    cache.follow(Event::Reached(Identity {
+        system: "1".into(),
+        database: 1,
+        epoch_table: 1,
+        nonce: uuid::Uuid::nil(),
+    }));
+    cache.follow(pass("1"));
+    assert_eq!(orders.names(), ["drop", "mark"]);
+    let epoch = cache.versions.epoch(0);
+    cache.purge(0, None);
+    let marks = orders.marks();
+    assert_eq!(marks.len(), 1);
+    assert_eq!(marks[0].resources[0].epoch, cache.versions.epoch(0));
+    assert_ne!(marks[0].resources[0].epoch, epoch);
 }
 
 #[tokio::test]

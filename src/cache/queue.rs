@@ -256,6 +256,10 @@ impl Shared {
 
 fn answer_lookups(shared: &Shared, mut lookups: mpsc::Receiver<Lookup>) {
     while let Some(lookup) = lookups.blocking_recv() {
+        // Whoever asked gave up; under overload the thread must not fall behind for them.
+        if lookup.reply.is_closed() {
+            continue;
+        }
         // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
         let found = match &*shared.store.load() {
             Some(store) if shared.on.load(Ordering::SeqCst) => store

@@ -21,7 +21,7 @@ use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::queue::{Order, Put, Shared};
 use crate::feed::position::Persisted;
 
-/// Pause before the next attempt to open a directory after one failed.
+/// Pause between attempts to begin anew.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
 /// The writer looks around at least this often.
 const IDLE_MAX: Duration = Duration::from_secs(1);
@@ -48,6 +48,8 @@ pub(super) struct Writer {
     last_mark: Option<Mark>,
     mark_written: bool,
     mark_written_at: Instant,
+    /// When a broken tier last began anew, or tried to.
+    renewed_at: Option<Instant>,
 }
 
 impl Writer {
@@ -59,6 +61,7 @@ impl Writer {
             last_mark: None,
             mark_written: false,
             mark_written_at: Instant::now(),
+            renewed_at: None,
         }
     }
 
@@ -74,11 +77,13 @@ impl Writer {
                 let _gone = done.send(());
                 return;
             }
-            let retry_due = match self.state {
-                State::Off { retry_at } => retry_at.is_none_or(|at| Instant::now() >= at),
-                _ => false,
-            };
-            if self.shared.broken.swap(false, Ordering::SeqCst) || retry_due {
+            if self.shared.broken.swap(false, Ordering::SeqCst) {
+                self.close();
+            }
+            if let State::Off { retry_at } = self.state
+                && retry_at.is_none_or(|at| Instant::now() >= at)
+            {
+                self.renewed_at = Some(Instant::now());
                 self.begin_empty();
             }
         }
@@ -154,6 +159,7 @@ impl Writer {
         let mut clean: Vec<(usize, u64)> = Vec::new();
         let mut enabled: Option<Vec<u64>> = None;
         let mut discard = false;
+        let mut urgent = false;
         for order in orders {
             match order {
                 Order::Put(put) => self.add_put(&mut batch, &put),
@@ -164,10 +170,10 @@ impl Writer {
                     }
                 }
                 // While old content catches up, its own mark stays: only Enable moves it.
-                Order::Mark(mark) if self.state == State::On => self.take_mark(mark),
+                Order::Mark(mark) if self.state == State::On => urgent |= self.take_mark(mark),
                 Order::Mark(_) => {}
                 Order::Enable(mark, generations) if self.state == State::Resuming => {
-                    self.take_mark(mark);
+                    urgent |= self.take_mark(mark);
                     enabled = Some(generations);
                 }
                 Order::Enable(..) => {}
@@ -182,7 +188,7 @@ impl Writer {
         if matches!(self.state, State::Off { .. }) || self.shared.broken.load(Ordering::SeqCst) {
             return;
         }
-        match self.write(batch, enabled.is_some()) {
+        match self.write(batch, urgent) {
             Ok(()) => {
                 for (stripe, generation) in clean {
                     self.shared.versions.mark_clean(stripe, generation);
@@ -199,9 +205,14 @@ impl Writer {
         }
     }
 
-    fn take_mark(&mut self, mark: Mark) {
-        self.last_mark = Some(mark);
+    /// Returns whether it has to be written at once: only the mark tells entries of a purged resource from others.
+    pub(super) fn take_mark(&mut self, mark: Mark) -> bool {
+        let known = self.last_mark.replace(mark);
         self.mark_written = false;
+        match (known, &self.last_mark) {
+            (Some(known), Some(mark)) => known.resources != mark.resources,
+            _ => true,
+        }
     }
 
     fn add_put(&self, batch: &mut Batch, put: &Put) {
@@ -268,12 +279,20 @@ impl Writer {
         }
     }
 
-    /// Sets the directory aside and opens an empty one. All invalidations so far hold for it.
-    fn begin_empty(&mut self) {
+    /// Keeps nothing until it begins anew, at once the first time, then after a pause: what broke it, such as a full
+    /// disk, may break it again.
+    fn close(&mut self) {
         self.shared.on.store(false, Ordering::SeqCst);
         self.shared.store.store(None);
         self.shared.persisted.send_replace(Persisted::Nothing);
         self.last_mark = None;
+        let retry_at = self.renewed_at.map(|at| at + REOPEN_PAUSE);
+        self.state = State::Off { retry_at };
+    }
+
+    /// Sets the directory aside and opens an empty one. All invalidations so far hold for it.
+    fn begin_empty(&mut self) {
+        self.close();
         let config = &self.shared.config;
         let opened = set_aside(&config.directory)
             .map_err(DiskError::from)

@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use super::*;
+use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {
@@ -38,6 +39,16 @@ impl Orders {
         };
         let lookup = self.1.try_recv().expect("a lookup waits");
         assert!(lookup.reply.send(Some(entry)).is_ok());
+    }
+
+    /// The marks alone.
+    pub(in crate::cache) fn marks(&mut self) -> Vec<Mark> {
+        std::iter::from_fn(|| self.0.try_recv().ok())
+            .filter_map(|order| match order {
+                Order::Mark(mark) => Some(mark),
+                _ => None,
+            })
+            .collect()
     }
 
     /// A word for each order.
@@ -167,6 +178,56 @@ async fn a_broken_tier_begins_anew_and_is_clean() {
     until("on again", || disk.is_on()).await;
     assert!(is_clean(&versions, "1"));
     assert_eq!(get(&disk, &versions, "1").await, None);
+}
+
+fn mark(position: &str, epoch: u64) -> Mark {
+    Mark {
+        system: "1".into(),
+        database: 1,
+        epoch_table: 1,
+        nonce: uuid::Uuid::nil().to_string(),
+        position: position.into(),
+        resources: vec![ResourceMark {
+            prefix: 1,
+            fingerprint: "f".into(),
+            epoch,
+        }],
+        boot: String::new(),
+        clean: false,
+        entries: 0,
+    }
+}
+
+/// A mark alone may wait for its time; not so one that makes entries on disk invalid.
+#[tokio::test]
+async fn a_mark_of_another_epoch_is_urgent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _orders) = detached(&Arc::new(Versions::new(1)));
+    let shared = Shared::new(
+        config(directory.path(), Duration::ZERO),
+        Arc::clone(&disk.shared.versions),
+        Arc::clone(&disk.shared.metrics),
+    );
+    let mut writer = Writer::new(Arc::new(shared), mpsc::channel(1).1);
+    assert!(writer.take_mark(mark("1:1:", 7)));
+    assert!(!writer.take_mark(mark("2:2:", 7)));
+    assert!(writer.take_mark(mark("3:3:", 8)));
+}
+
+/// What broke it, such as a full disk, may break it again.
+#[tokio::test]
+async fn a_tier_that_breaks_again_pauses() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _versions) = start(directory.path());
+    until("on", || disk.is_on()).await;
+    disk.shared.give_up("a test asks for it");
+    until("on again", || disk.is_on()).await;
+    disk.shared.give_up("a test asks for it again");
+    until("closed", || {
+        !disk.shared.broken.load(Ordering::SeqCst) && disk.shared.store.load().is_none()
+    })
+    .await;
+    assert!(!disk.is_on());
 }
 
 #[tokio::test]
