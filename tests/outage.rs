@@ -221,7 +221,7 @@ fn postmaster(data: &std::path::Path) -> Pid {
     Pid::from_raw(text.lines().next().unwrap().parse().unwrap())
 }
 
-/// A crash empties the epoch: commits may be lost, so both tiers start again.
+/// A crash empties the epoch: commits may be lost, so both tiers start again. That takes no right to install.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_postgres_starts_both_tiers_again() {
     let directory = reachable_directory();
@@ -236,8 +236,10 @@ async fn a_crash_of_postgres_starts_both_tiers_again() {
     .unwrap();
     let url = embedded.url().to_owned();
     execute(&url, SQL).await;
-    let settings = [&SETTINGS[..], &[("disk.linger", "1ms")]].concat();
-    let larder = TestService::start_on(&url, ITEMS, &settings).await;
+    let installing = TestService::start_on(&url, ITEMS, &SETTINGS).await;
+    installing.stop().await;
+    let own = [("disk.linger", "1ms"), ("install", "manual")];
+    let larder = TestService::start_on(&url, ITEMS, &[&SETTINGS[..], &own].concat()).await;
     hit(&larder, "/items/1").await;
     hit(&larder, "/items/2").await;
     kill(postmaster(embedded.data_directory()), Signal::SIGKILL).unwrap();

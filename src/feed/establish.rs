@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use crate::feed::FeedConfig;
 use crate::feed::change_log::{Watched, fingerprints};
 use crate::feed::position::Position;
-use crate::feed::triggers::{self, Logger, loggers, missing_sql, read_installed};
+use crate::feed::triggers::{self, Logger, Missing, loggers, missing, read_installed};
 use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
@@ -100,8 +100,8 @@ pub(super) async fn establish(
             require_all(&checked.resources)?;
         }
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
-        let missing = missing_sql(&checked.loggers, &installed);
-        if let (true, Some(identity)) = (missing.is_empty(), identity) {
+        let missing = missing(&checked.loggers, &installed);
+        if let (Missing::Nothing, Some(identity)) = (&missing, identity) {
             let watched = watched(&checked);
             let missing_indexes = checked
                 .resources
@@ -125,11 +125,21 @@ pub(super) async fn establish(
             });
         }
         transaction.rollback().await.map_err(SourceError::from)?;
-        if !policy.install {
-            return Err(EstablishError::NotInstalled);
+        match missing {
+            // Another larder was faster.
+            Missing::Nothing => {}
+            Missing::Epoch(sql) => {
+                tracing::info!(
+                    "beginning a new epoch: the database crashed, was promoted or came out of a dump"
+                );
+                triggers::run(connection, sql).await?;
+            }
+            Missing::Definitions(_) if !policy.install => return Err(EstablishError::NotInstalled),
+            Missing::Definitions(sql) => {
+                tracing::info!("installing larder's schema and triggers");
+                triggers::run(connection, sql).await?;
+            }
         }
-        tracing::info!("installing larder's schema and triggers");
-        triggers::run(connection, missing).await?;
     }
     Err(EstablishError::NotInstalled)
 }

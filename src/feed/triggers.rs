@@ -92,10 +92,11 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     );
     let bell = if config.notify {
         // NOTIFY takes one lock for the whole database until commit, so only one open transaction rings; whoever
-        // commits beside it is found by the passes that follow. NOTIFY also forbids PREPARE TRANSACTION.
+        // commits beside it is found by the passes that follow. NOTIFY also forbids PREPARE TRANSACTION, and fails where some
+        // listener has let the queue fill.
         format!(
             "  if found and current_setting('max_prepared_transactions') = '0'\n     \
-             and pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK}) then\n    \
+             and pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK}) and pg_notification_queue_usage() < 0.5 then\n    \
              perform pg_notify('larder', '');\n  end if;\n"
         )
     } else {
@@ -170,7 +171,9 @@ pub(super) async fn read_installed(
     let mut installed = Installed::default();
     let row = sqlx::query(
         "select count(*) = 4 from pg_class c join pg_namespace n on n.oid = c.relnamespace \
-         where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node')",
+         where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node') \
+           and exists (select from pg_proc p where p.pronamespace = n.oid and p.proname = 'installed' \
+             and has_function_privilege('public', p.oid, 'execute'))",
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -216,8 +219,25 @@ pub(super) async fn read_installed(
     Ok(installed)
 }
 
-/// The SQL that is missing between `installed` and `loggers`; empty where nothing is.
-pub(super) fn missing_sql(loggers: &[Logger], installed: &Installed) -> String {
+/// What has to be done before a database can be followed.
+pub(super) enum Missing {
+    /// Nothing.
+    Nothing,
+    /// A new epoch, since PostgreSQL crashed, was promoted, or came out of a dump. Needs no rights on definitions.
+    Epoch(String),
+    /// Schema, functions or triggers, and a new epoch.
+    Definitions(String),
+}
+
+/// What was logged before the triggers, or in another life of the database, says nothing: every larder begins anew.
+const EPOCH_SQL: &str = "delete from larder.change;\n\
+    delete from larder.horizon;\n\
+    insert into larder.horizon (xid) values (pg_snapshot_xmin(pg_current_snapshot()));\n\
+    delete from larder.epoch;\n\
+    insert into larder.epoch (nonce) values (gen_random_uuid());\n";
+
+/// What is missing between `installed` and `loggers`, as SQL.
+pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
     let mut sql = String::new();
     for logger in loggers {
         if installed.functions.get(&logger.hash) != Some(&logger.body) {
@@ -232,22 +252,14 @@ pub(super) fn missing_sql(loggers: &[Logger], installed: &Installed) -> String {
             }
         }
     }
-    if sql.is_empty() && installed.schema && installed.epoch {
-        return sql;
+    match (sql.is_empty() && installed.schema, installed.epoch) {
+        (true, true) => Missing::Nothing,
+        (true, false) => Missing::Epoch(EPOCH_SQL.to_owned()),
+        (false, _) => Missing::Definitions(format!("{SCHEMA_SQL}{sql}{EPOCH_SQL}")),
     }
-    let mut whole = String::from(SCHEMA_SQL);
-    whole.push_str(&sql);
-    // What was logged before these triggers says nothing about what they watch: every larder begins anew.
-    whole.push_str(
-        "delete from larder.change;\n\
-         update larder.horizon set xid = pg_snapshot_xmin(pg_current_snapshot());\n\
-         delete from larder.epoch;\n\
-         insert into larder.epoch (nonce) values (gen_random_uuid());\n",
-    );
-    whole
 }
 
-/// The whole of [`missing_sql`] on an empty database, in a transaction, with the grants that `role` needs.
+/// All that an empty database misses, in a transaction, with the grants that `role` needs.
 pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: &str) -> String {
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     let mut grants = format!(
@@ -274,7 +286,10 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
     for table in tables {
         grants.push_str(&format!("grant select on {table} to {role};\n"));
     }
-    let sql = missing_sql(loggers, &Installed::default());
+    let sql = match missing(loggers, &Installed::default()) {
+        Missing::Nothing => String::new(),
+        Missing::Epoch(sql) | Missing::Definitions(sql) => sql,
+    };
     format!("begin;\nset local lock_timeout = '1s';\n{sql}\n{grants}commit;\n")
 }
 

@@ -53,7 +53,7 @@ impl Link {
 
     /// SQL that holds while the table of the trigger at hand has the logged columns, each of the type it had.
     pub fn unchanged_sql(&self) -> String {
-        let columns: Vec<String> = self
+        let mut columns: Vec<String> = self
             .columns
             .iter()
             .map(|column| {
@@ -64,6 +64,9 @@ impl Link {
                 )
             })
             .collect();
+        // A foreign key may repeat a column.
+        columns.sort_unstable();
+        columns.dedup();
         format!(
             "(select count(*) from pg_attribute a where a.attrelid = tg_relid and not a.attisdropped \
              and (a.attname, format_type(a.atttypid, a.atttypmod)) in ({})) = {}",

@@ -2,6 +2,8 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use crate::documents::shapes::documented;
+use crate::documents::{CONFIG, ROWS, SCHEMA};
 use crate::freshness::world::World;
 
 /// Touches roots, children and lookups of every type of key, each time with other values.
@@ -62,7 +64,10 @@ async fn a_sessions_settings_hide_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_without_rights_on_larder_writes_and_is_seen() {
-    let mut world = World::start().await;
+    let hardened = "alter default privileges revoke execute on functions from public;";
+    let mut world = World::without_larder(&format!("{hardened}{SCHEMA}{ROWS}")).await;
+    world.add(CONFIG, documented(), &[]).await;
+    world.warm().await;
     let role = format!("writer_{}", uuid::Uuid::new_v4().simple());
     let mut connection = world.connect().await;
     raw(
