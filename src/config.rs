@@ -205,16 +205,22 @@ fn read_file(sources: &Sources, reading: &mut Reading) {
         (None, None) => (sources.directory.join(DEFAULT_FILE), ""),
     };
     let origin = path.display().to_string();
-    match std::fs::read_to_string(&path) {
-        Ok(text) => reading.file(&origin, &text),
+    let key = if named_by.is_empty() {
+        DEFAULT_FILE
+    } else {
+        named_by
+    };
+    match std::fs::read(&path).map(String::from_utf8) {
+        Ok(Ok(text)) => reading.file(&origin, &text),
+        Ok(Err(error)) => {
+            let whole = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = whole.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let message = "the file is not UTF-8 from this line on".to_owned();
+            reading.unreadable(&origin, line, key, message);
+        }
         Err(error) if named_by.is_empty() && error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => {
-            let key = if named_by.is_empty() {
-                DEFAULT_FILE
-            } else {
-                named_by
-            };
-            reading.unreadable(&origin, key, format!("the file can't be read: {error}"));
+            reading.unreadable(&origin, 0, key, format!("the file can't be read: {error}"))
         }
     }
 }
@@ -223,6 +229,19 @@ fn read_file(sources: &Sources, reading: &mut Reading) {
 mod tests {
     use super::testing::{load, only, sources};
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_text_names_the_line() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(
+            directory.path().join("larder.toml"),
+            b"# one\n\nlisten = '\xff'\n",
+        )
+        .unwrap();
+        let sources = sources(directory.path().to_owned(), &[], &[]);
+        let told = Config::load(&sources).unwrap_err().to_string();
+        assert!(told.contains("larder.toml:3: "), "{told}");
+    }
 
     #[test]
     fn defaults_are_those_of_the_interface() {

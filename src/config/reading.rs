@@ -63,11 +63,11 @@ impl Reading {
         self.text(&text, toml);
     }
 
-    /// Notes that the file can't be read; `key` says who asked for it.
-    pub(super) fn unreadable(&mut self, origin: &str, key: &str, message: String) {
+    /// Notes that the file can't be read, at `line` if that is known, else 0; `key` says who asked for it.
+    pub(super) fn unreadable(&mut self, origin: &str, line: usize, key: &str, message: String) {
         let place = Place {
             origin: origin.into(),
-            line: 0,
+            line,
             key: key.to_owned(),
         };
         self.mistakes.push(Mistake { place, message });
