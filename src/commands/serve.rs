@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use axum::Router;
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
@@ -21,8 +21,9 @@ use crate::commands::database::CommandDatabase;
 use crate::commands::seed::seed;
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
+use crate::http::accept::serve;
 use crate::http::admin::Admin;
-use crate::http::{Api, admin, router, serve};
+use crate::http::{Api, admin, router};
 use crate::metrics::Metrics;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
@@ -137,7 +138,7 @@ impl Service {
 /// # Errors
 /// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
 pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
-    let stop = stop_signal()?;
+    let stop = stop_signals()?;
     let lock = StateLock::acquire(&config.state_dir)?;
     let node = lock.node()?;
     let database = CommandDatabase::open(config, &lock).await?;
@@ -151,7 +152,7 @@ async fn run_on(
     database: &CommandDatabase,
     node: Uuid,
     log_level: Option<LogLevel>,
-    stop: watch::Receiver<bool>,
+    stop: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
     if database.is_private() {
         seed_once(database.url())
@@ -168,7 +169,7 @@ async fn run_on(
     );
     let service = Service::start(config, database.url(), node)?;
     let (failed, failure) = watch::channel(false);
-    let stopping = until(stop, failure);
+    let stopping = until(stop.clone(), failure);
     let serving = tokio::spawn(serve(public, service.router(), stopping.clone()()));
     let admin = tokio::spawn(serve(
         private,
@@ -185,48 +186,47 @@ async fn run_on(
     }
     stopping().await;
     tracing::info!("draining");
-    let drained = drain(service, serving, admin, config.shutdown_timeout).await;
+    let drained = drain(service, serving, admin, config.shutdown_timeout, stop).await;
     checked?;
     drained
 }
 
-/// Answers what was asked, then writes what waits for the disk, both within `limit`.
+/// Answers what was asked, or does not wait for that any longer at a second signal; then writes what waits for the disk.
+/// Both within `limit`.
 ///
 /// # Errors
 /// If something of it was not done in time.
 async fn drain(
     service: Service,
-    serving: JoinHandle<std::io::Result<()>>,
-    admin: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<()>,
+    admin: JoinHandle<()>,
     limit: Duration,
+    mut stop: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     // A client that never ends its request must not cost the disk tier what waits for it.
     let answering = limit.saturating_sub(limit / STOPPING_SHARE);
-    let answered = tokio::time::timeout_at(began + answering, async {
-        serving.await??;
-        admin.await??;
-        anyhow::Ok(())
-    })
-    .await;
-    let stopped = tokio::time::timeout_at(began + limit, service.stop()).await;
-    match (answered, stopped) {
-        (Ok(outcome), Ok(())) => outcome,
-        (_, Err(_)) => bail!("the disk tier was not written within {limit:?}"),
-        (Err(_), _) => bail!("clients were still connected after {answering:?}"),
-    }
+    let answered = tokio::select! {
+        answered = async { tokio::try_join!(serving, admin) } => answered.map(|_| ()).context("serving"),
+        () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
+        _ = stop.wait_for(|&signals| signals > 1) => Err(anyhow!("clients were still connected at the second signal")),
+    };
+    tokio::time::timeout_at(began + limit, service.stop())
+        .await
+        .map_err(|_| anyhow!("the disk tier was not written within {limit:?}"))?;
+    answered
 }
 
-/// Ends when `stop` or `failure` turns true; can be asked for any number of times.
+/// Ends with the first signal or when `failure` turns true; can be asked for any number of times.
 fn until(
-    stop: watch::Receiver<bool>,
+    stop: watch::Receiver<u32>,
     failure: watch::Receiver<bool>,
 ) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Clone {
     move || {
         let (mut stop, mut failure) = (stop, failure);
         Box::pin(async move {
             tokio::select! {
-                _ = stop.wait_for(|&stop| stop) => {}
+                _ = stop.wait_for(|&signals| signals > 0) => {}
                 _ = failure.wait_for(|&failed| failed) => {}
             }
         })
@@ -306,17 +306,19 @@ async fn seed_once(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Turns true on SIGTERM or SIGINT.
-fn stop_signal() -> anyhow::Result<watch::Receiver<bool>> {
-    let (sender, receiver) = watch::channel(false);
+/// How often SIGTERM or SIGINT came.
+fn stop_signals() -> anyhow::Result<watch::Receiver<u32>> {
+    let (sender, receiver) = watch::channel(0_u32);
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            sender.send_modify(|count| *count = count.saturating_add(1));
         }
-        sender.send_replace(true);
     });
     Ok(receiver)
 }

@@ -29,6 +29,9 @@ use crate::source::{SourceConfig, SourceError};
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Whoever stops the loader has waited for the answers that matter; this is for connections to be closed properly.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+
 /// A document's bytes, or that there is none.
 pub type Loaded = Result<Option<Bytes>, SourceError>;
 
@@ -142,13 +145,16 @@ impl Loader {
         self.shared.waiting().count
     }
 
-    /// Ends the workers after the statements under way; keys that wait are dropped.
+    /// Ends the workers; keys that wait are dropped, and statements that do not end soon are given up.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
         self.shared.waiting().close();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
-        while workers.join_next().await.is_some() {}
+        let ended = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_GRACE, ended).await.is_err() {
+            workers.shutdown().await;
+        }
     }
 }
 

@@ -16,7 +16,7 @@ struct Server {
     larder: TestService,
     address: SocketAddr,
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<std::io::Result<()>>,
+    ended: JoinHandle<()>,
 }
 
 async fn server() -> Server {
@@ -27,7 +27,11 @@ async fn server() -> Server {
     let stopped = async {
         stopped.await.ok();
     };
-    let ended = tokio::spawn(larder::http::serve(listener, larder.router(), stopped));
+    let ended = tokio::spawn(larder::http::accept::serve(
+        listener,
+        larder.router(),
+        stopped,
+    ));
     Server {
         larder,
         address,
@@ -193,6 +197,6 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
     super::ways::let_go(holder).await;
     let answer = parse(&read_all(&mut asked).await);
     assert_eq!(answer.json()["n"], 3);
-    server.ended.await.unwrap().unwrap();
+    server.ended.await.unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
 }
