@@ -59,7 +59,7 @@ pub struct FeedConfig {
 }
 
 /// One document, or with no key every document of a resource, is no longer true.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The resource's index.
     pub resource: usize,

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clock::Boottime;
-use crate::feed::change_log::{self, Watched};
+use crate::feed::change_log::{self, PassQuery, Watched};
 use crate::feed::establish::EstablishError;
 use crate::feed::listener;
 use crate::feed::node::Housekeeping;
@@ -158,7 +158,7 @@ impl<F: FnMut(Event)> Feed<F> {
             Err(error) => return error.into(),
         };
         let Following {
-            sql,
+            query,
             watched,
             all_fit,
         } = self.settle(established);
@@ -173,11 +173,11 @@ impl<F: FnMut(Event)> Feed<F> {
         let mut quiet = 0;
         let mut via = Via::Bell;
         loop {
-            let found = match self.pass(connection, &sql, &watched, via).await {
+            let found = match self.pass(connection, &query, &watched, via).await {
                 Ok(found) => found,
                 Err(end) => return end,
             };
-            if let Err(end) = self.resume_if_offered(connection, &sql, &watched).await {
+            if let Err(end) = self.resume_if_offered(connection, &query, &watched).await {
                 return end;
             }
             if found {
@@ -213,7 +213,7 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn pass(
         &mut self,
         connection: &mut PgConnection,
-        sql: &str,
+        query: &PassQuery,
         watched: &Watched,
         via: Via,
     ) -> Result<bool, Break> {
@@ -221,7 +221,7 @@ impl<F: FnMut(Event)> Feed<F> {
             return Err(Break::Recheck);
         };
         let began_at = Boottime::now();
-        let reading = change_log::read(connection, sql, watched, &from);
+        let reading = change_log::read(connection, query, watched, &from);
         let outcome = tokio::time::timeout(PASS_TIMEOUT, reading).await;
         let read = match outcome.unwrap_or_else(|_| Err(SourceError::silent())) {
             Ok(read) => read,
@@ -297,7 +297,7 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn resume_if_offered(
         &mut self,
         connection: &mut PgConnection,
-        sql: &str,
+        query: &PassQuery,
         watched: &Watched,
     ) -> Result<(), Break> {
         if self.resumed {
@@ -312,7 +312,7 @@ impl<F: FnMut(Event)> Feed<F> {
             return Ok(());
         }
         let began_at = Boottime::now();
-        let reading = change_log::read(connection, sql, watched, &from);
+        let reading = change_log::read(connection, query, watched, &from);
         let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
             Ok(Ok(read)) => read,
             outcome => {
@@ -343,7 +343,7 @@ impl<F: FnMut(Event)> Feed<F> {
 
 /// What passes over a connection need.
 struct Following {
-    sql: String,
+    query: PassQuery,
     watched: Watched,
     /// Every resource fits the database.
     all_fit: bool,

@@ -15,6 +15,17 @@ table = 'orders'
     name = 'product'
     table = 'product'
     column = 'product_id'
+
+[[resource]]
+name = 'copies'
+table = 'orders'
+  [[resource.children]]
+  name = 'lines'
+  table = 'line'
+    [[resource.children.lookups]]
+    name = 'product'
+    table = 'product'
+    column = 'product_id'
 ";
 
 /// `orders` with as many lines each, all of one product.
@@ -37,7 +48,7 @@ async fn larder(orders: u32, lines: u32) -> TestService {
 async fn all_are_seen(larder: &TestService, orders: u32, step: usize, sql: &str, new: &str) {
     let paths: Vec<String> = (1..=orders)
         .step_by(step)
-        .map(|order| format!("/orders/{order}"))
+        .flat_map(|order| [format!("/orders/{order}"), format!("/copies/{order}")])
         .collect();
     for path in &paths {
         eventually("a hit", async || {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::change_log::pass_sql;
+use crate::feed::change_log::PassQuery;
 use crate::feed::establish::{EstablishError, Established, Policy, establish};
 use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following};
 use crate::feed::{Event, FeedSetup};
@@ -73,7 +73,7 @@ impl<F: FnMut(Event)> Feed<F> {
             .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
             .collect();
         Following {
-            sql: pass_sql(&fitting),
+            query: PassQuery::new(&fitting),
             watched,
             all_fit: fitting.len() == resources.len(),
         }
