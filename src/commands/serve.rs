@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use axum::Router;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -139,6 +140,7 @@ impl Service {
 /// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
 pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
     let stop = stop_signals()?;
+    raise_descriptor_limit();
     let lock = StateLock::acquire(&config.state_dir)?;
     let node = lock.node()?;
     let database = CommandDatabase::open(config, &lock).await?;
@@ -304,6 +306,15 @@ async fn seed_once(url: &str) -> anyhow::Result<()> {
         seed(url, DEMO_DEPTS, DEMO_EMPS_PER_DEPT).await?;
     }
     Ok(())
+}
+
+/// As many open files as the system lets this process have: idle clients must not cost the tiers theirs.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::debug!("RLIMIT_NOFILE: {error}");
+    }
 }
 
 /// How often SIGTERM or SIGINT came.

@@ -43,16 +43,21 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
     let (draining, drain) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
+    let mut refused = false;
     loop {
         tokio::select! {
             () = &mut stop => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    refused = false;
                     connections.spawn(serve_connection(stream, router.clone(), drain.clone()));
                 }
                 Err(error) if concerns_one_client(&error) => {}
                 Err(error) => {
-                    tracing::warn!("accepting connections: {error}");
+                    // Once for each spell, not for each attempt.
+                    if !std::mem::replace(&mut refused, true) {
+                        tracing::warn!("connections can't be accepted for now: {error}");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -93,6 +98,8 @@ fn concerns_one_client(error: &io::Error) -> bool {
 struct Progress {
     /// A request has been read and its answer is being made.
     answering: AtomicBool,
+    /// The socket has no place for what has to be written.
+    full: AtomicBool,
     /// Requests read, and writes that the client's side took.
     steps: AtomicU64,
 }
@@ -100,6 +107,13 @@ struct Progress {
 impl Progress {
     fn step(&self) {
         self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
+    /// the kernel tells only now and then, is cut off by that alone.
+    fn owes(&self, stage: Stage) -> bool {
+        self.answering.load(Ordering::Relaxed)
+            || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
     }
 }
 
@@ -151,7 +165,7 @@ async fn serve_connection(stream: TcpStream, router: Router, mut drain: watch::R
                 if stage == Stage::Stopping {
                     connection.as_mut().graceful_shutdown();
                     stage = Stage::Draining;
-                } else if steps == seen && !progress.answering.load(Ordering::Relaxed) {
+                } else if steps == seen && !progress.owes(stage) {
                     return;
                 }
                 seen = steps;
@@ -186,6 +200,8 @@ impl Watched {
         if outcome.is_ready() {
             self.progress.step();
         }
+        let full = outcome.is_pending();
+        self.progress.full.store(full, Ordering::Relaxed);
         outcome
     }
 }
@@ -300,6 +316,21 @@ mod tests {
             client.read_to_string(&mut answer).await.unwrap();
             assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_waits_for_a_slow_reader() {
+        let length = 64 << 20;
+        let (mut client, stop, serving) = start("x".repeat(length)).await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let mut answer = vec![0; 1];
+        client.read_exact(&mut answer).await.unwrap();
+        stop.send(()).unwrap();
+        sleep(Duration::from_secs(60)).await;
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.len() > length);
+        serving.await.unwrap();
     }
 
     #[tokio::test]
