@@ -137,6 +137,8 @@ struct Shelf {
     hits_memory: AtomicU64,
     hits_disk: AtomicU64,
     lookups: AtomicU64,
+    /// What an earlier run left on disk is not to be used.
+    purged: AtomicBool,
 }
 
 /// Both tiers, and what keeps them true.
@@ -295,7 +297,9 @@ impl Cache {
     }
 
     fn serves_stale(&self, shelf: &Shelf) -> bool {
-        self.on_loss == OnLoss::ServeStale && shelf.current.load().is_some()
+        self.on_loss == OnLoss::ServeStale
+            && shelf.current.load().is_some()
+            && self.fresh_at.load(Ordering::SeqCst) != Boottime::NEVER.0
     }
 
     async fn lookup_tiers(
@@ -365,6 +369,7 @@ impl Shelf {
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            purged: AtomicBool::new(false),
         }
     }
 }

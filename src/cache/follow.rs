@@ -130,7 +130,9 @@ impl Cache {
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            if let Some(mark) = trusted.filter(|_| shelf.trusted.load(Ordering::SeqCst)) {
+            let usable =
+                shelf.trusted.load(Ordering::SeqCst) && !shelf.purged.load(Ordering::SeqCst);
+            if let Some(mark) = trusted.filter(|_| usable) {
                 self.versions.set_epoch(index, mark.epoch);
             }
         }
@@ -182,9 +184,10 @@ impl Cache {
             None => {
                 self.versions.renew_epoch(index);
                 self.memory.empty(index);
+                self.shelves[index].purged.store(true, Ordering::SeqCst);
                 let position = lock(&self.followed).position.clone();
                 if let Some(mark) = position.and_then(|position| self.mark(&position)) {
-                    self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
+                    self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
                 }
             }
         }

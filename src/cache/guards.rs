@@ -8,6 +8,7 @@ use std::thread;
 use bytes::Bytes;
 
 use super::*;
+use crate::cache::disk::layout::ResourceMark;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::{Change, Event, Pass};
@@ -115,10 +116,39 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
     assert_eq!(orders.names(), ["drop", "mark"]);
     let epoch = cache.versions.epoch(0);
     cache.purge(0, None);
-    let marks = orders.marks();
-    assert_eq!(marks.len(), 1);
-    assert_eq!(marks[0].resources[0].epoch, cache.versions.epoch(0));
-    assert_ne!(marks[0].resources[0].epoch, epoch);
+    let mark = orders.purged();
+    assert_eq!(mark.resources[0].epoch, cache.versions.epoch(0));
+    assert_ne!(mark.resources[0].epoch, epoch);
+}
+
+#[tokio::test]
+async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
+    for purge in [false, true] {
+        let (cache, _orders) = with_queue();
+        *lock(&cache.resumable) = Some(Mark {
+            system: "1".into(),
+            database: 1,
+            epoch_table: 1,
+            nonce: uuid::Uuid::nil().to_string(),
+            position: "1:1:".into(),
+            resources: vec![ResourceMark {
+                prefix: 0,
+                fingerprint: String::new(),
+                epoch: 7,
+            }],
+            boot: String::new(),
+            clean: true,
+            entries: 1,
+        });
+        if purge {
+            cache.purge(0, None);
+        }
+        let Event::Passed(pass) = pass("1") else {
+            panic!("a pass")
+        };
+        cache.follow(Event::Resumed(pass));
+        assert_eq!(cache.versions.epoch(0) == 7, !purge);
+    }
 }
 
 #[tokio::test]

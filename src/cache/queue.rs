@@ -52,6 +52,9 @@ pub(super) enum Order {
     Put(Put),
     Drop(Vec<Dropped>),
     Mark(Mark),
+    /// The mark of a moment at which a resource was purged. It has to be on disk at once: it alone tells the entries
+    /// that were purged from others.
+    Purge(Mark),
     /// What was found on disk has caught up with `Mark`; these were the generations then.
     Enable(Mark, Vec<u64>),
     /// What was found on disk is not to be trusted.
@@ -195,6 +198,11 @@ impl Disk {
         if self.orders.capacity() > ORDERS_RESERVED / 2 {
             self.must_queue(Order::Mark(mark));
         }
+    }
+
+    /// Queues the mark of a purge of a whole resource.
+    pub(super) fn purge(&self, mark: Mark) {
+        self.must_queue(Order::Purge(mark));
     }
 
     /// The drops of everything since the stored mark are queued: the content may be used behind them.

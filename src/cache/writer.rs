@@ -39,6 +39,17 @@ enum State {
     On,
 }
 
+/// What has to be written at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Haste {
+    /// A mark alone may wait.
+    None,
+    /// The mark.
+    Mark,
+    /// The mark, and past sled's own buffer.
+    Flush,
+}
+
 /// Owns what is written to disk.
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -139,7 +150,8 @@ impl Writer {
                     if orders.is_empty() {
                         until = Instant::now() + self.shared.config.linger;
                     }
-                    let urgent = matches!(order, Order::Enable(..) | Order::Discard);
+                    let urgent =
+                        matches!(order, Order::Enable(..) | Order::Discard | Order::Purge(_));
                     entries += match &order {
                         Order::Drop(dropped) => dropped.len(),
                         _ => 1,
@@ -159,7 +171,7 @@ impl Writer {
         let mut clean: Vec<(usize, u64)> = Vec::new();
         let mut enabled: Option<Vec<u64>> = None;
         let mut discard = false;
-        let mut urgent = false;
+        let mut haste = Haste::None;
         for order in orders {
             match order {
                 Order::Put(put) => self.add_put(&mut batch, &put),
@@ -170,10 +182,15 @@ impl Writer {
                     }
                 }
                 // While old content catches up, its own mark stays: only Enable moves it.
-                Order::Mark(mark) if self.state == State::On => urgent |= self.take_mark(mark),
-                Order::Mark(_) => {}
+                Order::Mark(mark) if self.state == State::On => self.take_mark(mark),
+                Order::Purge(mark) if self.state == State::On => {
+                    self.take_mark(mark);
+                    haste = Haste::Flush;
+                }
+                Order::Mark(_) | Order::Purge(_) => {}
                 Order::Enable(mark, generations) if self.state == State::Resuming => {
-                    urgent |= self.take_mark(mark);
+                    self.take_mark(mark);
+                    haste = haste.max(Haste::Mark);
                     enabled = Some(generations);
                 }
                 Order::Enable(..) => {}
@@ -188,7 +205,7 @@ impl Writer {
         if matches!(self.state, State::Off { .. }) || self.shared.broken.load(Ordering::SeqCst) {
             return;
         }
-        match self.write(batch, urgent) {
+        match self.write(batch, haste) {
             Ok(()) => {
                 for (stripe, generation) in clean {
                     self.shared.versions.mark_clean(stripe, generation);
@@ -205,14 +222,9 @@ impl Writer {
         }
     }
 
-    /// Returns whether it has to be written at once: only the mark tells entries of a purged resource from others.
-    pub(super) fn take_mark(&mut self, mark: Mark) -> bool {
-        let known = self.last_mark.replace(mark);
+    fn take_mark(&mut self, mark: Mark) {
+        self.last_mark = Some(mark);
         self.mark_written = false;
-        match (known, &self.last_mark) {
-            (Some(known), Some(mark)) => known.resources != mark.resources,
-            _ => true,
-        }
     }
 
     fn add_put(&self, batch: &mut Batch, put: &Put) {
@@ -227,13 +239,15 @@ impl Writer {
         }
     }
 
-    /// Applies a batch. A mark goes along; alone it waits for its time, unless `now`.
-    fn write(&mut self, mut batch: Batch, now: bool) -> Result<(), DiskError> {
+    /// Applies a batch. A mark goes along; alone it waits for its time, unless in haste.
+    fn write(&mut self, mut batch: Batch, haste: Haste) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
         let entries = batch.len();
-        let due = now || entries > 0 || self.mark_written_at.elapsed() >= LONE_MARK_PAUSE;
+        let due = haste != Haste::None
+            || entries > 0
+            || self.mark_written_at.elapsed() >= LONE_MARK_PAUSE;
         let mark = self
             .last_mark
             .as_ref()
@@ -244,6 +258,9 @@ impl Writer {
             return Ok(());
         }
         store.apply(batch)?;
+        if haste == Haste::Flush {
+            store.flush()?;
+        }
         if entries > 0 {
             // Counts are far below 2^52, so the cast is exact.
             self.shared
@@ -347,6 +364,16 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    /// A writer that panicked keeps nothing; without this the log would be kept for it for ever.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.on.store(false, Ordering::SeqCst);
+            self.shared.persisted.send_replace(Persisted::Nothing);
+        }
+    }
+}
+
 fn current(directory: &Path) -> PathBuf {
     directory.join("current")
 }
@@ -377,11 +404,17 @@ fn remove_set_aside(directory: &Path) {
         return;
     };
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with("aside-")
-            && let Err(error) = std::fs::remove_dir_all(entry.path())
-                .or_else(|_| std::fs::remove_file(entry.path()))
-        {
-            tracing::warn!("{} can't be removed: {error}", entry.path().display());
+        if !entry.file_name().to_string_lossy().starts_with("aside-") {
+            continue;
+        }
+        let path = entry.path();
+        let removed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
+            Ok(_) => std::fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            tracing::warn!("{} can't be removed: {error}", path.display());
         }
     }
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use super::*;
-use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {
@@ -20,9 +19,13 @@ pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig
 }
 
 fn start(directory: &Path) -> (Disk, Arc<Versions>) {
+    start_lingering(directory, Duration::from_millis(1))
+}
+
+fn start_lingering(directory: &Path, linger: Duration) -> (Disk, Arc<Versions>) {
     let versions = Arc::new(Versions::new(1));
     let metrics = Arc::new(Metrics::new().unwrap());
-    let config = config(directory, Duration::from_millis(1));
+    let config = config(directory, linger);
     let disk = Disk::start(config, Arc::clone(&versions), metrics, |_| ()).unwrap();
     (disk, versions)
 }
@@ -41,14 +44,12 @@ impl Orders {
         assert!(lookup.reply.send(Some(entry)).is_ok());
     }
 
-    /// The marks alone.
-    pub(in crate::cache) fn marks(&mut self) -> Vec<Mark> {
-        std::iter::from_fn(|| self.0.try_recv().ok())
-            .filter_map(|order| match order {
-                Order::Mark(mark) => Some(mark),
-                _ => None,
-            })
-            .collect()
+    /// The mark of a purge, which is the next order.
+    pub(in crate::cache) fn purged(&mut self) -> Mark {
+        match self.0.try_recv() {
+            Ok(Order::Purge(mark)) => mark,
+            _ => panic!("no purge is next"),
+        }
     }
 
     /// A word for each order.
@@ -58,6 +59,7 @@ impl Orders {
                 Order::Put(_) => "put",
                 Order::Drop(_) => "drop",
                 Order::Mark(_) => "mark",
+                Order::Purge(_) => "purge",
                 Order::Enable(..) => "enable",
                 Order::Discard => "discard",
                 Order::Stop(_) => "stop",
@@ -180,38 +182,29 @@ async fn a_broken_tier_begins_anew_and_is_clean() {
     assert_eq!(get(&disk, &versions, "1").await, None);
 }
 
-fn mark(position: &str, epoch: u64) -> Mark {
-    Mark {
+/// A mark waits for its batch; one that alone tells purged entries from others does not.
+#[tokio::test]
+async fn the_mark_of_a_purge_is_written_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
+    until("on", || disk.is_on()).await;
+    disk.purge(Mark {
         system: "1".into(),
         database: 1,
         epoch_table: 1,
         nonce: uuid::Uuid::nil().to_string(),
-        position: position.into(),
-        resources: vec![ResourceMark {
-            prefix: 1,
-            fingerprint: "f".into(),
-            epoch,
-        }],
+        position: "7:7:".into(),
+        resources: Vec::new(),
         boot: String::new(),
         clean: false,
         entries: 0,
-    }
-}
-
-/// A mark alone may wait for its time; not so one that makes entries on disk invalid.
-#[tokio::test]
-async fn a_mark_of_another_epoch_is_urgent() {
-    let directory = tempfile::tempdir().unwrap();
-    let (disk, _orders) = detached(&Arc::new(Versions::new(1)));
-    let shared = Shared::new(
-        config(directory.path(), Duration::ZERO),
-        Arc::clone(&disk.shared.versions),
-        Arc::clone(&disk.shared.metrics),
-    );
-    let mut writer = Writer::new(Arc::new(shared), mpsc::channel(1).1);
-    assert!(writer.take_mark(mark("1:1:", 7)));
-    assert!(!writer.take_mark(mark("2:2:", 7)));
-    assert!(writer.take_mark(mark("3:3:", 8)));
+    });
+    let persisted = disk.persisted();
+    until(
+        "on disk",
+        || matches!(&*persisted.borrow(), Persisted::At(position) if position.as_str() == "7:7:"),
+    )
+    .await;
 }
 
 /// What broke it, such as a full disk, may break it again.
