@@ -128,11 +128,11 @@ pub(super) async fn establish(
         match missing {
             // Another larder was faster.
             Missing::Nothing => {}
-            Missing::Epoch(sql) => {
+            Missing::Epoch => {
                 tracing::info!(
                     "beginning a new epoch: the database crashed, was promoted or came out of a dump"
                 );
-                triggers::run(connection, sql).await?;
+                triggers::renew_epoch(connection).await?;
             }
             Missing::Definitions(_) if !policy.install => return Err(EstablishError::NotInstalled),
             Missing::Definitions(sql) => {

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{AssertSqlSafe, Connection, Postgres, Row, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
@@ -181,15 +181,7 @@ pub(super) async fn read_installed(
     if !installed.schema {
         return Ok(installed);
     }
-    let row = sqlx::query(
-        // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
-        "select exists (select from larder.epoch) \
-         and exists (select from larder.horizon where xid <= pg_snapshot_xmin(pg_current_snapshot())) \
-         and not exists (select from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot()))",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    installed.epoch = row.try_get(0)?;
+    installed.epoch = epoch_stands(connection).await?;
     let oids: Vec<i64> = loggers
         .iter()
         .flat_map(|logger| logger.tables.iter().map(|table| i64::from(table.oid)))
@@ -219,12 +211,25 @@ pub(super) async fn read_installed(
     Ok(installed)
 }
 
+/// Whether the log belongs to this life of the database.
+async fn epoch_stands(connection: &mut PgConnection) -> Result<bool, SourceError> {
+    let row = sqlx::query(
+        // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
+        "select exists (select from larder.epoch) \
+         and exists (select from larder.horizon where xid <= pg_snapshot_xmin(pg_current_snapshot())) \
+         and not exists (select from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot()))",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(row.try_get(0)?)
+}
+
 /// What has to be done before a database can be followed.
 pub(super) enum Missing {
     /// Nothing.
     Nothing,
     /// A new epoch, since PostgreSQL crashed, was promoted, or came out of a dump. Needs no rights on definitions.
-    Epoch(String),
+    Epoch,
     /// Schema, functions or triggers, and a new epoch.
     Definitions(String),
 }
@@ -254,7 +259,7 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
     }
     match (sql.is_empty() && installed.schema, installed.epoch) {
         (true, true) => Missing::Nothing,
-        (true, false) => Missing::Epoch(EPOCH_SQL.to_owned()),
+        (true, false) => Missing::Epoch,
         (false, _) => Missing::Definitions(format!("{SCHEMA_SQL}{sql}{EPOCH_SQL}")),
     }
 }
@@ -287,14 +292,35 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
         grants.push_str(&format!("grant select on {table} to {role};\n"));
     }
     let sql = match missing(loggers, &Installed::default()) {
-        Missing::Nothing => String::new(),
-        Missing::Epoch(sql) | Missing::Definitions(sql) => sql,
+        Missing::Nothing | Missing::Epoch => String::new(),
+        Missing::Definitions(sql) => sql,
     };
     format!("begin;\nset local lock_timeout = '1s';\n{sql}\n{grants}commit;\n")
 }
 
 /// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.
 pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
+    let mut transaction = begin_alone(connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Begins a new epoch, unless another larder was faster.
+pub(super) async fn renew_epoch(connection: &mut PgConnection) -> Result<(), SourceError> {
+    let mut transaction = begin_alone(connection).await?;
+    if !epoch_stands(&mut transaction).await? {
+        sqlx::raw_sql(EPOCH_SQL).execute(&mut *transaction).await?;
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+async fn begin_alone(
+    connection: &mut PgConnection,
+) -> Result<Transaction<'_, Postgres>, SourceError> {
     let mut transaction = connection.begin().await?;
     sqlx::raw_sql("set local lock_timeout = '1s'; set local statement_timeout = '30s'; set local client_min_messages = warning")
         .execute(&mut *transaction)
@@ -304,11 +330,7 @@ pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<()
         .bind(INSTALL_LOCK)
         .execute(&mut *transaction)
         .await?;
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    Ok(())
+    Ok(transaction)
 }
 
 /// The SQL that removes all that larder added, whatever configuration it was for, and nothing else: what a user keeps
