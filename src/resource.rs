@@ -32,6 +32,8 @@ pub struct Resource {
     pub key: KeyShape,
     /// The root row.
     pub root: Row,
+    /// The statement of its documents (see [`query`]).
+    pub documents_sql: String,
 }
 
 impl Resource {

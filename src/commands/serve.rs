@@ -1,6 +1,5 @@
 //! `larder serve`: everything put together, and taken apart again.
 
-use std::future::Future;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -154,7 +153,7 @@ async fn run_on(
     database: &CommandDatabase,
     node: Uuid,
     log_level: Option<LogLevel>,
-    stop: watch::Receiver<u32>,
+    stop: watch::Sender<u32>,
 ) -> anyhow::Result<()> {
     if database.is_private() {
         seed_once(database.url())
@@ -170,25 +169,27 @@ async fn run_on(
         private.local_addr()?,
     );
     let service = Service::start(config, database.url(), node)?;
-    let (failed, failure) = watch::channel(false);
-    let stopping = until(stop.clone(), failure);
-    let serving = tokio::spawn(serve(public, service.router(), stopping.clone()()));
-    let admin = tokio::spawn(serve(
-        private,
-        service.admin_router(log_level),
-        stopping.clone()(),
-    ));
+    let stopping = || asked_to_stop(stop.subscribe(), 1);
+    let serving = tokio::spawn(serve(public, service.router(), stopping()));
+    let admin = tokio::spawn(serve(private, service.admin_router(log_level), stopping()));
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,
-        () = stopping.clone()() => Ok(()),
+        () = stopping() => Ok(()),
     };
     if checked.is_err() {
-        failed.send_replace(true);
+        ask_to_stop(&stop);
     }
     stopping().await;
     tracing::info!("draining");
-    let drained = drain(service, serving, admin, config.shutdown_timeout, stop).await;
+    let drained = drain(
+        service,
+        serving,
+        admin,
+        config.shutdown_timeout,
+        stop.subscribe(),
+    )
+    .await;
     checked?;
     drained
 }
@@ -203,7 +204,7 @@ async fn drain(
     serving: JoinHandle<()>,
     admin: JoinHandle<()>,
     limit: Duration,
-    mut stop: watch::Receiver<u32>,
+    stop: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     // A client that never ends its request must not cost the disk tier what waits for it.
@@ -211,7 +212,7 @@ async fn drain(
     let answered = tokio::select! {
         answered = async { tokio::try_join!(serving, admin) } => answered.map(|_| ()).context("serving"),
         () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
-        _ = stop.wait_for(|&signals| signals > 1) => Err(anyhow!("clients were still connected at the second signal")),
+        () = asked_to_stop(stop, 2) => Err(anyhow!("clients were still connected at the second signal")),
     };
     tokio::time::timeout_at(began + limit, service.stop())
         .await
@@ -219,20 +220,10 @@ async fn drain(
     answered
 }
 
-/// Ends with the first signal or when `failure` turns true; can be asked for any number of times.
-fn until(
-    stop: watch::Receiver<u32>,
-    failure: watch::Receiver<bool>,
-) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Clone {
-    move || {
-        let (mut stop, mut failure) = (stop, failure);
-        Box::pin(async move {
-            tokio::select! {
-                _ = stop.wait_for(|&signals| signals > 0) => {}
-                _ = failure.wait_for(|&failed| failed) => {}
-            }
-        })
-    }
+/// Ends when larder was asked to stop `times` times.
+async fn asked_to_stop(mut stop: watch::Receiver<u32>, times: u32) {
+    // The sender lives as long as larder serves.
+    let _stopped = stop.wait_for(|&asked| asked >= times).await;
 }
 
 /// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
@@ -317,19 +308,24 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// How often SIGTERM or SIGINT came.
-fn stop_signals() -> anyhow::Result<watch::Receiver<u32>> {
-    let (sender, receiver) = watch::channel(0_u32);
+/// Counts why larder is to stop: SIGTERM, SIGINT, or that it can't go on.
+fn stop_signals() -> anyhow::Result<watch::Sender<u32>> {
+    let stop = watch::channel(0).0;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let counted = stop.clone();
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            sender.send_modify(|count| *count = count.saturating_add(1));
+            ask_to_stop(&counted);
         }
     });
-    Ok(receiver)
+    Ok(stop)
+}
+
+fn ask_to_stop(stop: &watch::Sender<u32>) {
+    stop.send_modify(|asked| *asked = asked.saturating_add(1));
 }

@@ -18,7 +18,6 @@ use crate::resource::definition::{
     ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
 };
 use crate::resource::index::missing_indexes;
-use crate::resource::query::documents_sql;
 use crate::resource::resolve::resolve;
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
@@ -221,7 +220,7 @@ async fn readable(
             checked.push(resource);
             continue;
         };
-        let mut query = sqlx::query(AssertSqlSafe(documents_sql(&fitting)));
+        let mut query = sqlx::query(AssertSqlSafe(fitting.documents_sql.as_str()));
         for _ in 0..fitting.key.columns.len() {
             query = query.bind(Vec::<String>::new());
         }

@@ -241,8 +241,18 @@ const EPOCH_SQL: &str = "delete from larder.change;\n\
     delete from larder.epoch;\n\
     insert into larder.epoch (nonce) values (gen_random_uuid());\n";
 
-/// What is missing between `installed` and `loggers`, as SQL.
+/// What is missing between `installed` and `loggers`.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
+    let logging = logging_sql(loggers, installed);
+    match (logging.is_empty() && installed.schema, installed.epoch) {
+        (true, true) => Missing::Nothing,
+        (true, false) => Missing::Epoch,
+        (false, _) => Missing::Definitions(definitions_sql(&logging)),
+    }
+}
+
+/// The functions and triggers that are missing.
+fn logging_sql(loggers: &[Logger], installed: &Installed) -> String {
     let mut sql = String::new();
     for logger in loggers {
         if installed.functions.get(&logger.hash) != Some(&logger.body) {
@@ -257,11 +267,11 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
             }
         }
     }
-    match (sql.is_empty() && installed.schema, installed.epoch) {
-        (true, true) => Missing::Nothing,
-        (true, false) => Missing::Epoch,
-        (false, _) => Missing::Definitions(format!("{SCHEMA_SQL}{sql}{EPOCH_SQL}")),
-    }
+    sql
+}
+
+fn definitions_sql(logging: &str) -> String {
+    format!("{SCHEMA_SQL}{logging}{EPOCH_SQL}")
 }
 
 /// All that an empty database misses, in a transaction, with the grants that `role` needs.
@@ -291,10 +301,7 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
     for table in tables {
         grants.push_str(&format!("grant select on {table} to {role};\n"));
     }
-    let sql = match missing(loggers, &Installed::default()) {
-        Missing::Nothing | Missing::Epoch => String::new(),
-        Missing::Definitions(sql) => sql,
-    };
+    let sql = definitions_sql(&logging_sql(loggers, &Installed::default()));
     format!("begin;\nset local lock_timeout = '1s';\n{sql}\n{grants}commit;\n")
 }
 

@@ -4,16 +4,16 @@
 //! builds the JSON: `row_to_json` and `array_to_json` write it compactly and embed `json` values as they are. The
 //! session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
-use crate::resource::key::canonical_key_sql;
+use crate::resource::key::{KeyShape, canonical_key_sql};
 use crate::resource::sql::identifier;
-use crate::resource::{Child, Field, Lookup, Pair, Rendering, Resource, Row};
+use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
 /// SQL for the documents of the keys in `$1, $2, …` (one `text[]` for each key column), none above `$n` bytes.
 ///
 /// Rows: the canonical key, the document's length in bytes, the document or null where it is longer than the bound.
 /// A key without a row gives none.
-pub fn documents_sql(resource: &Resource) -> String {
-    let columns = &resource.key.columns;
+pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
+    let columns = &key.columns;
     let mut arrays = Vec::with_capacity(columns.len());
     let mut names = Vec::with_capacity(columns.len());
     let mut matches = Vec::with_capacity(columns.len());
@@ -28,18 +28,18 @@ pub fn documents_sql(resource: &Resource) -> String {
     }
     let bound = columns.len() + 1;
     let mut tables = 0;
-    let root = row_sql(&resource.root, "t0", &mut tables);
+    let document = row_sql(root, "t0", &mut tables);
     // offset 0 keeps the planner from writing the document's expression, with all that is below it, three times.
     format!(
         "select {key} as key, octet_length(d.document)::int8 as bytes, \
          case when octet_length(d.document)::int8 <= ${bound} then d.document end as document \
          from unnest({arrays}) as wanted({names}) \
          join {table} t0 on {matches} \
-         cross join lateral (select row_to_json(r0)::text as document from ({root}) r0 offset 0) d",
+         cross join lateral (select row_to_json(r0)::text as document from ({document}) r0 offset 0) d",
         key = canonical_key_sql(columns, Some("t0")),
         arrays = arrays.join(", "),
         names = names.join(", "),
-        table = resource.root.table.sql(),
+        table = root.table.sql(),
         matches = matches.join(" and "),
     )
 }

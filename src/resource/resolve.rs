@@ -5,6 +5,7 @@ mod joins;
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
+use crate::resource::query::documents_sql;
 use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
 
 /// Checks `definitions` against `catalogue`.
@@ -69,12 +70,15 @@ impl<'a> Resolver<'a> {
             None => self.primary_key(table, &definition.table),
         };
         let root = self.row(table, &definition.row, columns.as_deref());
+        let key = KeyShape { columns: columns? };
+        let root = root?;
         Some(Resource {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),
             tiers: definition.tiers,
-            key: KeyShape { columns: columns? },
-            root: root?,
+            documents_sql: documents_sql(&key, &root),
+            key,
+            root,
         })
     }
 

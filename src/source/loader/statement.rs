@@ -10,7 +10,6 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 
 use crate::clock::Boottime;
 use crate::resource::key::key_parts;
-use crate::resource::query::documents_sql;
 use crate::source::SourceError;
 use crate::source::loader::{GRACE, Load, Loaded, Shared};
 use crate::source::session::{Identity, identity};
@@ -77,7 +76,7 @@ async fn documents(
             array.push(part.into_owned());
         }
     }
-    let mut query = sqlx::query(AssertSqlSafe(documents_sql(resource)));
+    let mut query = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()));
     for array in arrays {
         query = query.bind(array);
     }
