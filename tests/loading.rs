@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
+use crate::harness::lock::{hold, let_go};
 use crate::harness::service::{Answer, TestService, execute};
 
 const SQL: &str = "create table item (id int primary key, name text not null); \
@@ -25,11 +26,7 @@ const ITEMS: &str =
 
 /// Asks for all `paths` at once while the table is locked, so that they must meet; then lets them through.
 async fn herd(larder: &TestService, paths: Vec<String>) -> Vec<Answer> {
-    let mut locking = larder.connect().await;
-    sqlx::raw_sql("begin; lock table item in access exclusive mode")
-        .execute(&mut locking)
-        .await
-        .unwrap();
+    let holder = hold(&larder.url, "item").await;
     let count = paths.len();
     let requests =
         async { futures_util::future::join_all(paths.iter().map(|path| larder.get(path))).await };
@@ -39,7 +36,7 @@ async fn herd(larder: &TestService, paths: Vec<String>) -> Vec<Answer> {
             (lookups >= Some(count as u64)).then_some(())
         })
         .await;
-        sqlx::raw_sql("commit").execute(&mut locking).await.unwrap();
+        let_go(holder).await;
     };
     let both = async { tokio::join!(requests, release) };
     timeout(Duration::from_secs(30), both).await.unwrap().0

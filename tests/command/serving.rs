@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use nix::sys::signal::Signal;
-use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,6 +13,7 @@ use super::{configured, value};
 use crate::harness::binary::{Serving, run, stderr};
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
+use crate::harness::lock::{hold, let_go};
 use crate::harness::service::execute;
 use crate::harness::wire::{fetch, parse, read_all};
 
@@ -32,6 +32,14 @@ async fn start(config: &str) -> (TempDir, String, Serving) {
     (directory, url, serving)
 }
 
+async fn refuses_connections(serving: &Serving) {
+    eventually("no more connections", async || {
+        let connected = TcpStream::connect(serving.listen).await;
+        connected.is_err().then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_in_flight_are_answered_after_sigterm() {
     const REQUESTS: usize = 20;
@@ -42,11 +50,7 @@ async fn requests_in_flight_are_answered_after_sigterm() {
          [database]\nstatement_timeout = '1m'\nconnections = 1\n"
     );
     let (_directory, url, mut serving) = start(&config).await;
-    let mut holder = PgConnection::connect(&url).await.unwrap();
-    sqlx::raw_sql("begin; lock table item")
-        .execute(&mut holder)
-        .await
-        .unwrap();
+    let holder = hold(&url, "item").await;
     let mut streams = Vec::new();
     for key in 1..=REQUESTS {
         let mut stream = TcpStream::connect(serving.listen).await.unwrap();
@@ -60,14 +64,8 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     })
     .await;
     serving.signal(Signal::SIGTERM);
-    eventually("no more connections", async || {
-        TcpStream::connect(serving.listen)
-            .await
-            .is_err()
-            .then_some(())
-    })
-    .await;
-    sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
+    refuses_connections(&serving).await;
+    let_go(holder).await;
     for (index, mut stream) in streams.into_iter().enumerate() {
         let answer = parse(&read_all(&mut stream).await);
         assert_eq!(answer.status, StatusCode::OK);
@@ -106,11 +104,7 @@ async fn a_second_signal_ends_it_at_once() {
          [database]\nstatement_timeout = '5m'\n"
     );
     let (_directory, url, mut serving) = start(&config).await;
-    let mut holder = PgConnection::connect(&url).await.unwrap();
-    sqlx::raw_sql("begin; lock table item")
-        .execute(&mut holder)
-        .await
-        .unwrap();
+    let _holder = hold(&url, "item").await;
     let mut stream = TcpStream::connect(serving.listen).await.unwrap();
     stream
         .write_all(b"GET /items/1 HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -122,13 +116,7 @@ async fn a_second_signal_ends_it_at_once() {
     })
     .await;
     serving.signal(Signal::SIGTERM);
-    eventually("no more connections", async || {
-        TcpStream::connect(serving.listen)
-            .await
-            .is_err()
-            .then_some(())
-    })
-    .await;
+    refuses_connections(&serving).await;
     assert!(serving.child.try_wait().unwrap().is_none());
     serving.signal(Signal::SIGTERM);
     assert_eq!(serving.ended().await.code(), Some(1));

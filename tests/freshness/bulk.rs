@@ -4,29 +4,17 @@ use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
-const CONFIG: &str = "
-[[resource]]
-name = 'orders'
-table = 'orders'
-  [[resource.children]]
-  name = 'lines'
-  table = 'line'
-    [[resource.children.lookups]]
-    name = 'product'
-    table = 'product'
-    column = 'product_id'
-
-[[resource]]
-name = 'copies'
-table = 'orders'
-  [[resource.children]]
-  name = 'lines'
-  table = 'line'
-    [[resource.children.lookups]]
-    name = 'product'
-    table = 'product'
-    column = 'product_id'
-";
+/// Two resources of the same tables share their paths.
+fn config() -> String {
+    let resource = |name: &str| {
+        format!(
+            "[[resource]]\nname = '{name}'\ntable = 'orders'\n\
+             [[resource.children]]\nname = 'lines'\ntable = 'line'\n\
+             [[resource.children.lookups]]\nname = 'product'\ntable = 'product'\ncolumn = 'product_id'\n"
+        )
+    };
+    resource("orders") + &resource("copies")
+}
 
 /// `orders` with as many lines each, all of one product.
 async fn larder(orders: u32, lines: u32) -> TestService {
@@ -41,7 +29,7 @@ async fn larder(orders: u32, lines: u32) -> TestService {
          create index on line (order_id); create index on line (product_id); analyze"
     );
     execute(&url, &sql).await;
-    TestService::start_on(&url, CONFIG, &[]).await
+    TestService::start_on(&url, &config(), &[]).await
 }
 
 /// Warms every `step`th of `orders`, runs `sql`, and sees that each of them comes to contain `new`.

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::larder;
+use crate::harness::lock::{hold, let_go};
 use crate::harness::service::TestService;
 use crate::harness::wire::{exchange, fetch, parse, read_all};
 
@@ -184,7 +185,7 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
         .unwrap();
 
     let url = server.larder.url.clone();
-    let holder = super::ways::hold(&url, "tag").await;
+    let holder = hold(&url, "tag").await;
     let mut asked = TcpStream::connect(server.address).await.unwrap();
     asked
         .write_all(b"GET /tags/a,b HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -194,7 +195,7 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
     server.stop.send(()).unwrap();
     read_all(&mut idle).await;
     read_all(&mut silent).await;
-    super::ways::let_go(holder).await;
+    let_go(holder).await;
     let answer = parse(&read_all(&mut asked).await);
     assert_eq!(answer.json()["n"], 3);
     server.ended.await.unwrap();

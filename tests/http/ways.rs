@@ -1,11 +1,12 @@
 //! `Cache-Status`: which way an answer came, with every choice of tiers.
 
 use axum::http::StatusCode;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{Connection, PgConnection};
 
 use super::{CONFIG, MEMORY, MISS, SCHEMA, assert_problem, larder};
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
+use crate::harness::lock::{hold, let_go};
 use crate::harness::service::{TestService, execute};
 
 const DISK: &str = "larder; hit; detail=disk";
@@ -47,22 +48,6 @@ async fn resources_choose_their_tiers() {
             .await;
         }
     }
-}
-
-/// A connection that holds `table` so that no reader gets on.
-pub(super) async fn hold(url: &str, table: &str) -> PgConnection {
-    let mut holder = PgConnection::connect(url).await.unwrap();
-    let sql = format!("begin; lock table {table}");
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut holder)
-        .await
-        .unwrap();
-    holder
-}
-
-pub(super) async fn let_go(mut holder: PgConnection) {
-    sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
-    holder.close().await.unwrap();
 }
 
 /// Waits until a reader of `url`'s database is held up.
