@@ -31,10 +31,12 @@ pub(super) fn insert(batch: &mut Batch, key: &[u8], value: &[u8]) {
 
 /// Adds the removal of all chunks that are stored to a batch. Returns whether there is a first one.
 pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<bool> {
-    let Some(first) = db.get(chunk_key(key, 0))? else {
+    let first = db.get(chunk_key(key, 0))?;
+    // Also where none was found: no answer of a damaged tree may keep an entry that has to go.
+    batch.remove(chunk_key(key, 0));
+    let Some(first) = first else {
         return Ok(false);
     };
-    batch.remove(chunk_key(key, 0));
     if first.len() < CHUNK_BYTES {
         return Ok(true);
     }
