@@ -33,9 +33,36 @@ create table if not exists larder.node (
   seen_at  timestamptz not null
 );
 
--- Every trigger's WHEN calls this, so that dropping larder.change is refused while triggers write to it, or with
--- cascade takes them along: users' writes go on either way.
-create or replace function larder.installed(larder.change) returns boolean
-  language sql immutable parallel safe as 'select true';
--- It runs with the writer's rights, and default privileges may have withheld this one.
-grant execute on function larder.installed(larder.change) to public;
+-- The logging functions, and when a larder last needed each; one that none has needed for long is removed with its
+-- triggers.
+create table if not exists larder.logger (
+  name      text primary key,
+  needed_at timestamptz not null
+);
+
+-- Moves the horizon up to the oldest position of the larders seen within `retention`, or to now where there is none,
+-- and deletes what is below it from the log, at most `rows_max` rows. Larders do so all the time; by hand it is of use
+-- while none runs. Returns the number of rows deleted.
+create or replace function larder.prune(retention interval default '1 hour', rows_max bigint default null)
+  returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  deleted bigint;
+begin
+  delete from larder.node where seen_at < now() - retention;
+  -- Where two prune at the same time, one waits for the horizon's row.
+  update larder.horizon set xid = oldest.xid
+    from (select pg_snapshot_xmin(position) as xid from larder.node
+          union all select pg_snapshot_xmin(pg_current_snapshot()) order by 1 limit 1) oldest
+    where oldest.xid > horizon.xid;
+  delete from larder.change where ctid = any (array(
+    select ctid from larder.change where xid < (select xid from larder.horizon) limit rows_max));
+  get diagnostics deleted = row_count;
+  return deleted;
+end $$;
+
+-- What a reader sends as Larder-Token to see what the running transaction writes, once it has committed.
+create or replace function larder.token() returns text
+  language sql volatile security definer set search_path = pg_catalog, pg_temp
+  as $$ select nonce || '.' || pg_current_xact_id() from larder.epoch $$;
+grant execute on function larder.token() to public;
+grant usage on schema larder to public;

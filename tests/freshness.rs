@@ -4,11 +4,12 @@
 //! `world` holds larders and the oracle; `statements` changes rows one way after the other, `sessions` in unusual
 //! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `neighbours`
 //! has several larders on one database; `definitions` changes tables while larder runs; `overtaken` holds a load in its
-//! middle; `random` does all of it without a plan.
+//! middle; `log` looks at the change log itself; `random` does all of it without a plan.
 
 mod bulk;
 mod concurrent;
 mod definitions;
+mod log;
 mod neighbours;
 mod overtaken;
 mod parts;

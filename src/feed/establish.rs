@@ -59,6 +59,8 @@ pub(super) struct Established {
     pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
     pub(super) watched: Watched,
     pub(super) fingerprints: Vec<(usize, String)>,
+    /// The names of the functions that log for these resources.
+    pub(super) loggers: Vec<String>,
     /// Statements for the indexes that are missing.
     pub(super) missing_indexes: Vec<String>,
     /// The snapshot in which all this was read.
@@ -110,6 +112,7 @@ pub(super) async fn establish(
                 .collect();
             let fingerprints = fingerprints(&mut transaction, &watched).await?;
             transaction.commit().await.map_err(SourceError::from)?;
+            let loggers = checked.loggers.iter().map(Logger::function_name).collect();
             let resources = readable(connection, checked.resources).await?;
             if policy.all_must_fit {
                 require_all(&resources)?;
@@ -119,6 +122,7 @@ pub(super) async fn establish(
                 resources,
                 watched,
                 fingerprints,
+                loggers,
                 missing_indexes,
                 position,
             });

@@ -160,16 +160,24 @@ impl<F: FnMut(Event)> Feed<F> {
         let Following {
             query,
             watched,
+            loggers,
             all_fit,
         } = self.settle(established);
         let settled_at = Instant::now();
         let FeedSetup {
             node,
             config,
+            install,
             persisted,
             ..
         } = &self.setup;
-        let mut housekeeping = Housekeeping::new(*node, config.retention, persisted.clone());
+        let mut housekeeping = Housekeeping::new(
+            *node,
+            config.retention,
+            persisted.clone(),
+            loggers,
+            *install,
+        );
         let mut quiet = 0;
         let mut via = Via::Bell;
         loop {
@@ -185,10 +193,8 @@ impl<F: FnMut(Event)> Feed<F> {
             }
             if let Some(position) = &self.position {
                 let keeping = housekeeping.keep(connection, position);
-                match tokio::time::timeout(HOUSEKEEPING_TIMEOUT, keeping).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => return error.into(),
-                    Err(_) => return SourceError::silent().into(),
+                if let Err(error) = within(HOUSEKEEPING_TIMEOUT, keeping).await {
+                    return error.into();
                 }
             }
             if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
@@ -222,8 +228,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         let began_at = Boottime::now();
         let reading = change_log::read(connection, query, watched, &from);
-        let outcome = tokio::time::timeout(PASS_TIMEOUT, reading).await;
-        let read = match outcome.unwrap_or_else(|_| Err(SourceError::silent())) {
+        let read = match within(PASS_TIMEOUT, reading).await {
             Ok(read) => read,
             Err(error) => {
                 if !error.is_passing() {
@@ -341,10 +346,22 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 }
 
+/// What the connection answers within `limit`.
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, SourceError>>,
+) -> Result<T, SourceError> {
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(SourceError::silent()))
+}
+
 /// What passes over a connection need.
 struct Following {
     query: PassQuery,
     watched: Watched,
+    /// The names of the functions that log for them.
+    loggers: Vec<String>,
     /// Every resource fits the database.
     all_fit: bool,
 }

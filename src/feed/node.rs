@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Row};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::feed::position::{Persisted, Position};
+use crate::feed::triggers::remove_unneeded;
 use crate::source::SourceError;
 
 /// Rows deleted in one transaction: a few milliseconds, so that a pass is never kept waiting for long.
@@ -20,17 +20,25 @@ const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
 const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(200);
 
+/// Pause between two looks for logging functions that no larder needs any more.
+const LOGGERS_PAUSE: Duration = Duration::from_secs(60);
+
 /// What has to be done beside the passes, and when.
 pub(super) struct Housekeeping {
     node: Uuid,
     retention: Duration,
     /// None where there is no disk tier.
     persisted: Option<watch::Receiver<Persisted>>,
+    /// The logging functions that this node needs.
+    loggers: Vec<String>,
+    /// Functions and triggers may be removed, as they may be installed.
+    installs: bool,
     changed: bool,
     /// A failure was logged.
     failed: bool,
     beat_at: Option<Instant>,
     prune_at: Instant,
+    loggers_at: Instant,
 }
 
 impl Housekeeping {
@@ -38,15 +46,20 @@ impl Housekeeping {
         node: Uuid,
         retention: Duration,
         persisted: Option<watch::Receiver<Persisted>>,
+        loggers: Vec<String>,
+        installs: bool,
     ) -> Self {
         Self {
             node,
             retention,
             persisted,
+            loggers,
+            installs,
             changed: false,
             failed: false,
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
+            loggers_at: Instant::now() + LOGGERS_PAUSE.min(retention / 3),
         }
     }
 
@@ -68,7 +81,7 @@ impl Housekeeping {
             Err(error @ SourceError::Unavailable(_)) => return Err(error),
             Err(error) if !std::mem::replace(&mut self.failed, true) => {
                 tracing::warn!(
-                    "this node's position or the log's pruning can't be written: {error}"
+                    "writing this node's position, pruning the log or removing old triggers failed: {error}"
                 );
             }
             Err(error) => tracing::debug!("housekeeping failed again: {error}"),
@@ -114,6 +127,10 @@ impl Housekeeping {
                 self.prune_at = now + PRUNE_PAUSE_BUSY;
             }
         }
+        if now >= self.loggers_at {
+            self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
+            remove_unneeded(connection, &self.loggers, self.retention, self.installs).await?;
+        }
         Ok(())
     }
 
@@ -138,33 +155,13 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Moves the horizon up to the oldest position of the nodes seen within `retention` and deletes a batch below it.
-    /// Returns whether there may be more to delete.
+    /// Prunes a batch. Returns whether there may be more to delete.
     async fn prune(&self, connection: &mut PgConnection) -> Result<bool, SourceError> {
-        let mut transaction = connection.begin().await?;
-        sqlx::query("delete from larder.node where seen_at < now() - make_interval(secs => $1)")
+        let deleted: i64 = sqlx::query_scalar("select larder.prune(make_interval(secs => $1), $2)")
             .bind(self.retention.as_secs_f64())
-            .execute(&mut *transaction)
+            .bind(PRUNED_ROWS_MAX)
+            .fetch_one(connection)
             .await?;
-        // Where another node prunes at the same time, one of the two waits for the horizon's row.
-        sqlx::query(
-            "update larder.horizon set xid = oldest.xid \
-             from (select pg_snapshot_xmin(position) as xid from larder.node order by 1 limit 1) oldest \
-             where oldest.xid > horizon.xid",
-        )
-        .execute(&mut *transaction)
-        .await?;
-        let row = sqlx::query(
-            "with old as (select ctid from larder.change \
-               where xid < (select xid from larder.horizon) limit $1), \
-             gone as (delete from larder.change where ctid = any(array(select ctid from old)) returning 1) \
-             select count(*) from gone",
-        )
-        .bind(PRUNED_ROWS_MAX)
-        .fetch_one(&mut *transaction)
-        .await?;
-        let deleted: i64 = row.try_get(0)?;
-        transaction.commit().await?;
         Ok(deleted == PRUNED_ROWS_MAX)
     }
 }

@@ -35,6 +35,8 @@ impl fmt::Display for TableName {
 pub struct Catalogue {
     /// By the name as it is written in the configuration; a name that is missing here is no table.
     pub tables: HashMap<String, Table>,
+    /// `pg_attribute.attnum` of the columns, by name, of each table and each descendant, by its oid.
+    pub column_numbers: HashMap<u32, HashMap<String, i16>>,
     /// Names of the tables there are, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
 }

@@ -86,10 +86,10 @@ impl KeyType {
         }
     }
 
-    /// SQL for the canonical text of `expression`, the same under every session setting.
+    /// SQL for the canonical text of `expression`, the same under every session setting. It suits a value of any type:
+    /// a trigger that was made before a column's type changed must not fail.
     pub(super) fn canonical_sql(self, expression: &str) -> String {
         match self {
-            Self::Numeric { .. } => format!("trim_scale({expression})::text"),
             Self::Date => format!("(to_json({expression}) #>> '{{}}')"),
             _ => format!("{expression}::text"),
         }

@@ -44,6 +44,7 @@ impl<F: FnMut(Event)> Feed<F> {
             resources,
             watched,
             fingerprints,
+            loggers,
             missing_indexes,
             position,
         } = established;
@@ -75,6 +76,7 @@ impl<F: FnMut(Event)> Feed<F> {
         Following {
             query: PassQuery::new(&fitting),
             watched,
+            loggers,
             all_fit: fitting.len() == resources.len(),
         }
     }

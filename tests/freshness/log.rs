@@ -1,0 +1,195 @@
+//! The change log: what triggers write to it, and what is pruned.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::freshness::world::is_hit;
+use crate::harness::cluster::Cluster;
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
+
+const SCHEMA: &str = "create table item (id int primary key, day date unique, label text); \
+    insert into item select n, date '2026-01-01' + n, 'old' from generate_series(1, 10) n; \
+    create table piece (id int primary key, day date references item (day) on update cascade); \
+    create index on piece (day); insert into piece values (1, '2026-01-02'), (2, '2026-01-03')";
+
+const CONFIG: &str = r#"
+[[resource]]
+name = "items"
+table = "item"
+  [[resource.children]]
+  name = "pieces"
+  table = "piece"
+"#;
+
+async fn database() -> String {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    url
+}
+
+async fn count(connection: &mut PgConnection, sql: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(connection)
+        .await
+        .unwrap()
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await
+        .unwrap();
+}
+
+/// Triggers that were made for other columns must fail no writer while no larder runs to replace them.
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_go_on_whatever_becomes_of_their_columns() {
+    let url = database().await;
+    TestService::start_on(&url, CONFIG, &[]).await.stop().await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for (definition, write, everything) in [
+        (
+            "alter table piece alter column day type timestamp",
+            "update piece set day = day where id = 1",
+            false,
+        ),
+        (
+            "alter table piece drop constraint piece_day_fkey; alter table piece alter column day type text using 'x'",
+            "update piece set day = 'not a day' where id = 1",
+            false,
+        ),
+        (
+            "alter table piece rename day to date",
+            "insert into piece values (3, 'y')",
+            true,
+        ),
+        (
+            "alter table piece drop column date",
+            "delete from piece where id = 3",
+            true,
+        ),
+        (
+            "alter table piece add column day date",
+            "update piece set day = now()",
+            true,
+        ),
+        (
+            "alter table item alter column id type text",
+            "update item set id = 'k' where id = '1'",
+            false,
+        ),
+        (
+            "alter table item rename id to no",
+            "update item set label = 'new'",
+            true,
+        ),
+        (
+            "alter table item drop column no",
+            "update item set label = 'newer'",
+            true,
+        ),
+    ] {
+        run(&mut connection, definition).await;
+        let before = count(&mut connection, "select count(*) from larder.change").await;
+        run(&mut connection, write).await;
+        let logged = count(&mut connection, "select count(*) from larder.change").await - before;
+        assert!(logged > 0, "{write} was not logged after {definition}");
+        let whole = "select count(*) from larder.change where key is null \
+                     and xid = (select xid from larder.change order by xid desc limit 1)";
+        let whole = count(&mut connection, whole).await > 0;
+        assert_eq!(whole, everything, "{write} after {definition}");
+    }
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_of_more_keys_than_are_logged_leaves_one_row() {
+    let url = database().await;
+    let few = [("feed.keys_per_statement", "3")];
+    TestService::start_on(&url, CONFIG, &few).await.stop().await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for (keys, rows) in [(3, 3), (4, 1)] {
+        let sql = format!("update item set label = 'new' where id <= {keys}");
+        run(&mut connection, &format!("begin; {sql}")).await;
+        let own = "select count(*) from larder.change where xid = pg_current_xact_id_if_assigned()";
+        assert_eq!(count(&mut connection, own).await, rows);
+        let whole = format!("{own} and key is null");
+        assert_eq!(count(&mut connection, &whole).await, i64::from(keys > rows));
+        run(&mut connection, "commit").await;
+    }
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_kept_for_who_may_come_back_and_pruned_by_hand() {
+    let url = database().await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    eventually("a hit", async || {
+        is_hit(&larder.get("/items/1").await).then_some(())
+    })
+    .await;
+    let state = larder.stop().await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    run(
+        &mut connection,
+        "update item set label = 'new' where id = 1",
+    )
+    .await;
+    let logged = "select count(*) from larder.change";
+    let rows = count(&mut connection, logged).await;
+    assert!(rows > 0);
+    count(&mut connection, "select larder.prune()").await;
+    assert!(count(&mut connection, logged).await > 0);
+    // Transactions of other tests' databases hold the horizon back, since snapshots are of the whole cluster.
+    eventually("the log is empty", async || {
+        count(&mut connection, "select larder.prune('0 s', 1)").await;
+        (count(&mut connection, logged).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(
+        count(&mut connection, "select count(*) from larder.node").await,
+        0
+    );
+    connection.close().await.unwrap();
+    let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
+    assert!(larder.get("/items/1").await.body.contains("new"));
+}
+
+const LOGGERS: &str = "select count(*) from pg_proc where pronamespace = 'larder'::regnamespace \
+    and proname like 'log\\_%'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_configuration_needs_any_more_is_removed() {
+    let url = database().await;
+    let earlier = [("feed.keys_per_statement", "3")];
+    let earlier = TestService::start_on(&url, CONFIG, &earlier).await;
+    let mut connection = earlier.connect().await;
+    let needed = count(&mut connection, LOGGERS).await;
+    let larder = TestService::start_on(&url, CONFIG, &[("feed.retention", "2s")]).await;
+    assert_eq!(count(&mut connection, LOGGERS).await, 2 * needed);
+    earlier.stop().await;
+    eventually("the earlier one's loggers are gone", async || {
+        (count(&mut connection, LOGGERS).await == needed).then_some(())
+    })
+    .await;
+    eventually("a hit", async || {
+        is_hit(&larder.get("/items/1").await).then_some(())
+    })
+    .await;
+    run(
+        &mut connection,
+        "update item set label = 'new' where id = 1",
+    )
+    .await;
+    eventually("the change", async || {
+        larder
+            .get("/items/1")
+            .await
+            .body
+            .contains("new")
+            .then_some(())
+    })
+    .await;
+    assert_eq!(count(&mut connection, LOGGERS).await, needed);
+    connection.close().await.unwrap();
+}
