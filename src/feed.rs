@@ -6,8 +6,10 @@
 //! thread, a runtime and connections of its own: no load on the HTTP side delays it.
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
-//! - `change_log`: the SQL of a pass. `triggers`: the SQL of the log. `listener`: the bell. `node`: pruning.
+//! - `change_log`: the SQL of a pass. `triggers`: the SQL of the log. `bell` and `listener`: who rings, who hears.
+//! - `node`: pruning.
 
+mod bell;
 mod change_log;
 pub mod establish;
 mod follower;

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clock::Boottime;
+use crate::feed::bell::Bell;
 use crate::feed::change_log::{self, PassQuery, Watched};
 use crate::feed::establish::EstablishError;
 use crate::feed::listener;
@@ -178,6 +179,7 @@ impl<F: FnMut(Event)> Feed<F> {
             loggers,
             *install,
         );
+        let mut bell = Bell::default();
         let mut quiet = 0;
         let mut via = Via::Bell;
         loop {
@@ -200,13 +202,21 @@ impl<F: FnMut(Event)> Feed<F> {
             if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
                 return Break::Recheck;
             }
-            quiet = if found { 0 } else { quiet + 1 };
+            let was_held = bell.is_held();
+            if self.setup.config.notify {
+                let keeping = bell.keep(connection, found, housekeeping.has_neighbours());
+                if let Err(error) = within(PASS_TIMEOUT, keeping).await {
+                    return error.into();
+                }
+            }
+            // Whoever commits while the bell is let go may not have rung.
+            quiet = if found || was_held { 0 } else { quiet + 1 };
             let pause = match quiet < QUIET_PASSES {
                 true => QUICK_PAUSE.min(self.setup.config.poll_interval),
                 false => self.setup.config.poll_interval,
             };
             via = tokio::select! {
-                () = self.bell.notified() => Via::Bell,
+                () = self.bell.notified(), if !bell.is_held() => Via::Bell,
                 () = tokio::time::sleep(pause) => Via::Poll,
             };
             if via == Via::Bell {

@@ -9,10 +9,8 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::Notify;
 
+use crate::feed::bell::CHANNEL;
 use crate::metrics::Metrics;
-
-/// The channel that triggers notify.
-const CHANNEL: &str = "larder";
 
 /// Pauses between attempts to listen again: short enough to be back soon after a restart, long enough not to hammer.
 const RETRY_MIN: Duration = Duration::from_millis(100);

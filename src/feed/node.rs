@@ -33,6 +33,8 @@ pub(super) struct Housekeeping {
     loggers: Vec<String>,
     /// Functions and triggers may be removed, as they may be installed.
     installs: bool,
+    /// Other larders follow this database, as of the last heartbeat.
+    neighbours: bool,
     changed: bool,
     /// A failure was logged.
     failed: bool,
@@ -55,12 +57,18 @@ impl Housekeeping {
             persisted,
             loggers,
             installs,
+            neighbours: true,
             changed: false,
             failed: false,
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
             loggers_at: Instant::now() + LOGGERS_PAUSE.min(retention / 3),
         }
+    }
+
+    /// Whether other larders may wait for the bell.
+    pub(super) fn has_neighbours(&self) -> bool {
+        self.neighbours
     }
 
     /// Something was found: the position is worth writing down soon.
@@ -136,21 +144,22 @@ impl Housekeeping {
 
     /// Says that this node lives and, if it may `advance`, how far it would come back to.
     async fn heartbeat(
-        &self,
+        &mut self,
         connection: &mut PgConnection,
         position: &Position,
         advance: bool,
     ) -> Result<(), SourceError> {
-        sqlx::query(
+        self.neighbours = sqlx::query_scalar(
             "insert into larder.node as n (name, position, seen_at) \
              values ($1::text::uuid, $2::text::pg_snapshot, now()) \
              on conflict (name) do update set seen_at = excluded.seen_at, \
-             position = case when $3 then excluded.position else n.position end",
+             position = case when $3 then excluded.position else n.position end \
+             returning exists (select from larder.node o where o.name <> n.name)",
         )
         .bind(self.node.to_string())
         .bind(position.as_str())
         .bind(advance)
-        .execute(connection)
+        .fetch_one(connection)
         .await?;
         Ok(())
     }

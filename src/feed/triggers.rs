@@ -22,8 +22,8 @@ use crate::source::SourceError;
 /// Taken by whoever installs, in two-key form with [`BELL_LOCK`]: "lard" as a number.
 pub(super) const LOCK_SPACE: i32 = 0x6c61_7264;
 const INSTALL_LOCK: i32 = 1;
-/// Held by the one open transaction that rings.
-const BELL_LOCK: i32 = 2;
+/// Held by the one open transaction that rings, or by a feed that is busy.
+pub(super) const BELL_LOCK: i32 = 2;
 
 const SCHEMA_SQL: &str = include_str!("../../migrations/larder.sql");
 

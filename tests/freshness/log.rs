@@ -1,6 +1,11 @@
-//! The change log: what triggers write to it, and what is pruned.
+//! The change log: what triggers write to it, who rings, and what is pruned.
 
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::freshness::world::is_hit;
 use crate::harness::cluster::Cluster;
@@ -117,6 +122,57 @@ async fn a_statement_of_more_keys_than_are_logged_leaves_one_row() {
         assert_eq!(count(&mut connection, &whole).await, i64::from(keys > rows));
         run(&mut connection, "commit").await;
     }
+    connection.close().await.unwrap();
+}
+
+/// The process that has the bell's lock between two statements of its session: a feed.
+const HOLDER: &str = "select l.pid from pg_locks l join pg_stat_activity a using (pid) \
+    where l.locktype = 'advisory' and l.classid = 1818325604 and l.objid = 2 and l.granted and a.state = 'idle' \
+    and l.database = (select oid from pg_database where datname = current_database())";
+
+/// Commits without end, until told to stop.
+async fn write_on(mut connection: PgConnection, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow_and_update() {
+        run(
+            &mut connection,
+            "update item set label = label where id = 1",
+        )
+        .await;
+    }
+    connection.close().await.unwrap();
+}
+
+async fn holder(connection: &mut PgConnection) -> Option<i32> {
+    sqlx::query_scalar(HOLDER)
+        .fetch_optional(connection)
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_feed_holds_the_bell_and_rings_for_the_others() {
+    let url = database().await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    let mut connection = larder.connect().await;
+    run(
+        &mut connection,
+        "insert into larder.node values (gen_random_uuid(), pg_current_snapshot(), now())",
+    )
+    .await;
+    let mut listener = PgListener::connect(&url).await.unwrap();
+    listener.listen("larder").await.unwrap();
+    let (stop, stopped) = watch::channel(false);
+    let writer = tokio::spawn(write_on(larder.connect().await, stopped));
+    let feed = eventually("the bell is held", async || holder(&mut connection).await).await;
+    let feed = u32::try_from(feed).unwrap();
+    let rung = async { while listener.recv().await.unwrap().process_id() != feed {} };
+    timeout(Duration::from_secs(30), rung).await.unwrap();
+    stop.send_replace(true);
+    writer.await.unwrap();
+    eventually("the bell is let go", async || {
+        holder(&mut connection).await.is_none().then_some(())
+    })
+    .await;
     connection.close().await.unwrap();
 }
 

@@ -1,0 +1,71 @@
+//! Who rings the bell: a writer, or, while changes come without end, the feed itself.
+//!
+//! NOTIFY costs a writer more than the log does. A feed that passes every few milliseconds anyway needs no bell, so it
+//! holds the lock that a writer would have to take to ring, and rings for other larders after what it found. When
+//! changes cease it lets go; what commits unrung after that is found by the quick passes that follow, or by the poll.
+//! Nothing that is true depends on this file.
+
+use sqlx::postgres::PgConnection;
+
+use crate::feed::triggers::{BELL_LOCK, LOCK_SPACE};
+use crate::source::SourceError;
+
+/// The channel that triggers notify.
+pub(super) const CHANNEL: &str = "larder";
+
+/// Passes in a row that have to find something before the feed takes the bell: 20 ms of quick passes, so that single
+/// commits, however regular, go on ringing.
+const BUSY_PASSES: u32 = 4;
+/// Passes in a row that have to find nothing before it lets go.
+const QUIET_PASSES: u32 = 4;
+
+/// The bell as one connection of the feed has it; PostgreSQL takes it away with the connection.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    held: bool,
+    /// Passes in a row that found something, or nothing, whichever the last did.
+    same: u32,
+    last_found: bool,
+}
+
+impl Bell {
+    /// Whether nobody else can ring.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Takes the bell, rings it or lets it go, as what the last passes found asks for.
+    ///
+    /// # Errors
+    /// What PostgreSQL said.
+    pub(super) async fn keep(
+        &mut self,
+        connection: &mut PgConnection,
+        found: bool,
+        others_listen: bool,
+    ) -> Result<(), SourceError> {
+        self.same = match found == self.last_found {
+            true => self.same.saturating_add(1),
+            false => 1,
+        };
+        self.last_found = found;
+        let statement = match (self.held, found) {
+            (false, true) if self.same >= BUSY_PASSES => "select pg_try_advisory_lock($1, $2)",
+            (true, true) if others_listen => {
+                sqlx::query("select pg_notify($1, '')")
+                    .bind(CHANNEL)
+                    .execute(connection)
+                    .await?;
+                return Ok(());
+            }
+            (true, false) if self.same >= QUIET_PASSES => "select not pg_advisory_unlock($1, $2)",
+            _ => return Ok(()),
+        };
+        self.held = sqlx::query_scalar(statement)
+            .bind(LOCK_SPACE)
+            .bind(BELL_LOCK)
+            .fetch_one(connection)
+            .await?;
+        Ok(())
+    }
+}
