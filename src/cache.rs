@@ -38,6 +38,7 @@ use tokio::sync::watch;
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskConfig, boot_id};
 use crate::cache::document::Found;
+use crate::cache::fill::Why;
 use crate::cache::follow::offer_mark;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
@@ -46,7 +47,7 @@ use crate::cache::queue::Disk;
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
-use crate::feed::position::{Persisted, Position};
+use crate::feed::position::{Persisted, Position, Token};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::definition::Tiers;
@@ -88,6 +89,11 @@ pub enum Way {
     },
     /// PostgreSQL, since the tiers could not be trusted.
     Bypass {
+        /// Another request asked.
+        collapsed: bool,
+    },
+    /// PostgreSQL, since the tiers had not caught up with the token of the request.
+    Ahead {
         /// Another request asked.
         collapsed: bool,
     },
@@ -157,19 +163,34 @@ pub struct Cache {
     /// Held from raising generations until their drops are queued: a stripe is clean up to its last drop's generation,
     /// so drops must be queued in the order of their generations.
     invalidating: Mutex<()>,
-    followed: Mutex<Followed>,
+    followed: watch::Sender<Followed>,
     /// Found on disk, waiting for the feed to catch up.
     resumable: Mutex<Option<Mark>>,
     resumable_changed: watch::Sender<Option<(Identity, Position)>>,
     boot: String,
 }
 
+/// How long a request waits for its token: two polls, by default.
+const TOKEN_WAIT: Duration = Duration::from_millis(100);
+
+/// What the feed has told of the database.
 #[derive(Default)]
 struct Followed {
     /// Why the feed can't follow, since its last pass.
     lost: Option<String>,
     identity: Option<Identity>,
     position: Option<Position>,
+}
+
+impl Followed {
+    /// Whether all that these transactions did has been applied. Those of another life of the database can't be told.
+    fn cover(&self, tokens: &[Token]) -> bool {
+        let (Some(identity), Some(position)) = (&self.identity, &self.position) else {
+            return false;
+        };
+        let covers = |token: &Token| token.nonce == identity.nonce && position.covers(token.xid);
+        tokens.iter().all(covers)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -229,7 +250,7 @@ impl Cache {
             request_timeout: config.request_timeout,
             fresh_at: AtomicU64::new(Boottime::NEVER.0),
             invalidating: Mutex::default(),
-            followed: Mutex::default(),
+            followed: watch::channel(Followed::default()).0,
             resumable: Mutex::default(),
             resumable_changed: watch::channel(None).0,
             boot: boot_id(),
@@ -288,7 +309,31 @@ impl Cache {
         {
             return Ok(answer);
         }
-        self.load(index, Arc::from(key), fresh).await
+        let why = if fresh { Why::Miss } else { Why::Bypass };
+        self.load(index, Arc::from(key), why).await
+    }
+
+    /// As [`Cache::lookup`], of a document at least as new as the transactions of `tokens`, which have committed.
+    ///
+    /// Waits for the feed to catch up with them for at most a tenth of a second; then PostgreSQL answers.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn lookup_after(
+        self: &Arc<Self>,
+        index: usize,
+        key: &str,
+        tokens: &[Token],
+    ) -> Result<Answer, LookupError> {
+        let mut followed = self.followed.subscribe();
+        let caught_up = followed.wait_for(|followed| followed.cover(tokens));
+        let waited = tokio::time::timeout(TOKEN_WAIT, caught_up).await;
+        let caught_up = waited.is_ok_and(|outcome| outcome.is_ok());
+        if caught_up {
+            return self.lookup(index, key).await;
+        }
+        self.shelves[index].lookups.fetch_add(1, Ordering::Relaxed);
+        self.load(index, Arc::from(key), Why::Ahead).await
     }
 
     fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {

@@ -4,7 +4,7 @@
 //! `world` holds larders and the oracle; `statements` changes rows one way after the other, `sessions` in unusual
 //! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `neighbours`
 //! has several larders on one database; `definitions` changes tables while larder runs; `overtaken` holds a load in its
-//! middle; `log` looks at the change log itself; `random` does all of it without a plan.
+//! middle; `log` looks at the change log itself; `tokens` reads its own writes; `random` does all of it without a plan.
 
 mod bulk;
 mod concurrent;
@@ -16,4 +16,5 @@ mod parts;
 mod random;
 mod sessions;
 mod statements;
+mod tokens;
 mod world;

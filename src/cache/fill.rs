@@ -19,13 +19,29 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// How long a request waits for PostgreSQL while the feed has lost it.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(750);
 
+/// Why PostgreSQL is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// No tier has the document.
+    Miss,
+    /// The tiers can't be trusted.
+    Bypass,
+    /// The tiers have not caught up with the request's token.
+    Ahead,
+}
+
 impl Cache {
     pub(super) async fn load(
         self: &Arc<Self>,
         index: usize,
         key: Arc<str>,
-        fresh: bool,
+        why: Why,
     ) -> Result<Answer, LookupError> {
+        // A statement that was sent before the request may not see what its token stands for.
+        let max_age = match why {
+            Why::Miss | Why::Bypass => self.max_staleness,
+            Why::Ahead => Duration::ZERO,
+        };
         let began = Boottime::now();
         loop {
             let stripe = self.versions.stripe(index, &key);
@@ -33,7 +49,7 @@ impl Cache {
             // After the version: a definition that is replaced later takes the epoch of the version along.
             let resource = self.shelves[index].current.load_full();
             let resource = resource.ok_or_else(|| self.not_ready(index))?;
-            let granted = self.leases.grant(index, &key, version, self.max_staleness);
+            let granted = self.leases.grant(index, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
                     self.send(lease, resource);
@@ -44,12 +60,13 @@ impl Cache {
             // A leader that went without an outcome leaves the lead to whoever waits.
             if let Some(outcome) = self.wait(index, &mut waiter, began).await? {
                 let found = outcome.found?;
-                let way = match fresh {
-                    true => Way::Miss {
+                let way = match why {
+                    Why::Miss => Way::Miss {
                         stored: outcome.stored,
                         collapsed,
                     },
-                    false => Way::Bypass { collapsed },
+                    Why::Bypass => Way::Bypass { collapsed },
+                    Why::Ahead => Way::Ahead { collapsed },
                 };
                 return Ok(Answer { found, way });
             }

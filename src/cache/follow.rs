@@ -23,15 +23,20 @@ impl Cache {
         let _order = lock(&self.invalidating);
         match event {
             Event::Reached(identity) => {
-                lock(&self.followed).identity = Some(identity.clone());
+                let reached = Some(identity.clone());
+                self.followed
+                    .send_modify(|followed| followed.identity = reached);
                 self.loader.follow(Some(identity));
             }
-            Event::Lost { reason } => lock(&self.followed).lost = Some(reason),
+            Event::Lost { reason } => self
+                .followed
+                .send_modify(|followed| followed.lost = Some(reason)),
             Event::Restarted(position) => {
                 for index in 0..self.shelves.len() {
                     self.versions.renew_epoch(index);
                 }
-                lock(&self.followed).position = Some(position);
+                self.followed
+                    .send_modify(|followed| followed.position = Some(position));
             }
             Event::Defined {
                 resource,
@@ -87,11 +92,10 @@ impl Cache {
         if let Some(mark) = self.mark(&pass.position) {
             self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
         }
-        {
-            let mut followed = lock(&self.followed);
+        self.followed.send_modify(|followed| {
             followed.position = Some(pass.position);
             followed.lost = None;
-        }
+        });
         self.fresh_at.store(pass.began_at.0, Ordering::SeqCst);
         if let Some(lag_from) = pass.lag_from {
             let lag = Boottime::now().since(lag_from);
@@ -145,7 +149,7 @@ impl Cache {
 
     fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
-        let identity = lock(&self.followed).identity.clone()?;
+        let identity = self.followed.borrow().identity.clone()?;
         let resources = self
             .shelves
             .iter()
@@ -185,7 +189,7 @@ impl Cache {
                 self.versions.renew_epoch(index);
                 self.memory.empty(index);
                 self.shelves[index].purged.store(true, Ordering::SeqCst);
-                let position = lock(&self.followed).position.clone();
+                let position = self.followed.borrow().position.clone();
                 if let Some(mark) = position.and_then(|position| self.mark(&position)) {
                     self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
                 }

@@ -228,4 +228,16 @@ mod tests {
         lease.sent_at().mark(Boottime(1));
         assert!(matches!(grant(&leases, VERSION), Grant::Lead(..)));
     }
+
+    #[test]
+    fn whoever_needs_a_new_statement_joins_only_one_that_is_not_sent() {
+        let leases = Arc::new(Leases::default());
+        let join = || leases.grant(0, &Arc::from("42"), VERSION, Duration::ZERO);
+        let Grant::Lead(lease, _) = join() else {
+            panic!("someone leads")
+        };
+        assert!(matches!(join(), Grant::Wait(_)));
+        lease.sent_at().mark(Boottime(Boottime::now().0 - 1));
+        assert!(matches!(join(), Grant::Lead(..)));
+    }
 }

@@ -141,7 +141,7 @@ impl Cache {
 
     fn feed_status(&self) -> FeedStatus {
         let age = self.feed_age();
-        let followed = lock(&self.followed);
+        let followed = self.followed.borrow();
         FeedStatus {
             position: followed.position.as_ref().map(ToString::to_string),
             lost: followed.lost.clone(),
@@ -160,7 +160,7 @@ impl Cache {
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
         let behind = age.is_none_or(|age| age > self.max_staleness);
-        if let Some(reason) = lock(&self.followed).lost.as_ref().filter(|_| behind) {
+        if let Some(reason) = self.followed.borrow().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
         for shelf in &self.shelves {
@@ -239,7 +239,9 @@ impl Cache {
             }),
             generation: self.versions.generation(stripe),
             fresh: self.is_fresh(shelf, Boottime::now()),
-            position: lock(&self.followed)
+            position: self
+                .followed
+                .borrow()
                 .position
                 .as_ref()
                 .map(ToString::to_string),

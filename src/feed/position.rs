@@ -1,7 +1,10 @@
-//! How far the feed has followed the database.
+//! How far the feed has followed the database, and tokens of transactions that a reader wants to see.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
+
+use uuid::Uuid;
 
 /// A `pg_snapshot` in PostgreSQL's own text: every transaction that it calls committed has been applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +31,82 @@ impl Position {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether transaction `xid` had ended when the snapshot was taken: `xmin:xmax:xip,…`, with what was in progress
+    /// between the bounds (PostgreSQL manual, "Snapshot Components").
+    pub fn covers(&self, xid: u64) -> bool {
+        let mut parts = self.0.split(':');
+        let mut bound = || parts.next()?.parse::<u64>().ok();
+        let (Some(xmin), Some(xmax)) = (bound(), bound()) else {
+            return false;
+        };
+        let in_progress = |xip: &str| xip.split(',').any(|other| other.parse() == Ok(xid));
+        xid < xmin || xid < xmax && !parts.next().is_some_and(in_progress)
+    }
+}
+
+/// What `larder.token()` gives: a transaction of one life of the database, as `NONCE.XID`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The life of the database, as in its identity.
+    pub nonce: Uuid,
+    /// The transaction's number.
+    pub xid: u64,
+}
+
+/// A text is not what `larder.token()` gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not of the form UUID.NUMBER, as larder.token() gives it")]
+pub struct TokenError;
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let (nonce, xid) = text.split_once('.').ok_or(TokenError)?;
+        Ok(Self {
+            nonce: Uuid::try_parse(nonce).map_err(|_| TokenError)?,
+            xid: xid.parse().map_err(|_| TokenError)?,
+        })
+    }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_covers_what_had_ended() {
+        let position = Position::new("10:20:10,15");
+        let covered = |xid| position.covers(xid);
+        assert!(covered(9) && covered(11) && covered(14) && covered(19));
+        assert!(!covered(10) && !covered(15) && !covered(20) && !covered(u64::MAX));
+        let quiet = Position::new("20:20:");
+        assert!(quiet.covers(19) && !quiet.covers(20));
+        assert!(!Position::new("").covers(1));
+    }
+
+    #[test]
+    fn tokens_are_a_nonce_and_a_number() {
+        let nonce = Uuid::from_u128(7);
+        let token = Token { nonce, xid: 42 };
+        assert_eq!(format!("{nonce}.42").parse(), Ok(token));
+        for text in [
+            "",
+            ".",
+            "42",
+            "7.42",
+            &format!("{nonce}."),
+            &format!("{nonce}.-1"),
+            &format!("{nonce}.4 2"),
+        ] {
+            assert_eq!(text.parse::<Token>(), Err(TokenError), "{text}");
+        }
     }
 }

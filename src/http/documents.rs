@@ -15,10 +15,12 @@ use tokio::time::Instant;
 
 use crate::cache::document::Document;
 use crate::cache::{Answer, Way};
+use crate::feed::position::{Token, TokenError};
 use crate::http::Api;
 use crate::http::conditional::none_match_fails;
 use crate::http::problem::Problem;
 
+const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
@@ -71,8 +73,23 @@ async fn lookup(api: &Api, index: Option<usize>, head: &Parts) -> Result<Answer,
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed(METHODS));
     }
+    let tokens = tokens(&head.headers)?;
     let key = api.cache.canonical_key(index, key)??;
-    Ok(api.cache.lookup(index, &key).await?)
+    Ok(match tokens.as_slice() {
+        [] => api.cache.lookup(index, &key).await?,
+        tokens => api.cache.lookup_after(index, &key, tokens).await?,
+    })
+}
+
+/// The transactions that the answer must show.
+fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
+    let values = headers.get_all(LARDER_TOKEN).iter();
+    let parsed = values.map(|value| value.to_str().unwrap_or_default().parse());
+    parsed
+        .map(|token| {
+            token.map_err(|why: TokenError| Problem::bad_request(format!("Larder-Token: {why}")))
+        })
+        .collect()
 }
 
 /// The value of label `detail`.
@@ -82,6 +99,7 @@ fn detail(way: Way) -> &'static str {
         Way::Disk => "disk",
         Way::Miss { .. } => "postgres",
         Way::Bypass { .. } => "feed",
+        Way::Ahead { .. } => "token",
         Way::Stale { .. } => "stale",
     }
 }
@@ -109,6 +127,8 @@ fn cache_status(way: Way) -> HeaderValue {
         } => "larder; fwd=miss; detail=postgres; collapsed",
         Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
         Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
+        Way::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
+        Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
         Way::Stale { .. } => "larder; hit; detail=stale",
     })
 }
