@@ -88,6 +88,58 @@ async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
     );
 }
 
+/// A load waits for its turn, a change overtakes it, and the load that is asked for then shares its statement. Each
+/// must get the document; once, the first got an error, and the second, which may be kept, that there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overtaken_load_and_its_successor_share_a_statement() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    execute(&database.url, "create table busy (id int primary key)").await;
+    let toml = format!("{ITEMS}[[resource]]\nname = 'busy'\ntable = 'busy'\ntiers = []\n");
+    let settings = [("database.connections", "1"), ("feed.max_staleness", "30s")];
+    let larder = TestService::start_on(&database.url, &toml, &settings).await;
+    let status = async || larder.admin("/status").await.json();
+    let waiting = async |count: u64| {
+        eventually("keys wait", async || {
+            let lookups = status().await["resources"][1]["lookups"].as_u64() == Some(1);
+            (lookups && status().await["source_waiting_keys"].as_u64() == Some(count)).then_some(())
+        })
+        .await;
+    };
+    let generation = async || larder.admin("/explain/items/1").await.json()["generation"].clone();
+    let holder = hold(&larder.url, "busy").await;
+    let second = async {
+        waiting(1).await;
+        let before = generation().await;
+        larder
+            .execute("update item set name = 'second' where id = 1")
+            .await;
+        eventually("the change is applied", async || {
+            (generation().await != before).then_some(())
+        })
+        .await;
+        let release = async {
+            waiting(2).await;
+            let_go(holder).await;
+        };
+        tokio::join!(larder.get("/items/1"), release).0
+    };
+    // The one connection is taken before the first load may wait.
+    let first = async {
+        eventually("busy", async || {
+            let taken = batches(&larder).await == (1, 1);
+            taken.then_some(())
+        })
+        .await;
+        larder.get("/items/1").await
+    };
+    let (_, first, second) = tokio::join!(larder.get("/busy/1"), first, second);
+    for answer in [first, second, larder.get("/items/1").await] {
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        assert_eq!(answer.json()["name"], "second");
+    }
+}
+
 /// A document that PostgreSQL can't give takes none of those with it that share its statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_fails_alone() {

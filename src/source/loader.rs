@@ -199,9 +199,10 @@ impl Worker {
             outcome = self.ask(&batch).await;
         }
         match outcome {
-            Ok(mut found) => {
+            Ok(found) => {
+                // One key may have several loads.
                 for load in batch {
-                    let loaded = found.remove(&load.key).unwrap_or(Ok(None));
+                    let loaded = found.get(&load.key).cloned().unwrap_or(Ok(None));
                     (load.done)(loaded);
                 }
             }

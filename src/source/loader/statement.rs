@@ -70,9 +70,11 @@ async fn documents(
     };
     let resource = &first.resource;
     let columns = resource.key.columns.len();
-    let mut arrays: Vec<Vec<String>> = vec![Vec::with_capacity(batch.len()); columns];
-    for load in batch {
-        for (array, part) in arrays.iter_mut().zip(key_parts(&load.key, columns)) {
+    // A load that was overtaken while it waited shares the batch with its successor: a key twice is two rows.
+    let wanted: HashSet<&str> = batch.iter().map(|load| &*load.key).collect();
+    let mut arrays: Vec<Vec<String>> = vec![Vec::with_capacity(wanted.len()); columns];
+    for key in &wanted {
+        for (array, part) in arrays.iter_mut().zip(key_parts(key, columns)) {
             array.push(part.into_owned());
         }
     }
@@ -103,7 +105,6 @@ async fn documents(
         }
     }
     drop(rows);
-    let wanted: HashSet<&str> = batch.iter().map(|load| &*load.key).collect();
     if let Some(stranger) = found.keys().find(|key| !wanted.contains(&***key)) {
         let message = format!(
             "a row of {} came under the unexpected key {stranger}",
