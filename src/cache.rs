@@ -13,6 +13,7 @@
 //!
 //! Knows no HTTP and no SQL. What keeps documents is in `memory` and `disk`.
 
+pub mod audit;
 pub mod disk;
 pub mod document;
 mod eviction;
@@ -35,6 +36,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
+use crate::cache::audit::{AuditConfig, Auditor};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskConfig, boot_id};
 use crate::cache::document::Found;
@@ -71,6 +73,8 @@ pub struct CacheConfig {
     pub on_loss: OnLoss,
     /// The longest wait for a document.
     pub request_timeout: Duration,
+    /// The self-audit.
+    pub audit: AuditConfig,
 }
 
 /// Where an answer came from.
@@ -159,6 +163,7 @@ pub struct Cache {
     max_staleness: Duration,
     on_loss: OnLoss,
     request_timeout: Duration,
+    auditor: Auditor,
     fresh_at: AtomicU64,
     /// Held from raising generations until their drops are queued: a stripe is clean up to its last drop's generation,
     /// so drops must be queued in the order of their generations.
@@ -248,6 +253,7 @@ impl Cache {
             max_staleness: config.max_staleness,
             on_loss: config.on_loss,
             request_timeout: config.request_timeout,
+            auditor: Auditor::new(&config.audit),
             fresh_at: AtomicU64::new(Boottime::NEVER.0),
             invalidating: Mutex::default(),
             followed: watch::channel(Followed::default()).0,
@@ -301,13 +307,18 @@ impl Cache {
     /// See [`LookupError`]; never for a missing document.
     pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
         let shelf = &self.shelves[index];
-        shelf.lookups.fetch_add(1, Ordering::Relaxed);
+        let number = shelf.lookups.fetch_add(1, Ordering::Relaxed);
         let now = Boottime::now();
         let fresh = self.is_fresh(shelf, now);
-        if (fresh || self.serves_stale(shelf))
-            && let Some(answer) = self.lookup_tiers(index, key, fresh, now).await
-        {
-            return Ok(answer);
+        if fresh || self.serves_stale(shelf) {
+            let sampled = fresh && self.auditor.samples(number);
+            let noted = sampled.then(|| self.note(index, key));
+            if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
+                if let Some(noted) = noted {
+                    self.audit(noted, &answer);
+                }
+                return Ok(answer);
+            }
         }
         let why = if fresh { Why::Miss } else { Why::Bypass };
         self.load(index, Arc::from(key), why).await
@@ -394,6 +405,7 @@ impl Cache {
 
     /// Ends the loader and writes what waits for the disk.
     pub async fn stop(&self) {
+        self.auditor.stop();
         self.loader.stop().await;
         if let Some(disk) = &self.disk {
             disk.stop().await;

@@ -33,6 +33,7 @@ pub use self::example::example;
 pub use self::url::masked_url;
 
 use self::reading::Reading;
+use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
@@ -75,6 +76,8 @@ pub struct Config {
     pub disk: DiskConfig,
     /// Change feed.
     pub feed: FeedConfig,
+    /// Self-audit.
+    pub audit: AuditConfig,
     /// In the order of the file; the demo's where there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
@@ -191,6 +194,7 @@ impl Config {
                 retention: Duration::ZERO,
                 keys_per_statement: 0,
             },
+            audit: AuditConfig { sample: 0.0 },
             resources: Vec::new(),
         }
     }

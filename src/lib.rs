@@ -20,6 +20,7 @@
 //! 1. [`http`] splits the path and asks the cache for the key's canonical text ([`resource::key`]).
 //! 2. [`cache::Cache::lookup`] reads the boot-time clock ([`clock`]): are the tiers fresh?
 //! 3. The memory tier has the document under the resource's epoch; its body and entity tag are sent as they are.
+//! 4. One hit in a thousand is read again from PostgreSQL beside serving, and must not be stale (`cache::audit`).
 //!
 //! # A miss
 //! 1. Neither tier has it. The request leads or joins the key's lease, which notes the key's generation.

@@ -1,5 +1,6 @@
 //! Every metric, with its unit and labels. Keys are never labels: their number has no bound.
 
+use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
@@ -28,6 +29,12 @@ pub struct Metrics {
     pub feed_gaps: IntCounter,
     /// `larder_fills_void_total`: documents not stored because a change overtook them.
     pub fills_void: IntCounter,
+    /// `larder_audits_total{outcome}`: sampled hits. `same`: PostgreSQL has the same document; `changed`: not any more,
+    /// as is legal; `stale`; `unknown`: PostgreSQL or the feed gave no answer that allows a verdict; `skipped`: not read
+    /// again, since too much was to do or a pass was being applied.
+    pub audits: IntCounterVec,
+    /// `larder_audit_stale_total`: hits that the audit has proved stale; anything but 0 is a bug.
+    pub audit_stale: IntCounter,
     /// `larder_source_batch_keys`: keys in one statement.
     pub source_batch_keys: Histogram,
     /// `larder_disk_batch_entries`: entries in one write to disk.
@@ -41,25 +48,17 @@ impl Metrics {
     /// Only if two metrics had one name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help));
         let counters = |name: &str, help: &str, labels: &[&str]| {
-            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(counters.clone()))?;
-            Ok::<_, prometheus::Error>(counters)
+            registered(&registry, IntCounterVec::new(Opts::new(name, help), labels))
         };
         let gauges = |name: &str, help: &str| {
-            let gauges = IntGaugeVec::new(Opts::new(name, help), &["tier"])?;
-            registry.register(Box::new(gauges.clone()))?;
-            Ok::<_, prometheus::Error>(gauges)
+            let gauges = IntGaugeVec::new(Opts::new(name, help), &["tier"]);
+            registered(&registry, gauges)
         };
         let histogram = |name: &str, help: &str, buckets: Vec<f64>| {
-            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok::<_, prometheus::Error>(histogram)
+            let options = HistogramOpts::new(name, help).buckets(buckets);
+            registered(&registry, Histogram::with_opts(options))
         };
         // From 10 µs, a memory hit, to about 5 s.
         let seconds = || prometheus::exponential_buckets(0.000_01, 2.0, 20);
@@ -98,6 +97,12 @@ impl Metrics {
                 "larder_fills_void_total",
                 "Documents not stored because a change overtook them.",
             )?,
+            audits: counters(
+                "larder_audits_total",
+                "Sampled hits by what reading them again from PostgreSQL showed.",
+                &["outcome"],
+            )?,
+            audit_stale: counter("larder_audit_stale_total", "Hits proved stale: must be 0.")?,
             source_batch_keys: histogram(
                 "larder_source_batch_keys",
                 "Keys in one statement.",
@@ -121,4 +126,13 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: Result<C, prometheus::Error>,
+) -> Result<C, prometheus::Error> {
+    let metric = metric?;
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
 }

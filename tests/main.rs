@@ -4,6 +4,7 @@
     reason = "a test's helpers fail as its own body does"
 )]
 mod admin;
+mod audit;
 mod catalogue;
 mod command;
 mod demo;

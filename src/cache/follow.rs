@@ -78,11 +78,7 @@ impl Cache {
     fn apply(&self, pass: Pass) {
         let mut dropped = Vec::with_capacity(pass.changes.len());
         for Change { resource, key } in pass.changes {
-            let shelf = &self.shelves[resource];
-            self.metrics
-                .invalidations
-                .with_label_values(&[shelf.name.as_str(), pass.via.as_str()])
-                .inc();
+            self.count_invalidation(resource, pass.via.as_str());
             match key {
                 None => self.versions.renew_epoch(resource),
                 Some(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
@@ -172,20 +168,28 @@ impl Cache {
         })
     }
 
-    /// Drops one document, or with `None` every document of the resource, from all tiers.
-    pub fn purge(&self, index: usize, key: Option<&str>) {
-        let label = self.shelves[index].name.as_str();
+    /// Drops one document from all tiers, though no change of it has come; `via` says why.
+    pub(super) fn drop_document(&self, index: usize, key: &Arc<str>, via: &str) {
+        self.count_invalidation(index, via);
+        let _order = lock(&self.invalidating);
+        let dropped = self.invalidate(index, key);
+        self.queue_drops(vec![dropped]);
+    }
+
+    fn count_invalidation(&self, index: usize, via: &str) {
         self.metrics
             .invalidations
-            .with_label_values(&[label, "purge"])
+            .with_label_values(&[self.shelves[index].name.as_str(), via])
             .inc();
-        let _order = lock(&self.invalidating);
+    }
+
+    /// Drops one document, or with `None` every document of the resource, from all tiers.
+    pub fn purge(&self, index: usize, key: Option<&str>) {
         match key {
-            Some(key) => {
-                let dropped = self.invalidate(index, &Arc::from(key));
-                self.queue_drops(vec![dropped]);
-            }
+            Some(key) => self.drop_document(index, &Arc::from(key), "purge"),
             None => {
+                self.count_invalidation(index, "purge");
+                let _order = lock(&self.invalidating);
                 self.versions.renew_epoch(index);
                 self.memory.empty(index);
                 self.shelves[index].purged.store(true, Ordering::SeqCst);

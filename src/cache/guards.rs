@@ -41,6 +41,7 @@ fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
         max_staleness: Duration::from_secs(60),
         on_loss: OnLoss::Bypass,
         request_timeout: Duration::from_secs(1),
+        audit: AuditConfig { sample: 0.0 },
     };
     let metrics = Arc::new(Metrics::new().unwrap());
     let cache = Cache::assemble(config, Arc::clone(versions), disk, loader(), metrics);
@@ -205,6 +206,18 @@ async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
     }));
     cache.follow(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
+}
+
+/// Between the two steps of an invalidation a hit is legal, and its version would not move any more.
+#[tokio::test]
+async fn no_audit_begins_while_a_pass_is_applied() {
+    let (cache, _orders) = with_queue();
+    assert!(cache.note(0, "1").is_some());
+    let key: Arc<str> = Arc::from("1");
+    let passing = lock(&cache.invalidating);
+    assert!(cache.note(0, &key).is_none());
+    drop(passing);
+    assert!(cache.note(0, &key).is_some());
 }
 
 /// A cache over a disk tier that holds the keys from 1 to `count`.

@@ -73,6 +73,7 @@ impl Service {
             max_staleness: config.feed.max_staleness,
             on_loss: config.feed.on_loss,
             request_timeout: config.request_timeout,
+            audit: config.audit.clone(),
         };
         let cache = Cache::start(cache_config, loader, Arc::clone(&metrics))
             .context("starting the tiers")?;

@@ -215,6 +215,7 @@ mod tests {
             &config.memory,
             &config.disk,
             &config.feed,
+            &config.audit,
             &config.resources,
         );
         let text = format!("{plain:?} {times:?} {urls:?} {parts:?}");

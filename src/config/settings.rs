@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 5] = [
+pub(super) const SECTIONS: [Section; 6] = [
     Section { name: "", help: "" },
     Section {
         name: "database",
@@ -40,6 +40,10 @@ pub(super) const SECTIONS: [Section; 5] = [
     Section {
         name: "feed",
         help: "How committed changes are followed.",
+    },
+    Section {
+        name: "audit",
+        help: "Hits are read again from PostgreSQL, beside serving: larder_audit_stale_total must stay 0.",
     },
 ];
 
@@ -85,7 +89,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 24] = [
+pub(super) const SETTINGS: [Setting; 25] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -230,6 +234,12 @@ pub(super) const SETTINGS: [Setting; 24] = [
         help: "A statement that touches more documents empties the resource.",
         slot: |c| Slot::Count32(&mut c.feed.keys_per_statement, 1..=10_000_000),
     },
+    Setting {
+        path: "audit.sample",
+        preset: Preset::Value("0.001"),
+        help: "The share of hits that are read again and compared; 0 switches the audit off.",
+        slot: |c| Slot::Share(&mut c.audit.sample),
+    },
 ];
 
 #[cfg(test)]
@@ -278,6 +288,17 @@ mod tests {
     }
 
     #[test]
+    fn shares_read_back() {
+        for text in ["0", "1", "0.001", "1e-7", "0.000_1", "1.0"] {
+            let toml = format!("[audit]\nsample = {text}");
+            let config = Config::from_toml(&toml, &[]).unwrap();
+            let again = Config::from_toml(&crate::config::dump(&config), &[]).unwrap();
+            let expected: f64 = text.replace('_', "").parse().unwrap();
+            assert_eq!(again.audit.sample.to_bits(), expected.to_bits(), "{text}");
+        }
+    }
+
+    #[test]
     fn values_name_their_line_and_key() {
         only(
             "\nlisten = 1",
@@ -322,6 +343,20 @@ mod tests {
         only(
             "[feed]\nretention = 60",
             "2: feed.retention: expected a duration with its unit",
+        );
+        for wrong in ["1.001", "1e9", "nan", "inf"] {
+            only(
+                &format!("[audit]\nsample = {wrong}"),
+                &format!("2: audit.sample: must be between 0 and 1, found \"{wrong}\""),
+            );
+        }
+        only(
+            "[audit]\nsample = -0.5",
+            "2: audit.sample: can't be negative: expected a share such as 0.001",
+        );
+        only(
+            "[audit]\nsample = '1%'",
+            "2: audit.sample: expected a share such as 0.001, found the string \"1%\"",
         );
         only(
             "memory = 1",

@@ -45,6 +45,8 @@ pub(super) enum Slot<'a> {
     Count(&'a mut usize, RangeInclusive<usize>),
     /// A whole number that the database stores as an integer.
     Count32(&'a mut u32, RangeInclusive<u32>),
+    /// A part of a whole, from 0 to 1.
+    Share(&'a mut f64),
 }
 
 /// Why a value is refused; the text is for the user.
@@ -87,7 +89,11 @@ impl Slot<'_> {
         };
         let negative = text.starts_with('-');
         match self {
-            Slot::Duration(..) | Slot::Bytes(..) | Slot::Count(..) | Slot::Count32(..)
+            Slot::Duration(..)
+            | Slot::Bytes(..)
+            | Slot::Count(..)
+            | Slot::Count32(..)
+            | Slot::Share(_)
                 if negative =>
             {
                 return Err(ValueError::Negative { expected });
@@ -118,20 +124,28 @@ impl Slot<'_> {
                 let read = text.parse().map_err(|_| malformed())?;
                 *at = bounded(read, &bounds, text, |count| count.to_string())?;
             }
+            Slot::Share(at) => {
+                let read = text.parse().map_err(|_| malformed())?;
+                *at = bounded(read, &(0.0..=1.0), text, |share| share.to_string())?;
+            }
         }
         Ok(())
     }
 
     /// The text of a TOML value, if its type is one that this slot takes.
     pub(super) fn text_of<'v>(&self, value: &'v DeValue<'_>) -> Result<Cow<'v, str>, ValueError> {
-        let takes_integer = matches!(self, Slot::Bytes(..) | Slot::Count(..) | Slot::Count32(..));
-        let takes_string = !matches!(self, Slot::Flag(_) | Slot::Count(..) | Slot::Count32(..));
+        let is_number = matches!(self, Slot::Count(..) | Slot::Count32(..) | Slot::Share(_));
+        let takes_integer = is_number || matches!(self, Slot::Bytes(..));
+        let takes_string = !is_number && !matches!(self, Slot::Flag(_));
         match value {
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
             DeValue::Integer(integer) if takes_integer => Ok(Cow::Owned(
                 i128::from_str_radix(integer.as_str(), integer.radix())
                     .map_or_else(|_| integer.to_string(), |number| number.to_string()),
             )),
+            DeValue::Float(number) if matches!(self, Slot::Share(_)) => {
+                Ok(Cow::Borrowed(number.as_str()))
+            }
             DeValue::Boolean(flag) if matches!(self, Slot::Flag(_)) => {
                 Ok(Cow::Borrowed(if *flag { "true" } else { "false" }))
             }
@@ -155,6 +169,7 @@ impl Slot<'_> {
             Slot::Bytes(at, _) => quoted(&show_bytes(at)),
             Slot::Count(at, _) => at.to_string(),
             Slot::Count32(at, _) => at.to_string(),
+            Slot::Share(at) => at.to_string(),
         })
     }
 
@@ -165,6 +180,7 @@ impl Slot<'_> {
             Slot::Bytes(_, bounds) => Some(between(bounds, show_bytes)),
             Slot::Count(_, bounds) => Some(between(bounds, ToString::to_string)),
             Slot::Count32(_, bounds) => Some(between(bounds, ToString::to_string)),
+            Slot::Share(_) => Some("0 to 1".to_owned()),
             _ => None,
         }
     }
@@ -180,6 +196,7 @@ impl Slot<'_> {
             Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",
             Slot::Bytes(..) => "a size such as \"256MiB\"",
             Slot::Count(..) | Slot::Count32(..) => "a whole number",
+            Slot::Share(_) => "a share such as 0.001",
         }
     }
 }
