@@ -384,19 +384,15 @@ impl Cache {
             .as_ref()
             .filter(|disk| shelf.tiers.disk && disk.is_on())?;
         let stripe = self.versions.stripe(index, key);
-        let generation = self.versions.clean_generation(stripe)?;
-        let epoch = self.versions.epoch(index);
+        let version = self.versions.clean_version(index, stripe)?;
         let key: Arc<str> = Arc::from(key);
         let found = disk
-            .get(shelf.prefix.load(Ordering::SeqCst), &key, epoch)
+            .get(shelf.prefix.load(Ordering::SeqCst), &key, version.epoch)
             .await?
             .found;
         if shelf.tiers.memory {
             self.memory
-                .install(index, &key, found.clone(), &self.versions, || {
-                    let stands = self.versions.generation(stripe) == generation;
-                    (stands && self.versions.epoch(index) == epoch).then_some(epoch)
-                });
+                .install_standing(index, &key, found.clone(), &self.versions, version);
         }
         shelf.hits_disk.fetch_add(1, Ordering::Relaxed);
         let way = if fresh { Way::Disk } else { stale() };

@@ -69,4 +69,6 @@ pub mod resource;
 
 pub mod clock;
 
+mod sync;
+
 pub mod state;

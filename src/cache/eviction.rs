@@ -7,7 +7,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Queues shorter than this are never swept for tickets of entries that are gone.
 const SWEEP_TICKETS_MIN: usize = 1_024;
@@ -118,7 +120,7 @@ impl Eviction {
         queues.small.len() + queues.main.len()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queues> {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -132,19 +132,19 @@ impl Cache {
         let shelf = &self.shelves[index];
         let version = lease.version();
         let stripe = self.versions.stripe(index, lease.key());
-        let valid = || (self.versions.version(index, stripe) == version).then_some(version.epoch);
+        let stands = || self.versions.standing(index, stripe, version).is_some();
         let mut stored = false;
         if shelf.trusted.load(Ordering::SeqCst) {
             if shelf.tiers.memory {
-                stored =
-                    self.memory
-                        .install(index, lease.key(), found.clone(), &self.versions, valid);
+                stored = self.memory.install_standing(
+                    index,
+                    lease.key(),
+                    found.clone(),
+                    &self.versions,
+                    version,
+                );
             }
-            if let Some(disk) = self
-                .disk
-                .as_ref()
-                .filter(|_| shelf.tiers.disk && valid().is_some())
-            {
+            if let Some(disk) = self.disk.as_ref().filter(|_| shelf.tiers.disk && stands()) {
                 stored |= disk.put(Put {
                     resource: index,
                     prefix: shelf.prefix.load(Ordering::SeqCst),
@@ -155,7 +155,7 @@ impl Cache {
                 });
             }
         }
-        if valid().is_none() {
+        if !stands() {
             self.metrics.fills_void.inc();
         }
         lease.complete(Outcome {

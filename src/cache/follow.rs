@@ -101,9 +101,7 @@ impl Cache {
 
     /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
     fn invalidate(&self, index: usize, key: &Arc<str>) -> Dropped {
-        let stripe = self.versions.stripe(index, key);
-        let generation = self.versions.raise(stripe);
-        self.memory.invalidate(index, key);
+        let (stripe, generation) = self.memory.overtake(index, key, &self.versions);
         Dropped {
             prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
             key: Arc::clone(key),

@@ -5,7 +5,9 @@
 //! of raising all counters where every document of it is invalidated: an entry of another epoch is a miss.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use crate::sync::AtomicU64;
 
 /// Counters: enough that two hot keys seldom share one, 1 MiB together with `clean`.
 const STRIPES: usize = 65_536;
@@ -27,11 +29,16 @@ pub(super) struct Versions {
 
 impl Versions {
     pub(super) fn new(resources: usize) -> Self {
+        Self::with_stripes(resources, STRIPES)
+    }
+
+    /// The same with another power of two of counters.
+    pub(super) fn with_stripes(resources: usize, stripes: usize) -> Self {
         let counters = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let versions = Self {
             hasher: RandomState::new(),
-            generations: counters(STRIPES),
-            clean: counters(STRIPES),
+            generations: counters(stripes),
+            clean: counters(stripes),
             epochs: counters(resources),
         };
         for resource in 0..resources {
@@ -43,8 +50,8 @@ impl Versions {
     /// The counter that a key shares with others.
     pub(super) fn stripe(&self, resource: usize, key: &str) -> usize {
         let hash = self.hasher.hash_one((resource, key));
-        // The modulus is below 2^16, so the cast loses nothing.
-        (hash % STRIPES as u64) as usize
+        // The cast loses upper bits only, which the mask leaves out.
+        hash as usize & (self.generations.len() - 1)
     }
 
     pub(super) fn version(&self, resource: usize, stripe: usize) -> Version {
@@ -52,6 +59,11 @@ impl Versions {
             generation: self.generations[stripe].load(Ordering::SeqCst),
             epoch: self.epoch(resource),
         }
+    }
+
+    /// The epoch to install under, if nothing has been invalidated in the stripe or the resource since `version`.
+    pub(super) fn standing(&self, resource: usize, stripe: usize, version: Version) -> Option<u64> {
+        (self.version(resource, stripe) == version).then_some(version.epoch)
     }
 
     /// Voids every fill of the stripe that is under way. Returns the new generation.
@@ -92,13 +104,21 @@ impl Versions {
 
     /// Every generation at this moment.
     pub(super) fn snapshot(&self) -> Vec<u64> {
-        (0..STRIPES).map(|stripe| self.generation(stripe)).collect()
+        let stripes = 0..self.generations.len();
+        stripes.map(|stripe| self.generation(stripe)).collect()
     }
 
     /// The generation up to which both agree, if the disk tier has followed all invalidations of the stripe.
     pub(super) fn clean_generation(&self, stripe: usize) -> Option<u64> {
         let generation = self.generation(stripe);
         (self.clean[stripe].load(Ordering::SeqCst) == generation).then_some(generation)
+    }
+
+    /// The version under which the disk tier may answer for a key of the stripe.
+    pub(super) fn clean_version(&self, resource: usize, stripe: usize) -> Option<Version> {
+        let generation = self.clean_generation(stripe)?;
+        let epoch = self.epoch(resource);
+        Some(Version { generation, epoch })
     }
 }
 

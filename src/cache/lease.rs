@@ -4,7 +4,7 @@
 //! that is dropped wakes its waiters (after "leases" in Nishtala et al., Scaling Memcache at Facebook, NSDI 2013).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -14,6 +14,7 @@ use crate::cache::generation::Version;
 use crate::clock::Boottime;
 use crate::source::SourceError;
 use crate::source::loader::SentAt;
+use crate::sync::Mutex;
 
 /// What a load came to.
 #[derive(Clone, Debug)]

@@ -4,15 +4,16 @@
 //! when space runs out is `eviction`'s affair.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
 
 use crate::cache::document::Found;
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
-use crate::cache::generation::Versions;
+use crate::cache::generation::{Version, Versions};
 use crate::clock::Boottime;
+use crate::sync::{AtomicU8, AtomicU64};
 
 /// Bounds of the memory tier.
 #[derive(Clone, Debug)]
@@ -78,6 +79,22 @@ impl Memory {
         Some(entry.found.clone())
     }
 
+    /// Fills or promotes: keeps `found` if `version`, noted before it was read, still stands when it is installed.
+    /// Returns whether it is kept.
+    pub(super) fn install_standing(
+        &self,
+        resource: usize,
+        key: &Arc<str>,
+        found: Found,
+        versions: &Versions,
+        version: Version,
+    ) -> bool {
+        let stripe = versions.stripe(resource, key);
+        self.install(resource, key, found, versions, || {
+            versions.standing(resource, stripe, version)
+        })
+    }
+
     /// Keeps `found` if `valid` holds while the key's place is locked: what invalidates the key later waits for that
     /// lock and then takes the entry away. Returns whether it is kept.
     pub(super) fn install(
@@ -129,8 +146,16 @@ impl Memory {
         true
     }
 
+    /// Raises the key's generation, then takes its entry away. Returns the stripe and its new generation.
+    pub(super) fn overtake(&self, resource: usize, key: &str, versions: &Versions) -> (usize, u64) {
+        let stripe = versions.stripe(resource, key);
+        let generation = versions.raise(stripe);
+        self.invalidate(resource, key);
+        (stripe, generation)
+    }
+
     /// Takes the key's entry away.
-    pub(super) fn invalidate(&self, resource: usize, key: &str) {
+    fn invalidate(&self, resource: usize, key: &str) {
         if let Some((_, entry)) = self.maps[resource].remove(key) {
             self.bytes.fetch_sub(entry.weight, Ordering::Relaxed);
         }
