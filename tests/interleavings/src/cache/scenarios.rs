@@ -1,0 +1,286 @@
+//! Small worlds of a database, a feed, requests and the tiers, each for one execution under the scheduler.
+//!
+//! The database is one counter: the document's value, which a commit raises. Requests take the same steps as
+//! `Cache::lookup` and `Cache::load`, the feed those of `Cache::follow`, with a slot in the place of the disk tier.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shuttle::future::block_on;
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::AtomicU64;
+use shuttle::thread::{self, JoinHandle};
+
+use super::document::{Document, Found};
+use super::generation::{Version, Versions};
+use super::lease::{Grant, Lease, Leases, Outcome};
+use super::memory::{Memory, MemoryConfig};
+
+/// Few, so that keys share them.
+const STRIPES: usize = 2;
+const KEY: &str = "42";
+/// Loads of these scenarios are never old.
+const MAX_AGE: Duration = Duration::from_secs(3_600);
+/// What one entry of the eviction scenario weighs at most.
+const ENTRY_BYTES_MAX: u64 = 1_000;
+
+struct World {
+    database: AtomicU64,
+    disk: Mutex<Option<u64>>,
+    versions: Versions,
+    memory: Memory,
+    leases: Arc<Leases>,
+}
+
+fn document(value: u64) -> Found {
+    Some(Arc::new(Document::new(Bytes::from(value.to_string()))))
+}
+
+fn value(found: &Found) -> u64 {
+    let text = found.as_ref().map(|document| document.body.as_ref());
+    let text = std::str::from_utf8(text.unwrap_or_default()).unwrap_or_default();
+    text.parse().unwrap_or(0)
+}
+
+/// The database holds 1, no tier anything.
+fn world() -> Arc<World> {
+    world_of(1 << 20)
+}
+
+fn world_of(bytes_max: u64) -> Arc<World> {
+    Arc::new(World {
+        database: AtomicU64::new(1),
+        disk: Mutex::new(None),
+        versions: Versions::with_stripes(1, STRIPES),
+        memory: Memory::new(&MemoryConfig { bytes_max }, 1),
+        leases: Arc::default(),
+    })
+}
+
+impl World {
+    fn in_memory(&self) -> Option<u64> {
+        let found = self.memory.get(0, KEY, self.versions.epoch(0));
+        found.as_ref().map(value)
+    }
+
+    fn grant(&self) -> Grant {
+        let stripe = self.versions.stripe(0, KEY);
+        let version = self.versions.version(0, stripe);
+        self.leases.grant(0, &Arc::from(KEY), version, MAX_AGE)
+    }
+
+    /// Reads the database and fills memory.
+    fn load(&self, lease: Lease) {
+        let found = document(self.database.load(Ordering::SeqCst));
+        let stored = self.memory.install_standing(
+            lease.resource(),
+            lease.key(),
+            found.clone(),
+            &self.versions,
+            lease.version(),
+        );
+        let found = Ok(found);
+        lease.complete(Outcome { found, stored });
+    }
+
+    /// Asks until there is an outcome, as a request does that no tier has answered.
+    fn request(&self) -> u64 {
+        loop {
+            let mut waiter = match self.grant() {
+                Grant::Lead(lease, waiter) => {
+                    self.load(lease);
+                    waiter
+                }
+                Grant::Wait(waiter) => waiter,
+            };
+            if let Some(outcome) = block_on(waiter.outcome()) {
+                return outcome.found.as_ref().map_or(0, value);
+            }
+        }
+    }
+
+    /// Memory, then disk, then the database.
+    fn lookup(&self) -> u64 {
+        self.in_memory()
+            .or_else(|| self.promote())
+            .unwrap_or_else(|| self.request())
+    }
+
+    /// A disk lookup, and its promotion.
+    fn promote(&self) -> Option<u64> {
+        let version: Version = self
+            .versions
+            .clean_version(0, self.versions.stripe(0, KEY))?;
+        let found = (*self.disk.lock().expect("no poison"))?;
+        let key = Arc::from(KEY);
+        self.memory
+            .install_standing(0, &key, document(found), &self.versions, version);
+        Some(found)
+    }
+
+    fn commit(&self) -> u64 {
+        self.database.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// A pass that finds the key: memory, then the disk's queue, which is worked off at once.
+    fn pass(&self) {
+        let (stripe, generation) = self.memory.overtake(0, KEY, &self.versions);
+        self.disk.lock().expect("no poison").take();
+        self.versions.mark_clean(stripe, generation);
+    }
+
+    /// A change is committed and applied: from here on nothing older may be answered.
+    fn change(&self) {
+        let committed = self.commit();
+        self.pass();
+        let seen = self.lookup();
+        assert!(seen >= committed, "{seen} after {committed} was applied");
+    }
+
+    fn assert_nothing_stale(&self) {
+        let now = self.database.load(Ordering::SeqCst);
+        let kept = self.in_memory();
+        assert!(kept.is_none_or(|kept| kept == now), "{kept:?} for {now}");
+    }
+}
+
+/// What the steps come to is their own affair.
+fn spawn<T>(
+    world: &Arc<World>,
+    steps: impl FnOnce(&World) -> T + Send + 'static,
+) -> JoinHandle<()> {
+    let world = Arc::clone(world);
+    thread::spawn(move || {
+        steps(&world);
+    })
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("a thread of the scenario failed");
+    }
+}
+
+/// A load is filled while a change is committed and applied.
+pub fn fill_beside_a_pass() {
+    let world = world();
+    join([spawn(&world, World::request), spawn(&world, World::change)]);
+    world.assert_nothing_stale();
+}
+
+/// The same with two changes and two requests.
+pub fn fills_beside_passes() {
+    let world = world();
+    join([
+        spawn(&world, World::lookup),
+        spawn(&world, World::lookup),
+        spawn(&world, |world| {
+            world.change();
+            world.change();
+        }),
+    ]);
+    world.assert_nothing_stale();
+}
+
+/// A load is filled while every document of its resource is invalidated.
+pub fn fill_beside_a_new_epoch() {
+    let world = world();
+    join([
+        spawn(&world, World::request),
+        spawn(&world, |world| {
+            let committed = world.commit();
+            world.versions.renew_epoch(0);
+            assert!(world.lookup() >= committed);
+        }),
+    ]);
+    world.assert_nothing_stale();
+}
+
+/// What the disk has is promoted while it is overtaken.
+pub fn promotion_beside_a_pass() {
+    let world = world();
+    *world.disk.lock().expect("no poison") = Some(1);
+    join([spawn(&world, World::lookup), spawn(&world, World::change)]);
+    world.assert_nothing_stale();
+}
+
+/// The first leader goes without an outcome, and whoever waited leads.
+pub fn a_lease_is_handed_over() {
+    let world = world();
+    let first = spawn(&world, |world| match world.grant() {
+        Grant::Lead(lease, _) => drop(lease),
+        Grant::Wait(mut waiter) => assert!(block_on(waiter.outcome()).is_some()),
+    });
+    let others = [(), ()].map(|()| spawn(&world, |world| assert_eq!(world.request(), 1)));
+    join([first]);
+    join(others);
+}
+
+/// Whoever has seen an outcome and asks again finds no load that is over.
+pub fn an_outcome_ends_its_load() {
+    let world = world();
+    let Grant::Lead(lease, mut leader) = world.grant() else {
+        panic!("nobody else leads")
+    };
+    let waiting = spawn(&world, move |world| {
+        assert!(block_on(leader.outcome()).is_some());
+        assert!(matches!(world.grant(), Grant::Lead(..)));
+    });
+    world.load(lease);
+    join([waiting]);
+}
+
+/// An overtaken load ends while its successor is under way, which goes on to be joined.
+pub fn an_overtaken_load_leaves_its_successor() {
+    let world = world();
+    let Grant::Lead(old, _) = world.grant() else {
+        panic!("nobody else leads")
+    };
+    world.commit();
+    world.pass();
+    let Grant::Lead(new, _) = world.grant() else {
+        panic!("joined an overtaken load")
+    };
+    let ending = spawn(&world, move |world| world.load(old));
+    let asking = spawn(&world, |world| assert_eq!(world.request(), 2));
+    let leading = spawn(&world, move |world| {
+        assert!(matches!(world.grant(), Grant::Wait(_)));
+        world.load(new);
+    });
+    join([ending, asking, leading]);
+    world.assert_nothing_stale();
+}
+
+/// Entries are installed, replaced, touched, invalidated and evicted at once, in a tier that has space for two.
+pub fn eviction_beside_installs() {
+    let world = world_of(2 * ENTRY_BYTES_MAX);
+    let install = |keys: [&'static str; 3]| {
+        move |world: &World| {
+            for key in keys {
+                let version = world.versions.version(0, world.versions.stripe(0, key));
+                let key = Arc::from(key);
+                world
+                    .memory
+                    .install_standing(0, &key, document(1), &world.versions, version);
+                world.memory.get(0, &key, world.versions.epoch(0));
+            }
+        }
+    };
+    join([
+        spawn(&world, install(["1", "2", "3"])),
+        spawn(&world, install(["3", "1", "4"])),
+        spawn(&world, |world| {
+            world.memory.overtake(0, "1", &world.versions);
+            world.memory.overtake(0, "3", &world.versions);
+        }),
+    ]);
+    let bytes = world.memory.bytes();
+    assert!(bytes <= 2 * ENTRY_BYTES_MAX, "{bytes} bytes");
+    for key in ["1", "2", "3", "4"] {
+        world.memory.overtake(0, key, &world.versions);
+    }
+    assert_eq!(world.memory.entries_of(0), 0);
+    assert_eq!(world.memory.bytes(), 0);
+}
