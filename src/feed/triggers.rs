@@ -107,10 +107,11 @@ fn body(link: &Link, numbers: &HashMap<String, i16>, config: &FeedConfig) -> Str
     let bell = if config.notify {
         // NOTIFY takes one lock for the whole database until commit, so only one open transaction rings, or none while
         // a feed holds the bell; whoever commits beside it is found by the passes that follow. NOTIFY also forbids
-        // PREPARE TRANSACTION, and fails where some listener has let the queue fill.
+        // PREPARE TRANSACTION, and fails where some listener has let the queue fill. The lock, which most can't have, is
+        // the cheapest to ask for.
         format!(
-            "  if larder_logged > 0 and current_setting('max_prepared_transactions') = '0'\n     \
-             and pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK}) and pg_notification_queue_usage() < 0.5 then\n    \
+            "  if larder_logged > 0 and pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK})\n     \
+             and current_setting('max_prepared_transactions') = '0' and pg_notification_queue_usage() < 0.5 then\n    \
              perform pg_notify('larder', '');\n  end if;\n"
         )
     } else {
