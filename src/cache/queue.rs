@@ -264,23 +264,27 @@ impl Shared {
 
 fn answer_lookups(shared: &Shared, mut lookups: mpsc::Receiver<Lookup>) {
     while let Some(lookup) = lookups.blocking_recv() {
-        // Whoever asked gave up; under overload the thread must not fall behind for them.
-        if lookup.reply.is_closed() {
-            continue;
-        }
-        // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
-        let found = match &*shared.store.load() {
-            Some(store) if shared.on.load(Ordering::SeqCst) => store
-                .get(lookup.prefix, &lookup.key, lookup.epoch)
-                .unwrap_or_else(|error| {
-                    shared.give_up(&error.to_string());
-                    None
-                }),
-            _ => None,
-        };
-        // Nobody waits any more: the lookup took too long.
-        let _gone = lookup.reply.send(found);
+        answer(shared, lookup);
     }
+}
+
+pub(super) fn answer(shared: &Shared, lookup: Lookup) {
+    // Whoever asked gave up; under overload the thread must not fall behind for them.
+    if lookup.reply.is_closed() {
+        return;
+    }
+    // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
+    let found = match &*shared.store.load() {
+        Some(store) if shared.on.load(Ordering::SeqCst) => store
+            .get(lookup.prefix, &lookup.key, lookup.epoch)
+            .unwrap_or_else(|error| {
+                shared.give_up(&error.to_string());
+                None
+            }),
+        _ => None,
+    };
+    // Nobody waits any more: the lookup took too long.
+    let _gone = lookup.reply.send(found);
 }
 
 #[cfg(test)]

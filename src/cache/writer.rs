@@ -110,12 +110,7 @@ impl Writer {
             .and_then(|store| Ok((store.mark()?, store)));
         match found {
             Ok((Some(mark), store)) => {
-                self.shared.store.store(Some(Arc::new(store)));
-                self.state = State::Resuming;
-                // Until it has been caught up with, the log must be kept for it.
-                self.shared
-                    .persisted
-                    .send_replace(Persisted::At(mark.position()));
+                self.begin_resuming(store, &mark);
                 opened(mark);
             }
             Ok((None, store)) => {
@@ -127,6 +122,16 @@ impl Writer {
                 self.begin_empty();
             }
         }
+    }
+
+    /// Keeps what an earlier run left, and answers nothing out of it yet.
+    pub(super) fn begin_resuming(&mut self, store: Store, mark: &Mark) {
+        self.shared.store.store(Some(Arc::new(store)));
+        self.state = State::Resuming;
+        // Until it has been caught up with, the log must be kept for it.
+        self.shared
+            .persisted
+            .send_replace(Persisted::At(mark.position()));
     }
 
     /// Waits for orders: for the first one at most a second, for more until the batch is full or has lingered.
@@ -166,7 +171,7 @@ impl Writer {
         (orders, None)
     }
 
-    fn process(&mut self, orders: Vec<Order>) {
+    pub(super) fn process(&mut self, orders: Vec<Order>) {
         let mut batch = Batch::default();
         let mut clean: Vec<(usize, u64)> = Vec::new();
         let mut enabled: Option<Vec<u64>> = None;
@@ -307,7 +312,7 @@ impl Writer {
         self.state = State::Off { retry_at };
     }
 
-    /// Sets the directory aside and opens an empty one. All invalidations so far hold for it.
+    /// Sets the directory aside and opens an empty one.
     fn begin_empty(&mut self) {
         self.close();
         let config = &self.shared.config;
@@ -316,12 +321,7 @@ impl Writer {
             .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes));
         match opened {
             Ok(store) => {
-                self.shared.store.store(Some(Arc::new(store)));
-                self.shared
-                    .versions
-                    .mark_all_clean(&self.shared.versions.snapshot());
-                self.state = State::On;
-                self.shared.on.store(true, Ordering::SeqCst);
+                self.use_empty(store);
                 tracing::info!("the disk tier is in use, empty");
             }
             Err(error) => {
@@ -330,6 +330,16 @@ impl Writer {
                 tracing::warn!("the disk tier can't be opened and stays off for now: {error}");
             }
         }
+    }
+
+    /// Uses an empty directory. All invalidations so far hold for it.
+    pub(super) fn use_empty(&mut self, store: Store) {
+        self.shared.store.store(Some(Arc::new(store)));
+        self.shared
+            .versions
+            .mark_all_clean(&self.shared.versions.snapshot());
+        self.state = State::On;
+        self.shared.on.store(true, Ordering::SeqCst);
     }
 
     /// The last mark says that the end was orderly; then everything reaches the disk.
