@@ -25,6 +25,8 @@ mod guards;
 mod lease;
 pub mod memory;
 mod queue;
+#[cfg(test)]
+mod replay;
 mod status;
 mod writer;
 
@@ -372,6 +374,8 @@ impl Cache {
                 age: now.since(fresh_at),
             }
         };
+        #[cfg(test)]
+        replay::reach(replay::Point::Memory);
         if shelf.tiers.memory
             && let Some(found) = self.memory.get(index, key, self.versions.epoch(index))
         {
@@ -383,6 +387,8 @@ impl Cache {
             .disk
             .as_ref()
             .filter(|disk| shelf.tiers.disk && disk.is_on())?;
+        #[cfg(test)]
+        replay::reach(replay::Point::Clean);
         let stripe = self.versions.stripe(index, key);
         let version = self.versions.clean_version(index, stripe)?;
         let key: Arc<str> = Arc::from(key);

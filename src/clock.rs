@@ -18,6 +18,10 @@ impl Boottime {
         const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
         #[cfg(not(target_os = "linux"))]
         const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
+        #[cfg(test)]
+        if let Some(now) = stopped::now() {
+            return now;
+        }
         // The call fails only for a clock that the kernel does not have. NEVER is "not fresh", the safe side.
         match clock_gettime(CLOCK) {
             Ok(time) => Self(u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)),
@@ -31,6 +35,27 @@ impl Boottime {
             return Duration::MAX;
         }
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A clock that a test sets, thread by thread.
+#[cfg(test)]
+pub(crate) mod stopped {
+    use std::cell::Cell;
+
+    use super::Boottime;
+
+    thread_local! {
+        static NOW: Cell<Option<Boottime>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn now() -> Option<Boottime> {
+        NOW.get()
+    }
+
+    /// From here on it is `now` on this thread.
+    pub(crate) fn set(now: Boottime) {
+        NOW.set(Some(now));
     }
 }
 

@@ -164,6 +164,13 @@ impl Store {
         }
     }
 
+    /// Holds nothing any more, not even a mark.
+    #[cfg(test)]
+    pub(super) fn empty(&self) -> Result<(), DiskError> {
+        self.entries.store(0, Ordering::Relaxed);
+        self.call(|db| db.clear())
+    }
+
     pub(super) fn bytes(&self) -> Result<u64, DiskError> {
         self.call(|db| db.size_on_disk())
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::cache::document::{Document, Found};
 use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
 use crate::cache::queue::Put;
+#[cfg(test)]
+use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::resource::Resource;
@@ -44,11 +46,15 @@ impl Cache {
         };
         let began = Boottime::now();
         loop {
+            #[cfg(test)]
+            reach(Point::Load);
             let stripe = self.versions.stripe(index, &key);
             let version = self.versions.version(index, stripe);
             // After the version: a definition that is replaced later takes the epoch of the version along.
             let resource = self.shelves[index].current.load_full();
             let resource = resource.ok_or_else(|| self.not_ready(index))?;
+            #[cfg(test)]
+            reach(Point::Noted);
             let granted = self.leases.grant(index, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
@@ -144,7 +150,11 @@ impl Cache {
                     version,
                 );
             }
+            #[cfg(test)]
+            reach(Point::Installed);
             if let Some(disk) = self.disk.as_ref().filter(|_| shelf.tiers.disk && stands()) {
+                #[cfg(test)]
+                reach(Point::Putting);
                 stored |= disk.put(Put {
                     resource: index,
                     prefix: shelf.prefix.load(Ordering::SeqCst),
@@ -158,6 +168,8 @@ impl Cache {
         if !stands() {
             self.metrics.fills_void.inc();
         }
+        #[cfg(test)]
+        reach(Point::Ending);
         lease.complete(Outcome {
             found: Ok(found),
             stored,

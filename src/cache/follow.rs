@@ -11,6 +11,8 @@ use tokio::sync::watch;
 
 use crate::cache::disk::layout::{Mark, ResourceMark};
 use crate::cache::queue::{Disk, Dropped};
+#[cfg(test)]
+use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
@@ -85,9 +87,13 @@ impl Cache {
             }
         }
         self.queue_drops(dropped);
+        #[cfg(test)]
+        reach(Point::QueueMark);
         if let Some(mark) = self.mark(&pass.position) {
             self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
         }
+        #[cfg(test)]
+        reach(Point::Complete);
         self.followed.send_modify(|followed| {
             followed.position = Some(pass.position);
             followed.lost = None;
@@ -121,6 +127,8 @@ impl Cache {
         let Some(found) = lock(&self.resumable).take() else {
             return self.apply(pass);
         };
+        #[cfg(test)]
+        reach(Point::TakeEpoch);
         for (index, shelf) in self.shelves.iter().enumerate() {
             let prefix = shelf.prefix.load(Ordering::SeqCst);
             let fingerprint = lock(&shelf.fingerprint).clone();
@@ -136,6 +144,8 @@ impl Cache {
         }
         let position = pass.position.clone();
         self.apply(pass);
+        #[cfg(test)]
+        reach(Point::QueueEnable);
         if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
             disk.enable(mark);
         }

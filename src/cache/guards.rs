@@ -16,6 +16,9 @@ use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
 use crate::source::session::{Database, Identity};
 
+/// So long that a replay can divide it finely; no test waits for it.
+pub(super) const MAX_STALENESS: Duration = Duration::from_nanos(1 << 60);
+
 fn loader() -> Loader {
     let timeout = Duration::from_secs(1);
     let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout).unwrap();
@@ -29,7 +32,7 @@ fn loader() -> Loader {
 }
 
 /// A cache that trusts its tiers and whose resource no statement can ask for: what no tier has is an error.
-fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
+pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
     let tiers = Tiers {
         memory: true,
         disk: true,
@@ -38,9 +41,9 @@ fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
         resources: vec![("items".into(), tiers)],
         memory: MemoryConfig { bytes_max: 1 << 20 },
         disk: config(std::path::Path::new("unused"), Duration::ZERO),
-        max_staleness: Duration::from_secs(60),
+        max_staleness: MAX_STALENESS,
         on_loss: OnLoss::Bypass,
-        request_timeout: Duration::from_secs(1),
+        request_timeout: Duration::MAX,
         audit: AuditConfig { sample: 0.0 },
     };
     let metrics = Arc::new(Metrics::new().unwrap());

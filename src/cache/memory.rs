@@ -12,6 +12,8 @@ use dashmap::mapref::entry::Entry as Slot;
 use crate::cache::document::Found;
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
 use crate::cache::generation::{Version, Versions};
+#[cfg(test)]
+use crate::cache::replay::{Point, reach};
 use crate::clock::Boottime;
 use crate::sync::{AtomicU8, AtomicU64};
 
@@ -149,8 +151,14 @@ impl Memory {
     /// Raises the key's generation, then takes its entry away. Returns the stripe and its new generation.
     pub(super) fn overtake(&self, resource: usize, key: &str, versions: &Versions) -> (usize, u64) {
         let stripe = versions.stripe(resource, key);
+        #[cfg(test)]
+        reach(Point::Raise);
         let generation = versions.raise(stripe);
+        #[cfg(test)]
+        reach(Point::Forget);
         self.invalidate(resource, key);
+        #[cfg(test)]
+        reach(Point::QueueDrop);
         (stripe, generation)
     }
 

@@ -140,6 +140,11 @@ impl Disk {
         (disk, order_receiver, lookup_receiver)
     }
 
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Whether lookups are answered.
     pub(super) fn is_on(&self) -> bool {
         self.shared.on.load(Ordering::SeqCst)

@@ -19,6 +19,8 @@ use tokio::time::Instant;
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::queue::{Order, Put, Shared};
+#[cfg(test)]
+use crate::cache::replay::{Point, reach};
 use crate::feed::position::Persisted;
 
 /// Pause between attempts to begin anew.
@@ -210,6 +212,8 @@ impl Writer {
         if matches!(self.state, State::Off { .. }) || self.shared.broken.load(Ordering::SeqCst) {
             return;
         }
+        #[cfg(test)]
+        reach(Point::Gathered);
         match self.write(batch, haste) {
             Ok(()) => {
                 for (stripe, generation) in clean {
@@ -340,6 +344,14 @@ impl Writer {
             .mark_all_clean(&self.shared.versions.snapshot());
         self.state = State::On;
         self.shared.on.store(true, Ordering::SeqCst);
+    }
+
+    /// A mark that comes alone is written at once, not at some later time.
+    #[cfg(test)]
+    pub(super) fn wait_for_no_mark(&mut self) {
+        if let Some(due) = Instant::now().checked_sub(LONE_MARK_PAUSE) {
+            self.mark_written_at = due;
+        }
     }
 
     /// The last mark says that the end was orderly; then everything reaches the disk.

@@ -140,6 +140,12 @@ impl Loader {
         }
     }
 
+    /// Takes what waits, in a worker's stead.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Vec<Load> {
+        self.shared.waiting().take()
+    }
+
     /// Keys that wait at this moment.
     pub fn waiting(&self) -> usize {
         self.shared.waiting().count

@@ -1,0 +1,98 @@
+//! What can be seen of the real cache, beside what the model says.
+
+use std::sync::atomic::Ordering;
+
+use freshness_model::{Order as Ordered, State, Version};
+
+use super::PROTOCOL;
+use super::real::{KEY, position};
+use super::steps::Replay;
+use crate::cache::disk::layout::Mark;
+use crate::cache::document::Document;
+use crate::cache::queue::Order;
+use crate::clock::stopped;
+
+impl Replay<'_> {
+    /// Everything that can be seen of the cache is what the model says; of the files only where they may differ.
+    pub(super) fn compare(&mut self, state: &State, files: bool) {
+        stopped::set(self.times.now());
+        let now = self.times.now();
+        let run = self.run();
+        run.drain();
+        let cache = &run.cache;
+        let epoch = cache.versions.epoch(0);
+        let memory = cache.memory.get(0, KEY, epoch);
+        let memory = memory.map(|found| content(found.as_deref()));
+        assert_eq!(memory, state.memory, "memory");
+        let stripe = cache.versions.stripe(0, KEY);
+        let generation = cache.versions.generation(stripe);
+        assert_eq!(
+            generation,
+            u64::from(state.version.generation),
+            "generation"
+        );
+        let clean = cache.versions.clean_generation(stripe).is_some();
+        assert_eq!(clean, state.clean == state.version.generation, "clean");
+        assert_eq!(run.shared.on.load(Ordering::SeqCst), state.disk_on, "on");
+        assert_eq!(
+            cache.is_fresh(&cache.shelves[0], now),
+            state.is_fresh(),
+            "fresh"
+        );
+        if state.following {
+            let applied = cache.followed.borrow().position.clone();
+            assert_eq!(applied, Some(position(state.position)), "position");
+        }
+        let queue: Vec<Ordered> = run
+            .queue
+            .iter()
+            .map(|order| told(order, epoch, state))
+            .collect();
+        assert_eq!(queue[..], state.queue[..], "queue");
+        if files {
+            let store = run.shared.store.load_full().expect("it is open");
+            let prefix = cache.shelves[0].prefix.load(Ordering::SeqCst);
+            let entry = store.get(prefix, KEY, run.epoch).unwrap();
+            // Until the resource is defined, nobody knows what its entries look like.
+            if state.following {
+                let entry = entry.map(|entry| content(entry.found.as_deref()));
+                assert_eq!(entry, state.disk.content, "disk");
+            }
+            // Behind the last crash the model forgets the mark.
+            if state.crashes < PROTOCOL.bounds.crashes || !state.disk_on {
+                let mark = store.mark().unwrap().map(|mark| mark.position());
+                assert_eq!(mark, state.disk.mark.map(position), "mark");
+            }
+        }
+    }
+}
+
+/// The order in the model's words.
+fn told(order: &Order, epoch: u64, state: &State) -> Ordered {
+    let commits = |mark: &Mark| {
+        let at = (0..=2).find(|commits| position(*commits) == mark.position());
+        at.expect("a position of this trace")
+    };
+    match order {
+        Order::Put(put) => {
+            let same = put.version.epoch == epoch;
+            let version = Version {
+                generation: u8::try_from(put.version.generation).unwrap(),
+                epoch: if same { state.version.epoch } else { 1 },
+            };
+            Ordered::Put(content(put.found.as_deref()), version)
+        }
+        Order::Drop(dropped) => Ordered::Drop(u8::try_from(dropped[0].generation).unwrap()),
+        Order::Mark(mark) => Ordered::Mark(commits(mark)),
+        Order::Enable(mark, generations) => {
+            Ordered::Enable(commits(mark), u8::try_from(generations[0]).unwrap())
+        }
+        Order::Purge(_) | Order::Discard | Order::Stop(_) => panic!("an order of no trace"),
+    }
+}
+
+/// Documents are bare numbers: how many transactions their snapshot saw.
+pub(super) fn content(found: Option<&Document>) -> u8 {
+    let body = &found.expect("there always is a document").body;
+    std::str::from_utf8(body).unwrap().parse().unwrap()
+}

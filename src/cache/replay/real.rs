@@ -1,0 +1,332 @@
+//! The real cache, led along a trace of the model.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use freshness_model::{Moment, State};
+use tokio::sync::{mpsc, watch};
+
+use super::gate::{Actor, Arrival, wait};
+use crate::cache::disk::Store;
+use crate::cache::disk::layout::Mark;
+use crate::cache::follow::offer_mark;
+use crate::cache::generation::Versions;
+use crate::cache::guards;
+use crate::cache::queue::tests::config;
+use crate::cache::queue::{Disk, Lookup, Order, Shared};
+use crate::cache::writer::Writer;
+use crate::cache::{Cache, lock};
+use crate::clock::{Boottime, stopped};
+use crate::feed::position::Position;
+use crate::feed::{Change, Event, Pass, Via};
+use crate::metrics::Metrics;
+use crate::resource::Resource;
+use crate::resource::catalogue::TableName;
+use crate::resource::definition::{Place, Tiers};
+use crate::resource::key::KeyShape;
+use crate::source::loader::Load;
+use crate::source::session::Identity;
+
+pub(super) const KEY: &str = "1";
+pub(super) const MAX_STALENESS: Duration = guards::MAX_STALENESS;
+
+/// A load, from the lease to its end.
+pub(super) enum Loading {
+    /// Its statement has not been answered.
+    Waits(Load),
+    /// Its document is on the way into the tiers.
+    Fills(Actor),
+}
+
+/// When what happened, on the stopped clock.
+#[derive(Default)]
+pub(super) struct Times {
+    pub(super) now: u64,
+    commits: Vec<u64>,
+    began: u64,
+    fresh: u64,
+    sent: [u64; 2],
+}
+
+/// One run of larder, and what is under way in it.
+pub(super) struct Run {
+    pub(super) cache: Arc<Cache>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) lookups: mpsc::Receiver<Lookup>,
+    /// What has been taken out of `orders` to be looked at.
+    pub(super) queue: VecDeque<Order>,
+    pub(super) writer: Option<Box<Writer>>,
+    pub(super) writing: Option<Actor>,
+    pub(super) pass: Option<Actor>,
+    pub(super) requests: [Option<Actor>; 2],
+    pub(super) asked: [Option<Lookup>; 2],
+    pub(super) floors: [u8; 2],
+    pub(super) loads: [Option<Loading>; 2],
+    /// What entries on disk bear.
+    pub(super) epoch: u64,
+    /// Nobody drives it, so no timer of it ever goes off.
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Times {
+    pub(super) fn now(&self) -> Boottime {
+        Boottime(self.now)
+    }
+
+    /// Time left until the earliest of the young moments is too old.
+    pub(super) fn slack(&self, state: &State) -> u64 {
+        let limit = u64::try_from(MAX_STALENESS.as_nanos()).unwrap();
+        match state.young.first() {
+            Some(moment) => self.at(state, *moment) + limit - self.now,
+            None => limit,
+        }
+    }
+
+    /// A new moment, before which none of the young moments has become too old.
+    fn tick(&mut self, state: &State) -> u64 {
+        self.now += self.slack(state) / 8;
+        self.now
+    }
+
+    pub(super) fn commit(&mut self, state: &State) {
+        let now = self.tick(state);
+        self.commits.push(now);
+    }
+
+    pub(super) fn begin_pass(&mut self, state: &State) {
+        self.began = self.tick(state);
+    }
+
+    pub(super) fn complete_pass(&mut self) {
+        self.fresh = self.began;
+    }
+
+    pub(super) fn began(&self) -> Boottime {
+        Boottime(self.began)
+    }
+
+    pub(super) fn send(&mut self, load: usize, state: &State) -> Boottime {
+        self.sent[load] = self.tick(state);
+        Boottime(self.now)
+    }
+
+    /// Transactions committed more than `max_staleness` ago.
+    pub(super) fn old_commits(&self) -> u8 {
+        let old = |at: &&u64| self.now().since(Boottime(**at)) > MAX_STALENESS;
+        u8::try_from(self.commits.iter().filter(old).count()).unwrap()
+    }
+
+    /// Goes on until the earliest of the young moments is too old.
+    pub(super) fn expire(&mut self, state: &State) {
+        self.now += self.slack(state) + 1;
+    }
+
+    /// When it was; of the commits, the first of the young ones.
+    fn at(&self, state: &State, moment: Moment) -> u64 {
+        let is_commit = |moment: &&Moment| **moment == Moment::Commit;
+        let young = state.young.iter().filter(is_commit).count();
+        match moment {
+            Moment::Commit => self.commits[self.commits.len() - young],
+            Moment::Fresh => self.fresh,
+            Moment::Began => self.began,
+            Moment::Sent(load) => self.sent[load],
+        }
+    }
+}
+
+impl Run {
+    /// Starts larder over what `store` holds.
+    pub(super) fn start(store: Store, now: Boottime) -> Self {
+        stopped::set(now);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let within = runtime.enter();
+        let versions = Arc::new(Versions::with_stripes(1, 1));
+        let config = config(std::path::Path::new("unused"), Duration::ZERO);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (disk, orders, lookups) = Disk::detached(config, Arc::clone(&versions), metrics);
+        let shared = Arc::clone(disk.shared());
+        let cache = guards::cache(&versions, Some(disk));
+        let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
+        match store.mark().unwrap() {
+            Some(mark) => {
+                shared.on.store(false, std::sync::atomic::Ordering::SeqCst);
+                writer.begin_resuming(store, &mark);
+                offer(&cache, mark);
+            }
+            None => {
+                store.empty().unwrap();
+                writer.use_empty(store);
+            }
+        }
+        cache.shelves[0]
+            .trusted
+            .store(false, std::sync::atomic::Ordering::SeqCst);
+        let never = Boottime::NEVER.0;
+        cache
+            .fresh_at
+            .store(never, std::sync::atomic::Ordering::SeqCst);
+        drop(within);
+        Self {
+            cache,
+            shared,
+            orders,
+            lookups,
+            queue: VecDeque::new(),
+            writer: Some(Box::new(writer)),
+            writing: None,
+            pass: None,
+            requests: [None, None],
+            asked: [None, None],
+            floors: [0; 2],
+            loads: [None, None],
+            epoch: 0,
+            runtime,
+        }
+    }
+
+    /// The feed finds the database.
+    pub(super) fn follow(&mut self, commits: u8) {
+        let cache = &self.cache;
+        let resumes = lock(&cache.resumable)
+            .as_ref()
+            .map(|mark| mark.resources[0].epoch);
+        cache.follow(Event::Reached(Identity {
+            system: "1".into(),
+            database: 1,
+            epoch_table: 1,
+            nonce: uuid::Uuid::nil(),
+        }));
+        cache.follow(Event::Restarted(position(commits)));
+        cache.follow(Event::Defined {
+            resource: 0,
+            definition: Arc::new(definition()),
+            fingerprint: "f".into(),
+        });
+        self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(0));
+    }
+
+    /// A request for the document, up to its first gate.
+    pub(super) fn request(&self, now: Boottime) -> (Actor, Arrival) {
+        let cache = Arc::clone(&self.cache);
+        let handle = self.runtime.handle().clone();
+        Actor::start(now, move || {
+            let _within = handle.enter();
+            let mut lookup = pin!(cache.lookup(0, KEY));
+            loop {
+                match lookup
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                {
+                    Poll::Ready(answer) => return Arrival::Answered(answer),
+                    Poll::Pending => wait(Arrival::Pending),
+                }
+            }
+        })
+    }
+
+    /// A pass that saw `seen` transactions, up to its first gate.
+    pub(super) fn pass(&self, times: &Times, pass: freshness_model::Pass) -> (Actor, Arrival) {
+        let change = Change {
+            resource: 0,
+            key: Some(KEY.to_owned()),
+        };
+        let found = Pass {
+            changes: Vec::from_iter(pass.changed.then_some(change)),
+            position: position(pass.seen),
+            began_at: times.began(),
+            via: Via::Poll,
+            lag_from: None,
+        };
+        let event = match pass.resumes {
+            true => Event::Resumed(found),
+            false => Event::Passed(found),
+        };
+        let cache = Arc::clone(&self.cache);
+        Actor::start(times.now(), move || {
+            cache.follow(event);
+            Arrival::Done
+        })
+    }
+
+    /// A document on its way into the tiers, up to the first gate.
+    pub(super) fn fill(load: Load, content: u8, now: Boottime) -> (Actor, Arrival) {
+        Actor::start(now, move || {
+            (load.done)(Ok(Some(Bytes::from(content.to_string()))));
+            Arrival::Done
+        })
+    }
+
+    /// Takes everything that waits out of the queue's channel.
+    pub(super) fn drain(&mut self) {
+        while let Ok(order) = self.orders.try_recv() {
+            self.queue.push_back(order);
+        }
+    }
+
+    /// larder is killed; its files stay.
+    pub(super) fn crash(self) -> Store {
+        let Self { shared, .. } = self;
+        drop((self.requests, self.pass, self.writing, self.writer));
+        drop((
+            self.loads,
+            self.asked,
+            self.orders,
+            self.lookups,
+            self.queue,
+        ));
+        drop(self.cache);
+        let store = shared.store.swap(None).expect("the tier is open");
+        Arc::into_inner(store).expect("nobody else has it open")
+    }
+}
+
+/// As `Disk::start` does it.
+fn offer(cache: &Arc<Cache>, mark: Mark) {
+    let (_sender, found) = watch::channel(Some(mark));
+    let offered = pin!(offer_mark(Arc::downgrade(cache), found));
+    let polled = offered.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_ready());
+}
+
+pub(super) fn position(commits: u8) -> Position {
+    Position::new(&format!("{commits}:{commits}:"))
+}
+
+/// A resource that no statement asks for.
+fn definition() -> Resource {
+    let table = TableName {
+        oid: 1,
+        schema: "public".into(),
+        name: "items".into(),
+    };
+    Resource {
+        name: "items".into(),
+        place: Place {
+            origin: "test".into(),
+            line: 0,
+            key: String::new(),
+        },
+        tiers: Tiers {
+            memory: true,
+            disk: true,
+        },
+        key: KeyShape {
+            columns: Vec::new(),
+        },
+        root: crate::resource::Row {
+            table,
+            fields: Vec::new(),
+            children: Vec::new(),
+            lookups: Vec::new(),
+        },
+        documents_sql: String::new(),
+    }
+}
