@@ -1,0 +1,72 @@
+//! What the command line says.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::faults::{Fault, Faults};
+
+/// Checks what larder promises, under load and while everything around it fails.
+///
+/// Starts all it needs by itself, on loopback and in a temporary directory, and takes it away again.
+#[derive(Debug, Parser)]
+#[command(name = "loadtest", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// The larder to check; else the one beside this program, which cargo builds first.
+    #[arg(long, global = true, hide = true, value_name = "PATH")]
+    pub(crate) larder: Option<PathBuf>,
+    /// Set by `cargo run`.
+    #[arg(long, global = true, hide = true, env = "CARGO", value_name = "PATH")]
+    pub(crate) cargo: Option<PathBuf>,
+    /// Decides the order of the faults and everything else that is random; printed, so that a run can be repeated.
+    #[arg(long, global = true, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Is any answer older than max_staleness, or not what one snapshot held?
+    ///
+    /// Exit code 1 on any such answer, where the tiers answered too little of the quiet times' reads to prove anything,
+    /// and where a fault was not injected.
+    #[command(after_help = format!("Faults:\n{}", Fault::list()))]
+    Stale(StaleArgs),
+}
+
+/// How long, and what goes wrong meanwhile.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StaleArgs {
+    /// How long to check; every fault once takes about 120 s.
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(5..))]
+    pub(crate) seconds: u64,
+    /// Names of faults, separated by commas; or all, or none.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub(crate) faults: Faults,
+    /// Fail where fewer reads were checked.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) reads: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_unknown_fault_is_wrong_usage_and_lists_the_known() {
+        let wrong = Cli::try_parse_from(["loadtest", "stale", "--faults", "rain"]).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::ValueValidation);
+        assert_eq!(wrong.exit_code(), 2);
+        let text = wrong.to_string();
+        assert!(Fault::ALL.iter().all(|fault| text.contains(fault.name())));
+    }
+}

@@ -1,0 +1,150 @@
+//! As much of HTTP/1.1 as a reader needs: keep-alive, several requests in flight, nothing copied.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const HEADERS_MAX: usize = 32;
+const READ_BYTES: usize = 64 * 1024;
+/// No answer of larder's is as long.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// A connection.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// What is before this has been taken.
+    taken: usize,
+}
+
+/// An answer, as long as the next one is not asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer<'a> {
+    pub(crate) status: u16,
+    /// Empty where there is none.
+    pub(crate) cache_status: &'a str,
+    pub(crate) body: &'a [u8],
+}
+
+/// Where the parts of an answer are, from its beginning.
+#[derive(Debug, PartialEq, Eq)]
+struct Parts {
+    status: u16,
+    cache_status: Range<usize>,
+    body: Range<usize>,
+}
+
+impl Wire {
+    pub(crate) async fn connect(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            buffer: Vec::with_capacity(READ_BYTES),
+            taken: 0,
+        })
+    }
+
+    pub(crate) async fn send(&mut self, requests: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(requests).await
+    }
+
+    /// The next answer.
+    pub(crate) async fn receive(&mut self) -> anyhow::Result<Answer<'_>> {
+        let parts = loop {
+            if let Some(parts) = parse(&self.buffer[self.taken..])? {
+                break parts;
+            }
+            if self.taken > 0 {
+                self.buffer.drain(..self.taken);
+                self.taken = 0;
+            }
+            ensure!(
+                self.buffer.len() < ANSWER_BYTES_MAX,
+                "an answer without an end"
+            );
+            self.buffer.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                bail!("closed by larder");
+            }
+        };
+        let answer = &self.buffer[self.taken..];
+        self.taken += parts.body.end;
+        Ok(Answer {
+            status: parts.status,
+            cache_status: std::str::from_utf8(&answer[parts.cache_status])?,
+            body: &answer[parts.body],
+        })
+    }
+}
+
+/// Finds the parts of the first answer in `bytes`; none while it is not whole.
+fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) = response.parse(bytes)? else {
+        return Ok(None);
+    };
+    let status = response.code.context("an answer without a status")?;
+    let mut length = None;
+    let mut cache_status = 0..0;
+    for header in response.headers.iter() {
+        if header.name.eq_ignore_ascii_case("content-length") {
+            length = Some(std::str::from_utf8(header.value)?.parse::<usize>()?);
+        } else if header.name.eq_ignore_ascii_case("cache-status") {
+            // The value is a part of `bytes`.
+            let start = header.value.as_ptr() as usize - bytes.as_ptr() as usize;
+            cache_status = start..start + header.value.len();
+        }
+    }
+    let end = head + length.context("an answer without a length")?;
+    Ok((bytes.len() >= end).then_some(Parts {
+        status,
+        cache_status,
+        body: head..end,
+    }))
+}
+
+/// `GET path` on a connection of its own: the status and the body.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+    let exchange = async {
+        let mut wire = Wire::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n\r\n");
+        wire.send(request.as_bytes()).await?;
+        let answer = wire.receive().await?;
+        let body = String::from_utf8_lossy(answer.body).into_owned();
+        Ok((answer.status, body))
+    };
+    tokio::time::timeout(Duration::from_secs(2), exchange).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Status: larder; hit; detail=memory\r\n\
+        content-length: 3\r\n\r\nabcHTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+
+    #[test]
+    fn answers_are_found_one_after_the_other() {
+        let first = parse(TWO).unwrap().unwrap();
+        assert_eq!(first.status, 200);
+        assert_eq!(&TWO[first.cache_status], b"larder; hit; detail=memory");
+        assert_eq!(&TWO[first.body.clone()], b"abc");
+        let second = parse(&TWO[first.body.end..]).unwrap().unwrap();
+        assert_eq!((second.status, second.body.len()), (404, 0));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_whole_is_waited_for() {
+        let whole = parse(TWO).unwrap().unwrap().body.end;
+        for length in 0..whole {
+            assert_eq!(parse(&TWO[..length]).unwrap(), None);
+        }
+        assert!(parse(b"SMTP ready\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! loadtest: checks what larder promises, under load and while everything around it fails.
+//!
+//! ```text
+//! writers ── SQL ──► PostgreSQL ◄── proxies ◄── larder ◄── HTTP ── readers
+//!    │                    ▲            ▲           ▲                  │
+//!    │                    └──────── faults ────────┘                  │
+//!    └── what each commit makes of each document ──► record ◄── every answer
+//! ```
+//!
+//! A writer notes what its transaction makes of each document, to the byte, before it commits, and the moment of the
+//! acknowledgement after. A reader notes the moment before it asks. So each answer is either one of the document's
+//! versions, and then it is known when it was replaced, or something that never was.
+//!
+//! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
+//! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
+//! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
+//! - `stale`: the run. `report`: what it found.
+
+mod cli;
+mod faults;
+mod history;
+mod http;
+mod prober;
+mod readers;
+mod record;
+mod report;
+mod servers;
+mod stage;
+mod stale;
+mod tally;
+mod workload;
+mod writers;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{Cli, Command};
+use crate::servers::binary;
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("loadtest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything held.
+fn run(cli: &Cli) -> anyhow::Result<bool> {
+    let larder = binary::find(cli.larder.as_deref(), cli.cargo.as_deref())?;
+    let seed = cli.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = async {
+                match &cli.command {
+                    Command::Stale(args) => stale::run(args, larder, seed).await,
+                }
+            } => outcome,
+            ended = asked_to_end() => ended,
+        }
+    })
+}
+
+/// SIGTERM or SIGINT; all that runs ends with what is dropped then.
+async fn asked_to_end() -> anyhow::Result<bool> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    bail!("interrupted")
+}

@@ -1,0 +1,307 @@
+//! What a run found, and whether that is good enough.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder::clock::Boottime;
+
+use crate::cli::StaleArgs;
+use crate::faults::{Fault, Injection};
+use crate::history::{Outcome, Verdict};
+use crate::record::{Offence, Phase, Record};
+use crate::stage::Measured;
+use crate::tally::{Counts, Way, ratio};
+
+/// Of the quiet times' reads: fewer hits prove nothing about tiers.
+const HIT_RATIO_MIN: f64 = 0.60;
+/// The same of each tier.
+const TIER_SHARE_MIN: f64 = 0.05;
+/// Of an offence's answer, so much is shown.
+const BODY_SHOWN_BYTES: usize = 1_200;
+
+/// A fault from its beginning until larder was ready after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) fault: Fault,
+    pub(crate) began: Boottime,
+    pub(crate) ended: Boottime,
+    /// Of which, until larder was ready again.
+    pub(crate) recovery: Duration,
+    pub(crate) injection: Injection,
+}
+
+impl Span {
+    pub(crate) fn took(&self) -> Duration {
+        self.ended.since(self.began)
+    }
+
+    /// For the reader of the run.
+    pub(crate) fn line(&self, start: Boottime) -> String {
+        let (from, to) = (self.began.since(start), self.ended.since(start));
+        let name = self.fault.name();
+        match &self.injection {
+            Injection::Done => format!(
+                "{:7.1} s to {:6.1} s  {name}, ready {:.1} s after it",
+                from.as_secs_f64(),
+                to.as_secs_f64(),
+                self.recovery.as_secs_f64()
+            ),
+            Injection::Impossible(reason) => {
+                format!("{:7.1} s  {name} SKIPPED, not injected: {reason}", from.as_secs_f64())
+            }
+        }
+    }
+}
+
+/// All that a run has found.
+pub(crate) struct Report {
+    pub(crate) args: StaleArgs,
+    pub(crate) seed: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) measured: Measured,
+    pub(crate) spans: Vec<Span>,
+    /// Why the run ended early.
+    pub(crate) broken: Option<String>,
+    pub(crate) record: Arc<Record>,
+}
+
+impl Report {
+    /// Prints it; returns whether everything held.
+    pub(crate) fn print(&self) -> bool {
+        for offence in self.record.told_offences() {
+            print!("{}", self.offence(&offence));
+        }
+        self.print_figures();
+        self.print_faults();
+        let failures = self.failures();
+        for failure in &failures {
+            println!("FAILED: {failure}");
+        }
+        if failures.is_empty() {
+            println!("ok: 0 stale in {} checked reads", self.record.reads());
+        }
+        failures.is_empty()
+    }
+
+    fn print_figures(&self) {
+        let (tally, record) = (&self.measured.tally, &self.record);
+        let seconds = self.elapsed.as_secs_f64();
+        let quiet = tally.phase(Phase::Quiet);
+        // Counts are far below 2^52, so the casts are exact.
+        println!(
+            "\n{} reads checked in {seconds:.0} s ({:.0}/s), {} commits ({:.0}/s), seed {}",
+            record.reads(),
+            record.reads() as f64 / seconds,
+            record.commits(),
+            record.commits() as f64 / seconds,
+            self.seed
+        );
+        println!("stale, rolled back or made up: {}", record.offences());
+        println!(
+            "quiet times: {} reads, hit ratio {:.3}: memory {:.3}, disk {:.3}; misses {:.3}, bypass {:.3}",
+            quiet.answered(),
+            quiet.share(quiet.hits()),
+            quiet.share(quiet.of(Way::Memory)),
+            quiet.share(quiet.of(Way::Disk)),
+            quiet.share(quiet.of(Way::Miss)),
+            quiet.share(quiet.of(Way::Bypass)),
+        );
+        println!(
+            "availability: {} in quiet times, {} in all; 503 or 504: {} and {}, no answer: {} and {}, odd: {} {:?}",
+            availability(&quiet),
+            availability(&tally.all()),
+            quiet.of(Way::Unavailable),
+            tally.all().of(Way::Unavailable),
+            quiet.of(Way::Unanswered),
+            tally.all().of(Way::Unanswered),
+            tally.all().of(Way::Odd),
+            tally.odd,
+        );
+        let staleness = &tally.staleness;
+        println!(
+            "answers older than a commit before the read (at most {:?} is allowed): {}; p50 {:?}, p99 {:?}, worst {:?}",
+            record.max_staleness,
+            staleness.count(),
+            staleness.quantile(0.5),
+            staleness.quantile(0.99),
+            staleness.max(),
+        );
+        let lags = &self.measured.lags;
+        println!(
+            "commit to no longer served, quiet times, {} probes: p50 {:?}, p99 {:?}, max {:?}",
+            lags.count(),
+            lags.quantile(0.5),
+            lags.quantile(0.99),
+            lags.max(),
+        );
+    }
+
+    fn print_faults(&self) {
+        if self.args.faults.list.is_empty() {
+            return;
+        }
+        println!(
+            "\n{:<18} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>12}",
+            "fault", "times", "reads", "hits", "bypass", "503/504", "none", "ready after"
+        );
+        for fault in &self.args.faults.list {
+            let number = Fault::ALL.iter().position(|other| other == fault);
+            let counts = self
+                .measured
+                .tally
+                .phase(Phase::Fault(number.unwrap_or_default()));
+            let spans = self.spans.iter().filter(|span| span.fault == *fault);
+            let recovery = spans.map(|span| span.recovery).max().unwrap_or_default();
+            println!(
+                "{:<18} {:>5} {:>9} {:>9.3} {:>8.3} {:>8} {:>8} {:>10.1} s",
+                fault.name(),
+                self.times(*fault),
+                counts.answered(),
+                counts.share(counts.hits()),
+                counts.share(counts.of(Way::Bypass)),
+                counts.of(Way::Unavailable),
+                counts.of(Way::Unanswered),
+                recovery.as_secs_f64(),
+            );
+        }
+        println!();
+    }
+
+    fn times(&self, fault: Fault) -> usize {
+        let done = |span: &&Span| span.fault == fault && span.injection == Injection::Done;
+        self.spans.iter().filter(done).count()
+    }
+
+    /// Everything that did not hold.
+    fn failures(&self) -> Vec<String> {
+        let mut failures: Vec<String> = self.broken.iter().cloned().collect();
+        let record = &self.record;
+        if record.offences() > 0 {
+            failures.push(format!("{} answers that must never be", record.offences()));
+        }
+        if record.reads() < self.args.reads {
+            failures.push(format!(
+                "{} reads were checked, fewer than {}",
+                record.reads(),
+                self.args.reads
+            ));
+        }
+        failures.extend(proofless(&self.measured.tally.phase(Phase::Quiet)));
+        for fault in &self.args.faults.list {
+            let impossible = self.spans.iter().any(|span| {
+                span.fault == *fault && matches!(span.injection, Injection::Impossible(_))
+            });
+            if self.times(*fault) == 0 && (self.args.faults.by_name || !impossible) {
+                let why = match impossible {
+                    true => "this machine can't",
+                    false => "the time was too short, give more --seconds",
+                };
+                failures.push(format!("{} was not injected: {why}", fault.name()));
+            }
+        }
+        failures
+    }
+
+    /// One answer that must never be, with all that is known about it.
+    fn offence(&self, offence: &Offence) -> String {
+        let ms = |moment: Boottime| {
+            // Before or after the beginning of the read.
+            let after = moment.since(offence.began).as_secs_f64();
+            let before = offence.began.since(moment).as_secs_f64();
+            (after - before) * 1e3
+        };
+        let (key, way) = (offence.key, &offence.cache_status);
+        let mut text = match &offence.verdict {
+            Verdict::Stale(missed) => format!(
+                "\nSTALE /roots/{key}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
+                missed.seen,
+                missed.required,
+                -ms(missed.committed_at),
+            ),
+            Verdict::RolledBack { revision } => {
+                format!("\nROLLED BACK /roots/{key}: shows revision {revision}\n")
+            }
+            _ => format!("\nMADE UP /roots/{key}: shows what no commit has made\n"),
+        };
+        text += &format!(
+            "  read began {:.3} s after the start, ended {:.1} ms later; {way}; {} to {}\n",
+            offence.began.since(self.record.began).as_secs_f64(),
+            ms(offence.ended),
+            phase(offence.phases[0]),
+            phase(offence.phases[1]),
+        );
+        let near = self.spans.iter().filter(|span| span.began <= offence.ended);
+        if let Some(span) = near.last() {
+            text += &format!("  last fault: {}\n", span.line(self.record.began).trim());
+        }
+        for version in &offence.versions {
+            let outcome = match version.outcome {
+                Outcome::Open => "commit under way".to_owned(),
+                Outcome::Committed(at) => format!("committed {:.1} ms", ms(at)),
+                Outcome::RolledBack => "rolled back".to_owned(),
+            };
+            text += &format!("  revision {}: {outcome}\n", version.revision);
+        }
+        let shown: String = offence.body.chars().take(BODY_SHOWN_BYTES).collect();
+        text += &format!("  {shown}\n");
+        text
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Settling => "settling",
+        Phase::Quiet => "quiet",
+        Phase::Fault(number) => Fault::ALL.get(number).map_or("?", |fault| fault.name()),
+    }
+}
+
+fn availability(counts: &Counts) -> String {
+    format!("{:.4} %", 100.0 * ratio(counts.answered(), counts.total()))
+}
+
+/// Why the quiet times prove nothing about the tiers.
+fn proofless(quiet: &Counts) -> Vec<String> {
+    let shares = [
+        ("the tiers", quiet.hits(), HIT_RATIO_MIN),
+        ("memory", quiet.of(Way::Memory), TIER_SHARE_MIN),
+        ("disk", quiet.of(Way::Disk), TIER_SHARE_MIN),
+    ];
+    let too_few = |(who, hits, least): (&str, u64, f64)| {
+        let share = quiet.share(hits);
+        (share < least).then(|| {
+            format!("{who} answered {share:.3} of the quiet times' reads, which proves nothing below {least}")
+        })
+    };
+    shares.into_iter().filter_map(too_few).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Tally;
+
+    fn quiet(ways: &[(Way, u32)]) -> Vec<String> {
+        let mut tally = Tally::new(0).unwrap();
+        for (way, times) in ways {
+            (0..*times).for_each(|_| tally.count(Phase::Quiet, *way));
+        }
+        proofless(&tally.phase(Phase::Quiet))
+    }
+
+    #[test]
+    fn a_server_that_always_asks_postgresql_proves_nothing() {
+        assert_eq!(quiet(&[(Way::Miss, 100)]).len(), 3);
+        assert_eq!(quiet(&[]).len(), 3);
+    }
+
+    #[test]
+    fn both_tiers_must_work() {
+        let good = [(Way::Memory, 55), (Way::Disk, 5), (Way::Bypass, 40)];
+        assert!(quiet(&good).is_empty());
+        let few = quiet(&[(Way::Memory, 54), (Way::Disk, 5), (Way::Miss, 41)]);
+        assert!(few[0].starts_with("the tiers answered 0.590"), "{few:?}");
+        let no_disk = quiet(&[(Way::Memory, 97), (Way::Disk, 3)]);
+        assert!(no_disk[0].starts_with("disk answered 0.030"), "{no_disk:?}");
+    }
+}

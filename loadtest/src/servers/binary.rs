@@ -1,0 +1,47 @@
+//! The binary of larder that is checked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+/// Finds larder beside this program; run by cargo, has cargo build it first.
+pub(crate) fn find(given: Option<&Path>, cargo: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(given) = given {
+        ensure!(given.is_file(), "{} is no file", given.display());
+        return Ok(given.canonicalize()?);
+    }
+    let own = std::env::current_exe().context("where this program is")?;
+    let profile = own.parent().context("where this program is")?;
+    let larder = profile.join("larder");
+    if let Some(cargo) = cargo {
+        build(cargo, profile)?;
+    }
+    if !larder.is_file() {
+        let release = if is_release(profile) { "--release " } else { "" };
+        bail!(
+            "{} is missing: cargo build {release}-p larder",
+            larder.display()
+        );
+    }
+    Ok(larder)
+}
+
+/// Does nothing where it is built already.
+fn build(cargo: &Path, profile: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "larder", "--bin", "larder"]);
+    command.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")]);
+    command.arg("--target-dir");
+    command.arg(profile.parent().context("no target directory")?);
+    if is_release(profile) {
+        command.arg("--release");
+    }
+    let status = command.status().context("running cargo")?;
+    ensure!(status.success(), "larder could not be built");
+    Ok(())
+}
+
+fn is_release(profile: &Path) -> bool {
+    profile.ends_with("release")
+}

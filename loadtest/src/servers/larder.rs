@@ -1,0 +1,193 @@
+//! A larder: the real binary as a process of its own, as a user runs it.
+
+use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::http;
+use crate::workload::RESOURCE;
+
+/// Opening a tier, installing triggers, a first pass; a proxy may have been silent until a moment ago.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(40);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What a larder is started with.
+#[derive(Clone, Debug)]
+pub(crate) struct LarderConfig {
+    pub(crate) binary: PathBuf,
+    /// Its own; holds the state directory.
+    pub(crate) directory: PathBuf,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) url: String,
+    pub(crate) listen_url: String,
+    pub(crate) max_staleness: Duration,
+    /// So that about half of the documents fit.
+    pub(crate) memory_bytes: u64,
+    /// Writers ring.
+    pub(crate) notify: bool,
+    /// For its process alone.
+    pub(crate) environment: Vec<(String, String)>,
+}
+
+/// A larder that runs or not.
+pub(crate) struct Larder {
+    pub(crate) config: LarderConfig,
+    child: Option<Child>,
+}
+
+impl Larder {
+    /// Nothing runs yet.
+    pub(crate) fn new(config: LarderConfig) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&config.directory)?;
+        Ok(Self {
+            config,
+            child: None,
+        })
+    }
+
+    /// The directory of the disk tier.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.config.directory.join("state/disk")
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.config.directory.join("log")
+    }
+
+    /// Starts the process, without waiting for anything.
+    pub(crate) fn start(&mut self) -> anyhow::Result<()> {
+        let config = &self.config;
+        let file = config.directory.join("larder.toml");
+        std::fs::write(&file, toml(config)).with_context(|| format!("{}", file.display()))?;
+        let log = open_log(&self.log())?;
+        let mut command = Command::new(&config.binary);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&file)
+            .current_dir(&config.directory)
+            .env_clear()
+            .envs(config.environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // Ctrl-C in a terminal ends this program, which then ends larder.
+            .process_group(0)
+            .kill_on_drop(true);
+        let child = command
+            .spawn()
+            .with_context(|| format!("{} can't be run", config.binary.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Starts the process and waits until `/readyz` says so; returns how long that took.
+    pub(crate) async fn start_ready(&mut self) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        self.start()?;
+        self.ready().await?;
+        Ok(began.elapsed())
+    }
+
+    /// Waits until `/readyz` says so.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let mut reason = String::from("no answer");
+        while Instant::now() < deadline {
+            match http::get(self.config.admin, "/readyz").await {
+                Ok((200, _)) => return Ok(()),
+                Ok((_, text)) => text.trim().clone_into(&mut reason),
+                Err(error) => reason = error.to_string(),
+            }
+            if let Some(child) = &mut self.child
+                && let Some(status) = child.try_wait()?
+            {
+                bail!("larder ended ({status}), see its log:\n{}", self.log_end());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        bail!("larder is not ready after {READY_TIMEOUT:?}: {reason}")
+    }
+
+    /// Whether the disk tier answers, by `/status`.
+    pub(crate) async fn ready_disk(&self) -> bool {
+        let status = http::get(self.config.admin, "/status").await;
+        // "disk": {"in_use": true, ...}
+        status.is_ok_and(|(_, text)| {
+            let text: String = text.split_whitespace().collect();
+            text.contains(r#""disk":{"in_use":true"#)
+        })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.child.as_ref().and_then(Child::id);
+        let pid = i32::try_from(pid.context("larder does not run")?)?;
+        Ok(kill(Pid::from_raw(pid), signal)?)
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub(crate) async fn terminate(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        if let Some(mut child) = self.child.take() {
+            let ended = tokio::time::timeout(END_TIMEOUT, child.wait()).await;
+            let status = ended.context("larder does not end")??;
+            if !status.success() {
+                bail!("larder ended with {status}:\n{}", self.log_end());
+            }
+        }
+        Ok(())
+    }
+
+    fn log_end(&self) -> String {
+        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+}
+
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).append(true).open(path);
+    file.with_context(|| format!("{}", path.display()))
+}
+
+fn toml(config: &LarderConfig) -> String {
+    let LarderConfig {
+        directory,
+        listen,
+        admin,
+        url,
+        listen_url,
+        ..
+    } = config;
+    format!(
+        "listen = '{listen}'\nadmin = '{admin}'\nstate_dir = '{state}'\n\
+         [database]\nurl = '{url}'\nlisten_url = '{listen_url}'\n\
+         [memory]\nmax_bytes = '{memory}B'\n\
+         [disk]\ncache = '64MiB'\nlinger = '200ms'\n\
+         [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}",
+        state = directory.join("state").display(),
+        memory = config.memory_bytes,
+        staleness = config.max_staleness.as_millis(),
+        notify = config.notify,
+    )
+}

@@ -1,0 +1,88 @@
+//! The private PostgreSQL, as larder itself starts one, and what can happen to it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use larder::source::embedded::{Embedded, EmbeddedConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::time::Instant;
+
+use crate::servers::workplace::Workplace;
+use crate::writers::Session;
+
+/// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.
+const SETTINGS: [(&str, &str); 4] = [
+    ("fsync", "off"),
+    ("max_connections", "100"),
+    ("shared_buffers", "128MB"),
+    ("deadlock_timeout", "200ms"),
+];
+/// Recovery after a crash is part of a start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A running server that is started again when it ends.
+pub(crate) struct Postgres {
+    embedded: Embedded,
+    url: String,
+}
+
+impl Postgres {
+    pub(crate) async fn start(workplace: &mut Workplace) -> anyhow::Result<Self> {
+        let embedded = Embedded::start(EmbeddedConfig {
+            directory: workplace.directory().join("postgres"),
+            settings: SETTINGS
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
+        })
+        .await?;
+        // Elsewhere where the server's user can't reach the temporary directory.
+        if let Some(home) = embedded.data_directory().ancestors().nth(2)
+            && !home.starts_with(workplace.directory())
+        {
+            workplace.take(home)?;
+        }
+        let url = format!("{}?sslmode=disable", embedded.url());
+        Ok(Self { embedded, url })
+    }
+
+    /// Complete, of a superuser, without TLS: proxies read what passes.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.embedded.data_directory().join("postmaster.pid")
+    }
+
+    /// Signals the server itself and waits until another one answers in its place.
+    pub(crate) async fn restart_by(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = pid(&self.lock_file()).context("no PostgreSQL to signal")?;
+        kill(Pid::from_raw(pid), signal)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            let other = pid_of_another(&self.lock_file(), pid);
+            if other && Session::new(&self.url, 0)?.run("select 1").await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        bail!("PostgreSQL is not back after {START_TIMEOUT:?}")
+    }
+
+    /// Stops it in fast mode.
+    pub(crate) async fn stop(self) {
+        self.embedded.stop().await;
+    }
+}
+
+fn pid(file: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().next()?.trim().parse().ok()
+}
+
+fn pid_of_another(file: &Path, old: i32) -> bool {
+    pid(file).is_some_and(|pid| pid != old)
+}

@@ -1,0 +1,269 @@
+//! A TCP proxy between larder and PostgreSQL: the network, which fails when told to.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Type and length of a message of PostgreSQL's protocol.
+const MESSAGE_HEAD_BYTES: usize = 5;
+/// NotificationResponse.
+const NOTIFICATION: u8 = b'A';
+
+/// What becomes of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Clear,
+    /// Every piece waits this long, in both directions.
+    Delay(Duration),
+    /// Connections end, new ones at once.
+    Cut,
+    /// The server's side of the connections there are has ended, and the client is not told; new ones are well.
+    HalfOpen,
+    /// Nothing passes; new connections are accepted and not answered. What was sent arrives when it ends.
+    BlackHole,
+    /// The server's notifications do not arrive; everything else does.
+    NoNotifications,
+}
+
+/// A running proxy; it ends when dropped.
+pub(crate) struct Proxy {
+    /// The URL that was given, by way of the proxy.
+    pub(crate) url: String,
+    weather: watch::Sender<Weather>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// A proxy to the server of `url`, which is of the form `postgres://user:password@host:port/rest`.
+    pub(crate) async fn start(url: &str) -> anyhow::Result<Self> {
+        let (who, rest) = url.rsplit_once('@').context("a URL without a user")?;
+        let (server, rest) = rest.split_once('/').context("a URL without a database")?;
+        let server: SocketAddr = server.parse()?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (weather, forecast) = watch::channel(Weather::Clear);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, server, forecast));
+        Ok(Self {
+            url: format!("{who}@{address}/{rest}"),
+            weather,
+            _tasks: tasks,
+        })
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        self.weather.send_replace(weather);
+    }
+}
+
+async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Receiver<Weather>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // Out of descriptors, say: the next attempt is as good as any.
+        if let Ok((client, _)) = listener.accept().await {
+            connections.spawn(connect(client, server, weather.clone()));
+        } else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Both ends of the connection close when this ends.
+async fn connect(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
+    let silent = |weather: &Weather| *weather == Weather::BlackHole;
+    let refused = match weather.wait_for(|weather| !silent(weather)).await {
+        Ok(weather) => *weather == Weather::Cut,
+        // A sender that is gone is about to end this task too.
+        Err(_) => true,
+    };
+    if refused {
+        return;
+    }
+    // A server that is down refuses the client, too.
+    let Ok(upstream) = TcpStream::connect(server).await else {
+        return;
+    };
+    let nodelay = client.set_nodelay(true).and(upstream.set_nodelay(true));
+    if nodelay.is_err() {
+        return;
+    }
+    let mut breaks = weather.clone();
+    // A connection made in half-open weather is not the one that it is about.
+    breaks.mark_unchanged();
+    carry(client, upstream, &weather, &mut breaks).await;
+}
+
+async fn carry(
+    client: TcpStream,
+    upstream: TcpStream,
+    weather: &watch::Receiver<Weather>,
+    breaks: &mut watch::Receiver<Weather>,
+) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (from_server, to_server) = upstream.into_split();
+    let half_open = {
+        let requests = pump(&mut from_client, to_server, weather.clone());
+        let answers = pump_messages(from_server, &mut to_client, weather.clone());
+        tokio::select! {
+            _ended = requests => false,
+            _ended = answers => false,
+            half_open = broken(breaks) => half_open,
+        }
+    };
+    if half_open {
+        // The server's side is closed by now. Whatever the client says is lost; its end, or the weather's, ends this.
+        let mut lost = [0; 1024];
+        loop {
+            tokio::select! {
+                read = from_client.read(&mut lost) => if !matches!(read, Ok(1..)) { return },
+                _ended = breaks.wait_for(|weather| *weather != Weather::HalfOpen) => return,
+            }
+        }
+    }
+}
+
+/// Ends when the weather turns against connections there are: true if it leaves them half open.
+async fn broken(breaks: &mut watch::Receiver<Weather>) -> bool {
+    while breaks.changed().await.is_ok() {
+        match *breaks.borrow_and_update() {
+            Weather::Cut => return false,
+            Weather::HalfOpen => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Waits as the weather demands before a piece is passed on.
+async fn hold(weather: &mut watch::Receiver<Weather>) {
+    let delay = match *weather.borrow_and_update() {
+        Weather::Delay(delay) => Some(delay),
+        _ => None,
+    };
+    if let Some(delay) = delay {
+        tokio::time::sleep(delay).await;
+    }
+    // The sender outlives this.
+    let _passes = weather
+        .wait_for(|weather| *weather != Weather::BlackHole)
+        .await;
+}
+
+async fn pump(
+    from: &mut (impl AsyncRead + Unpin),
+    mut to: impl AsyncWrite + Unpin,
+    mut weather: watch::Receiver<Weather>,
+) -> std::io::Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let read = from.read(&mut chunk).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        hold(&mut weather).await;
+        to.write_all(&chunk[..read]).await?;
+    }
+}
+
+/// From the server: whole messages, of which some may be left out.
+async fn pump_messages(
+    mut from: impl AsyncRead + Unpin,
+    to: &mut (impl AsyncWrite + Unpin),
+    mut weather: watch::Receiver<Weather>,
+) -> std::io::Result<()> {
+    let mut buffer = Vec::with_capacity(CHUNK_BYTES);
+    loop {
+        if from.read_buf(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+        hold(&mut weather).await;
+        let drops = *weather.borrow() == Weather::NoNotifications;
+        let (whole, passed) = messages(&buffer, drops);
+        to.write_all(&passed).await?;
+        buffer.drain(..whole);
+    }
+}
+
+/// How many bytes of `buffer` are whole messages, and those of them that pass.
+fn messages(buffer: &[u8], drop_notifications: bool) -> (usize, Vec<u8>) {
+    let mut passed = Vec::with_capacity(buffer.len());
+    let mut whole = 0;
+    while let Some(head) = buffer.get(whole..whole + MESSAGE_HEAD_BYTES) {
+        // The length counts itself, not the type.
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let end = whole + 1 + usize::try_from(length).unwrap_or(usize::MAX >> 1);
+        let Some(message) = buffer.get(whole..end) else {
+            break;
+        };
+        if !(drop_notifications && head[0] == NOTIFICATION) {
+            passed.extend_from_slice(message);
+        }
+        whole = end;
+    }
+    (whole, passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, text: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(text.len() + 4).unwrap().to_be_bytes();
+        [&[kind], &length[..], text].concat()
+    }
+
+    #[test]
+    fn notifications_are_left_out_and_nothing_else() {
+        let others = [message(b'Z', b"I"), message(b'D', b"AAAA")].concat();
+        let all = [message(b'Z', b"I"), message(NOTIFICATION, b"larder"), message(b'D', b"AAAA")];
+        let all = all.concat();
+        assert_eq!(messages(&all, true), (all.len(), others));
+        assert_eq!(messages(&all, false), (all.len(), all.clone()));
+    }
+
+    #[test]
+    fn a_part_of_a_message_waits_for_the_rest() {
+        let first = message(b'Z', b"I");
+        let both = [first.clone(), message(b'D', b"AAAA")].concat();
+        for length in first.len()..both.len() {
+            assert_eq!(messages(&both[..length], true), (first.len(), first.clone()));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_weather_is_as_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        let proxy = Proxy::start(&format!("postgres://u:p@{server}/d")).await.unwrap();
+        let address = proxy.url.rsplit_once('@').unwrap().1.strip_suffix("/d").unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut upstream, _) = listener.accept().await.unwrap();
+        let mut byte = [0];
+        client.write_all(b"x").await.unwrap();
+        upstream.read_exact(&mut byte).await.unwrap();
+        // The server's side ends, the client's does not.
+        proxy.set(Weather::HalfOpen);
+        assert_eq!(upstream.read(&mut byte).await.unwrap(), 0);
+        client.write_all(b"x").await.unwrap();
+        proxy.set(Weather::Cut);
+        assert!(matches!(client.read(&mut byte).await, Ok(0) | Err(_)));
+        // New connections end at once.
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        assert!(matches!(refused.read(&mut byte).await, Ok(0) | Err(_)));
+        // What is sent into a black hole arrives when it ends.
+        proxy.set(Weather::BlackHole);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"y").await.unwrap();
+        proxy.set(Weather::Clear);
+        let (mut upstream, _) = listener.accept().await.unwrap();
+        upstream.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"y");
+    }
+}

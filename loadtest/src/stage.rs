@@ -1,0 +1,248 @@
+//! Everything that a fault can act on, put together and kept running.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use larder::clock::Boottime;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::task::JoinSet;
+
+use crate::history::Outcome;
+use crate::prober::Prober;
+use crate::readers::Reader;
+use crate::record::{Phase, Record};
+use crate::servers::free_address;
+use crate::servers::larder::{Larder, LarderConfig};
+use crate::servers::postgres::Postgres;
+use crate::servers::proxy::{Proxy, Weather};
+use crate::servers::workplace::Workplace;
+use crate::tally::{Durations, Tally};
+use crate::workload::{PLOTS, PROBE_PLOT, Plot, SCHEMA, seed};
+use crate::writers::{Session, Writer};
+
+/// Connections that read. With what they have in flight at once, larder is never idle.
+const READERS: usize = 16;
+/// The session of faults; writers have 0 and 1.
+const FAULT_SLOT: i32 = 0;
+
+/// What a stage is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct StageConfig {
+    pub(crate) binary: PathBuf,
+    pub(crate) seed: u64,
+    pub(crate) max_staleness: Duration,
+    pub(crate) memory_bytes: u64,
+    /// Writers ring on commit.
+    pub(crate) notify: bool,
+    /// Of all writers together.
+    pub(crate) commits_per_second: f64,
+    /// How many kinds of faults are told apart.
+    pub(crate) faults: usize,
+}
+
+/// A running system under load.
+pub(crate) struct Stage {
+    pub(crate) record: Arc<Record>,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) plots: Vec<Arc<Mutex<Plot>>>,
+    pub(crate) session: Session,
+    pub(crate) larder: Larder,
+    /// Runs during one fault only.
+    pub(crate) second: Larder,
+    pub(crate) targets: watch::Sender<Vec<SocketAddr>>,
+    pub(crate) feed: Proxy,
+    pub(crate) loader: Proxy,
+    readers: JoinSet<Tally>,
+    writers: JoinSet<()>,
+    prober: JoinSet<Durations>,
+    pub(crate) postgres: Postgres,
+    /// The last to go.
+    pub(crate) workplace: Workplace,
+}
+
+/// What the load has measured.
+pub(crate) struct Measured {
+    pub(crate) tally: Tally,
+    pub(crate) lags: Durations,
+}
+
+impl Stage {
+    /// Starts PostgreSQL, fills its tables and starts larder; there is no load yet.
+    pub(crate) async fn set(config: &StageConfig) -> anyhow::Result<Self> {
+        let mut rng = fastrand::Rng::with_seed(config.seed);
+        let mut workplace = Workplace::new()?;
+        let postgres = Postgres::start(&mut workplace).await?;
+        let mut session = Session::new(postgres.url(), FAULT_SLOT)?;
+        session.run(SCHEMA).await?;
+        let record = Arc::new(Record::new(config.max_staleness));
+        let mut plots = Vec::new();
+        for number in 0..=PLOTS {
+            let (plot, sql) = seed(number, &mut rng);
+            session.run(&sql).await?;
+            let made: Vec<_> = plot.keys().map(|key| plot.made(key)).collect();
+            record.note(&made, 1, Outcome::Committed(Boottime::now()));
+            plots.push(Arc::new(Mutex::new(plot)));
+        }
+        session.run("vacuum analyze").await?;
+        let feed = Proxy::start(postgres.url()).await?;
+        let loader = Proxy::start(postgres.url()).await?;
+        let mut larder = |name: &str| {
+            Larder::new(LarderConfig {
+                binary: config.binary.clone(),
+                directory: workplace.directory().join(name),
+                listen: free_address(&mut rng)?,
+                admin: free_address(&mut rng)?,
+                url: loader.url.clone(),
+                listen_url: feed.url.clone(),
+                max_staleness: config.max_staleness,
+                memory_bytes: config.memory_bytes,
+                notify: config.notify,
+                environment: Vec::new(),
+            })
+        };
+        let (mut first, second) = (larder("larder")?, larder("second")?);
+        first.start_ready().await?;
+        let targets = watch::channel(vec![first.config.listen]).0;
+        Ok(Self {
+            record,
+            rng,
+            plots,
+            session,
+            larder: first,
+            second,
+            targets,
+            feed,
+            loader,
+            readers: JoinSet::new(),
+            writers: JoinSet::new(),
+            prober: JoinSet::new(),
+            postgres,
+            workplace,
+        })
+    }
+
+    /// Starts readers, writers and the one who measures the lag.
+    pub(crate) fn load(&mut self, config: &StageConfig) -> anyhow::Result<()> {
+        for number in 0..READERS {
+            let reader = Reader {
+                record: Arc::clone(&self.record),
+                targets: self.targets.subscribe(),
+                number,
+                rng: self.rng.fork(),
+                tally: Tally::new(config.faults)?,
+            };
+            self.readers.spawn(reader.run());
+        }
+        let writers = u32::try_from(PLOTS).unwrap_or(u32::MAX);
+        for plot in &self.plots[..PLOTS] {
+            let sessions = [0, 1].map(|slot| Session::new(self.postgres.url(), slot));
+            let [one, other] = sessions;
+            let writer = Writer {
+                record: Arc::clone(&self.record),
+                plot: Arc::clone(plot),
+                sessions: [one?, other?],
+                rng: self.rng.fork(),
+                pace: Duration::from_secs_f64(f64::from(writers) / config.commits_per_second),
+            };
+            self.writers.spawn(writer.run());
+        }
+        let prober = Prober {
+            record: Arc::clone(&self.record),
+            plot: Arc::clone(&self.plots[PROBE_PLOT]),
+            session: Session::new(self.postgres.url(), 0)?,
+            targets: self.targets.subscribe(),
+            rng: self.rng.fork(),
+            lags: Durations::new()?,
+        };
+        self.prober.spawn(prober.run());
+        Ok(())
+    }
+
+    /// Lets the load go on for so many times `max_staleness`.
+    pub(crate) async fn hold(&self, times: f64) {
+        tokio::time::sleep(self.record.max_staleness.mul_f64(times)).await;
+    }
+
+    /// A plot that nobody else changes as long as it is held.
+    pub(crate) async fn plot(&self, number: usize) -> OwnedMutexGuard<Plot> {
+        Arc::clone(&self.plots[number % self.plots.len()])
+            .lock_owned()
+            .await
+    }
+
+    /// All plots: nobody writes as long as they are held.
+    pub(crate) async fn all_plots(&self) -> Vec<OwnedMutexGuard<Plot>> {
+        let mut plots = Vec::with_capacity(self.plots.len());
+        for number in 0..self.plots.len() {
+            plots.push(self.plot(number).await);
+        }
+        plots
+    }
+
+    /// One transaction that gives every row of `tables` the same new revision, by the statements that `sql` makes of it.
+    pub(crate) async fn revise_all(
+        &mut self,
+        tables: &[&str],
+        sql: impl FnOnce(u64) -> String,
+    ) -> anyhow::Result<()> {
+        let mut plots = self.all_plots().await;
+        let revision = self.record.revision();
+        let sql = sql(revision);
+        let begin = format!("begin; {sql}; update ledger set revision = {revision} where slot = 0");
+        self.session.run(&begin).await?;
+        let parts = plots.iter_mut().map(|plot| {
+            let change = plot.revised(tables, revision);
+            (&mut **plot, change)
+        });
+        let record = Arc::clone(&self.record);
+        let committed = self
+            .session
+            .commit_all("commit", parts.collect(), &record)
+            .await;
+        ensure!(committed == Some(true), "the transaction was not committed");
+        Ok(())
+    }
+
+    /// After a fault: everything is as it was before, and larder says that it is ready. Returns how long that took.
+    pub(crate) async fn mend(&mut self) -> anyhow::Result<Duration> {
+        let began = Boottime::now();
+        self.feed.set(Weather::Clear);
+        self.loader.set(Weather::Clear);
+        self.larder.ready().await?;
+        Ok(Boottime::now().since(began))
+    }
+
+    /// Ends the load and tells what it measured.
+    pub(crate) async fn measured(&mut self, config: &StageConfig) -> anyhow::Result<Measured> {
+        self.record.stop();
+        let mut tally = Tally::new(config.faults)?;
+        while let Some(one) = self.readers.join_next().await {
+            tally.add(&one?)?;
+        }
+        while let Some(ended) = self.writers.join_next().await {
+            ended?;
+        }
+        let lags = self.prober.join_next().await;
+        Ok(Measured {
+            tally,
+            lags: lags.transpose()?.map_or_else(Durations::new, Ok)?,
+        })
+    }
+
+    /// Stops larder and PostgreSQL in good order.
+    pub(crate) async fn strike(mut self) -> anyhow::Result<()> {
+        self.larder.terminate().await?;
+        self.postgres.stop().await;
+        drop(self.workplace);
+        Ok(())
+    }
+
+    /// Enters a phase and stays in it.
+    pub(crate) async fn stay(&self, phase: Phase, duration: Duration) {
+        self.record.enter(phase);
+        tokio::time::sleep(duration).await;
+    }
+}

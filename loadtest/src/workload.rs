@@ -1,0 +1,277 @@
+//! The documents and what writers do to them: a model of the tables beside the SQL that changes them.
+//!
+//! A *plot* is a part of the tables that one transaction at a time, or a planned pair of overlapping ones, changes. So
+//! what each commit makes of each document is known to the byte. No I/O.
+
+mod operations;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use crate::history::Digest;
+
+pub(crate) use operations::{crossing, random, revised_root};
+pub(crate) use tables::{RESOURCE, SCHEMA, seed};
+
+/// The tables that documents are made of.
+pub(crate) const TABLES: [&str; 4] = ["root", "child", "grandchild", "site"];
+/// Plots of documents that writers change at random.
+pub(crate) const PLOTS: usize = 4;
+/// The plot of the one who measures the invalidation lag.
+pub(crate) const PROBE_PLOT: usize = PLOTS;
+const ROOTS_PER_PLOT: u32 = 1_000;
+const SITES_PER_PLOT: u32 = 50;
+/// Rows' ids of different plots never meet.
+const ROWS_PER_PLOT: u64 = 1_000_000_000;
+/// Gives a document the size of an ordinary one.
+const PAD_BYTES: usize = 400;
+
+/// A row of table `root` with what is below it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Root {
+    site: u32,
+    revision: u64,
+    children: BTreeMap<u64, Child>,
+}
+
+/// A row of table `child` with what is below it.
+#[derive(Clone, Debug, Default)]
+struct Child {
+    revision: u64,
+    /// Revisions of the rows of table `grandchild`.
+    grandchildren: BTreeMap<u64, u64>,
+}
+
+/// A part of the tables and its documents.
+#[derive(Clone, Debug)]
+pub(crate) struct Plot {
+    pub(crate) number: usize,
+    roots: BTreeMap<u32, Root>,
+    /// Revisions of the rows of table `site`.
+    sites: BTreeMap<u32, u64>,
+    next_row: u64,
+}
+
+/// A transaction: its statements and what they make of the plot.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) revision: u64,
+    pub(crate) sql: String,
+    /// Absent: deleted.
+    roots: BTreeMap<u32, Option<Root>>,
+    sites: BTreeMap<u32, u64>,
+    next_row: u64,
+}
+
+/// A document as a transaction leaves it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) key: u32,
+    pub(crate) digest: Digest,
+}
+
+/// Keys of documents are 1 to this, whether the document is there or not.
+pub(crate) fn keys() -> u32 {
+    first_root(PLOTS + 1) - 1
+}
+
+fn first_root(plot: usize) -> u32 {
+    u32::try_from(plot).unwrap_or(u32::MAX) * ROOTS_PER_PLOT + 1
+}
+
+fn first_site(plot: usize) -> u32 {
+    u32::try_from(plot).unwrap_or(u32::MAX) * SITES_PER_PLOT + 1
+}
+
+fn pad(key: u32) -> String {
+    let mut text = format!("{key:x}").repeat(PAD_BYTES);
+    text.truncate(PAD_BYTES);
+    text
+}
+
+impl Plot {
+    /// The keys of its documents, whether they are there or not.
+    pub(crate) fn keys(&self) -> std::ops::Range<u32> {
+        first_root(self.number)..first_root(self.number + 1)
+    }
+
+    fn sites(&self) -> std::ops::Range<u32> {
+        first_site(self.number)..first_site(self.number + 1)
+    }
+
+    /// The document of `key` as it is now.
+    pub(crate) fn made(&self, key: u32) -> Made {
+        let digest = match self.roots.get(&key) {
+            None => Digest::ABSENT,
+            Some(root) => self.digest(key, root, &BTreeMap::new()),
+        };
+        Made { key, digest }
+    }
+
+    fn digest(&self, key: u32, root: &Root, sites: &BTreeMap<u32, u64>) -> Digest {
+        let site = sites.get(&root.site).or_else(|| self.sites.get(&root.site));
+        let body = body(key, root, site.copied().unwrap_or_default());
+        Digest::of(body.as_bytes())
+    }
+
+    /// The documents that `change` touches, as it leaves them.
+    pub(crate) fn touched(&self, change: &Change) -> Vec<Made> {
+        let mut keys: BTreeSet<u32> = change.roots.keys().copied().collect();
+        if !change.sites.is_empty() {
+            let points = |root: &Root| change.sites.contains_key(&root.site);
+            let pointing = self.roots.iter().filter(|(_, root)| points(root));
+            keys.extend(pointing.map(|(key, _)| *key));
+        }
+        let made = |key: u32| {
+            let root = match change.roots.get(&key) {
+                Some(changed) => changed.as_ref(),
+                None => self.roots.get(&key),
+            };
+            let digest = root.map_or(Digest::ABSENT, |root| {
+                self.digest(key, root, &change.sites)
+            });
+            Made { key, digest }
+        };
+        keys.into_iter().map(made).collect()
+    }
+
+    /// The change was committed.
+    pub(crate) fn apply(&mut self, change: Change) {
+        for (key, root) in change.roots {
+            match root {
+                Some(root) => self.roots.insert(key, root),
+                None => self.roots.remove(&key),
+            };
+        }
+        self.sites.extend(change.sites);
+        self.next_row = self.next_row.max(change.next_row);
+    }
+
+    /// The change of a statement that gave `revision` to every row of `tables`; the statement is the caller's.
+    pub(crate) fn revised(&self, tables: &[&str], revision: u64) -> Change {
+        let mut change = Change::new(self, revision);
+        let (root, child) = (tables.contains(&"root"), tables.contains(&"child"));
+        let grandchild = tables.contains(&"grandchild");
+        for (key, old) in &self.roots {
+            let mut new = old.clone();
+            if root {
+                new.revision = revision;
+            }
+            for row in new.children.values_mut() {
+                if child {
+                    row.revision = revision;
+                }
+                if grandchild {
+                    row.grandchildren.values_mut().for_each(|row| *row = revision);
+                }
+            }
+            change.roots.insert(*key, Some(new));
+        }
+        if tables.contains(&"site") {
+            change.sites = self.sites.keys().map(|site| (*site, revision)).collect();
+        }
+        change
+    }
+}
+
+impl Change {
+    fn new(plot: &Plot, revision: u64) -> Self {
+        Self {
+            revision,
+            sql: String::new(),
+            roots: BTreeMap::new(),
+            sites: BTreeMap::new(),
+            next_row: plot.next_row,
+        }
+    }
+
+    fn say(&mut self, statement: std::fmt::Arguments<'_>) {
+        // Writing to a string can't fail.
+        write!(self.sql, "{statement}; ").unwrap_or_default();
+    }
+}
+
+/// What larder answers, byte for byte.
+fn body(key: u32, root: &Root, site_revision: u64) -> String {
+    let mut text = String::with_capacity(2 * PAD_BYTES);
+    let (site, revision, pad) = (root.site, root.revision, pad(key));
+    let mut say = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
+    say(format_args!(
+        r#"{{"id":{key},"site_id":{site},"revision":{revision},"pad":"{pad}","children":["#
+    ));
+    for (number, (id, child)) in root.children.iter().enumerate() {
+        let comma = if number > 0 { "," } else { "" };
+        let revision = child.revision;
+        say(format_args!(
+            r#"{comma}{{"id":{id},"root_id":{key},"revision":{revision},"grandchildren":["#
+        ));
+        for (number, (grandchild, revision)) in child.grandchildren.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            say(format_args!(
+                r#"{comma}{{"id":{grandchild},"child_id":{id},"revision":{revision}}}"#
+            ));
+        }
+        say(format_args!("]}}"));
+    }
+    say(format_args!(
+        r#"],"site":{{"id":{site},"revision":{site_revision}}}}}"#
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_reads_as_larder_writes_it() {
+        let grandchildren = BTreeMap::from([(31, 7), (32, 8)]);
+        let child = Child {
+            revision: 6,
+            grandchildren,
+        };
+        let root = Root {
+            site: 4,
+            revision: 5,
+            children: BTreeMap::from([(21, child), (22, Child::default())]),
+        };
+        let expected = format!(
+            "{{\"id\":10,\"site_id\":4,\"revision\":5,\"pad\":\"{}\",\"children\":[\
+             {{\"id\":21,\"root_id\":10,\"revision\":6,\"grandchildren\":[\
+             {{\"id\":31,\"child_id\":21,\"revision\":7}},{{\"id\":32,\"child_id\":21,\"revision\":8}}]}},\
+             {{\"id\":22,\"root_id\":10,\"revision\":0,\"grandchildren\":[]}}],\
+             \"site\":{{\"id\":4,\"revision\":9}}}}",
+            "a".repeat(PAD_BYTES)
+        );
+        assert_eq!(body(10, &root, 9), expected);
+    }
+
+    #[test]
+    fn a_site_touches_every_document_that_points_to_it() {
+        let (plot, _) = seed(0, &mut fastrand::Rng::with_seed(1));
+        let site = plot.roots.values().next().unwrap().site;
+        let mut change = Change::new(&plot, 2);
+        change.sites.insert(site, 2);
+        let touched: Vec<u32> = plot.touched(&change).iter().map(|made| made.key).collect();
+        let pointing = plot.roots.iter().filter(|(_, root)| root.site == site);
+        let pointing: Vec<u32> = pointing.map(|(key, _)| *key).collect();
+        assert!(touched.len() > 1);
+        assert_eq!(touched, pointing);
+    }
+
+    #[test]
+    fn applied_changes_leave_the_documents_as_foretold() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let (mut plot, _) = seed(1, &mut rng);
+        for revision in 2..2_000 {
+            let change = random(&plot, revision, &mut rng);
+            let touched = plot.touched(&change);
+            assert!(!touched.is_empty(), "{}", change.sql);
+            plot.apply(change);
+            for made in touched {
+                assert_eq!(plot.made(made.key).digest, made.digest);
+            }
+        }
+    }
+}

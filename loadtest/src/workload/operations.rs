@@ -1,0 +1,363 @@
+//! What transactions do: single rows, several levels at once, moves between parents, and pairs that overlap.
+
+use std::collections::BTreeMap;
+
+use super::{Change, Child, Plot, Root, pad};
+
+/// None, and nothing done, where what was picked has no such row.
+type Operation = fn(&mut Change, &Plot, &mut fastrand::Rng) -> Option<()>;
+
+/// The more often, the more of it.
+const OPERATIONS: [Operation; 16] = [
+    revise_root,
+    revise_root,
+    revise_child,
+    revise_child,
+    revise_grandchild,
+    revise_grandchild,
+    revise_all_levels,
+    revise_all_levels,
+    insert_child,
+    insert_grandchild,
+    delete_child,
+    delete_grandchild,
+    move_child,
+    move_grandchild,
+    insert_or_delete_root,
+    revise_site,
+];
+/// One transaction in so many does several things.
+const SEVERAL_SHARE: u32 = 8;
+const SEVERAL_MAX: u32 = 6;
+
+/// A transaction.
+pub(crate) fn random(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Change {
+    let mut change = Change::new(plot, revision);
+    let several = rng.u32(..SEVERAL_SHARE) == 0;
+    let count = if several { rng.u32(2..=SEVERAL_MAX) } else { 1 };
+    for _ in 0..count {
+        let operation = OPERATIONS[rng.usize(..OPERATIONS.len())];
+        if operation(&mut change, plot, rng).is_none() {
+            revise_site(&mut change, plot, rng);
+        }
+    }
+    change
+}
+
+/// Gives a root another revision, for those who want the smallest change.
+pub(crate) fn revised_root(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Option<Change> {
+    let mut change = Change::new(plot, revision);
+    revise_root(&mut change, plot, rng)?;
+    Some(change)
+}
+
+/// Two transactions that touch different rows of the same documents, in the order of their commits.
+///
+/// The second is what it is on top of the first, but the statements of both may run before either commits: what one
+/// moves, the other changes, and neither sees it in its snapshot.
+pub(crate) fn crossing(
+    plot: &Plot,
+    revisions: [u64; 2],
+    rng: &mut fastrand::Rng,
+) -> Option<[Change; 2]> {
+    let mut changes = revisions.map(|revision| Change::new(plot, revision));
+    let mover = usize::from(rng.bool());
+    let key = some_key(&changes[0], plot, rng)?;
+    let root = plot.roots.get(&key)?.clone();
+    if rng.bool() {
+        let target = some_key(&changes[0], plot, rng).filter(|target| *target != key)?;
+        cross_child(&mut changes, mover, [(key, root), (target, plot.roots.get(&target)?.clone())], rng)?;
+    } else {
+        cross_site(&mut changes, mover, (key, root), rng.u32(plot.sites()));
+    }
+    Some(changes)
+}
+
+/// `changes[mover]` moves a child from the first root to the second, the other changes what is below that child.
+fn cross_child(
+    changes: &mut [Change; 2],
+    mover: usize,
+    [(from, mut giver), (to, mut receiver)]: [(u32, Root); 2],
+    rng: &mut fastrand::Rng,
+) -> Option<()> {
+    let (id, child) = some(&giver.children, rng)?;
+    let (grandchild, _) = some(&child.grandchildren, rng)?;
+    let mut moved = false;
+    for (number, change) in changes.iter_mut().enumerate() {
+        let revision = change.revision;
+        if number == mover {
+            change.say(format_args!(
+                "update child set root_id = {to}, revision = {revision} where id = {id}"
+            ));
+            let mut child = giver.children.remove(&id)?;
+            child.revision = revision;
+            receiver.children.insert(id, child);
+            moved = true;
+            change.roots.insert(from, Some(giver.clone()));
+            change.roots.insert(to, Some(receiver.clone()));
+        } else {
+            change.set_grandchild(grandchild);
+            let (key, holder) = match moved {
+                true => (to, &mut receiver),
+                false => (from, &mut giver),
+            };
+            let child = holder.children.get_mut(&id)?;
+            child.grandchildren.insert(grandchild, revision);
+            change.roots.insert(key, Some(holder.clone()));
+        }
+    }
+    Some(())
+}
+
+/// `changes[mover]` points the root at a site, the other changes that site.
+fn cross_site(changes: &mut [Change; 2], mover: usize, (key, mut root): (u32, Root), site: u32) {
+    for (number, change) in changes.iter_mut().enumerate() {
+        if number == mover {
+            root.site = site;
+            change.say(format_args!(
+                "update root set site_id = {site} where id = {key}"
+            ));
+            change.roots.insert(key, Some(root.clone()));
+        } else {
+            change.set_site(site);
+            change.sites.insert(site, change.revision);
+        }
+    }
+}
+
+impl Change {
+    /// The document as this change has it so far.
+    fn root<'a>(&'a self, plot: &'a Plot, key: u32) -> Option<&'a Root> {
+        match self.roots.get(&key) {
+            Some(changed) => changed.as_ref(),
+            None => plot.roots.get(&key),
+        }
+    }
+
+    /// The document, to be changed.
+    fn root_mut(&mut self, plot: &Plot, key: u32) -> Option<&mut Root> {
+        let root = self.root(plot, key)?.clone();
+        self.roots.insert(key, Some(root));
+        self.roots.get_mut(&key)?.as_mut()
+    }
+
+    fn row(&mut self) -> u64 {
+        self.next_row += 1;
+        self.next_row - 1
+    }
+
+    fn set_root(&mut self, key: u32) {
+        let revision = self.revision;
+        self.say(format_args!(
+            "update root set revision = {revision} where id = {key}"
+        ));
+    }
+
+    fn set_child(&mut self, id: u64) {
+        let revision = self.revision;
+        self.say(format_args!(
+            "update child set revision = {revision} where id = {id}"
+        ));
+    }
+
+    fn set_grandchild(&mut self, id: u64) {
+        let revision = self.revision;
+        self.say(format_args!(
+            "update grandchild set revision = {revision} where id = {id}"
+        ));
+    }
+
+    fn set_site(&mut self, id: u32) {
+        let revision = self.revision;
+        self.say(format_args!(
+            "update site set revision = {revision} where id = {id}"
+        ));
+    }
+}
+
+/// A key with a document.
+fn some_key(change: &Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<u32> {
+    let first = rng.u32(plot.keys());
+    let there = |key: &u32| change.root(plot, *key).is_some();
+    (first..plot.keys().end)
+        .chain(plot.keys().start..first)
+        .find(there)
+}
+
+/// One entry of a map.
+fn some<'a, V>(map: &'a BTreeMap<u64, V>, rng: &mut fastrand::Rng) -> Option<(u64, &'a V)> {
+    let number = rng.usize(..map.len().max(1));
+    map.iter().nth(number).map(|(id, value)| (*id, value))
+}
+
+/// A key and one of its document's children.
+fn some_child(change: &Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<(u32, u64)> {
+    let key = some_key(change, plot, rng)?;
+    let (id, _) = some(&change.root(plot, key)?.children, rng)?;
+    Some((key, id))
+}
+
+fn some_grandchild(
+    change: &Change,
+    plot: &Plot,
+    rng: &mut fastrand::Rng,
+) -> Option<(u32, u64, u64)> {
+    let (key, id) = some_child(change, plot, rng)?;
+    let child = change.root(plot, key)?.children.get(&id)?;
+    let (grandchild, _) = some(&child.grandchildren, rng)?;
+    Some((key, id, grandchild))
+}
+
+fn revise_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let key = some_key(change, plot, rng)?;
+    change.set_root(key);
+    let revision = change.revision;
+    change.root_mut(plot, key)?.revision = revision;
+    Some(())
+}
+
+fn revise_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id) = some_child(change, plot, rng)?;
+    change.set_child(id);
+    let revision = change.revision;
+    let root = change.root_mut(plot, key)?;
+    root.children.get_mut(&id)?.revision = revision;
+    Some(())
+}
+
+fn revise_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
+    change.set_grandchild(grandchild);
+    let revision = change.revision;
+    let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
+    child.grandchildren.insert(grandchild, revision);
+    Some(())
+}
+
+fn revise_all_levels(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
+    change.set_root(key);
+    change.set_child(id);
+    change.set_grandchild(grandchild);
+    let revision = change.revision;
+    let root = change.root_mut(plot, key)?;
+    root.revision = revision;
+    let child = root.children.get_mut(&id)?;
+    child.revision = revision;
+    child.grandchildren.insert(grandchild, revision);
+    Some(())
+}
+
+fn insert_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let key = some_key(change, plot, rng)?;
+    let (id, revision) = (change.row(), change.revision);
+    change.say(format_args!(
+        "insert into child values ({id}, {key}, {revision})"
+    ));
+    let child = Child {
+        revision,
+        ..Child::default()
+    };
+    change.root_mut(plot, key)?.children.insert(id, child);
+    Some(())
+}
+
+fn insert_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id) = some_child(change, plot, rng)?;
+    let (row, revision) = (change.row(), change.revision);
+    change.say(format_args!(
+        "insert into grandchild values ({row}, {id}, {revision})"
+    ));
+    let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
+    child.grandchildren.insert(row, revision);
+    Some(())
+}
+
+fn delete_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id) = some_child(change, plot, rng)?;
+    change.say(format_args!("delete from child where id = {id}"));
+    change.root_mut(plot, key)?.children.remove(&id);
+    Some(())
+}
+
+fn delete_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
+    change.say(format_args!(
+        "delete from grandchild where id = {grandchild}"
+    ));
+    let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
+    child.grandchildren.remove(&grandchild);
+    Some(())
+}
+
+fn move_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id) = some_child(change, plot, rng)?;
+    let target = some_key(change, plot, rng)?;
+    let revision = change.revision;
+    change.say(format_args!(
+        "update child set root_id = {target}, revision = {revision} where id = {id}"
+    ));
+    let mut child = change.root_mut(plot, key)?.children.remove(&id)?;
+    child.revision = revision;
+    change.root_mut(plot, target)?.children.insert(id, child);
+    Some(())
+}
+
+fn move_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
+    let (target, new_parent) = some_child(change, plot, rng)?;
+    let revision = change.revision;
+    change.say(format_args!(
+        "update grandchild set child_id = {new_parent}, revision = {revision} where id = {grandchild}"
+    ));
+    let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
+    child.grandchildren.remove(&grandchild);
+    let root = change.root_mut(plot, target)?;
+    let child = root.children.get_mut(&new_parent)?;
+    child.grandchildren.insert(grandchild, revision);
+    Some(())
+}
+
+/// So that about as many are there as at the start.
+fn insert_or_delete_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let absent: Vec<u32> = plot
+        .keys()
+        .filter(|key| change.root(plot, *key).is_none())
+        .collect();
+    if absent.len() * 10 < plot.keys().len() {
+        let key = some_key(change, plot, rng)?;
+        change.say(format_args!("delete from root where id = {key}"));
+        change.roots.insert(key, None);
+        return Some(());
+    }
+    let key = absent[rng.usize(..absent.len())];
+    let (site, revision, pad) = (rng.u32(plot.sites()), change.revision, pad(key));
+    let (child, grandchild) = (change.row(), change.row());
+    change.say(format_args!(
+        "insert into root values ({key}, {site}, {revision}, '{pad}')"
+    ));
+    change.say(format_args!(
+        "insert into child values ({child}, {key}, {revision})"
+    ));
+    change.say(format_args!(
+        "insert into grandchild values ({grandchild}, {child}, {revision})"
+    ));
+    let row = Child {
+        revision,
+        grandchildren: [(grandchild, revision)].into(),
+    };
+    let root = Root {
+        site,
+        revision,
+        children: [(child, row)].into(),
+    };
+    change.roots.insert(key, Some(root));
+    Some(())
+}
+
+fn revise_site(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let site = rng.u32(plot.sites());
+    change.set_site(site);
+    change.sites.insert(site, change.revision);
+    Some(())
+}

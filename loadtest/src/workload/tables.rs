@@ -1,0 +1,122 @@
+//! The tables, larder's configuration for them, and what is in them at the start.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Child, Plot, ROWS_PER_PLOT, Root, first_site, pad};
+
+/// The tables. `ledger` is the checker's own: it tells whether a transaction whose end nobody heard was committed.
+pub(crate) const SCHEMA: &str = "
+create table site (id integer primary key, revision bigint not null);
+create table root (
+  id integer primary key, site_id integer not null references site, revision bigint not null, pad text not null);
+create index on root (site_id);
+create table child (
+  id bigint primary key, root_id integer not null references root on delete cascade, revision bigint not null);
+create index on child (root_id);
+create table grandchild (
+  id bigint primary key, child_id bigint not null references child on delete cascade, revision bigint not null);
+create index on grandchild (child_id);
+create table ledger (plot integer, slot integer, revision bigint not null, primary key (plot, slot));
+";
+
+/// The path segment of the documents, and how larder is told of them.
+pub(crate) const RESOURCE: &str = r#"
+[[resource]]
+name = "roots"
+table = "public.root"
+key = "id"
+
+  [[resource.children]]
+  name = "children"
+  table = "public.child"
+  foreign_key = "root_id"
+
+    [[resource.children.children]]
+    name = "grandchildren"
+    table = "public.grandchild"
+    foreign_key = "child_id"
+
+  [[resource.lookups]]
+  name = "site"
+  table = "public.site"
+  column = "site_id"
+"#;
+
+/// One document in so many is not there at the start.
+const ABSENT_SHARE: u32 = 10;
+const CHILDREN_MAX: u64 = 4;
+const GRANDCHILDREN_MAX: u64 = 3;
+
+/// A new plot and the statements that fill its tables.
+pub(crate) fn seed(number: usize, rng: &mut fastrand::Rng) -> (Plot, String) {
+    let mut plot = Plot {
+        number,
+        roots: BTreeMap::new(),
+        sites: (first_site(number)..first_site(number + 1))
+            .map(|site| (site, 1))
+            .collect(),
+        next_row: u64::try_from(number).unwrap_or_default() * ROWS_PER_PLOT + 1,
+    };
+    for key in plot.keys() {
+        if rng.u32(..ABSENT_SHARE) > 0 {
+            let root = root(&mut plot, rng);
+            plot.roots.insert(key, root);
+        }
+    }
+    let sql = fill_sql(&plot);
+    (plot, sql)
+}
+
+fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> Root {
+    let site = rng.u32(plot.sites());
+    let mut next = || {
+        plot.next_row += 1;
+        plot.next_row - 1
+    };
+    let mut children = BTreeMap::new();
+    for _ in 0..rng.u64(..=CHILDREN_MAX) {
+        let id = next();
+        let grandchildren = (0..rng.u64(..=GRANDCHILDREN_MAX)).map(|_| (next(), 1));
+        let child = Child {
+            revision: 1,
+            grandchildren: grandchildren.collect(),
+        };
+        children.insert(id, child);
+    }
+    Root {
+        site,
+        revision: 1,
+        children,
+    }
+}
+
+fn fill_sql(plot: &Plot) -> String {
+    let mut sites = String::new();
+    let mut roots = String::new();
+    let mut children = String::new();
+    let mut grandchildren = String::new();
+    let row = |text: &mut String, row: std::fmt::Arguments<'_>| {
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a string can't fail.
+        write!(text, "{comma}({row})").unwrap_or_default();
+    };
+    for (id, revision) in &plot.sites {
+        row(&mut sites, format_args!("{id},{revision}"));
+    }
+    for (key, root) in &plot.roots {
+        let (site, pad) = (root.site, pad(*key));
+        row(&mut roots, format_args!("{key},{site},1,'{pad}'"));
+        for (id, child) in &root.children {
+            row(&mut children, format_args!("{id},{key},1"));
+            for grandchild in child.grandchildren.keys() {
+                row(&mut grandchildren, format_args!("{grandchild},{id},1"));
+            }
+        }
+    }
+    let number = plot.number;
+    format!(
+        "insert into site values {sites}; insert into root values {roots}; insert into child values {children}; \
+         insert into grandchild values {grandchildren}; insert into ledger values ({number}, 0, 0), ({number}, 1, 0);"
+    )
+}
