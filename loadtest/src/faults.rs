@@ -20,6 +20,8 @@ pub(crate) enum Injection {
     Done,
     /// This machine can't, for this reason.
     Impossible(String),
+    /// It should have worked, and did not.
+    Failed(String),
 }
 
 macro_rules! faults {
@@ -146,7 +148,12 @@ impl FromStr for Faults {
         let mut list = Vec::new();
         for name in text.split(',').map(str::trim) {
             let fault = Fault::ALL.iter().find(|fault| fault.name() == name);
-            let unknown = || format!("no fault is called \"{name}\"; there are\n{}", Fault::list());
+            let unknown = || {
+                format!(
+                    "no fault is called \"{name}\"; there are\n{}",
+                    Fault::list()
+                )
+            };
             let fault = *fault.ok_or_else(unknown)?;
             if !list.contains(&fault) {
                 list.push(fault);

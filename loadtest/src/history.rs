@@ -234,10 +234,7 @@ mod tests {
         let mut history = History::default();
         committed(&mut history, "root 1, child 1", 1, 10);
         committed(&mut history, "root 2, child 2", 2, 20);
-        assert_eq!(
-            judge(&mut history, "root 2, child 1", 30),
-            Verdict::MadeUp
-        );
+        assert_eq!(judge(&mut history, "root 2, child 1", 30), Verdict::MadeUp);
         assert_eq!(
             history.judge(Digest::ABSENT, Boottime(30), LIMIT),
             Verdict::MadeUp
@@ -262,7 +259,10 @@ mod tests {
         assert_eq!(judge(&mut history, "one", 1_000), Verdict::Current);
         assert!(!history.settle(ticket, Outcome::Committed(Boottime(2_000))));
         assert_eq!(judge(&mut history, "one", 2_000), Verdict::Current);
-        assert!(matches!(judge(&mut history, "one", 2_101), Verdict::Stale(_)));
+        assert!(matches!(
+            judge(&mut history, "one", 2_101),
+            Verdict::Stale(_)
+        ));
     }
 
     #[test]
@@ -284,7 +284,10 @@ mod tests {
         committed(&mut history, "with", 2, 20);
         committed(&mut history, "without", 3, 30);
         assert_eq!(judge(&mut history, "without", 1_000), Verdict::Current);
-        assert!(matches!(judge(&mut history, "with", 1_000), Verdict::Stale(_)));
+        assert!(matches!(
+            judge(&mut history, "with", 1_000),
+            Verdict::Stale(_)
+        ));
     }
 
     #[test]

@@ -68,7 +68,10 @@ impl Prober {
             .await?;
         let committed = Boottime::now();
         loop {
-            ensure!(Boottime::now().since(committed) < PATIENCE, "it does not show");
+            ensure!(
+                Boottime::now().since(committed) < PATIENCE,
+                "it does not show"
+            );
             let seen = self.read(&mut wire, made.key).await?;
             if seen.digest == made.digest {
                 return Ok(seen.began.since(committed));

@@ -147,7 +147,12 @@ impl Record {
     }
 
     /// Notes what a transaction makes of documents, before its end can be seen.
-    pub(crate) fn note(&self, made: &[Made], revision: u64, outcome: Outcome) -> Vec<(u32, Ticket)> {
+    pub(crate) fn note(
+        &self,
+        made: &[Made],
+        revision: u64,
+        outcome: Outcome,
+    ) -> Vec<(u32, Ticket)> {
         made.iter()
             .map(|made| {
                 let ticket = self.history(made.key).note(made.digest, revision, outcome);
@@ -267,7 +272,12 @@ mod tests {
 
     #[test]
     fn phases_keep_their_place() {
-        for phase in [Phase::Settling, Phase::Quiet, Phase::Fault(0), Phase::Fault(9)] {
+        for phase in [
+            Phase::Settling,
+            Phase::Quiet,
+            Phase::Fault(0),
+            Phase::Fault(9),
+        ] {
             assert_eq!(Phase::of_index(phase.index()), phase);
         }
     }

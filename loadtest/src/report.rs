@@ -47,7 +47,13 @@ impl Span {
                 self.recovery.as_secs_f64()
             ),
             Injection::Impossible(reason) => {
-                format!("{:7.1} s  {name} SKIPPED, not injected: {reason}", from.as_secs_f64())
+                format!(
+                    "{:7.1} s  {name} SKIPPED, not injected: {reason}",
+                    from.as_secs_f64()
+                )
+            }
+            Injection::Failed(reason) => {
+                format!("{:7.1} s  {name} FAILED: {reason}", from.as_secs_f64())
             }
         }
     }
@@ -187,6 +193,11 @@ impl Report {
             ));
         }
         failures.extend(proofless(&self.measured.tally.phase(Phase::Quiet)));
+        for span in &self.spans {
+            if let Injection::Failed(reason) = &span.injection {
+                failures.push(format!("{}: {reason}", span.fault.name()));
+            }
+        }
         for fault in &self.args.faults.list {
             let impossible = self.spans.iter().any(|span| {
                 span.fault == *fault && matches!(span.injection, Injection::Impossible(_))
@@ -231,7 +242,7 @@ impl Report {
             phase(offence.phases[1]),
         );
         let near = self.spans.iter().filter(|span| span.began <= offence.ended);
-        if let Some(span) = near.last() {
+        if let Some(span) = near.max_by_key(|span| span.began) {
             text += &format!("  last fault: {}\n", span.line(self.record.began).trim());
         }
         for version in &offence.versions {
@@ -242,10 +253,19 @@ impl Report {
             };
             text += &format!("  revision {}: {outcome}\n", version.revision);
         }
-        let shown: String = offence.body.chars().take(BODY_SHOWN_BYTES).collect();
-        text += &format!("  {shown}\n");
+        text += &format!("  {}\n", shown(&offence.body));
         text
     }
+}
+
+/// An answer without what only makes it long.
+fn shown(body: &str) -> String {
+    let pad = body.split_once(r#""pad":""#).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once('"')?;
+        Some(format!(r#"{before}"pad":"…"{after}"#))
+    });
+    let whole = pad.unwrap_or_else(|| body.to_owned());
+    whole.chars().take(BODY_SHOWN_BYTES).collect()
 }
 
 fn phase(phase: Phase) -> &'static str {
@@ -293,6 +313,13 @@ mod tests {
     fn a_server_that_always_asks_postgresql_proves_nothing() {
         assert_eq!(quiet(&[(Way::Miss, 100)]).len(), 3);
         assert_eq!(quiet(&[]).len(), 3);
+    }
+
+    #[test]
+    fn a_body_is_shown_without_its_padding() {
+        let body = r#"{"id":1,"pad":"111","children":[]}"#;
+        assert_eq!(shown(body), r#"{"id":1,"pad":"…","children":[]}"#);
+        assert_eq!(shown("(404)"), "(404)");
     }
 
     #[test]

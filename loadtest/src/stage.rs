@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use larder::clock::Boottime;
+use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
@@ -24,7 +25,7 @@ use crate::workload::{PLOTS, PROBE_PLOT, Plot, SCHEMA, seed};
 use crate::writers::{Session, Writer};
 
 /// Connections that read. With what they have in flight at once, larder is never idle.
-const READERS: usize = 16;
+const READERS: usize = 32;
 /// The session of faults; writers have 0 and 1.
 const FAULT_SLOT: i32 = 0;
 
@@ -206,11 +207,24 @@ impl Stage {
         Ok(())
     }
 
+    /// Ends PostgreSQL by `signal` and waits until it answers again.
+    pub(crate) async fn restart_postgres(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.postgres.restart_by(signal).await?;
+        self.renew_session().await;
+        Ok(())
+    }
+
+    /// A connection that a fault has ended is given up here, and not in the middle of a transaction.
+    async fn renew_session(&mut self) {
+        self.session.run("rollback").await.ok();
+    }
+
     /// After a fault: everything is as it was before, and larder says that it is ready. Returns how long that took.
     pub(crate) async fn mend(&mut self) -> anyhow::Result<Duration> {
         let began = Boottime::now();
         self.feed.set(Weather::Clear);
         self.loader.set(Weather::Clear);
+        self.renew_session().await;
         self.larder.ready().await?;
         Ok(Boottime::now().since(began))
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::clock::Boottime;
 use tokio::time::Instant;
@@ -140,38 +141,33 @@ impl Campaign {
         let stage = &mut self.stage;
         stage.record.enter(Phase::Fault(number.unwrap_or_default()));
         let began = Boottime::now();
+        self.progress.set_message(fault.name());
         let injecting = tokio::time::timeout(FAULT_TIMEOUT, fault.inject(stage)).await;
-        let injected = injecting
-            .map_err(|_| anyhow::anyhow!("it takes more than {FAULT_TIMEOUT:?}"))
-            .and_then(|injected| injected)
-            .map_err(|error| error.context(format!("fault {}", fault.name())))?;
-        let recovery = stage
-            .mend()
-            .await
-            .map_err(|error| error.context(format!("after fault {}", fault.name())))?;
+        let injection = match injecting {
+            Ok(Ok(injection)) => injection,
+            Ok(Err(error)) => Injection::Failed(format!("{error:#}")),
+            Err(_) => Injection::Failed(format!("it takes more than {FAULT_TIMEOUT:?}")),
+        };
+        let mended = stage.mend().await;
+        let recovery = mended.with_context(|| format!("after fault {}", fault.name()))?;
         let span = Span {
             fault,
             began,
             ended: Boottime::now(),
             recovery,
-            injection: injected.clone(),
+            injection: injection.clone(),
         };
         let reads = stage.record.reads();
-        let line = span.line(stage.record.began);
-        self.progress.println(&line);
-        if self.progress.is_hidden() {
-            println!("{line}");
-        }
+        let (line, offences) = (span.line(stage.record.began), stage.record.offences());
+        self.progress.suspend(|| println!("{line}"));
         self.progress
-            .set_position(Boottime::now().since(stage.record.began).as_secs());
-        self.progress.set_message(format!(
-            "{reads} reads, {} stale",
-            stage.record.offences()
-        ));
+            .set_position(span.ended.since(stage.record.began).as_secs());
+        self.progress
+            .set_message(format!("{reads} reads, {offences} stale"));
         self.spans.push(span);
         stage.stay(Phase::Settling, SETTLING).await;
         stage.stay(Phase::Quiet, QUIET).await;
-        Ok(injected == Injection::Done)
+        Ok(injection == Injection::Done)
     }
 }
 

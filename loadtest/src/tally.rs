@@ -181,7 +181,11 @@ mod tests {
         for (status, cache_status, way) in [
             (200, "larder; hit; detail=memory", Way::Memory),
             (404, "larder; hit; detail=disk", Way::Disk),
-            (200, "larder; fwd=miss; stored; detail=postgres; collapsed", Way::Miss),
+            (
+                200,
+                "larder; fwd=miss; stored; detail=postgres; collapsed",
+                Way::Miss,
+            ),
             (200, "larder; fwd=bypass; detail=feed", Way::Bypass),
             (200, "larder; hit; detail=stale", Way::Odd),
             (404, "", Way::Odd),
@@ -189,7 +193,11 @@ mod tests {
             (504, "", Way::Unavailable),
             (500, "", Way::Odd),
         ] {
-            assert_eq!(Way::of(status, cache_status), way, "{status} {cache_status}");
+            assert_eq!(
+                Way::of(status, cache_status),
+                way,
+                "{status} {cache_status}"
+            );
         }
     }
 

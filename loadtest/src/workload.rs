@@ -128,9 +128,7 @@ impl Plot {
                 Some(changed) => changed.as_ref(),
                 None => self.roots.get(&key),
             };
-            let digest = root.map_or(Digest::ABSENT, |root| {
-                self.digest(key, root, &change.sites)
-            });
+            let digest = root.map_or(Digest::ABSENT, |root| self.digest(key, root, &change.sites));
             Made { key, digest }
         };
         keys.into_iter().map(made).collect()
@@ -163,7 +161,9 @@ impl Plot {
                     row.revision = revision;
                 }
                 if grandchild {
-                    row.grandchildren.values_mut().for_each(|row| *row = revision);
+                    row.grandchildren
+                        .values_mut()
+                        .for_each(|row| *row = revision);
                 }
             }
             change.roots.insert(*key, Some(new));

@@ -15,6 +15,9 @@ use crate::record::Record;
 use crate::workload::{Change, Plot, crossing, random};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// A definition that is being changed waits for one of two overlapping transactions, and the other one for it: what
+/// PostgreSQL can't see as a deadlock, since the first waits for the second here.
+const LOCK_TIMEOUT: &str = "3s";
 /// Between two overlapping commits, sometimes, so that readers fill what is between.
 const CROSSING_PAUSE_MILLIS_MAX: u64 = 20;
 /// Of a hundred transactions.
@@ -35,6 +38,7 @@ impl Session {
         Ok(Self {
             options: options
                 .application_name("loadtest")
+                .options([("lock_timeout", LOCK_TIMEOUT)])
                 .disable_statement_logging(),
             slot,
             connection: None,
@@ -158,9 +162,7 @@ impl Session {
     }
 }
 
-fn statements_rows(
-    rows: sqlx::Result<Vec<sqlx::postgres::PgRow>>,
-) -> sqlx::Result<Vec<String>> {
+fn statements_rows(rows: sqlx::Result<Vec<sqlx::postgres::PgRow>>) -> sqlx::Result<Vec<String>> {
     rows?.iter().map(|row| row.try_get(0)).collect()
 }
 
@@ -200,7 +202,7 @@ impl Writer {
         }
         let change = random(&plot, self.record.revision(), &mut self.rng);
         let [session, _] = &mut self.sessions;
-        if die >= CROSSINGS && die < CROSSINGS + ROLLBACKS {
+        if (CROSSINGS..CROSSINGS + ROLLBACKS).contains(&die) {
             let touched = plot.touched(&change);
             self.record
                 .note(&touched, change.revision, Outcome::RolledBack);

@@ -23,7 +23,7 @@ const CLOCK_STEPS: [&str; 5] = ["+0", "+3h", "-3h", "+2y", "-5s"];
 
 /// Ends PostgreSQL by `signal`; it is started again.
 pub(super) async fn restart_postgres(stage: &mut Stage, signal: Signal) -> anyhow::Result<()> {
-    stage.postgres.restart_by(signal).await?;
+    stage.restart_postgres(signal).await?;
     stage.hold(0.5).await;
     Ok(())
 }

@@ -29,12 +29,12 @@ pub(super) async fn hold_open(stage: &mut Stage) -> anyhow::Result<()> {
 pub(super) async fn prepare(stage: &mut Stage) -> anyhow::Result<()> {
     let sql = "alter system set max_prepared_transactions = 8";
     stage.session.run(sql).await?;
-    stage.postgres.restart_by(Signal::SIGINT).await?;
+    stage.restart_postgres(Signal::SIGINT).await?;
     stage.larder.ready().await?;
     let prepared = prepare_some(stage).await;
     let sql = "alter system reset max_prepared_transactions";
     stage.session.run(sql).await?;
-    stage.postgres.restart_by(Signal::SIGINT).await?;
+    stage.restart_postgres(Signal::SIGINT).await?;
     prepared
 }
 

@@ -18,7 +18,11 @@ pub(crate) fn find(given: Option<&Path>, cargo: Option<&Path>) -> anyhow::Result
         build(cargo, profile)?;
     }
     if !larder.is_file() {
-        let release = if is_release(profile) { "--release " } else { "" };
+        let release = if is_release(profile) {
+            "--release "
+        } else {
+            ""
+        };
         bail!(
             "{} is missing: cargo build {release}-p larder",
             larder.display()
@@ -31,7 +35,10 @@ pub(crate) fn find(given: Option<&Path>, cargo: Option<&Path>) -> anyhow::Result
 fn build(cargo: &Path, profile: &Path) -> anyhow::Result<()> {
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "larder", "--bin", "larder"]);
-    command.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")]);
+    command.args([
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"),
+    ]);
     command.arg("--target-dir");
     command.arg(profile.parent().context("no target directory")?);
     if is_release(profile) {

@@ -222,7 +222,11 @@ mod tests {
     #[test]
     fn notifications_are_left_out_and_nothing_else() {
         let others = [message(b'Z', b"I"), message(b'D', b"AAAA")].concat();
-        let all = [message(b'Z', b"I"), message(NOTIFICATION, b"larder"), message(b'D', b"AAAA")];
+        let all = [
+            message(b'Z', b"I"),
+            message(NOTIFICATION, b"larder"),
+            message(b'D', b"AAAA"),
+        ];
         let all = all.concat();
         assert_eq!(messages(&all, true), (all.len(), others));
         assert_eq!(messages(&all, false), (all.len(), all.clone()));
@@ -233,7 +237,10 @@ mod tests {
         let first = message(b'Z', b"I");
         let both = [first.clone(), message(b'D', b"AAAA")].concat();
         for length in first.len()..both.len() {
-            assert_eq!(messages(&both[..length], true), (first.len(), first.clone()));
+            assert_eq!(
+                messages(&both[..length], true),
+                (first.len(), first.clone())
+            );
         }
     }
 
@@ -241,8 +248,16 @@ mod tests {
     async fn the_weather_is_as_told() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
-        let proxy = Proxy::start(&format!("postgres://u:p@{server}/d")).await.unwrap();
-        let address = proxy.url.rsplit_once('@').unwrap().1.strip_suffix("/d").unwrap();
+        let proxy = Proxy::start(&format!("postgres://u:p@{server}/d"))
+            .await
+            .unwrap();
+        let address = proxy
+            .url
+            .rsplit_once('@')
+            .unwrap()
+            .1
+            .strip_suffix("/d")
+            .unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut upstream, _) = listener.accept().await.unwrap();
         let mut byte = [0];

@@ -84,7 +84,10 @@ impl Drop for Workplace {
     fn drop(&mut self) {
         drop(self.reaper.stdin.take());
         if let Err(error) = self.reaper.wait() {
-            eprintln!("loadtest: {} may be left: {error}", self.directory.display());
+            eprintln!(
+                "loadtest: {} may be left: {error}",
+                self.directory.display()
+            );
         }
     }
 }

@@ -66,7 +66,12 @@ pub(crate) fn crossing(
     let root = plot.roots.get(&key)?.clone();
     if rng.bool() {
         let target = some_key(&changes[0], plot, rng).filter(|target| *target != key)?;
-        cross_child(&mut changes, mover, [(key, root), (target, plot.roots.get(&target)?.clone())], rng)?;
+        cross_child(
+            &mut changes,
+            mover,
+            [(key, root), (target, plot.roots.get(&target)?.clone())],
+            rng,
+        )?;
     } else {
         cross_site(&mut changes, mover, (key, root), rng.u32(plot.sites()));
     }
