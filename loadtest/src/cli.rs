@@ -33,6 +33,29 @@ pub(crate) enum Command {
     /// and where a fault was not injected.
     #[command(after_help = format!("Faults:\n{}", Fault::list()))]
     Stale(StaleArgs),
+    /// SIGKILL under churn, over a warm disk tier: is every restart ready within 2 s, and nothing stale or corrupt?
+    Kills {
+        /// How many.
+        #[arg(long, value_name = "N", default_value_t = 200)]
+        count: u32,
+        /// Documents in the tables.
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+        documents: u32,
+    },
+    /// One mutation of the disk tier's files for each start: is any wrong byte served?
+    ///
+    /// Every tenth start is a control without a mutation, which disk must answer.
+    Corruption {
+        /// How many mutations.
+        #[arg(long, value_name = "N", default_value_t = 500)]
+        count: u32,
+    },
+    /// How long after a commit is its document no longer served, beside full read load?
+    Lag {
+        /// For each rate of commits, with the bell and without.
+        #[arg(long, value_name = "N", default_value_t = 15)]
+        seconds: u64,
+    },
 }
 
 /// How long, and what goes wrong meanwhile.

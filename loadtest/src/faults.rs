@@ -1,7 +1,7 @@
 //! The faults: their names, and one function each that causes it and takes it back.
 
 mod definitions;
-mod disk;
+pub(crate) mod disk;
 mod network;
 mod processes;
 mod transactions;

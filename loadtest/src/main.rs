@@ -14,16 +14,18 @@
 //! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
-//! - `stale`: the run. `report`: what it found.
+//! - `stale`: the run. `report`: what it found. `restarts`, `lag`: runs with one question each.
 
 mod cli;
 mod faults;
 mod history;
 mod http;
+mod lag;
 mod prober;
 mod readers;
 mod record;
 mod report;
+mod restarts;
 mod servers;
 mod stage;
 mod stale;
@@ -64,6 +66,13 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             outcome = async {
                 match &cli.command {
                     Command::Stale(args) => stale::run(args, larder, seed).await,
+                    Command::Kills { count, documents } => {
+                        restarts::kills(*count, *documents, larder, seed).await
+                    }
+                    Command::Corruption { count } => {
+                        restarts::corruption(*count, larder, seed).await
+                    }
+                    Command::Lag { seconds } => lag::run(*seconds, larder, seed).await,
                 }
             } => outcome,
             ended = asked_to_end() => ended,

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use crate::http::Wire;
 use crate::record::{Phase, Read, Record};
 use crate::tally::{Tally, Way};
-use crate::workload::keys;
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
@@ -66,7 +65,7 @@ impl Reader {
     /// Sends a batch of requests and judges the answers. Returns whether the connection is still good.
     async fn batch(&mut self, wire: &mut Wire) -> bool {
         let mut requests = Vec::with_capacity(PIPELINE * 64);
-        let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=keys()));
+        let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
         for key in wanted {
             requests.extend_from_slice(b"GET /roots/");
             requests.extend_from_slice(key.to_string().as_bytes());
@@ -113,11 +112,23 @@ pub(crate) struct Swept {
     pub(crate) unanswered: u64,
 }
 
-/// Reads every document once, over one connection.
-pub(crate) async fn sweep(record: &Record, target: SocketAddr) -> anyhow::Result<Swept> {
+impl Swept {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.answers += other.answers;
+        self.disk += other.disk;
+        self.unanswered += other.unanswered;
+    }
+}
+
+/// Reads each of `keys` once, over one connection.
+pub(crate) async fn sweep(
+    record: &Record,
+    target: SocketAddr,
+    keys: impl IntoIterator<Item = u32>,
+) -> anyhow::Result<Swept> {
     let mut swept = Swept::default();
     let mut wire = Wire::connect(target).await?;
-    for key in 1..=keys() {
+    for key in keys {
         let began = Boottime::now();
         let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
         wire.send(request.as_bytes()).await?;

@@ -9,7 +9,7 @@ use larder::clock::Boottime;
 use tokio::sync::watch;
 
 use crate::history::{Digest, History, Outcome, Ticket, Verdict, Version};
-use crate::workload::{Made, keys};
+use crate::workload::Made;
 
 /// Told in full; more are only counted.
 const OFFENCES_MAX: usize = 20;
@@ -83,11 +83,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(max_staleness: Duration) -> Self {
+    pub(crate) fn new(keys: u32, max_staleness: Duration) -> Self {
         Self {
             began: Boottime::now(),
             max_staleness,
-            histories: (0..keys()).map(|_| Mutex::default()).collect(),
+            histories: (0..keys).map(|_| Mutex::default()).collect(),
             // The tables begin with 1.
             revision: AtomicU64::new(2),
             phase: AtomicUsize::new(Phase::Settling.index()),
@@ -97,6 +97,11 @@ impl Record {
             offences_count: AtomicU64::new(0),
             stop: watch::channel(false).0,
         }
+    }
+
+    /// Keys are 1 to this.
+    pub(crate) fn keys(&self) -> u32 {
+        u32::try_from(self.histories.len()).unwrap_or(u32::MAX)
     }
 
     /// A revision that no other transaction has.
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_planted_stale_read_is_recorded_with_its_history() {
-        let record = Record::new(Duration::from_nanos(100));
+        let record = Record::new(1, Duration::from_nanos(100));
         for (text, revision, at) in [("one", 1, 10), ("two", 2, 1_000)] {
             let tickets = record.note(&[made(text)], revision, Outcome::Open);
             record.settle(&tickets, Outcome::Committed(Boottime(at)));

@@ -74,9 +74,7 @@ pub(crate) struct Report {
 impl Report {
     /// Prints it; returns whether everything held.
     pub(crate) fn print(&self) -> bool {
-        for offence in self.record.told_offences() {
-            print!("{}", self.offence(&offence));
-        }
+        tell_offences(&self.record, &self.spans);
         self.print_figures();
         self.print_faults();
         let failures = self.failures();
@@ -212,50 +210,57 @@ impl Report {
         }
         failures
     }
+}
 
-    /// One answer that must never be, with all that is known about it.
-    fn offence(&self, offence: &Offence) -> String {
-        let ms = |moment: Boottime| {
-            // Before or after the beginning of the read.
-            let after = moment.since(offence.began).as_secs_f64();
-            let before = offence.began.since(moment).as_secs_f64();
-            (after - before) * 1e3
-        };
-        let (key, way) = (offence.key, &offence.cache_status);
-        let mut text = match &offence.verdict {
-            Verdict::Stale(missed) => format!(
-                "\nSTALE /roots/{key}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
-                missed.seen,
-                missed.required,
-                -ms(missed.committed_at),
-            ),
-            Verdict::RolledBack { revision } => {
-                format!("\nROLLED BACK /roots/{key}: shows revision {revision}\n")
-            }
-            _ => format!("\nMADE UP /roots/{key}: shows what no commit has made\n"),
-        };
-        text += &format!(
-            "  read began {:.3} s after the start, ended {:.1} ms later; {way}; {} to {}\n",
-            offence.began.since(self.record.began).as_secs_f64(),
-            ms(offence.ended),
-            phase(offence.phases[0]),
-            phase(offence.phases[1]),
-        );
-        let near = self.spans.iter().filter(|span| span.began <= offence.ended);
-        if let Some(span) = near.max_by_key(|span| span.began) {
-            text += &format!("  last fault: {}\n", span.line(self.record.began).trim());
-        }
-        for version in &offence.versions {
-            let outcome = match version.outcome {
-                Outcome::Open => "commit under way".to_owned(),
-                Outcome::Committed(at) => format!("committed {:.1} ms", ms(at)),
-                Outcome::RolledBack => "rolled back".to_owned(),
-            };
-            text += &format!("  revision {}: {outcome}\n", version.revision);
-        }
-        text += &format!("  {}\n", shown(&offence.body));
-        text
+/// Prints the first answers that must never be.
+pub(crate) fn tell_offences(record: &Record, spans: &[Span]) {
+    for offence in record.told_offences() {
+        print!("{}", told(&offence, record, spans));
     }
+}
+
+/// One answer that must never be, with all that is known about it.
+fn told(offence: &Offence, record: &Record, spans: &[Span]) -> String {
+    let ms = |moment: Boottime| {
+        // Before or after the beginning of the read.
+        let after = moment.since(offence.began).as_secs_f64();
+        let before = offence.began.since(moment).as_secs_f64();
+        (after - before) * 1e3
+    };
+    let (key, way) = (offence.key, &offence.cache_status);
+    let mut text = match &offence.verdict {
+        Verdict::Stale(missed) => format!(
+            "\nSTALE /roots/{key}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
+            missed.seen,
+            missed.required,
+            -ms(missed.committed_at),
+        ),
+        Verdict::RolledBack { revision } => {
+            format!("\nROLLED BACK /roots/{key}: shows revision {revision}\n")
+        }
+        _ => format!("\nMADE UP /roots/{key}: shows what no commit has made\n"),
+    };
+    text += &format!(
+        "  read began {:.3} s after the start, ended {:.1} ms later; {way}; {} to {}\n",
+        offence.began.since(record.began).as_secs_f64(),
+        ms(offence.ended),
+        phase(offence.phases[0]),
+        phase(offence.phases[1]),
+    );
+    let near = spans.iter().filter(|span| span.began <= offence.ended);
+    if let Some(span) = near.max_by_key(|span| span.began) {
+        text += &format!("  last fault: {}\n", span.line(record.began).trim());
+    }
+    for version in &offence.versions {
+        let outcome = match version.outcome {
+            Outcome::Open => "commit under way".to_owned(),
+            Outcome::Committed(at) => format!("committed {:.1} ms", ms(at)),
+            Outcome::RolledBack => "rolled back".to_owned(),
+        };
+        text += &format!("  revision {}: {outcome}\n", version.revision);
+    }
+    text += &format!("  {}\n", shown(&offence.body));
+    text
 }
 
 /// An answer without what only makes it long.

@@ -21,7 +21,7 @@ use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Proxy, Weather};
 use crate::servers::workplace::Workplace;
 use crate::tally::{Durations, Tally};
-use crate::workload::{PLOTS, PROBE_PLOT, Plot, SCHEMA, seed};
+use crate::workload::{PLOTS, PROBE_PLOT, Plot, SCHEMA, keys, seed};
 use crate::writers::{Session, Writer};
 
 /// Connections that read. With what they have in flight at once, larder is never idle.
@@ -35,6 +35,7 @@ pub(crate) struct StageConfig {
     pub(crate) binary: PathBuf,
     pub(crate) seed: u64,
     pub(crate) max_staleness: Duration,
+    pub(crate) keys_per_plot: u32,
     pub(crate) memory_bytes: u64,
     /// Writers ring on commit.
     pub(crate) notify: bool,
@@ -78,10 +79,13 @@ impl Stage {
         let postgres = Postgres::start(&mut workplace).await?;
         let mut session = Session::new(postgres.url(), FAULT_SLOT)?;
         session.run(SCHEMA).await?;
-        let record = Arc::new(Record::new(config.max_staleness));
+        let record = Arc::new(Record::new(
+            keys(config.keys_per_plot),
+            config.max_staleness,
+        ));
         let mut plots = Vec::new();
         for number in 0..=PLOTS {
-            let (plot, sql) = seed(number, &mut rng);
+            let (plot, sql) = seed(number, config.keys_per_plot, &mut rng);
             session.run(&sql).await?;
             let made: Vec<_> = plot.keys().map(|key| plot.made(key)).collect();
             record.note(&made, 1, Outcome::Committed(Boottime::now()));

@@ -16,9 +16,11 @@ use crate::report::{Report, Span};
 use crate::stage::{Stage, StageConfig};
 
 /// As shipped.
-const MAX_STALENESS: Duration = Duration::from_secs(1);
+pub(crate) const MAX_STALENESS: Duration = Duration::from_secs(1);
+const KEYS_PER_PLOT: u32 = 1_000;
 /// About half of the documents fit.
 const MEMORY_BYTES: u64 = 3 << 20;
+/// Of all writers together.
 const COMMITS_PER_SECOND: f64 = 120.0;
 
 /// Tiers fill, the disk tier by its batches.
@@ -34,15 +36,7 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Whether everything held.
 pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let config = StageConfig {
-        binary,
-        seed,
-        max_staleness: MAX_STALENESS,
-        memory_bytes: MEMORY_BYTES,
-        notify: true,
-        commits_per_second: COMMITS_PER_SECOND,
-        faults: Fault::ALL.len(),
-    };
+    let config = config(binary, seed);
     println!("seed {seed}; starting PostgreSQL and larder");
     let mut stage = Stage::set(&config).await?;
     let ends = Instant::now() + Duration::from_secs(args.seconds);
@@ -80,12 +74,31 @@ pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow:
     Ok(held)
 }
 
+/// A stage as `stale` sets it.
+pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
+    StageConfig {
+        binary,
+        seed,
+        max_staleness: MAX_STALENESS,
+        keys_per_plot: KEYS_PER_PLOT,
+        memory_bytes: MEMORY_BYTES,
+        notify: true,
+        commits_per_second: COMMITS_PER_SECOND,
+        faults: Fault::ALL.len(),
+    }
+}
+
 /// Nobody writes any more: what is read once `max_staleness` has passed must be the last of everything.
 async fn close(stage: &Stage) -> anyhow::Result<()> {
     stage.record.enter(Phase::Settling);
     let still = stage.all_plots().await;
     stage.hold(1.1).await;
-    sweep(&stage.record, stage.larder.config.listen).await?;
+    sweep(
+        &stage.record,
+        stage.larder.config.listen,
+        1..=stage.record.keys(),
+    )
+    .await?;
     drop(still);
     Ok(())
 }

@@ -20,8 +20,8 @@ pub(crate) const TABLES: [&str; 4] = ["root", "child", "grandchild", "site"];
 pub(crate) const PLOTS: usize = 4;
 /// The plot of the one who measures the invalidation lag.
 pub(crate) const PROBE_PLOT: usize = PLOTS;
-const ROOTS_PER_PLOT: u32 = 1_000;
-const SITES_PER_PLOT: u32 = 50;
+/// So many documents point to one site.
+const ROOTS_PER_SITE: u32 = 20;
 /// Rows' ids of different plots never meet.
 const ROWS_PER_PLOT: u64 = 1_000_000_000;
 /// Gives a document the size of an ordinary one.
@@ -47,6 +47,7 @@ struct Child {
 #[derive(Clone, Debug)]
 pub(crate) struct Plot {
     pub(crate) number: usize,
+    keys: u32,
     roots: BTreeMap<u32, Root>,
     /// Revisions of the rows of table `site`.
     sites: BTreeMap<u32, u64>,
@@ -72,16 +73,14 @@ pub(crate) struct Made {
 }
 
 /// Keys of documents are 1 to this, whether the document is there or not.
-pub(crate) fn keys() -> u32 {
-    first_root(PLOTS + 1) - 1
+pub(crate) fn keys(keys_per_plot: u32) -> u32 {
+    part(PLOTS, keys_per_plot).end - 1
 }
 
-fn first_root(plot: usize) -> u32 {
-    u32::try_from(plot).unwrap_or(u32::MAX) * ROOTS_PER_PLOT + 1
-}
-
-fn first_site(plot: usize) -> u32 {
-    u32::try_from(plot).unwrap_or(u32::MAX) * SITES_PER_PLOT + 1
+/// The ids of a plot's rows in a table where each plot has `size`.
+fn part(plot: usize, size: u32) -> std::ops::Range<u32> {
+    let first = u32::try_from(plot).unwrap_or(u32::MAX) * size + 1;
+    first..first + size
 }
 
 fn pad(key: u32) -> String {
@@ -93,11 +92,11 @@ fn pad(key: u32) -> String {
 impl Plot {
     /// The keys of its documents, whether they are there or not.
     pub(crate) fn keys(&self) -> std::ops::Range<u32> {
-        first_root(self.number)..first_root(self.number + 1)
+        part(self.number, self.keys)
     }
 
     fn sites(&self) -> std::ops::Range<u32> {
-        first_site(self.number)..first_site(self.number + 1)
+        part(self.number, self.keys / ROOTS_PER_SITE)
     }
 
     /// The document of `key` as it is now.
@@ -249,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_site_touches_every_document_that_points_to_it() {
-        let (plot, _) = seed(0, &mut fastrand::Rng::with_seed(1));
+        let (plot, _) = seed(0, 1_000, &mut fastrand::Rng::with_seed(1));
         let site = plot.roots.values().next().unwrap().site;
         let mut change = Change::new(&plot, 2);
         change.sites.insert(site, 2);
@@ -263,7 +262,7 @@ mod tests {
     #[test]
     fn applied_changes_leave_the_documents_as_foretold() {
         let mut rng = fastrand::Rng::with_seed(3);
-        let (mut plot, _) = seed(1, &mut rng);
+        let (mut plot, _) = seed(1, 1_000, &mut rng);
         for revision in 2..2_000 {
             let change = random(&plot, revision, &mut rng);
             let touched = plot.touched(&change);

@@ -152,7 +152,7 @@ fn collect(directory: &Path, found: &mut Vec<(u64, PathBuf)>) -> anyhow::Result<
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;

@@ -31,14 +31,14 @@ pub(crate) fn find(given: Option<&Path>, cargo: Option<&Path>) -> anyhow::Result
     Ok(larder)
 }
 
-/// Does nothing where it is built already.
+/// Does nothing where it is built already. Quick: larder's library was built for this program.
 fn build(cargo: &Path, profile: &Path) -> anyhow::Result<()> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", "larder", "--bin", "larder"]);
-    command.args([
-        "--manifest-path",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"),
-    ]);
+    // Both packages, so that features are unified as for this program, and no dependency is built a second time.
+    command.args(["build", "--quiet", "--package", "loadtest"]);
+    command.args(["--package", "larder", "--bin", "larder"]);
+    command.args(["--manifest-path", manifest]);
     command.arg("--target-dir");
     command.arg(profile.parent().context("no target directory")?);
     if is_release(profile) {

@@ -130,6 +130,19 @@ impl Larder {
         })
     }
 
+    /// What the disk tier holds, by `/status`.
+    pub(crate) async fn disk_entries(&self) -> anyhow::Result<u64> {
+        let (_, text) = http::get(self.config.admin, "/status").await?;
+        let (_, disk) = text.split_once("\"disk\"").context("no disk tier")?;
+        let (_, entries) = disk.split_once("\"entries\":").context("no entries")?;
+        let digits: String = entries
+            .trim_start()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        digits.parse().context("entries")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = self.child.as_ref().and_then(Child::id);
         let pid = i32::try_from(pid.context("larder does not run")?)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Child, Plot, ROWS_PER_PLOT, Root, first_site, pad};
+use super::{Child, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, Root, pad, part};
 
 /// The tables. `ledger` is the checker's own: it tells whether a transaction whose end nobody heard was committed.
 pub(crate) const SCHEMA: &str = "
@@ -48,12 +48,13 @@ const ABSENT_SHARE: u32 = 10;
 const CHILDREN_MAX: u64 = 4;
 const GRANDCHILDREN_MAX: u64 = 3;
 
-/// A new plot and the statements that fill its tables.
-pub(crate) fn seed(number: usize, rng: &mut fastrand::Rng) -> (Plot, String) {
+/// A new plot of so many keys and the statements that fill its tables.
+pub(crate) fn seed(number: usize, keys: u32, rng: &mut fastrand::Rng) -> (Plot, String) {
     let mut plot = Plot {
         number,
+        keys,
         roots: BTreeMap::new(),
-        sites: (first_site(number)..first_site(number + 1))
+        sites: part(number, keys / ROOTS_PER_SITE)
             .map(|site| (site, 1))
             .collect(),
         next_row: u64::try_from(number).unwrap_or_default() * ROWS_PER_PLOT + 1,

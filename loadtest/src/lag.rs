@@ -1,0 +1,66 @@
+//! `loadtest lag`: from a commit to the first read that shows it, at several rates of commits, beside full read load.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::record::Phase;
+use crate::report::tell_offences;
+use crate::stage::{Stage, StageConfig};
+use crate::stale;
+
+const COMMITS_PER_SECOND: [f64; 3] = [30.0, 100.0, 500.0];
+/// The goals for the 99th percentile, with the bell and by polling alone.
+const GOALS: [(bool, Duration); 2] = [
+    (true, Duration::from_millis(15)),
+    (false, Duration::from_millis(75)),
+];
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// Whether the goals were reached.
+pub(crate) async fn run(seconds: u64, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    println!(
+        "{:<8} {:>9} {:>10} {:>8} {:>10} {:>10} {:>10} {:>8}",
+        "via", "commits/s", "reads/s", "probes", "p50", "p99", "max", "goal"
+    );
+    let mut reached = true;
+    for (notify, goal) in GOALS {
+        for commits_per_second in COMMITS_PER_SECOND {
+            let config = StageConfig {
+                notify,
+                commits_per_second,
+                ..stale::config(binary.clone(), seed)
+            };
+            reached &= measure(&config, Duration::from_secs(seconds), goal).await?;
+        }
+    }
+    Ok(reached)
+}
+
+async fn measure(config: &StageConfig, duration: Duration, goal: Duration) -> anyhow::Result<bool> {
+    let mut stage = Stage::set(config).await?;
+    stage.load(config)?;
+    stage.stay(Phase::Settling, WARM_UP).await;
+    let (reads, commits) = (stage.record.reads(), stage.record.commits());
+    stage.stay(Phase::Quiet, duration).await;
+    // Counts are far below 2^52, so the casts are exact.
+    let per_second = |count: u64| count as f64 / duration.as_secs_f64();
+    let reads = per_second(stage.record.reads() - reads);
+    let commits = per_second(stage.record.commits() - commits);
+    stage.record.enter(Phase::Settling);
+    let lags = stage.measured(config).await?.lags;
+    tell_offences(&stage.record, &[]);
+    let p99 = lags.quantile(0.99);
+    let reached = p99 <= goal && lags.count() > 0 && stage.record.offences() == 0;
+    println!(
+        "{:<8} {commits:>9.0} {reads:>10.0} {:>8} {:>10.2?} {:>10.2?} {:>10.2?} {:>8.0?}{}",
+        if config.notify { "bell" } else { "polling" },
+        lags.count(),
+        lags.quantile(0.5),
+        p99,
+        lags.max(),
+        goal,
+        if reached { "" } else { "  FAILED" },
+    );
+    stage.strike().await?;
+    Ok(reached)
+}
