@@ -27,6 +27,8 @@ const CHURN_MILLIS_MAX: u64 = 800;
 const AWAY_MILLIS_MAX: u64 = 200;
 const PROGRESS_STEPS: u32 = 20;
 
+/// Before the files are damaged.
+const CHURN: Duration = Duration::from_secs(15);
 /// Every so manieth start is one without a mutation.
 const CONTROL_STEP: u32 = 10;
 /// Of a control's reads.
@@ -111,6 +113,18 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
     println!("seed {seed}");
     let mut stage = Stage::set(&config).await?;
     warm_up(&stage).await?;
+    // Where every document is on disk in one version only, files that come back with an older one show nothing.
+    stage.load(&config)?;
+    stage.stay(Phase::Settling, CHURN).await;
+    stage.measured(&config).await?;
+    stage.hold(1.1).await;
+    sweep(
+        &stage.record,
+        stage.larder.config.listen,
+        1..=stage.record.keys(),
+    )
+    .await?;
+    tokio::time::sleep(LINGER).await;
     stage.larder.terminate().await?;
     let (disk, pristine) = (
         stage.larder.disk(),
