@@ -4,20 +4,26 @@
 //! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
 //! who sees one gives the whole directory up.
 //!
+//! Damage to sled's log can bring an earlier, whole version of a page back, with documents that were overtaken since, or
+//! take newer ones away. So every batch writes a tally of all that is there then, and an opened directory is used only
+//! if it comes to the same.
+//!
 //! What a value looks like is told in `layout`, and in `chunk` how it is cut.
 
 mod chunk;
 pub(super) mod layout;
+mod tally;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::cache::disk::layout::{
-    Entry, Mark, decode, decode_mark, encode, encode_mark, entry_key,
+    Entry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
 };
+use crate::cache::disk::tally::Tally;
 use crate::cache::document::Found;
 
 /// Bounds and place of the disk tier.
@@ -34,8 +40,6 @@ pub struct DiskConfig {
     /// The longest wait of an entry for its batch.
     pub linger: Duration,
 }
-
-const MARK_KEY: &[u8] = b"m";
 
 /// Attempts to open a directory, and the pause between them.
 const OPEN_ATTEMPTS: u32 = 10;
@@ -54,14 +58,16 @@ pub(super) enum DiskError {
     Io(#[from] std::io::Error),
     #[error("the mark can't be written: {0}")]
     Mark(String),
+    #[error("some of it is missing or of an earlier state")]
+    Damaged,
 }
 
 /// An open directory.
 pub(super) struct Store {
     /// Taken out by drop alone.
     db: Option<sled::Db>,
-    /// sled counts by walking the tree, so the count is kept here and in the mark.
-    entries: AtomicU64,
+    /// Of all that has been applied.
+    tally: Mutex<Tally>,
 }
 
 /// What one write does; the last word on a key counts.
@@ -110,7 +116,7 @@ impl Store {
         };
         Ok(Self {
             db: Some(db),
-            entries: AtomicU64::new(0),
+            tally: Mutex::default(),
         })
     }
 
@@ -127,34 +133,53 @@ impl Store {
 
     /// Applies the batch, all of it or nothing.
     pub(super) fn apply(&self, batch: Batch) -> Result<(), DiskError> {
-        let mut entries = self.entries();
+        let mut tally = self.tally();
         let mut inner = sled::Batch::default();
-        for (key, value) in batch.changes {
-            let was_there = self.call(|db| chunk::remove(db, &mut inner, &key))?;
-            entries = entries.saturating_sub(u64::from(was_there));
+        let mark = batch.mark.as_ref().map(encode_mark).transpose()?;
+        let mark = mark.map(|mark| (MARK_KEY.to_vec(), Some(mark)));
+        for (key, value) in batch.changes.into_iter().chain(mark) {
+            let old = self.call(|db| chunk::remove(db, &mut inner, &key))?;
+            if let Some(old) = old {
+                tally.remove(&key, &old);
+            }
             if let Some(value) = value {
-                entries += 1;
+                tally.add(&key, &value);
                 chunk::insert(&mut inner, &key, &value);
             }
         }
-        if let Some(mark) = batch.mark {
-            self.call(|db| chunk::remove(db, &mut inner, MARK_KEY))?;
-            let mark = encode_mark(&Mark { entries, ..mark })?;
-            chunk::insert(&mut inner, MARK_KEY, &mark);
-        }
+        chunk::insert(&mut inner, TALLY_KEY, &tally.encode());
         self.call(|db| db.apply_batch(inner))?;
-        self.entries.store(entries, Ordering::Relaxed);
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = tally;
         Ok(())
     }
 
-    /// The mark, if there is one that is whole.
-    pub(super) fn mark(&self) -> Result<Option<Mark>, DiskError> {
-        let value = self.call(|db| chunk::get(db, MARK_KEY))?;
-        let mark = value.and_then(|value| decode_mark(&value));
-        if let Some(mark) = &mark {
-            self.entries.store(mark.entries, Ordering::Relaxed);
+    /// The mark, if there is one and all is there that was there when it was written, and nothing else.
+    ///
+    /// Reads everything: see the module.
+    pub(super) fn recover(&self) -> Result<Option<Mark>, DiskError> {
+        let Some(value) = self.call(|db| chunk::get(db, TALLY_KEY))? else {
+            return Ok(None);
+        };
+        let tally = self.call(|db| {
+            let mut tally = Tally::default();
+            for item in chunk::begins(db) {
+                let (key, begin) = item?;
+                if key != TALLY_KEY {
+                    tally.add(&key, &begin);
+                }
+            }
+            Ok(tally)
+        })?;
+        if Tally::decode(&value) != Some(tally) {
+            return Err(DiskError::Damaged);
         }
-        Ok(mark)
+        let mark = self.call(|db| chunk::get(db, MARK_KEY))?;
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = tally;
+        Ok(mark.and_then(|mark| decode_mark(&mark)))
+    }
+
+    fn tally(&self) -> Tally {
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, DiskError> {
@@ -167,7 +192,7 @@ impl Store {
     /// Holds nothing any more, not even a mark.
     #[cfg(test)]
     pub(super) fn empty(&self) -> Result<(), DiskError> {
-        self.entries.store(0, Ordering::Relaxed);
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = Tally::default();
         self.call(|db| db.clear())
     }
 
@@ -176,7 +201,7 @@ impl Store {
     }
 
     pub(super) fn entries(&self) -> u64 {
-        self.entries.load(Ordering::Relaxed)
+        self.tally().entries
     }
 
     pub(super) fn flush(&self) -> Result<(), DiskError> {
@@ -225,15 +250,13 @@ mod tests {
     use crate::cache::disk::layout::ResourceMark;
     use crate::cache::disk::layout::tests::document;
 
-    #[test]
-    fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {
-        let directory = tempfile::tempdir().unwrap();
-        let mark = Mark {
+    fn mark(position: &str) -> Mark {
+        Mark {
             system: "1".into(),
             database: 2,
             epoch_table: 3,
             nonce: Uuid::nil().to_string(),
-            position: "1:1:".into(),
+            position: position.into(),
             resources: vec![ResourceMark {
                 prefix: 9,
                 fingerprint: "f".into(),
@@ -241,8 +264,13 @@ mod tests {
             }],
             boot: boot_id(),
             clean: false,
-            entries: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = mark("1:1:");
         {
             let store = Store::open(directory.path(), 1 << 20).unwrap();
             let mut batch = Batch::default();
@@ -259,8 +287,53 @@ mod tests {
             store.get(9, "43", 7).unwrap().map(|entry| entry.found),
             Some(None)
         );
-        assert_eq!(store.mark().unwrap(), Some(Mark { entries: 1, ..mark }));
+        assert_eq!(store.entries(), 0);
+        assert_eq!(store.recover().unwrap(), Some(mark));
         assert_eq!(store.entries(), 1);
+    }
+
+    /// What sled makes of damage to its log: some pages are as they were earlier, each whole in itself.
+    #[test]
+    fn a_part_of_an_earlier_state_is_no_tier() {
+        type Damage = fn(&sled::Db, &sled::Db) -> sled::Result<()>;
+        fn copy(from: &sled::Db, to: &sled::Db, key: &[u8]) -> sled::Result<()> {
+            let key = [key, &[0; 4]].concat();
+            match from.get(&key)? {
+                Some(value) => to.insert(&key, value)?,
+                None => to.remove(&key)?,
+            };
+            Ok(())
+        }
+        let damages: [Damage; 4] = [
+            |_, _| Ok(()),
+            |before, now| copy(before, now, &entry_key(9, "42")),
+            |before, now| copy(before, now, &entry_key(9, "43")),
+            |before, now| copy(before, now, MARK_KEY),
+        ];
+        for (number, damage) in damages.iter().enumerate() {
+            let [earlier, later] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+            let open = |directory: &tempfile::TempDir| Store::open(directory.path(), 1 << 20);
+            let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
+            for store in [&before, &now] {
+                let mut batch = Batch::default();
+                batch.put(9, "42", 7, &document("{}"));
+                batch.mark(mark("1:1:"));
+                store.apply(batch).unwrap();
+            }
+            let mut batch = Batch::default();
+            batch.remove(9, "42");
+            batch.put(9, "43", 7, &None);
+            batch.mark(mark("2:2:"));
+            now.apply(batch).unwrap();
+            let handles = (before.db.as_ref().unwrap(), now.db.as_ref().unwrap());
+            damage(handles.0, handles.1).unwrap();
+            drop(now);
+            let found = open(&later).unwrap().recover();
+            match number {
+                0 => assert_eq!(found.unwrap(), Some(mark("2:2:"))),
+                _ => assert!(matches!(found, Err(DiskError::Damaged)), "{number}"),
+            }
+        }
     }
 
     #[test]

@@ -172,7 +172,6 @@ impl Cache {
             resources: resources.collect(),
             boot: self.boot.clone(),
             clean: false,
-            entries: 0,
         })
     }
 

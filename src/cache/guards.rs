@@ -142,7 +142,6 @@ async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
             }],
             boot: String::new(),
             clean: true,
-            entries: 1,
         });
         if purge {
             cache.purge(0, None);

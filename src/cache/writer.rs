@@ -109,7 +109,7 @@ impl Writer {
         let found = create(&config.directory)
             .map_err(DiskError::from)
             .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes))
-            .and_then(|store| Ok((store.mark()?, store)));
+            .and_then(|store| Ok((store.recover()?, store)));
         match found {
             Ok((Some(mark), store)) => {
                 self.begin_resuming(store, &mark);

@@ -29,16 +29,17 @@ pub(super) fn insert(batch: &mut Batch, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Adds the removal of all chunks that are stored to a batch. Returns whether there is a first one.
-pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<bool> {
+/// Adds the removal of all chunks that are stored to a batch. Returns how the value begins, if there is one.
+pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<Option<IVec>> {
     let first = db.get(chunk_key(key, 0))?;
     // Also where none was found: no answer of a damaged tree may keep an entry that has to go.
     batch.remove(chunk_key(key, 0));
     let Some(first) = first else {
-        return Ok(false);
+        return Ok(None);
     };
+    let begin = begin(&first);
     if first.len() < CHUNK_BYTES {
-        return Ok(true);
+        return Ok(Some(begin));
     }
     for number in 1.. {
         let chunk_key = chunk_key(key, number);
@@ -47,7 +48,25 @@ pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<boo
         }
         batch.remove(chunk_key);
     }
-    Ok(true)
+    Ok(Some(begin))
+}
+
+/// Every key, with how its value begins.
+pub(super) fn begins(db: &Db) -> impl Iterator<Item = sled::Result<(IVec, IVec)>> {
+    let number = 0_u32.to_be_bytes();
+    db.iter().filter_map(move |item| match item {
+        Ok((key, first)) => {
+            let length = key.strip_suffix(&number)?.len();
+            Some(Ok((key.subslice(0, length), begin(&first))))
+        }
+        Err(error) => Some(Err(error)),
+    })
+}
+
+/// The first chunk without the value's length.
+fn begin(first: &IVec) -> IVec {
+    let cut = first.len().min(LENGTH_BYTES);
+    first.subslice(cut, first.len() - cut)
 }
 
 /// The value of a key. A batch that is applied meanwhile may mix two values: for the value's own checksum to notice.
@@ -104,7 +123,7 @@ mod tests {
             assert_eq!(db.len(), chunks, "{length} bytes");
         }
         let mut batch = Batch::default();
-        assert!(remove(&db, &mut batch, b"k").unwrap());
+        assert!(remove(&db, &mut batch, b"k").unwrap().is_some());
         db.apply_batch(batch).unwrap();
         assert_eq!(get(&db, b"k").unwrap(), None);
         assert!(db.is_empty());

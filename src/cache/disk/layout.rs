@@ -16,7 +16,13 @@ use crate::feed::position::Position;
 use crate::source::session::Identity;
 
 /// The layout of entries and mark; another number, another layout.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+
+/// Where the mark is.
+pub(super) const MARK_KEY: &[u8] = b"m";
+
+/// Where the tally is.
+pub(super) const TALLY_KEY: &[u8] = b"t";
 
 /// Longer keys are hashed, so that an index page of 256 of them stays far below what sled's log takes (see `chunk`).
 const KEY_TEXT_BYTES_MAX: usize = 64;
@@ -34,8 +40,6 @@ pub(in crate::cache) struct Mark {
     pub(in crate::cache) boot: String,
     /// Written as the last act of an orderly shutdown.
     pub(in crate::cache) clean: bool,
-    /// Entries beside this mark.
-    pub(in crate::cache) entries: u64,
 }
 
 /// What is kept of one key.

@@ -197,7 +197,6 @@ async fn the_mark_of_a_purge_is_written_at_once() {
         resources: Vec::new(),
         boot: String::new(),
         clean: false,
-        entries: 0,
     });
     let persisted = disk.persisted();
     until(

@@ -60,7 +60,7 @@ impl Replay<'_> {
             }
             // Behind the last crash the model forgets the mark.
             if state.crashes < PROTOCOL.bounds.crashes || !state.disk_on {
-                let mark = store.mark().unwrap().map(|mark| mark.position());
+                let mark = store.recover().unwrap().map(|mark| mark.position());
                 assert_eq!(mark, state.disk.mark.map(position), "mark");
             }
         }

@@ -155,7 +155,7 @@ impl Run {
         let shared = Arc::clone(disk.shared());
         let cache = guards::cache(&versions, Some(disk));
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
-        match store.mark().unwrap() {
+        match store.recover().unwrap() {
             Some(mark) => {
                 shared.on.store(false, std::sync::atomic::Ordering::SeqCst);
                 writer.begin_resuming(store, &mark);
