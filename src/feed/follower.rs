@@ -26,6 +26,8 @@ use crate::source::session::Identity;
 const QUICK_PAUSE: Duration = Duration::from_millis(5);
 /// Passes that have to find nothing before the quick ones end.
 const QUIET_PASSES: u32 = 2;
+/// The same while transactions that write are under way: they may have come too late to ring, and commit unrung.
+const QUIET_PASSES_BESIDE_WRITERS: u32 = 10;
 /// A pass without an answer for this long has lost its connection. PostgreSQL gives up earlier by itself: see
 /// [`change_log::SETTINGS`].
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -211,10 +213,7 @@ impl<F: FnMut(Event)> Feed<F> {
             }
             // Whoever commits while the bell is let go may not have rung.
             quiet = if found || was_held { 0 } else { quiet + 1 };
-            let pause = match quiet < QUIET_PASSES {
-                true => QUICK_PAUSE.min(self.setup.config.poll_interval),
-                false => self.setup.config.poll_interval,
-            };
+            let pause = self.pause(quiet);
             via = tokio::select! {
                 () = self.bell.notified(), if !bell.is_held() => Via::Bell,
                 () = tokio::time::sleep(pause) => Via::Poll,
@@ -222,6 +221,20 @@ impl<F: FnMut(Event)> Feed<F> {
             if via == Via::Bell {
                 quiet = 0;
             }
+        }
+    }
+
+    /// The pause after so many passes in a row that found nothing.
+    fn pause(&self, quiet: u32) -> Duration {
+        let writers = self.position.as_ref().is_some_and(Position::has_writers);
+        let quick = match writers {
+            true => QUIET_PASSES_BESIDE_WRITERS,
+            false => QUIET_PASSES,
+        };
+        let poll_interval = self.setup.config.poll_interval;
+        match quiet < quick {
+            true => QUICK_PAUSE.min(poll_interval),
+            false => poll_interval,
         }
     }
 

@@ -11,14 +11,14 @@ use crate::feed::position::{Persisted, Position};
 use crate::feed::triggers::remove_unneeded;
 use crate::source::SourceError;
 
-/// Rows deleted in one transaction: a few milliseconds, so that a pass is never kept waiting for long.
-const PRUNED_ROWS_MAX: i64 = 5_000;
+/// Rows deleted in one transaction: some milliseconds on a busy machine, so that a pass is never kept waiting for long.
+const PRUNED_ROWS_MAX: i64 = 1_000;
 /// Heartbeats, while changes come in and while none do.
 const HEARTBEAT_BUSY: Duration = Duration::from_secs(1);
 const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
 /// Pauses between two prunings, the short one while there is more to delete.
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
-const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(200);
+const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(40);
 
 /// Pause between two looks for logging functions that no larder needs any more.
 const LOGGERS_PAUSE: Duration = Duration::from_secs(60);

@@ -43,6 +43,11 @@ impl Position {
         let in_progress = |xip: &str| xip.split(',').any(|other| other.parse() == Ok(xid));
         xid < xmin || xid < xmax && !parts.next().is_some_and(in_progress)
     }
+
+    /// Whether some transaction that writes was under way.
+    pub(super) fn has_writers(&self) -> bool {
+        !self.0.ends_with(':')
+    }
 }
 
 /// What `larder.token()` gives: a transaction of one life of the database, as `NONCE.XID`.
@@ -87,7 +92,9 @@ mod tests {
         let covered = |xid| position.covers(xid);
         assert!(covered(9) && covered(11) && covered(14) && covered(19));
         assert!(!covered(10) && !covered(15) && !covered(20) && !covered(u64::MAX));
+        assert!(position.has_writers());
         let quiet = Position::new("20:20:");
+        assert!(!quiet.has_writers());
         assert!(quiet.covers(19) && !quiet.covers(20));
         assert!(!Position::new("").covers(1));
     }
