@@ -50,6 +50,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", default_value_t = 500)]
         count: u32,
     },
+    /// PostgreSQL out of reach for long, while documents change: is anything stale, and is larder back at once?
+    Outage {
+        /// How long.
+        #[arg(long, value_name = "N", default_value_t = 600)]
+        seconds: u64,
+    },
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.

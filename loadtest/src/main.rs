@@ -14,13 +14,14 @@
 //! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
-//! - `stale`: the run. `report`: what it found. `restarts`, `lag`: runs with one question each.
+//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `lag`: runs with one question each.
 
 mod cli;
 mod faults;
 mod history;
 mod http;
 mod lag;
+mod outage;
 mod prober;
 mod readers;
 mod record;
@@ -34,6 +35,7 @@ mod workload;
 mod writers;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -71,6 +73,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
                     }
                     Command::Corruption { count } => {
                         restarts::corruption(*count, larder, seed).await
+                    }
+                    Command::Outage { seconds } => {
+                        outage::run(Duration::from_secs(*seconds), larder, seed).await
                     }
                     Command::Lag { seconds } => lag::run(*seconds, larder, seed).await,
                 }

@@ -143,6 +143,21 @@ impl Larder {
         digits.parse().context("entries")
     }
 
+    /// What its process occupies of the machine's memory.
+    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let pid = self.child.as_ref().and_then(Child::id);
+        let file = format!("/proc/{}/status", pid.context("larder does not run")?);
+        let status = std::fs::read_to_string(file)?;
+        let (_, line) = status.split_once("VmRSS:").context("no VmRSS")?;
+        let kibibytes: u64 = line
+            .trim_start()
+            .split(' ')
+            .next()
+            .context("no VmRSS")?
+            .parse()?;
+        Ok(kibibytes * 1024)
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = self.child.as_ref().and_then(Child::id);
         let pid = i32::try_from(pid.context("larder does not run")?)?;
