@@ -442,7 +442,8 @@ pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<Strin
         sql.push('\n');
     }
     sql.push_str(
-        "drop function if exists larder.token(), larder.prune(interval, bigint);\n\
+        // What larder had until 2026-11 tied its triggers to the table with a function.
+        "drop function if exists larder.token(), larder.prune(interval, bigint), larder.installed;\n\
          drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger;\n\
          drop schema if exists larder;\n",
     );

@@ -162,6 +162,12 @@ async fn uninstalling_removes_all_that_is_larders_and_nothing_else() {
     assert!(stderr(&refused).contains("2BP01"), "{}", stderr(&refused));
     assert_eq!(value::<i64>(&url, ADDED).await, installed + 1);
     execute(&url, "drop table larder.mine").await;
+    // An earlier larder's triggers called this.
+    execute(
+        &url,
+        "create function larder.installed(larder.change) returns boolean language sql as 'select true'",
+    )
+    .await;
 
     // Only the user's own trigger is left.
     execute(&url, &stdout(&printed)).await;
