@@ -86,12 +86,27 @@ impl KeyType {
         }
     }
 
-    /// SQL for the canonical text of `expression`, the same under every session setting. It suits a value of any type:
-    /// a trigger that was made before a column's type changed must not fail.
-    pub(super) fn canonical_sql(self, expression: &str) -> String {
+    /// SQL for the canonical text of `expression`, the same under every session setting.
+    fn canonical_sql(self, expression: &str) -> String {
         match self {
             Self::Date => format!("(to_json({expression}) #>> '{{}}')"),
             _ => format!("{expression}::text"),
+        }
+    }
+
+    /// The same for a trigger that was made before the column's type changed, perhaps to one that somebody made. It
+    /// fails for no type, and calls no cast: the table's owner may have defined that, and triggers run with the rights
+    /// of whoever installed them. Output functions are superusers' work. Null stands for every document.
+    fn logged_sql(self, expression: &str) -> String {
+        match self {
+            // Types below FirstNormalObjectId are PostgreSQL's own.
+            Self::Date => {
+                let text = self.canonical_sql(expression);
+                format!("case when pg_typeof({expression})::oid < 16384 then {text} end")
+            }
+            // As the cast to text does it.
+            Self::Char => format!("rtrim(concat({expression}), ' ')"),
+            _ => format!("concat({expression})"),
         }
     }
 
@@ -122,16 +137,26 @@ pub struct KeyColumn {
     pub type_text: String,
 }
 
-/// SQL for the canonical text of `columns` of the row called `alias` (none for bare names).
-pub(super) fn canonical_key_sql(columns: &[KeyColumn], alias: Option<&str>) -> String {
+/// SQL for the canonical text of `columns` of the row called `alias`.
+pub(super) fn canonical_key_sql(columns: &[KeyColumn], alias: &str) -> String {
+    joined_sql(columns, |column| {
+        let name = format!("{alias}.{}", identifier(&column.name));
+        column.key_type.canonical_sql(&name)
+    })
+}
+
+/// SQL for the canonical text of `columns`, by their bare names, as a trigger logs it.
+pub(super) fn logged_key_sql(columns: &[KeyColumn]) -> String {
+    joined_sql(columns, |column| {
+        column.key_type.logged_sql(&identifier(&column.name))
+    })
+}
+
+fn joined_sql(columns: &[KeyColumn], part: impl Fn(&KeyColumn) -> String) -> String {
     let parts: Vec<String> = columns
         .iter()
         .map(|column| {
-            let name = match alias {
-                Some(alias) => format!("{alias}.{}", identifier(&column.name)),
-                None => identifier(&column.name),
-            };
-            let text = column.key_type.canonical_sql(&name);
+            let text = part(column);
             let may_hold_comma = matches!(column.key_type, KeyType::Text | KeyType::Char);
             if columns.len() > 1 && may_hold_comma {
                 format!("replace(replace({text}, '%', '%25'), ',', '%2C')")

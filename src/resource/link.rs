@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use crate::resource::catalogue::TableName;
-use crate::resource::key::{KeyColumn, canonical_key_sql, key_part_sql};
+use crate::resource::key::{KeyColumn, canonical_key_sql, key_part_sql, logged_key_sql};
 use crate::resource::sql::{identifier, literal};
 use crate::resource::{Pair, Resource, Row};
 
@@ -45,7 +45,7 @@ impl Link {
 
     /// SQL for the logged text, from the bare column names.
     pub fn key_sql(&self) -> String {
-        canonical_key_sql(&self.columns, None)
+        logged_key_sql(&self.columns)
     }
 
     /// The quoted column names, separated by commas.
@@ -199,7 +199,7 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
                 " and {}",
                 present.collect::<Vec<_>>().join(" and ")
             ));
-            key = canonical_key_sql(columns, Some(&alias));
+            key = canonical_key_sql(columns, &alias);
             break;
         }
         lower_on = step.on;

@@ -36,7 +36,7 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
          from unnest({arrays}) as wanted({names}) \
          join {table} t0 on {matches} \
          cross join lateral (select row_to_json(r0)::text as document from ({document}) r0 offset 0) d",
-        key = canonical_key_sql(columns, Some("t0")),
+        key = canonical_key_sql(columns, "t0"),
         arrays = arrays.join(", "),
         names = names.join(", "),
         table = root.table.sql(),

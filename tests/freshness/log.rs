@@ -107,6 +107,39 @@ async fn writers_go_on_whatever_becomes_of_their_columns() {
     connection.close().await.unwrap();
 }
 
+/// Triggers run with the rights of whoever installed them, a superuser perhaps; the tables' owner must get none of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_of_a_table_gets_no_rights_from_its_triggers() {
+    let url = database().await;
+    TestService::start_on(&url, CONFIG, &[]).await.stop().await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let role = format!("owner_{}", uuid::Uuid::new_v4().simple());
+    let sql = format!(
+        "create role {role}; grant create on schema public to {role}; \
+         alter table item owner to {role}; alter table piece owner to {role}; set role {role}; \
+         create type mine as (a text); \
+         create function mine_text(mine) returns text language plpgsql as \
+           'begin raise exception ''called by %'', current_user; end'; \
+         create function mine_json(mine) returns json language plpgsql as \
+           'begin raise exception ''called by %'', current_user; end'; \
+         create cast (mine as text) with function mine_text(mine); \
+         create cast (mine as json) with function mine_json(mine); \
+         alter table piece drop constraint piece_day_fkey; \
+         alter table piece alter column day type mine using row(day)::mine; \
+         alter table item alter column id type mine using row(id)::mine"
+    );
+    run(&mut connection, &sql).await;
+    for write in ["update piece set id = id", "update item set label = 'new'"] {
+        run(&mut connection, write).await;
+    }
+    run(
+        &mut connection,
+        &format!("reset role; reassign owned by {role} to current_user; drop owned by {role}; drop role {role}"),
+    )
+    .await;
+    connection.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_of_more_keys_than_are_logged_leaves_one_row() {
     let url = database().await;
