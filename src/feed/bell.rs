@@ -19,6 +19,16 @@ const BUSY_PASSES: u32 = 4;
 /// Passes in a row that have to find nothing before it lets go.
 const QUIET_PASSES: u32 = 4;
 
+/// Takes the bell, and gives it back should this end of the connection fall silent: a stopped process, a lost machine.
+/// Whoever holds it passes every few milliseconds.
+const TAKE: &str = "select case when pg_try_advisory_lock($1, $2) \
+    then set_config('idle_session_timeout', '5s', false) is not null else false end";
+/// False, whether or not it was held.
+const LET_GO: &str = "select case when pg_advisory_unlock($1, $2) is not null \
+    then set_config('idle_session_timeout', '0', false) is null end";
+/// A full queue would end the transaction.
+const RING: &str = "select pg_notify($1, '') where pg_notification_queue_usage() < 0.5";
+
 /// The bell as one connection of the feed has it; PostgreSQL takes it away with the connection.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -37,8 +47,24 @@ impl Bell {
     /// Takes the bell, rings it or lets it go, as what the last passes found asks for.
     ///
     /// # Errors
-    /// What PostgreSQL said.
+    /// Only if the connection was lost: passes do not depend on what PostgreSQL refuses here.
     pub(super) async fn keep(
+        &mut self,
+        connection: &mut PgConnection,
+        found: bool,
+        others_listen: bool,
+    ) -> Result<(), SourceError> {
+        match self.take_or_ring(connection, found, others_listen).await {
+            Err(error @ SourceError::Unavailable(_)) => Err(error),
+            Err(error) => {
+                tracing::debug!("neither taking nor ringing the bell: {error}");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn take_or_ring(
         &mut self,
         connection: &mut PgConnection,
         found: bool,
@@ -50,15 +76,12 @@ impl Bell {
         };
         self.last_found = found;
         let statement = match (self.held, found) {
-            (false, true) if self.same >= BUSY_PASSES => "select pg_try_advisory_lock($1, $2)",
+            (false, true) if self.same >= BUSY_PASSES => TAKE,
             (true, true) if others_listen => {
-                sqlx::query("select pg_notify($1, '')")
-                    .bind(CHANNEL)
-                    .execute(connection)
-                    .await?;
+                sqlx::query(RING).bind(CHANNEL).execute(connection).await?;
                 return Ok(());
             }
-            (true, false) if self.same >= QUIET_PASSES => "select not pg_advisory_unlock($1, $2)",
+            (true, false) if self.same >= QUIET_PASSES => LET_GO,
             _ => return Ok(()),
         };
         self.held = sqlx::query_scalar(statement)

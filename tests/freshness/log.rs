@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use crate::freshness::world::is_hit;
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
+use crate::harness::proxy::Proxy;
 use crate::harness::service::{TestService, execute};
 
 const SCHEMA: &str = "create table item (id int primary key, day date unique, label text); \
@@ -206,6 +207,62 @@ async fn a_busy_feed_holds_the_bell_and_rings_for_the_others() {
         holder(&mut connection).await.is_none().then_some(())
     })
     .await;
+    connection.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_falls_silent_loses_the_bell() {
+    let url = database().await;
+    let proxy = Proxy::start(&url).await;
+    let larder = TestService::start_on(&proxy.url, CONFIG, &[]).await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let (stop, stopped) = watch::channel(false);
+    let writer = tokio::spawn(write_on(
+        PgConnection::connect(&url).await.unwrap(),
+        stopped,
+    ));
+    eventually("the bell is held", async || holder(&mut connection).await).await;
+    proxy.silence();
+    eventually("the bell is free", async || {
+        holder(&mut connection).await.is_none().then_some(())
+    })
+    .await;
+    stop.send_replace(true);
+    writer.await.unwrap();
+    connection.close().await.unwrap();
+    drop(larder);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_goes_on_where_it_may_not_have_the_bell() {
+    let url = database().await;
+    // The larder's role is a superuser's here, who may do all; a function that fails stands in for one it may not call.
+    let refused = "alter function pg_catalog.pg_try_advisory_lock(int, int) rename to pg_no_lock";
+    execute(&url, refused).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    let mut connection = larder.connect().await;
+    let gaps = async || {
+        let metrics = larder.admin("/metrics").await.body;
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("larder_feed_gaps_total"));
+        line.unwrap().to_owned()
+    };
+    let before = gaps().await;
+    let (stop, stopped) = watch::channel(false);
+    let writer = tokio::spawn(write_on(larder.connect().await, stopped));
+    for number in 0..20 {
+        let update = format!("update item set label = 'n{number}' where id = 2");
+        run(&mut connection, &update).await;
+        eventually("the change", async || {
+            let body = larder.get("/items/2").await.body;
+            body.contains(&format!("n{number}\"")).then_some(())
+        })
+        .await;
+    }
+    stop.send_replace(true);
+    writer.await.unwrap();
+    assert_eq!(gaps().await, before);
     connection.close().await.unwrap();
 }
 
