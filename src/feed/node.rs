@@ -41,6 +41,8 @@ pub(super) struct Housekeeping {
     beat_at: Option<Instant>,
     prune_at: Instant,
     loggers_at: Instant,
+    /// This node has said what it needs.
+    needs_told: bool,
 }
 
 impl Housekeeping {
@@ -62,7 +64,8 @@ impl Housekeeping {
             failed: false,
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
-            loggers_at: Instant::now() + LOGGERS_PAUSE.min(retention / 3),
+            loggers_at: Instant::now(),
+            needs_told: false,
         }
     }
 
@@ -137,7 +140,9 @@ impl Housekeeping {
         }
         if now >= self.loggers_at {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
-            remove_unneeded(connection, &self.loggers, self.retention, self.installs).await?;
+            // Where several larders come back after a long time, each has until then to say what it needs.
+            let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
+            remove_unneeded(connection, &self.loggers, self.retention, remove).await?;
         }
         Ok(())
     }

@@ -339,3 +339,21 @@ async fn what_no_configuration_needs_any_more_is_removed() {
     assert_eq!(count(&mut connection, LOGGERS).await, needed);
     connection.close().await.unwrap();
 }
+
+/// Else a larder that came back first would remove what a second one, back after a long time too, is about to use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_larder_says_at_once_what_it_needs() {
+    let url = database().await;
+    TestService::start_on(&url, CONFIG, &[]).await.stop().await;
+    let long_ago = "update larder.logger set needed_at = now() - interval '1 day'";
+    execute(&url, long_ago).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    let mut connection = larder.connect().await;
+    let old = "select count(*) from larder.logger where needed_at < now() - interval '1 hour'";
+    eventually("what is needed is known", async || {
+        (count(&mut connection, old).await == 0).then_some(())
+    })
+    .await;
+    assert!(count(&mut connection, LOGGERS).await > 0);
+    connection.close().await.unwrap();
+}
