@@ -81,11 +81,12 @@ async fn lookup(api: &Api, index: Option<usize>, head: &Parts) -> Result<Answer,
     })
 }
 
-/// The transactions that the answer must show.
+/// The transactions that the answer must show. Whoever stands between may join several headers (RFC 9110, 5.3).
 fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
     let values = headers.get_all(LARDER_TOKEN).iter();
-    let parsed = values.map(|value| value.to_str().unwrap_or_default().parse());
-    parsed
+    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    listed
+        .map(|token| token.trim().parse())
         .map(|token| {
             token.map_err(|why: TokenError| Problem::bad_request(format!("Larder-Token: {why}")))
         })

@@ -67,6 +67,9 @@ async fn postgres_answers_what_the_feed_has_not_caught_up_with() {
     let later = write(&mut connection, "delete from item where id = 1").await;
     let answer = get(&larder, "/items/1", &[&earlier, &later]).await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
+    let joined = format!("{earlier}, {later}");
+    let answer = get(&larder, "/items/1", &[&joined]).await;
+    assert_eq!(answer.cache_status(), "larder; fwd=request; detail=token");
     connection.close().await.unwrap();
 }
 
@@ -95,7 +98,13 @@ async fn tokens_of_another_life_ask_postgres_and_what_is_none_is_refused() {
     let foreign = format!("{}.3", uuid::Uuid::new_v4());
     let answer = get(&larder, "/items/3", &[&foreign]).await;
     assert_eq!(answer.cache_status(), "larder; fwd=request; detail=token");
-    for wrong in ["", "3", "x.3", &format!("{foreign} ")[..], "\u{e9}"] {
+    for wrong in [
+        "",
+        "3",
+        "x.3",
+        &format!("{foreign} {foreign}")[..],
+        "\u{e9}",
+    ] {
         let answer = get(&larder, "/items/3", &[wrong]).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{wrong}");
         assert!(answer.body.contains("Larder-Token"), "{}", answer.body);
