@@ -190,6 +190,14 @@ struct Followed {
 }
 
 impl Followed {
+    /// Another life of the database counts other transactions: no position of an earlier one says anything of them.
+    fn reach(&mut self, identity: Identity) {
+        if self.identity.as_ref() != Some(&identity) {
+            self.position = None;
+        }
+        self.identity = Some(identity);
+    }
+
     /// Whether all that these transactions did has been applied. Those of another life of the database can't be told.
     fn cover(&self, tokens: &[Token]) -> bool {
         let (Some(identity), Some(position)) = (&self.identity, &self.position) else {
@@ -430,5 +438,31 @@ impl Shelf {
             lookups: AtomicU64::new(0),
             purged: AtomicBool::new(false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn no_earlier_life_of_the_database_covers_a_token() {
+        let identity = |nonce| Identity {
+            system: "1".into(),
+            database: 1,
+            epoch_table: 1,
+            nonce,
+        };
+        let [first, second] = [1, 2].map(Uuid::from_u128);
+        let mut followed = Followed::default();
+        followed.reach(identity(first));
+        followed.position = Some(Position::new("20:20:"));
+        let covers = |followed: &Followed, nonce| followed.cover(&[Token { nonce, xid: 3 }]);
+        followed.reach(identity(first));
+        assert!(covers(&followed, first));
+        followed.reach(identity(second));
+        assert!(!covers(&followed, first) && !covers(&followed, second));
     }
 }

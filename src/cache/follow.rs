@@ -25,9 +25,9 @@ impl Cache {
         let _order = lock(&self.invalidating);
         match event {
             Event::Reached(identity) => {
-                let reached = Some(identity.clone());
+                let reached = identity.clone();
                 self.followed
-                    .send_modify(|followed| followed.identity = reached);
+                    .send_modify(|followed| followed.reach(reached));
                 self.loader.follow(Some(identity));
             }
             Event::Lost { reason } => self
