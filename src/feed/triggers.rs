@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
 use crate::resource::Resource;
-use crate::resource::catalogue::{Catalogue, TableName};
+use crate::resource::catalogue::{Attributes, Catalogue, TableName};
 use crate::resource::link::{Link, links, sql_literal};
 use crate::source::SourceError;
 
@@ -58,7 +58,7 @@ pub(super) fn loggers(
     config: &FeedConfig,
 ) -> Vec<Logger> {
     let mut loggers: BTreeMap<String, Logger> = BTreeMap::new();
-    let unknown = HashMap::new();
+    let unknown = Attributes::new();
     for link in resources.iter().flat_map(|resource| links(resource)) {
         let table = catalogue
             .tables
@@ -68,8 +68,8 @@ pub(super) fn loggers(
             .iter()
             .flat_map(|table| table.descendants.iter().map(|part| &part.name));
         for table in std::iter::once(&link.table).chain(parts) {
-            let numbers = catalogue.column_numbers.get(&table.oid);
-            let body = body(&link, numbers.unwrap_or(&unknown), config);
+            let attributes = catalogue.attributes.get(&table.oid);
+            let body = body(&link, attributes.unwrap_or(&unknown), config);
             let hash = format!(
                 "{:016x}",
                 xxh3_64(format!("{TRIGGER_WHEN}{body}").as_bytes())
@@ -87,15 +87,15 @@ pub(super) fn loggers(
     loggers.into_values().collect()
 }
 
-/// The body of the trigger function of `link` for tables whose columns have these `numbers`.
-fn body(link: &Link, numbers: &HashMap<String, i16>, config: &FeedConfig) -> String {
+/// The body of the trigger function of `link` for tables that have these `attributes`.
+fn body(link: &Link, attributes: &Attributes, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
     let limit = config.keys_per_statement;
     let changed = |rows: &str| {
         format!(
             "    insert into larder.change (path, key)\n    \
              select distinct {path}, {key} from {rows} where {present} limit {past};\n",
-            key = link.key_sql(),
+            key = link.key_sql(attributes),
             present = link.not_null_sql(),
             past = u64::from(limit) + 1,
         )
@@ -128,7 +128,7 @@ fn body(link: &Link, numbers: &HashMap<String, i16>, config: &FeedConfig) -> Str
          if larder_logged > {limit} then\n    \
          delete from larder.change where xid = pg_current_xact_id() and path = {path};\n    \
          insert into larder.change (path, key) values ({path}, null);\n  end if;\n{bell}  return null;\nend\n",
-        unchanged = link.unchanged_sql(numbers),
+        unchanged = link.unchanged_sql(attributes),
         insert = changed("larder_new"),
         update = changed(&both),
         delete = changed("larder_old"),

@@ -30,13 +30,25 @@ impl fmt::Display for TableName {
     }
 }
 
+/// Columns by name.
+pub type Attributes = HashMap<String, Attribute>;
+
+/// What tells a column from a later one of its name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attribute {
+    /// `pg_attribute.attnum`; 0 is no column's.
+    pub number: i16,
+    /// `pg_attribute.atttypid`.
+    pub type_oid: u32,
+}
+
 /// The tables that the configuration names.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     /// By the name as it is written in the configuration; a name that is missing here is no table.
     pub tables: HashMap<String, Table>,
-    /// `pg_attribute.attnum` of the columns, by name, of each table and each descendant, by its oid.
-    pub column_numbers: HashMap<u32, HashMap<String, i16>>,
+    /// The columns, by name, of each table and each descendant, by its oid.
+    pub attributes: HashMap<u32, Attributes>,
     /// Names of the tables there are, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
 }

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use crate::resource::catalogue::Column;
+use crate::resource::catalogue::{Attributes, Column};
 use crate::resource::sql::identifier;
 
 /// Longest accepted text of a key in bytes, percent-encoding undone. A btree index holds entries up to 2,704 bytes
@@ -97,12 +97,11 @@ impl KeyType {
     /// The same for a trigger that was made before the column's type changed, perhaps to one that somebody made. It
     /// fails for no type, and calls no cast: the table's owner may have defined that, and triggers run with the rights
     /// of whoever installed them. Output functions are superusers' work. Null stands for every document.
-    fn logged_sql(self, expression: &str) -> String {
+    fn logged_sql(self, expression: &str, type_oid: u32) -> String {
         match self {
-            // Types below FirstNormalObjectId are PostgreSQL's own.
             Self::Date => {
                 let text = self.canonical_sql(expression);
-                format!("case when pg_typeof({expression})::oid < 16384 then {text} end")
+                format!("case when pg_typeof({expression})::oid = {type_oid} then {text} end")
             }
             // As the cast to text does it.
             Self::Char => format!("rtrim(concat({expression}), ' ')"),
@@ -146,9 +145,11 @@ pub(super) fn canonical_key_sql(columns: &[KeyColumn], alias: &str) -> String {
 }
 
 /// SQL for the canonical text of `columns`, by their bare names, as a trigger logs it.
-pub(super) fn logged_key_sql(columns: &[KeyColumn]) -> String {
+pub(super) fn logged_key_sql(columns: &[KeyColumn], attributes: &Attributes) -> String {
     joined_sql(columns, |column| {
-        column.key_type.logged_sql(&identifier(&column.name))
+        let attribute = attributes.get(&column.name).copied().unwrap_or_default();
+        let name = identifier(&column.name);
+        column.key_type.logged_sql(&name, attribute.type_oid)
     })
 }
 

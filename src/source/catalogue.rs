@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::resource::catalogue::{
-    Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
+    Attribute, Attributes, Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
 };
 use crate::source::SourceError;
 
@@ -37,7 +37,7 @@ pub async fn read_catalogue(
     read_indexes(connection, &wanted, &mut oids).await?;
     read_foreign_keys(connection, &wanted, &mut oids).await?;
     read_descendants(connection, &wanted, &mut oids).await?;
-    catalogue.column_numbers = read_column_numbers(connection, &oids).await?;
+    catalogue.attributes = read_attributes(connection, &oids).await?;
     if written.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
     }
@@ -260,26 +260,30 @@ async fn read_descendants(
 }
 
 /// A descendant's columns may stand in another order than those of the table above.
-async fn read_column_numbers(
+async fn read_attributes(
     connection: &mut PgConnection,
     tables: &HashMap<u32, Table>,
-) -> Result<HashMap<u32, HashMap<String, i16>>, SourceError> {
+) -> Result<HashMap<u32, Attributes>, SourceError> {
     let descendants = tables.values().flat_map(|table| &table.descendants);
     let below = descendants.map(|part| part.name.oid);
     let wanted: Vec<i64> = tables.keys().copied().chain(below).map(i64::from).collect();
     let rows = sqlx::query(
-        "select attrelid::int8 as oid, attname::text as name, attnum as number from pg_attribute \
+        "select attrelid::int8 as oid, attname::text as name, attnum as number, atttypid::int8 as type from pg_attribute \
          where attrelid::int8 = any($1) and attnum > 0 and not attisdropped",
     )
     .bind(wanted)
     .fetch_all(connection)
     .await?;
-    let mut numbers: HashMap<u32, HashMap<String, i16>> = HashMap::new();
+    let mut attributes: HashMap<u32, Attributes> = HashMap::new();
     for row in rows {
-        let of_table = numbers.entry(oid(&row, "oid")?).or_default();
-        of_table.insert(row.try_get("name")?, row.try_get("number")?);
+        let attribute = Attribute {
+            number: row.try_get("number")?,
+            type_oid: oid(&row, "type")?,
+        };
+        let of_table = attributes.entry(oid(&row, "oid")?).or_default();
+        of_table.insert(row.try_get("name")?, attribute);
     }
-    Ok(numbers)
+    Ok(attributes)
 }
 
 async fn read_known_names(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
