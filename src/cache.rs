@@ -43,7 +43,7 @@ use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskConfig, boot_id};
 use crate::cache::document::Found;
 use crate::cache::fill::Why;
-use crate::cache::follow::offer_mark;
+use crate::cache::follow::{Followed, offer_mark};
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
@@ -179,34 +179,6 @@ pub struct Cache {
 
 /// How long a request waits for its token: two polls, by default.
 const TOKEN_WAIT: Duration = Duration::from_millis(100);
-
-/// What the feed has told of the database.
-#[derive(Default)]
-struct Followed {
-    /// Why the feed can't follow, since its last pass.
-    lost: Option<String>,
-    identity: Option<Identity>,
-    position: Option<Position>,
-}
-
-impl Followed {
-    /// Another life of the database counts other transactions: no position of an earlier one says anything of them.
-    fn reach(&mut self, identity: Identity) {
-        if self.identity.as_ref() != Some(&identity) {
-            self.position = None;
-        }
-        self.identity = Some(identity);
-    }
-
-    /// Whether all that these transactions did has been applied. Those of another life of the database can't be told.
-    fn cover(&self, tokens: &[Token]) -> bool {
-        let (Some(identity), Some(position)) = (&self.identity, &self.position) else {
-            return false;
-        };
-        let covers = |token: &Token| token.nonce == identity.nonce && position.covers(token.xid);
-        tokens.iter().all(covers)
-    }
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -347,10 +319,14 @@ impl Cache {
         tokens: &[Token],
     ) -> Result<Answer, LookupError> {
         let mut followed = self.followed.subscribe();
-        let caught_up = followed.wait_for(|followed| followed.cover(tokens));
-        let waited = tokio::time::timeout(TOKEN_WAIT, caught_up).await;
-        let caught_up = waited.is_ok_and(|outcome| outcome.is_ok());
-        if caught_up {
+        let mut covered = None;
+        let told = followed.wait_for(|followed| {
+            covered = followed.cover(tokens);
+            covered.is_some()
+        });
+        // Not told in time is not covered.
+        let _late = tokio::time::timeout(TOKEN_WAIT, told).await.is_err();
+        if covered == Some(true) {
             return self.lookup(index, key).await;
         }
         self.shelves[index].lookups.fetch_add(1, Ordering::Relaxed);
@@ -438,31 +414,5 @@ impl Shelf {
             lookups: AtomicU64::new(0),
             purged: AtomicBool::new(false),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn no_earlier_life_of_the_database_covers_a_token() {
-        let identity = |nonce| Identity {
-            system: "1".into(),
-            database: 1,
-            epoch_table: 1,
-            nonce,
-        };
-        let [first, second] = [1, 2].map(Uuid::from_u128);
-        let mut followed = Followed::default();
-        followed.reach(identity(first));
-        followed.position = Some(Position::new("20:20:"));
-        let covers = |followed: &Followed, nonce| followed.cover(&[Token { nonce, xid: 3 }]);
-        followed.reach(identity(first));
-        assert!(covers(&followed, first));
-        followed.reach(identity(second));
-        assert!(!covers(&followed, first) && !covers(&followed, second));
     }
 }

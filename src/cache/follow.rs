@@ -15,9 +15,41 @@ use crate::cache::queue::{Disk, Dropped};
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
-use crate::feed::position::Position;
+use crate::feed::position::{Position, Token};
 use crate::feed::{Change, Event, Pass};
 use crate::resource::Resource;
+use crate::source::session::Identity;
+
+/// What the feed has told of the database.
+#[derive(Default)]
+pub(super) struct Followed {
+    /// Why the feed can't follow, since its last pass.
+    pub(super) lost: Option<String>,
+    pub(super) identity: Option<Identity>,
+    pub(super) position: Option<Position>,
+}
+
+impl Followed {
+    /// Another life of the database counts other transactions: no position of an earlier one says anything of them.
+    fn reach(&mut self, identity: Identity) {
+        if self.identity.as_ref() != Some(&identity) {
+            self.position = None;
+        }
+        self.identity = Some(identity);
+    }
+
+    /// Whether all that these transactions did has been applied; `None` if that may yet come. Those of another life of
+    /// the database can't be told.
+    pub(super) fn cover(&self, tokens: &[Token]) -> Option<bool> {
+        let identity = self.identity.as_ref()?;
+        if tokens.iter().any(|token| token.nonce != identity.nonce) {
+            return Some(false);
+        }
+        let position = self.position.as_ref()?;
+        let covered = tokens.iter().all(|token| position.covers(token.xid));
+        covered.then_some(true)
+    }
+}
 
 impl Cache {
     /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
@@ -232,5 +264,32 @@ pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Op
                 .send_replace(Some((identity, position)));
         }
         None => cache.disk.iter().for_each(Disk::discard),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn no_earlier_life_of_the_database_covers_a_token() {
+        let identity = |nonce| Identity {
+            system: "1".into(),
+            database: 1,
+            epoch_table: 1,
+            nonce,
+        };
+        let [first, second] = [1, 2].map(Uuid::from_u128);
+        let mut followed = Followed::default();
+        followed.reach(identity(first));
+        followed.position = Some(Position::new("20:20:"));
+        let covers = |followed: &Followed, nonce| followed.cover(&[Token { nonce, xid: 3 }]);
+        followed.reach(identity(first));
+        assert_eq!(covers(&followed, first), Some(true));
+        followed.reach(identity(second));
+        assert_eq!(covers(&followed, first), Some(false));
+        assert_eq!(covers(&followed, second), None);
     }
 }

@@ -37,7 +37,7 @@ const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(5);
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_millis(200);
 /// Pause between two looks at a resource that does not fit the database.
 const UNFIT_PAUSE: Duration = Duration::from_secs(1);
 

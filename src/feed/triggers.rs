@@ -356,7 +356,8 @@ pub(super) async fn renew_epoch(connection: &mut PgConnection) -> Result<(), Sou
 }
 
 /// Says that `loggers` are needed, and if it may `remove`, removes one that no larder has needed for `retention`, with
-/// its triggers. A table's lock is waited for no longer than a pass would, since passes wait meanwhile.
+/// its triggers: any, since one that can't be removed must not keep the others. A table's lock is waited for but a moment,
+/// since passes and writers wait meanwhile.
 ///
 /// # Errors
 /// What PostgreSQL said.
@@ -372,7 +373,7 @@ pub(super) async fn remove_unneeded(
         .await?;
     let unneeded = sqlx::query(
         "select name, format('drop function if exists larder.%I() cascade', name) as sql from larder.logger \
-         where needed_at < now() - make_interval(secs => $1) limit 1",
+         where needed_at < now() - make_interval(secs => $1) order by random() limit 1",
     )
     .bind(retention.as_secs_f64())
     .fetch_optional(&mut *connection)
@@ -384,7 +385,7 @@ pub(super) async fn remove_unneeded(
     tracing::info!(
         "removing larder.{name} and its triggers, which no configuration has needed for {retention:?}"
     );
-    let mut transaction = begin_alone(connection, "250ms").await?;
+    let mut transaction = begin_alone(connection, "50ms").await?;
     // Only if it is still unneeded: whoever needs it writes the same row.
     let gone = sqlx::query(
         "delete from larder.logger where name = $1 and needed_at < now() - make_interval(secs => $2)",
