@@ -1,6 +1,6 @@
 //! Definitions changed behind larder's back.
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 
 use crate::stage::Stage;
 use crate::workload::{TABLES, random};
@@ -12,6 +12,7 @@ const TRIGGERS: &str = "select t.tgname || '|' || c.relname from pg_trigger t jo
 const FUNCTIONS: &str = "select p.proname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace \
     where n.nspname = 'larder' and p.proname like 'log\\_%' order by 1";
 const BYPASSES: usize = 5;
+const ATTEMPTS: u32 = 10;
 
 /// One table after the other: each statement waits for the writers of its table.
 pub(super) async fn disable_triggers(stage: &mut Stage) -> anyhow::Result<()> {
@@ -58,10 +59,17 @@ pub(super) async fn alter_triggers(stage: &mut Stage) -> anyhow::Result<()> {
     stage.hold(1.0).await;
     let others = "select 'drop trigger ' || t.tgname || ' on ' || c.relname from pg_trigger t \
         join pg_class c on c.oid = t.tgrelid where t.tgname like 'other\\_%'";
-    for sql in stage.session.texts(others).await? {
-        stage.session.run(&sql).await?;
+    // Writers may have a table's lock for longer than a statement waits.
+    for _ in 0..ATTEMPTS {
+        let left = stage.session.texts(others).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        for sql in left {
+            stage.session.run(&sql).await.ok();
+        }
     }
-    Ok(())
+    bail!("triggers of other names are left")
 }
 
 /// Nothing is logged, and after the commit everything looks as before.
