@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::Context;
 use larder::clock::Boottime;
 
-use crate::readers::sweep;
 use crate::record::Phase;
 use crate::report::tell_offences;
 use crate::servers::proxy::Weather;
@@ -39,9 +38,7 @@ pub(crate) async fn run(away: Duration, binary: PathBuf, seed: u64) -> anyhow::R
     let ready = stage.mend().await?;
     stage.stay(Phase::Quiet, WARM_UP).await;
     let measured = stage.measured(&config).await?;
-    stage.hold(1.1).await;
-    let keys = 1..=stage.record.keys();
-    let swept = sweep(&stage.record, stage.larder.config.listen, keys).await?;
+    let swept = stale::close(&stage).await?;
     tell_offences(&stage.record, &[]);
     let meanwhile = measured.tally.phase(Phase::Settling);
     // Both are far below 2^52, so the casts are exact.

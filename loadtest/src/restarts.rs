@@ -117,13 +117,7 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
     stage.load(&config)?;
     stage.stay(Phase::Settling, CHURN).await;
     stage.measured(&config).await?;
-    stage.hold(1.1).await;
-    sweep(
-        &stage.record,
-        stage.larder.config.listen,
-        1..=stage.record.keys(),
-    )
-    .await?;
+    stale::close(&stage).await?;
     tokio::time::sleep(LINGER).await;
     stage.larder.terminate().await?;
     let (disk, pristine) = (

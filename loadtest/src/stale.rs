@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::cli::StaleArgs;
 use crate::faults::{Fault, Injection};
-use crate::readers::sweep;
+use crate::readers::{Swept, sweep};
 use crate::record::Phase;
 use crate::report::{Report, Span};
 use crate::stage::{Stage, StageConfig};
@@ -89,18 +89,14 @@ pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
 }
 
 /// Nobody writes any more: what is read once `max_staleness` has passed must be the last of everything.
-async fn close(stage: &Stage) -> anyhow::Result<()> {
+pub(crate) async fn close(stage: &Stage) -> anyhow::Result<Swept> {
     stage.record.enter(Phase::Settling);
     let still = stage.all_plots().await;
     stage.hold(1.1).await;
-    sweep(
-        &stage.record,
-        stage.larder.config.listen,
-        1..=stage.record.keys(),
-    )
-    .await?;
+    let keys = 1..=stage.record.keys();
+    let swept = sweep(&stage.record, stage.larder.config.listen, keys).await?;
     drop(still);
-    Ok(())
+    Ok(swept)
 }
 
 struct Campaign {

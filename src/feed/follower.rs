@@ -46,7 +46,8 @@ pub(super) struct Feed<F> {
     setup: FeedSetup,
     follow: F,
     first: watch::Sender<Option<FirstOutcome>>,
-    bell: Arc<Notify>,
+    /// The bell was heard.
+    rung: Arc<Notify>,
     identity: Option<Identity>,
     /// The database was lost since it was reached.
     lost: bool,
@@ -83,7 +84,7 @@ impl<F: FnMut(Event)> Feed<F> {
             setup,
             follow,
             first,
-            bell: Arc::new(Notify::new()),
+            rung: Arc::new(Notify::new()),
             identity: None,
             lost: false,
             position: None,
@@ -100,7 +101,7 @@ impl<F: FnMut(Event)> Feed<F> {
             let options = self.setup.database.listener_options();
             tokio::spawn(listener::ring(
                 options,
-                Arc::clone(&self.bell),
+                Arc::clone(&self.rung),
                 Arc::clone(&self.setup.metrics),
             ));
         }
@@ -215,7 +216,7 @@ impl<F: FnMut(Event)> Feed<F> {
             quiet = if found || was_held { 0 } else { quiet + 1 };
             let pause = self.pause(quiet);
             via = tokio::select! {
-                () = self.bell.notified(), if !bell.is_held() => Via::Bell,
+                () = self.rung.notified(), if !bell.is_held() => Via::Bell,
                 () = tokio::time::sleep(pause) => Via::Poll,
             };
             if via == Via::Bell {
@@ -341,12 +342,11 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         let began_at = Boottime::now();
         let reading = change_log::read(connection, query, watched, &from);
-        let read = match tokio::time::timeout(PASS_TIMEOUT, reading).await {
-            Ok(Ok(read)) => read,
-            outcome => {
+        let read = match within(PASS_TIMEOUT, reading).await {
+            Ok(read) => read,
+            Err(error) => {
                 (self.follow)(Event::NotResumed);
-                outcome.map_err(|_| SourceError::silent())??;
-                return Ok(());
+                return Err(error.into());
             }
         };
         if let Err(end) = self.compare(&read) {
