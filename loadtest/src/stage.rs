@@ -41,6 +41,8 @@ pub(crate) struct StageConfig {
     pub(crate) notify: bool,
     /// Of all writers together.
     pub(crate) commits_per_second: f64,
+    /// Between larder and PostgreSQL there are proxies.
+    pub(crate) proxied: bool,
     /// How many kinds of faults are told apart.
     pub(crate) faults: usize,
 }
@@ -94,14 +96,18 @@ impl Stage {
         session.run("vacuum analyze").await?;
         let feed = Proxy::start(postgres.url()).await?;
         let loader = Proxy::start(postgres.url()).await?;
+        let url = |proxy: &Proxy| match config.proxied {
+            true => proxy.url.clone(),
+            false => postgres.url().to_owned(),
+        };
         let mut larder = |name: &str| {
             Larder::new(LarderConfig {
                 binary: config.binary.clone(),
                 directory: workplace.directory().join(name),
                 listen: free_address(&mut rng)?,
                 admin: free_address(&mut rng)?,
-                url: loader.url.clone(),
-                listen_url: feed.url.clone(),
+                url: url(&loader),
+                listen_url: url(&feed),
                 max_staleness: config.max_staleness,
                 memory_bytes: config.memory_bytes,
                 notify: config.notify,

@@ -83,6 +83,7 @@ pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
         keys_per_plot: KEYS_PER_PLOT,
         memory_bytes: MEMORY_BYTES,
         notify: true,
+        proxied: true,
         commits_per_second: COMMITS_PER_SECOND,
         faults: Fault::ALL.len(),
     }
