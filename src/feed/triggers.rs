@@ -62,7 +62,7 @@ pub(super) async fn read_installed(
         "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger \
          from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
          where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgenabled = 'A' and p.prosecdef \
-           and p.proconfig = array['search_path=pg_catalog, pg_temp']",
+           and p.proconfig is null",
     )
     .bind(oids)
     .fetch_all(connection)

@@ -30,25 +30,11 @@ impl fmt::Display for TableName {
     }
 }
 
-/// Columns by name.
-pub type Attributes = HashMap<String, Attribute>;
-
-/// What tells a column from a later one of its name.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Attribute {
-    /// `pg_attribute.attnum`; 0 is no column's.
-    pub number: i16,
-    /// `pg_attribute.atttypid`.
-    pub type_oid: u32,
-}
-
 /// The tables that the configuration names.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     /// By the name as it is written in the configuration; a name that is missing here is no table.
     pub tables: HashMap<String, Table>,
-    /// The columns, by name, of each table and each descendant, by its oid.
-    pub attributes: HashMap<u32, Attributes>,
     /// Names of the tables there are, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
 }
@@ -122,6 +108,8 @@ pub struct Column {
     pub name: String,
     /// The type as `format_type` writes it, domains and all.
     pub type_text: String,
+    /// `pg_attribute.atttypid`.
+    pub type_oid: u32,
     /// `pg_type.typname` below all domains: `int8`, `_timestamp`, `my_enum`.
     pub base_type: String,
     /// The base type is PostgreSQL's own, in schema `pg_catalog`.

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use crate::resource::catalogue::{Attributes, Column};
+use crate::resource::catalogue::Column;
 use crate::resource::sql::identifier;
 
 /// Longest accepted text of a key in bytes, percent-encoding undone. A btree index holds entries up to 2,704 bytes
@@ -86,7 +86,7 @@ impl KeyType {
         }
     }
 
-    /// SQL for the canonical text of `expression`, the same under every session setting.
+    /// SQL for the canonical text of `expression`, the same under every session setting but the search path.
     fn canonical_sql(self, expression: &str) -> String {
         match self {
             Self::Date => format!("(to_json({expression}) #>> '{{}}')"),
@@ -96,16 +96,18 @@ impl KeyType {
 
     /// The same for a trigger that was made before the column's type changed, perhaps to one that somebody made. It
     /// fails for no type, and calls no cast: the table's owner may have defined that, and triggers run with the rights
-    /// of whoever installed them. Output functions are superusers' work. Null stands for every document.
+    /// of whoever installed them. Output functions are superusers' work. Null stands for every document. No setting
+    /// of the session changes the text, the search path neither.
     fn logged_sql(self, expression: &str, type_oid: u32) -> String {
+        let text = format!("pg_catalog.concat({expression})");
         match self {
-            Self::Date => {
-                let text = self.canonical_sql(expression);
-                format!("case when pg_typeof({expression})::oid = {type_oid} then {text} end")
-            }
+            Self::Date => format!(
+                "case when pg_catalog.pg_typeof({expression})::pg_catalog.oid operator(pg_catalog.=) {type_oid} \
+                 then pg_catalog.to_json({expression}) operator(pg_catalog.#>>) '{{}}' end"
+            ),
             // As the cast to text does it.
-            Self::Char => format!("rtrim(concat({expression}), ' ')"),
-            _ => format!("concat({expression})"),
+            Self::Char => format!("pg_catalog.rtrim({text}, ' ')"),
+            _ => text,
         }
     }
 
@@ -134,6 +136,8 @@ pub struct KeyColumn {
     pub key_type: KeyType,
     /// Its type as `format_type` writes it.
     pub type_text: String,
+    /// `pg_attribute.atttypid`.
+    pub type_oid: u32,
 }
 
 /// SQL for the canonical text of `columns` of the row called `alias`.
@@ -144,12 +148,11 @@ pub(super) fn canonical_key_sql(columns: &[KeyColumn], alias: &str) -> String {
     })
 }
 
-/// SQL for the canonical text of `columns`, by their bare names, as a trigger logs it.
-pub(super) fn logged_key_sql(columns: &[KeyColumn], attributes: &Attributes) -> String {
+/// The same of `alias`, rows of a trigger's table, as a trigger logs it.
+pub(super) fn logged_key_sql(columns: &[KeyColumn], alias: &str) -> String {
     joined_sql(columns, |column| {
-        let attribute = attributes.get(&column.name).copied().unwrap_or_default();
-        let name = identifier(&column.name);
-        column.key_type.logged_sql(&name, attribute.type_oid)
+        let name = format!("{alias}.{}", identifier(&column.name));
+        column.key_type.logged_sql(&name, column.type_oid)
     })
 }
 
@@ -160,13 +163,13 @@ fn joined_sql(columns: &[KeyColumn], part: impl Fn(&KeyColumn) -> String) -> Str
             let text = part(column);
             let may_hold_comma = matches!(column.key_type, KeyType::Text | KeyType::Char);
             if columns.len() > 1 && may_hold_comma {
-                format!("replace(replace({text}, '%', '%25'), ',', '%2C')")
+                format!("pg_catalog.replace(pg_catalog.replace({text}, '%', '%25'), ',', '%2C')")
             } else {
                 text
             }
         })
         .collect();
-    parts.join(" || ',' || ")
+    parts.join(" operator(pg_catalog.||) ',' operator(pg_catalog.||) ")
 }
 
 /// SQL for part `index` of the canonical text `expression` of `columns`, as a value of its type.
@@ -273,6 +276,7 @@ mod tests {
                 name: format!("c{index}"),
                 key_type,
                 type_text: String::new(),
+                type_oid: 0,
             });
         KeyShape {
             columns: columns.collect(),

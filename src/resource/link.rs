@@ -7,7 +7,7 @@
 //! A link is named by its table and columns, not by a resource, so resources and larders with other configurations
 //! share it.
 
-use crate::resource::catalogue::{Attributes, TableName};
+use crate::resource::catalogue::TableName;
 use crate::resource::key::{KeyColumn, canonical_key_sql, key_part_sql, logged_key_sql};
 use crate::resource::sql::{identifier, literal};
 use crate::resource::{Pair, Resource, Row};
@@ -41,9 +41,9 @@ impl Link {
         path(&self.table, &self.columns)
     }
 
-    /// SQL for the logged text, from the bare names of columns that had these `attributes` when the trigger was made.
-    pub fn key_sql(&self, attributes: &Attributes) -> String {
-        logged_key_sql(&self.columns, attributes)
+    /// SQL for the logged text of the rows called `alias`.
+    pub fn key_sql(&self, alias: &str) -> String {
+        logged_key_sql(&self.columns, alias)
     }
 
     /// The quoted column names, separated by commas.
@@ -51,29 +51,21 @@ impl Link {
         column_list(&self.columns)
     }
 
-    /// SQL that holds while the logged columns of a trigger's table still bear their names; it had these `attributes`
-    /// when the trigger was made. One such test takes 1.2 µs, a query of `pg_attribute` 9 µs (2026-11-21, PostgreSQL 15).
-    pub fn unchanged_sql(&self, attributes: &Attributes) -> String {
-        let tests: Vec<String> = self
+    /// SQL for a row of nulls that has the logged columns.
+    pub fn nulls_sql(&self) -> String {
+        let nulls = self
             .columns
             .iter()
-            .map(|column| {
-                // Where there is none, everything is logged.
-                let attribute = attributes.get(&column.name).copied();
-                let number = attribute.unwrap_or_default().number;
-                let name = literal(&column.name);
-                format!("(pg_identify_object_as_address('pg_class'::regclass, tg_relid, {number})).object_names[3] = {name}")
-            })
-            .collect();
-        tests.join(" and ")
+            .map(|column| format!("null::pg_catalog.text as {}", identifier(&column.name)));
+        format!("select {}", nulls.collect::<Vec<_>>().join(","))
     }
 
-    /// SQL that holds where every logged column has a value.
-    pub fn not_null_sql(&self) -> String {
+    /// SQL that holds where every logged column of the rows called `alias` has a value.
+    pub fn not_null_sql(&self, alias: &str) -> String {
         let tests: Vec<String> = self
             .columns
             .iter()
-            .map(|column| format!("{} is not null", identifier(&column.name)))
+            .map(|column| format!("{alias}.{} is not null", identifier(&column.name)))
             .collect();
         tests.join(" and ")
     }

@@ -168,6 +168,7 @@ impl<'a> Resolver<'a> {
                         name: name.clone(),
                         key_type,
                         type_text: column.type_text.clone(),
+                        type_oid: column.type_oid,
                     }),
                     Err(why) => {
                         self.mistake(place, format!("column {name} of {} {why}", table.name))

@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::resource::catalogue::{
-    Attribute, Attributes, Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
+    Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
 };
 use crate::source::SourceError;
 
@@ -37,7 +37,6 @@ pub async fn read_catalogue(
     read_indexes(connection, &wanted, &mut oids).await?;
     read_foreign_keys(connection, &wanted, &mut oids).await?;
     read_descendants(connection, &wanted, &mut oids).await?;
-    catalogue.attributes = read_attributes(connection, &oids).await?;
     if written.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
     }
@@ -133,7 +132,7 @@ async fn read_columns(
          domain as (select c.oid, c.base, c.modifier from chain c join pg_type t on t.oid = c.base \
            where t.typtype <> 'd') \
          select a.attrelid::int8 as oid, a.attname::text as name, \
-           format_type(a.atttypid, a.atttypmod) as type_text, t.typname::text as base_type, \
+           format_type(a.atttypid, a.atttypmod) as type_text, a.atttypid::int8 as type, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
@@ -155,6 +154,7 @@ async fn read_columns(
             table.columns.push(Column {
                 name: row.try_get("name")?,
                 type_text: row.try_get("type_text")?,
+                type_oid: oid(&row, "type")?,
                 base_type: row.try_get("base_type")?,
                 built_in: row.try_get("built_in")?,
                 element_type: row.try_get("element_type")?,
@@ -257,33 +257,6 @@ async fn read_descendants(
         }
     }
     Ok(())
-}
-
-/// A descendant's columns may stand in another order than those of the table above.
-async fn read_attributes(
-    connection: &mut PgConnection,
-    tables: &HashMap<u32, Table>,
-) -> Result<HashMap<u32, Attributes>, SourceError> {
-    let descendants = tables.values().flat_map(|table| &table.descendants);
-    let below = descendants.map(|part| part.name.oid);
-    let wanted: Vec<i64> = tables.keys().copied().chain(below).map(i64::from).collect();
-    let rows = sqlx::query(
-        "select attrelid::int8 as oid, attname::text as name, attnum as number, atttypid::int8 as type from pg_attribute \
-         where attrelid::int8 = any($1) and attnum > 0 and not attisdropped",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    let mut attributes: HashMap<u32, Attributes> = HashMap::new();
-    for row in rows {
-        let attribute = Attribute {
-            number: row.try_get("number")?,
-            type_oid: oid(&row, "type")?,
-        };
-        let of_table = attributes.entry(oid(&row, "oid")?).or_default();
-        of_table.insert(row.try_get("name")?, attribute);
-    }
-    Ok(attributes)
 }
 
 async fn read_known_names(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {

@@ -47,63 +47,75 @@ async fn run(connection: &mut PgConnection, sql: &str) {
         .unwrap();
 }
 
-/// Triggers that were made for other columns must fail no writer while no larder runs to replace them.
+/// What a statement logs.
+#[derive(Debug, PartialEq)]
+enum Logged {
+    Nothing,
+    Keys,
+    Everything,
+}
+
+/// Triggers that were made for other columns must fail no writer while no larder runs to replace them. Where the column is
+/// gone they log nothing: the table's fingerprint has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_whatever_becomes_of_their_columns() {
     let url = database().await;
     TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
-    for (definition, write, everything) in [
+    for (definition, write, expected) in [
         (
             "alter table piece alter column day type timestamp",
             "update piece set day = day where id = 1",
-            true,
+            Logged::Everything,
         ),
         (
             "alter table piece drop constraint piece_day_fkey; alter table piece alter column day type text using 'x'",
             "update piece set day = 'not a day' where id = 1",
-            true,
+            Logged::Everything,
         ),
         (
             "alter table piece rename day to date",
             "insert into piece values (3, 'y')",
-            true,
+            Logged::Nothing,
         ),
         (
             "alter table piece drop column date",
             "delete from piece where id = 3",
-            true,
+            Logged::Nothing,
         ),
         (
             "alter table piece add column day date",
             "update piece set day = now()",
-            true,
+            Logged::Keys,
         ),
         (
             "alter table item alter column id type text",
             "update item set id = 'k' where id = '1'",
-            false,
+            Logged::Keys,
         ),
         (
             "alter table item rename id to no",
             "update item set label = 'new'",
-            true,
+            Logged::Nothing,
         ),
         (
             "alter table item drop column no",
             "update item set label = 'newer'",
-            true,
+            Logged::Nothing,
         ),
     ] {
         run(&mut connection, definition).await;
         let before = count(&mut connection, "select count(*) from larder.change").await;
         run(&mut connection, write).await;
         let logged = count(&mut connection, "select count(*) from larder.change").await - before;
-        assert!(logged > 0, "{write} was not logged after {definition}");
         let whole = "select count(*) from larder.change where key is null \
                      and xid = (select xid from larder.change order by xid desc limit 1)";
-        let whole = count(&mut connection, whole).await > 0;
-        assert_eq!(whole, everything, "{write} after {definition}");
+        let logged = match logged {
+            0 => Logged::Nothing,
+            _ if count(&mut connection, whole).await > 0 => Logged::Everything,
+            _ => Logged::Keys,
+        };
+        assert_eq!(logged, expected, "{write} after {definition}");
     }
     connection.close().await.unwrap();
 }

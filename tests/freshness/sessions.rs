@@ -23,6 +23,28 @@ const TOUCH: &str = r#"
   update "Sales".kind set f8 = coalesce(f8, 0) + 0.1, ts = '2024-03-04 05:06', bin = '\x0102' where id in (0, 1);
 "#;
 
+/// What a trigger would call if it trusted the session's search path.
+const EVIL: &str = r#"
+  create schema evil;
+  create table evil.change (xid xid8, path text, key text);
+  create table evil.larder_old (like evil.change);
+  create table evil.larder_new (like evil.change);
+  create function evil.now() returns int language sql as 'select 1';
+  create function evil.count(anyelement) returns int language sql as 'select 0';
+  create function evil.bad(anyelement) returns text language sql as $$ select 'bad'::text $$;
+  create function evil.bad(text, text) returns text language sql as $$ select 'bad'::text $$;
+  create function evil.concat(anyelement) returns text language sql as $$ select 'bad'::text $$;
+  create function evil.to_json(anyelement) returns json language sql as $$ select '"bad"'::json $$;
+  create function evil.rtrim(text, text) returns text language sql as $$ select 'bad'::text $$;
+  create function evil.replace(text, text, text) returns text language sql as $$ select 'bad'::text $$;
+  create function evil.fail(bigint, int) returns bool language sql as 'select 1 / 0 = 0';
+  create function evil.pg_try_advisory_xact_lock(int, int) returns bool language sql as 'select 1 / 0 = 0';
+  create function evil.never(text, text) returns bool language sql as 'select false';
+  create operator evil.|| (leftarg = text, rightarg = text, function = evil.bad);
+  create operator evil.> (leftarg = bigint, rightarg = int, function = evil.fail);
+  create operator evil.= (leftarg = text, rightarg = text, function = evil.never);
+"#;
+
 async fn raw(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
         .execute(connection)
@@ -33,16 +55,7 @@ async fn raw(connection: &mut PgConnection, sql: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_settings_hide_nothing() {
     let mut world = World::start().await;
-    raw(
-        &mut world.connect().await,
-        "create schema evil; create table evil.change (xid xid8, path text, key text); \
-         create function evil.now() returns int language sql as 'select 1'; \
-         create function evil.count(anyelement) returns int language sql as 'select 0'; \
-         create function evil.replace(text, text, text) returns text language sql as 'select ''x''::text'; \
-         create function evil.bad(text, text) returns text language sql as 'select ''bad''::text'; \
-         create operator evil.|| (leftarg = text, rightarg = text, function = evil.bad)",
-    )
-    .await;
+    raw(&mut world.connect().await, EVIL).await;
     for settings in [
         "set session_replication_role = replica",
         "set session_replication_role = local",

@@ -31,6 +31,7 @@ impl Resolver<'_> {
                         name: name.clone(),
                         key_type,
                         type_text: column.type_text.clone(),
+                        type_oid: column.type_oid,
                     })
                 })
                 .collect();
