@@ -1,6 +1,6 @@
 //! Who rings the bell: a writer, or, while changes come without end, the feed itself.
 //!
-//! NOTIFY costs a writer more than the log does. A feed that passes every few milliseconds anyway needs no bell, so it
+//! NOTIFY costs a writer more than the log does. A feed that passes again and again anyway needs no bell, so it
 //! holds the lock that a writer would have to take to ring, and rings for other larders after what it found. When
 //! changes cease it lets go; what commits unrung after that is found by the quick passes that follow, or by the poll.
 //! Nothing that is true depends on this file.
@@ -13,14 +13,14 @@ use crate::source::SourceError;
 /// The channel that triggers notify.
 pub(super) const CHANNEL: &str = "larder";
 
-/// Passes in a row that have to find something before the feed takes the bell: 20 ms of quick passes, so that single
+/// Passes in a row that have to find something before the feed takes the bell: 20 ms and more, so that single
 /// commits, however regular, go on ringing.
 const BUSY_PASSES: u32 = 4;
 /// Passes in a row that have to find nothing before it lets go.
 const QUIET_PASSES: u32 = 4;
 
 /// Takes the bell, and gives it back should this end of the connection fall silent: a stopped process, a lost machine.
-/// Whoever holds it passes every few milliseconds.
+/// Whoever holds it passes some sixty times a second and more.
 const TAKE: &str = "select case when pg_try_advisory_lock($1, $2) \
     then set_config('idle_session_timeout', '5s', false) is not null else false end";
 /// False, whether or not it was held.

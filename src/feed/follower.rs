@@ -22,10 +22,11 @@ use crate::feed::{Event, FeedSetup, FirstOutcome, Pass, Via};
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
-/// Pause between passes while changes come in.
+/// Pause between passes while changes come in, and until they have ceased.
 const QUICK_PAUSE: Duration = Duration::from_millis(5);
-/// The same after a pass that named so many documents: thousands of them change each second, and passes in quick
-/// succession would take a tenth of two processors from the writers (2026-11-21, PostgreSQL 15, 11,000 commits/s).
+/// The same after a pass that named so many documents, those of all resources together: passes are dearer then, and in
+/// quick succession take a tenth of two processors from the writers (2026-11-21, PostgreSQL 15, 11,000 commits/s). That
+/// begins at some 10,000 documents a second and ends below some 4,000.
 const FULL_PASS: usize = 64;
 const FULL_PAUSE: Duration = Duration::from_millis(15);
 /// Passes that have to find nothing before the quick ones end.
@@ -247,7 +248,7 @@ impl<F: FnMut(Event)> Feed<F> {
         pause.min(poll_interval)
     }
 
-    /// One pass from the last position. Returns how many changes it found.
+    /// One pass from the last position. Returns how many documents and whole resources it named.
     async fn pass(
         &mut self,
         connection: &mut PgConnection,
