@@ -110,6 +110,8 @@ pub struct Column {
     pub type_text: String,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,
+    /// `pg_attribute.attcollation`.
+    pub collation: u32,
     /// `pg_type.typname` below all domains: `int8`, `_timestamp`, `my_enum`.
     pub base_type: String,
     /// The base type is PostgreSQL's own, in schema `pg_catalog`.

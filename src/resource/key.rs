@@ -97,9 +97,10 @@ impl KeyType {
     /// The same for a trigger that was made before the column's type changed, perhaps to one that somebody made. It
     /// fails for no type, and calls no cast: the table's owner may have defined that, and triggers run with the rights
     /// of whoever installed them. Output functions are superusers' work. Null stands for every document. No setting
-    /// of the session changes the text, the search path neither.
+    /// of the session changes the text, the search path neither. With a collation of its own it compares byte by byte and
+    /// may stand beside any other, whatever the column's is by now.
     fn logged_sql(self, expression: &str, type_oid: u32) -> String {
-        let text = format!("pg_catalog.concat({expression})");
+        let text = format!("pg_catalog.concat({expression}) collate pg_catalog.\"C\"");
         match self {
             Self::Date => format!(
                 "case when pg_catalog.pg_typeof({expression})::pg_catalog.oid operator(pg_catalog.=) {type_oid} \
@@ -138,6 +139,30 @@ pub struct KeyColumn {
     pub type_text: String,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,
+    /// `pg_attribute.attcollation`.
+    pub collation: u32,
+}
+
+/// `pg_collation`'s entry for the database's own (PostgreSQL's pg_collation.dat, `DEFAULT_COLLATION_OID`).
+const DEFAULT_COLLATION: u32 = 100;
+
+impl KeyColumn {
+    /// The column of a table as part of a key.
+    pub(super) fn new(column: &Column, key_type: KeyType) -> Self {
+        Self {
+            name: column.name.clone(),
+            key_type,
+            type_text: column.type_text.clone(),
+            type_oid: column.type_oid,
+            collation: column.collation,
+        }
+    }
+
+    /// Whether PostgreSQL knows by which collation to compare values of both columns.
+    pub(super) fn is_comparable(&self, other: &Self) -> bool {
+        let named = |collation| collation != 0 && collation != DEFAULT_COLLATION;
+        self.collation == other.collation || !named(self.collation) || !named(other.collation)
+    }
 }
 
 /// SQL for the canonical text of `columns` of the row called `alias`.
@@ -277,6 +302,7 @@ mod tests {
                 key_type,
                 type_text: String::new(),
                 type_oid: 0,
+                collation: 0,
             });
         KeyShape {
             columns: columns.collect(),

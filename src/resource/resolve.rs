@@ -164,12 +164,7 @@ impl<'a> Resolver<'a> {
         for name in names {
             if let Some(column) = self.column(table, name, place) {
                 match key_type(column) {
-                    Ok(key_type) => columns.push(KeyColumn {
-                        name: name.clone(),
-                        key_type,
-                        type_text: column.type_text.clone(),
-                        type_oid: column.type_oid,
-                    }),
+                    Ok(key_type) => columns.push(KeyColumn::new(column, key_type)),
                     Err(why) => {
                         self.mistake(place, format!("column {name} of {} {why}", table.name))
                     }

@@ -25,6 +25,10 @@ pub(super) const SCHEMA: &str = r#"
     create index an_index on plain (n);
     create sequence counter;
     create table guarded (id bigint primary key);
+    create table pair (x int, y int, primary key (x, y));
+    create table doubled (id int primary key, a int, foreign key (a, a) references pair (x, y));
+    create table plain_text (id text collate "C" primary key);
+    create table posix_text (id int primary key, text_id text collate "POSIX" references plain_text);
 "#;
 
 /// What is wrong with one resource, and how that is told.
@@ -165,6 +169,16 @@ pub(super) const CASES: &[Case] = &[
         "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'label' # here",
         "lookups[0].column",
         "too different",
+    ),
+    case(
+        "table = 'pair'\n[[resource.children]]\nname = 'd'\ntable = 'doubled' # here",
+        "children[0].table",
+        "names column a twice",
+    ),
+    case(
+        "table = 'plain_text'\n[[resource.children]]\nname = 'p'\ntable = 'posix_text' # here",
+        "children[0].table",
+        "different collations",
     ),
     case(
         "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'paren' # here\ncolumn = 'parent_id'",

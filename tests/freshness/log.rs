@@ -120,6 +120,37 @@ async fn writers_go_on_whatever_becomes_of_their_columns() {
     connection.close().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_several_collations_are_logged() {
+    let url = Cluster::database().await.url;
+    let schema = "create table name (a text collate \"C\", b varchar collate \"POSIX\", label text, primary key (a, b)); \
+                  insert into name values ('x', 'y,z', 'old')";
+    execute(&url, schema).await;
+    let config = "[[resource]]\nname = \"names\"\ntable = \"name\"";
+    let larder = TestService::start_on(&url, config, &[]).await;
+    assert_eq!(larder.get("/names/x,y%2Cz").await.json()["label"], "old");
+    larder.stop().await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for (definition, write) in [
+        ("select", "update name set label = 'new'"),
+        (
+            "alter table name alter a type text collate \"default\"",
+            "delete from name",
+        ),
+        ("select", "insert into name values ('x', 'y,z', 'newer')"),
+    ] {
+        run(&mut connection, definition).await;
+        run(&mut connection, "truncate larder.change").await;
+        run(&mut connection, write).await;
+        let logged: Vec<String> = sqlx::query_scalar("select key from larder.change")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(logged, ["x,y%2Cz"], "{write} after {definition}");
+    }
+    connection.close().await.unwrap();
+}
+
 /// Triggers run with the rights of whoever installed them, a superuser perhaps; the tables' owner must get none of that.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_of_a_table_gets_no_rights_from_its_triggers() {

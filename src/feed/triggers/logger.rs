@@ -85,7 +85,7 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     let whole = format!("insert into larder.change (path, key) values ({path}, null);\n");
     let columns = link.column_list();
     // Where a column was renamed or dropped, no writer may fail: its name leads to the null outside. Nothing is missed:
-    // a pass that sees what was written then sees that the table's fingerprint has changed.
+    // a pass that sees what was written then, by the next poll, sees that the table's fingerprint has changed.
     let changed = |tables: &[&str]| {
         let rows: Vec<String> = tables
             .iter()
@@ -106,7 +106,8 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     let (asked, bell) = if config.notify {
         // NOTIFY takes one lock for the whole database until commit, so only one open transaction rings, or none while
         // a feed holds the bell; whoever commits beside it is found by the passes that follow. NOTIFY also forbids
-        // PREPARE TRANSACTION, and fails where some listener has let the queue fill.
+        // PREPARE TRANSACTION, and fails where some listener has let the queue fill. Who has the lock gets it again; whom
+        // the number of keys brought there asks for the first time.
         let lock = format!("pg_catalog.pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK})");
         (
             format!(" or larder_logged operator(pg_catalog.>) 0 and {lock}"),
@@ -181,4 +182,62 @@ fn dollar_quoted(text: &str) -> String {
         tag.insert(tag.len() - 1, '_');
     }
     format!("{tag}{text}{tag}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::feed::OnLoss;
+    use crate::resource::key::{KeyColumn, KeyType};
+    use crate::resource::link::Way;
+
+    /// Functions run with the rights of whoever installed them, under the search path of whoever writes.
+    #[test]
+    fn every_name_is_qualified() {
+        let columns = [KeyType::Text, KeyType::Char, KeyType::Date, KeyType::BigInt];
+        let columns = columns.into_iter().enumerate();
+        let link = Link {
+            table: TableName {
+                oid: 1,
+                schema: "s".into(),
+                name: "t".into(),
+            },
+            columns: columns
+                .map(|(number, key_type)| KeyColumn {
+                    name: format!("c{number}"),
+                    key_type,
+                    type_text: "type".into(),
+                    type_oid: 1,
+                    collation: 0,
+                })
+                .collect(),
+            way: Way::Key,
+        };
+        let config = FeedConfig {
+            max_staleness: Duration::ZERO,
+            poll_interval: Duration::ZERO,
+            notify: true,
+            on_loss: OnLoss::Bypass,
+            retention: Duration::ZERO,
+            keys_per_statement: 1,
+        };
+        let body = body(&link, &config);
+        let is_name = |c: char| c.is_alphanumeric() || "_.".contains(c);
+        for (place, _) in body.match_indices('(') {
+            let before = body[..place].trim_end_matches(is_name);
+            let called = &body[before.len()..place];
+            let trusted = called.is_empty() || called == "operator";
+            assert!(trusted || called.starts_with("pg_catalog."), "{called}");
+        }
+        for (place, _) in body.match_indices("operator(") {
+            assert!(body[place..].starts_with("operator(pg_catalog."), "{body}");
+        }
+        let assigned = "get diagnostics larder_logged = row_count";
+        for operator in ["=", "<>", "<", ">", "||", "#>>", "+", "-", "~"] {
+            let bare = format!(" {operator} ");
+            assert!(!body.replace(assigned, "").contains(&bare), "{operator}");
+        }
+    }
 }

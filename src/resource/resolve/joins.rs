@@ -27,12 +27,7 @@ impl Resolver<'_> {
                 .filter_map(|name| {
                     let column = table.column(name)?;
                     let key_type = key_type(column).ok()?;
-                    Some(KeyColumn {
-                        name: name.clone(),
-                        key_type,
-                        type_text: column.type_text.clone(),
-                        type_oid: column.type_oid,
-                    })
+                    Some(KeyColumn::new(column, key_type))
                 })
                 .collect();
             (columns.len() == names.len()).then_some(columns)
@@ -180,11 +175,24 @@ impl Resolver<'_> {
             .zip(upper)
             .map(|(own, upper)| Pair { own, upper })
             .collect();
-        for pair in &pairs {
+        for (number, pair) in pairs.iter().enumerate() {
+            let own = &pair.own.name;
+            if pairs[..number].iter().any(|other| other.own.name == *own) {
+                self.mistake(place, format!("the foreign key names column {own} twice"));
+                return None;
+            }
+            if !pair.own.is_comparable(&pair.upper) {
+                let message = format!(
+                    "columns {own} and {} have different collations, by which PostgreSQL can't compare them",
+                    pair.upper.name
+                );
+                self.mistake(place, message);
+                return None;
+            }
             if !pair.own.key_type.same_text(pair.upper.key_type) {
                 let message = format!(
-                    "columns {} and {} are of types too different to hold the same key",
-                    pair.own.name, pair.upper.name
+                    "columns {own} and {} are of types too different to hold the same key",
+                    pair.upper.name
                 );
                 self.mistake(place, message);
                 return None;
