@@ -56,6 +56,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", default_value_t = 600)]
         seconds: u64,
     },
+    /// The disk tier's file system is full for a while: does any read fail, and is the tier back? Needs root.
+    FullDisk {
+        /// How long.
+        #[arg(long, value_name = "N", default_value_t = 30)]
+        seconds: u64,
+    },
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.

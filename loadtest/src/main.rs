@@ -14,10 +14,11 @@
 //! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
-//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `lag`: runs with one question each.
+//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`: runs with one question each.
 
 mod cli;
 mod faults;
+mod full_disk;
 mod history;
 mod http;
 mod lag;
@@ -76,6 +77,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
                     }
                     Command::Outage { seconds } => {
                         outage::run(Duration::from_secs(*seconds), larder, seed).await
+                    }
+                    Command::FullDisk { seconds } => {
+                        full_disk::run(Duration::from_secs(*seconds), larder, seed).await
                     }
                     Command::Lag { seconds } => lag::run(*seconds, larder, seed).await,
                 }

@@ -93,7 +93,7 @@ pub(crate) async fn kills(
 }
 
 /// Reads documents until nearly all of them are on disk.
-async fn warm_up(stage: &Stage) -> anyhow::Result<()> {
+pub(crate) async fn warm_up(stage: &Stage) -> anyhow::Result<()> {
     let keys = stage.record.keys();
     for _ in 0..WARM_ROUNDS_MAX {
         sweep(&stage.record, stage.larder.config.listen, 1..=keys).await?;

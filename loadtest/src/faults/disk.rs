@@ -22,49 +22,61 @@ const PAGE_BYTES: usize = 4096;
 
 /// A file system of its own below the disk tier, filled to the last byte, then with space again.
 pub(super) async fn fill_up(stage: &mut Stage) -> anyhow::Result<Injection> {
-    if !nix::unistd::geteuid().is_root() {
-        let reason = "only root may mount a small file system".to_owned();
+    if let Some(reason) = mount_small(stage).await? {
         return Ok(Injection::Impossible(reason));
+    }
+    stage.hold(1.0).await;
+    let filling = fill(stage)?;
+    stage.hold(2.0).await;
+    fs::remove_file(&filling)?;
+    let back = back_in_use(stage).await;
+    unmount_small(stage).await?;
+    back?;
+    Ok(Injection::Done)
+}
+
+/// Starts larder anew with a small file system below its disk tier. Returns why that can't be.
+pub(crate) async fn mount_small(stage: &mut Stage) -> anyhow::Result<Option<String>> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(Some("only root may mount a small file system".to_owned()));
     }
     stage.larder.terminate().await?;
     let disk = stage.larder.disk();
     fs::create_dir_all(&disk)?;
     let mount = ["-t", "tmpfs", "-o", FULL_DISK_SIZE, "tmpfs"];
     let mounted = Command::new("mount").args(mount).arg(&disk).output()?;
-    if !mounted.status.success() {
-        stage.larder.start_ready().await?;
-        let said = String::from_utf8_lossy(&mounted.stderr).trim().to_owned();
-        return Ok(Injection::Impossible(said));
-    }
     stage.larder.start_ready().await?;
-    stage.hold(1.0).await;
-    let filling = disk.join("filling");
-    fill(&filling)?;
-    stage.hold(2.0).await;
-    fs::remove_file(&filling)?;
-    let back = back_in_use(stage).await;
+    Ok((!mounted.status.success())
+        .then(|| String::from_utf8_lossy(&mounted.stderr).trim().to_owned()))
+}
+
+/// Starts larder anew where the small file system was.
+pub(crate) async fn unmount_small(stage: &mut Stage) -> anyhow::Result<()> {
     stage.larder.terminate().await?;
+    let disk = stage.larder.disk();
     let unmounted = Command::new("umount").arg(&disk).status()?;
     ensure!(unmounted.success(), "umount failed");
     stage.larder.start_ready().await?;
-    back?;
-    Ok(Injection::Done)
+    Ok(())
 }
 
-fn fill(path: &Path) -> anyhow::Result<()> {
-    let mut file = File::create(path)?;
+/// Takes all space of the disk tier's file system by the file that is returned.
+pub(crate) fn fill(stage: &Stage) -> anyhow::Result<PathBuf> {
+    let path = stage.larder.disk().join("filling");
+    let mut file = File::create(&path)?;
     for size in [FILLING_BYTES, PAGE_BYTES, 1] {
         let piece = vec![0; size];
         while file.write_all(&piece).is_ok() {}
     }
-    Ok(())
+    Ok(path)
 }
 
-async fn back_in_use(stage: &Stage) -> anyhow::Result<()> {
-    let deadline = Instant::now() + BACK_TIMEOUT;
-    while Instant::now() < deadline {
+/// How long it takes until the disk tier is in use again.
+pub(crate) async fn back_in_use(stage: &Stage) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    while began.elapsed() < BACK_TIMEOUT {
         if stage.larder.ready_disk().await {
-            return Ok(());
+            return Ok(began.elapsed());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
