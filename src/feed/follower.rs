@@ -26,8 +26,8 @@ use crate::source::session::Identity;
 const QUICK_PAUSE: Duration = Duration::from_millis(5);
 /// The same after a pass that named so many documents, those of all resources together: passes are dearer then, and in
 /// quick succession take a tenth of two processors from the writers (2026-11-21, PostgreSQL 15, 11,000 commits/s). That
-/// begins at some 10,000 documents a second and ends below some 4,000.
-const FULL_PASS: usize = 64;
+/// begins at some 11,000 documents a second and ends below some 5,000.
+const FULL_PASS: usize = 100;
 const FULL_PAUSE: Duration = Duration::from_millis(15);
 /// Passes that have to find nothing before the quick ones end.
 const QUIET_PASSES: u32 = 2;
