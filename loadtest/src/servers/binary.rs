@@ -44,6 +44,13 @@ fn build(cargo: &Path, profile: &Path) -> anyhow::Result<()> {
     if is_release(profile) {
         command.arg("--release");
     }
+    // What `cargo run` tells this program about itself; a build script that looks at it would run again each time.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     let status = command.status().context("running cargo")?;
     ensure!(status.success(), "larder could not be built");
     Ok(())
