@@ -225,7 +225,12 @@ fn postmaster(data: &std::path::Path) -> Pid {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_postgres_starts_both_tiers_again() {
     let directory = reachable_directory();
-    let settings = [("fsync", "off"), ("max_connections", "30")];
+    // What is not flushed at the commit is lost.
+    let settings = [
+        ("fsync", "off"),
+        ("max_connections", "30"),
+        ("wal_writer_delay", "10s"),
+    ];
     let embedded = Embedded::start(EmbeddedConfig {
         directory: directory.path().join("postgres"),
         settings: settings

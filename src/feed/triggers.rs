@@ -258,9 +258,10 @@ async fn begin_alone<'c>(
     lock_timeout: &str,
 ) -> Result<Transaction<'c, Postgres>, SourceError> {
     let mut transaction = connection.begin().await?;
+    // What is installed survives a crash, whatever the connection has set for its heartbeats.
     let settings = format!(
         "set local lock_timeout = '{lock_timeout}'; set local statement_timeout = '30s'; \
-         set local client_min_messages = warning"
+         set local client_min_messages = warning; set local synchronous_commit = on"
     );
     sqlx::raw_sql(AssertSqlSafe(settings))
         .execute(&mut *transaction)
