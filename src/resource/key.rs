@@ -89,7 +89,9 @@ impl KeyType {
     /// SQL for the canonical text of `expression`, the same under every session setting but the search path.
     fn canonical_sql(self, expression: &str) -> String {
         match self {
-            Self::Date => format!("(to_json({expression}) #>> '{{}}')"),
+            Self::Date => {
+                format!("(pg_catalog.to_json({expression}) operator(pg_catalog.#>>) '{{}}')")
+            }
             _ => format!("{expression}::text"),
         }
     }
@@ -104,7 +106,8 @@ impl KeyType {
         match self {
             Self::Date => format!(
                 "case when pg_catalog.pg_typeof({expression})::pg_catalog.oid operator(pg_catalog.=) {type_oid} \
-                 then pg_catalog.to_json({expression}) operator(pg_catalog.#>>) '{{}}' end"
+                 then {} end",
+                self.canonical_sql(expression)
             ),
             // As the cast to text does it.
             Self::Char => format!("pg_catalog.rtrim({text}, ' ')"),

@@ -132,7 +132,8 @@ async fn read_columns(
          domain as (select c.oid, c.base, c.modifier from chain c join pg_type t on t.oid = c.base \
            where t.typtype <> 'd') \
          select a.attrelid::int8 as oid, a.attname::text as name, \
-           format_type(a.atttypid, a.atttypmod) as type_text, a.atttypid::int8 as type, a.attcollation::int8 as collation, t.typname::text as base_type, \
+           format_type(a.atttypid, a.atttypmod) as type_text, a.atttypid::int8 as type, \
+           a.attcollation::int8 as collation, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
