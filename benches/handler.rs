@@ -1,4 +1,4 @@
-//! What does one request cost from the parsed request to the ready response, through the whole router?
+//! What does one request cost from the parsed request to the ready response, through the whole service?
 //!
 //! One memory hit, one 304, one disk hit, one miss: random departments of one `dept` and ten `emp` rows, feed on, over
 //! a private PostgreSQL of the bench's own. The counterpart is the handler of the 2020 Go test bed, 13.3 µs for a hit.
@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use criterion::{BatchSize, Criterion};
@@ -17,10 +16,11 @@ use http_body_util::BodyExt;
 use larder::commands::seed::seed;
 use larder::commands::serve::Service;
 use larder::config::Config;
+use larder::http::public::Public;
 use larder::resource::definition::Tiers;
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -56,7 +56,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
             disk: false,
         },
     )?;
-    let document = runtime.block_on(get(&memory.router, 1))?;
+    let document = runtime.block_on(get(&memory.public, 1))?;
     memory.bench(
         runtime,
         &mut criterion,
@@ -112,7 +112,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
 /// A larder with some tiers, warmed.
 struct Bed {
     service: Service,
-    router: Router,
+    public: Public,
     _state: TempDir,
 }
 
@@ -131,11 +131,11 @@ impl Bed {
         let mut config = Config::from_toml(DEMO, &overrides)?;
         config.restrict_tiers(tiers);
         let _entered = runtime.enter();
-        let service = Service::start(&config, url, Uuid::new_v4())?;
-        let router = service.router();
+        let service = Service::start(&config, url, Uuid::new_v4(), &[Handle::current()])?;
+        let public = service.public();
         let bed = Self {
             service,
-            router,
+            public,
             _state: state,
         };
         runtime.block_on(bed.warm())?;
@@ -156,7 +156,7 @@ impl Bed {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         for key in 1..=DEPTS {
-            get(&self.router, key).await?;
+            get(&self.public, key).await?;
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Bed {
     ) -> anyhow::Result<()> {
         for key in 1..=DEPTS {
             let mut tries = 0;
-            while runtime.block_on(get(&self.router, key))?.cache_status != cache_status {
+            while runtime.block_on(get(&self.public, key))?.cache_status != cache_status {
                 tries += 1;
                 ensure!(
                     tries < 500,
@@ -207,8 +207,9 @@ impl Bed {
             bencher.to_async(runtime).iter_batched(
                 next,
                 |request| async {
-                    let response = self.router.clone().oneshot(request?).await?;
-                    anyhow::Ok(response.into_body().collect().await?.to_bytes())
+                    let response = self.public.clone().oneshot(request?).await?;
+                    let body = response.into_body().collect().await;
+                    anyhow::Ok(body.map_err(anyhow::Error::from_boxed)?.to_bytes())
                 },
                 BatchSize::SmallInput,
             );
@@ -226,9 +227,9 @@ struct Got {
     etag: String,
 }
 
-async fn get(router: &Router, key: u32) -> anyhow::Result<Got> {
+async fn get(public: &Public, key: u32) -> anyhow::Result<Got> {
     let request = Request::get(format!("/depts/{key}"));
-    let response = router.clone().oneshot(request.body(Body::empty())?).await?;
+    let response = public.clone().oneshot(request.body(Body::empty())?).await?;
     let header = |name: &str| {
         let value = response
             .headers()

@@ -38,7 +38,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use crate::cache::audit::{AuditConfig, Auditor};
+use crate::cache::audit::{Audit, AuditConfig, Auditor};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskConfig, boot_id};
 use crate::cache::document::Found;
@@ -148,7 +148,8 @@ struct Shelf {
     fingerprint: Mutex<String>,
     hits_memory: AtomicU64,
     hits_disk: AtomicU64,
-    lookups: AtomicU64,
+    /// Lookups that memory did not answer.
+    passed_memory: AtomicU64,
     /// What an earlier run left on disk is not to be used.
     purged: AtomicBool,
 }
@@ -245,6 +246,11 @@ impl Cache {
         }
     }
 
+    /// The names of the resources, in the order of their indices.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.shelves.iter().map(|shelf| shelf.name.as_str())
+    }
+
     /// The index of the resource of this name.
     pub fn index_of(&self, name: &str) -> Option<usize> {
         self.shelves.iter().position(|shelf| shelf.name == name)
@@ -266,6 +272,15 @@ impl Cache {
         }
     }
 
+    /// The resource as it fits the database now.
+    ///
+    /// # Errors
+    /// [`LookupError::NotReady`] where it does not, or not yet.
+    pub fn resource(&self, index: usize) -> Result<Arc<Resource>, LookupError> {
+        let current = self.shelves[index].current.load_full();
+        current.ok_or_else(|| self.not_ready(index))
+    }
+
     fn not_ready(&self, index: usize) -> LookupError {
         LookupError::NotReady(lock(&self.shelves[index].reason).clone())
     }
@@ -280,6 +295,39 @@ impl Cache {
         self.resumable_changed.subscribe()
     }
 
+    /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
+    pub fn hit(self: &Arc<Self>, index: usize, key: &str, now: Boottime) -> Option<Answer> {
+        let shelf = &self.shelves[index];
+        if !shelf.tiers.memory || !self.is_fresh(shelf, now) {
+            return None;
+        }
+        let noted = self.sample(index, key);
+        let found = self.lookup_memory(index, key)?;
+        let answer = Answer {
+            found,
+            way: Way::Memory,
+        };
+        if let Some(noted) = noted {
+            self.audit(noted, &answer);
+        }
+        Some(answer)
+    }
+
+    /// For a lookup that is to be audited: what its audit has to know, if one can be made now.
+    fn sample(&self, index: usize, key: &str) -> Option<Option<Audit>> {
+        let number = self.shelves[index].lookups();
+        self.auditor.samples(number).then(|| self.note(index, key))
+    }
+
+    fn lookup_memory(&self, index: usize, key: &str) -> Option<Found> {
+        let shelf = &self.shelves[index];
+        #[cfg(test)]
+        replay::reach(replay::Point::Memory);
+        let found = self.memory.get(index, key, self.versions.epoch(index))?;
+        shelf.hits_memory.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
     /// Reads the document of `key`, a canonical text, out of the fastest tier that has it.
     ///
     /// Waits at most `request_timeout`, and less than a second while PostgreSQL is out of reach. Cancel safe: the load
@@ -289,18 +337,18 @@ impl Cache {
     /// See [`LookupError`]; never for a missing document.
     pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
         let shelf = &self.shelves[index];
-        let number = shelf.lookups.fetch_add(1, Ordering::Relaxed);
         let now = Boottime::now();
         let fresh = self.is_fresh(shelf, now);
         if fresh || self.serves_stale(shelf) {
-            let sampled = fresh && self.auditor.samples(number);
-            let noted = sampled.then(|| self.note(index, key));
+            let noted = if fresh { self.sample(index, key) } else { None };
             if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
                 if let Some(noted) = noted {
                     self.audit(noted, &answer);
                 }
                 return Ok(answer);
             }
+        } else {
+            shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
         }
         let why = if fresh { Why::Miss } else { Why::Bypass };
         self.load(index, Arc::from(key), why).await
@@ -329,7 +377,9 @@ impl Cache {
         if covered == Some(true) {
             return self.lookup(index, key).await;
         }
-        self.shelves[index].lookups.fetch_add(1, Ordering::Relaxed);
+        self.shelves[index]
+            .passed_memory
+            .fetch_add(1, Ordering::Relaxed);
         self.load(index, Arc::from(key), Why::Ahead).await
     }
 
@@ -358,15 +408,13 @@ impl Cache {
                 age: now.since(fresh_at),
             }
         };
-        #[cfg(test)]
-        replay::reach(replay::Point::Memory);
         if shelf.tiers.memory
-            && let Some(found) = self.memory.get(index, key, self.versions.epoch(index))
+            && let Some(found) = self.lookup_memory(index, key)
         {
-            shelf.hits_memory.fetch_add(1, Ordering::Relaxed);
             let way = if fresh { Way::Memory } else { stale() };
             return Some(Answer { found, way });
         }
+        shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
         let disk = self
             .disk
             .as_ref()
@@ -411,8 +459,14 @@ impl Shelf {
             fingerprint: Mutex::default(),
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),
-            lookups: AtomicU64::new(0),
+            passed_memory: AtomicU64::new(0),
             purged: AtomicBool::new(false),
         }
+    }
+
+    /// Lookups so far.
+    fn lookups(&self) -> u64 {
+        let hits = self.hits_memory.load(Ordering::Relaxed);
+        hits + self.passed_memory.load(Ordering::Relaxed)
     }
 }

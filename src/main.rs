@@ -32,8 +32,8 @@ fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Resu
         return Ok(config::run(args, sources, std::io::stdout())?);
     }
     let config = Config::load(sources)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.workers)
+    // What serves has threads of its own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting the runtime")?;

@@ -20,7 +20,12 @@ pub type Found = Option<Arc<Document>>;
 impl Document {
     /// The document of these bytes.
     pub fn new(body: Bytes) -> Self {
-        let etag = Bytes::from(format!("\"{:032x}\"", xxh3_128(&body)));
+        let etag = entity_tag(xxh3_128(&body));
         Self { body, etag }
     }
+}
+
+/// A strong entity tag, quotes included, of bytes that have this hash.
+pub fn entity_tag(hash: u128) -> Bytes {
+    Bytes::from(format!("\"{hash:032x}\""))
 }

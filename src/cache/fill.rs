@@ -51,8 +51,7 @@ impl Cache {
             let stripe = self.versions.stripe(index, &key);
             let version = self.versions.version(index, stripe);
             // After the version: a definition that is replaced later takes the epoch of the version along.
-            let resource = self.shelves[index].current.load_full();
-            let resource = resource.ok_or_else(|| self.not_ready(index))?;
+            let resource = self.resource(index)?;
             #[cfg(test)]
             reach(Point::Noted);
             let granted = self.leases.grant(index, &key, version, max_age);

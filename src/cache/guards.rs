@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 
 use super::*;
 use crate::cache::disk::layout::ResourceMark;
@@ -28,7 +29,7 @@ fn loader() -> Loader {
         pooler: false,
         document_bytes_max: 1 << 20,
     };
-    Loader::start(database, &config, |_| ())
+    Loader::start(database, &config, &[Handle::current()], |_| ())
 }
 
 /// A cache that trusts its tiers and whose resource no statement can ask for: what no tier has is an error.

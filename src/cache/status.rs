@@ -105,7 +105,7 @@ impl Cache {
             .map(|(index, shelf)| ResourceStatus {
                 name: shelf.name.clone(),
                 ready: shelf.trusted.load(Ordering::SeqCst),
-                lookups: shelf.lookups.load(Ordering::Relaxed),
+                lookups: shelf.lookups(),
                 hits_memory: shelf.hits_memory.load(Ordering::Relaxed),
                 hits_disk: shelf.hits_disk.load(Ordering::Relaxed),
                 memory_entries: self.memory.entries_of(index),

@@ -1,5 +1,7 @@
 //! `larder serve`: everything put together, and taken apart again.
 
+mod workers;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use axum::Router;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,11 +22,13 @@ use uuid::Uuid;
 use crate::cache::{Cache, CacheConfig};
 use crate::commands::database::CommandDatabase;
 use crate::commands::seed::seed;
+use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::accept::serve;
+use crate::http::admin;
 use crate::http::admin::Admin;
-use crate::http::{Api, admin, router};
+use crate::http::public::Public;
 use crate::metrics::Metrics;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
@@ -49,18 +54,24 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts loader, tiers and feed on the database at `url`. Nothing has been reached yet when this returns.
+    /// Starts loader, tiers and feed on the database at `url`, the loader on `runtimes`. Nothing has been reached yet
+    /// when this returns.
     ///
     /// # Errors
     /// A URL that is none; threads that can't be started.
-    pub fn start(config: &Config, url: &str, node: Uuid) -> anyhow::Result<Self> {
+    pub fn start(
+        config: &Config,
+        url: &str,
+        node: Uuid,
+        runtimes: &[Handle],
+    ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new()?);
         let timeout = config.source.statement_timeout;
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
         let batches = Arc::clone(&metrics);
         // Batches are far below 2^52, so the cast is exact.
-        let loader = Loader::start(source, &config.source, move |keys| {
+        let loader = Loader::start(source, &config.source, runtimes, move |keys| {
             batches.source_batch_keys.observe(keys as f64)
         });
         let resources = config.resources.iter();
@@ -98,12 +109,9 @@ impl Service {
         })
     }
 
-    /// The public address's router.
-    pub fn router(&self) -> Router {
-        router(Api {
-            cache: Arc::clone(&self.cache),
-            metrics: Arc::clone(&self.metrics),
-        })
+    /// The public address's service.
+    pub fn public(&self) -> Public {
+        Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics))
     }
 
     /// The admin address's router.
@@ -169,10 +177,15 @@ async fn run_on(
         public.local_addr()?,
         private.local_addr()?,
     );
-    let service = Service::start(config, database.url(), node)?;
+    let workers = Workers::start(config.workers).context("starting the workers")?;
+    let runtimes = workers.runtimes();
+    let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
-    let serving = tokio::spawn(serve(public, service.router(), stopping()));
-    let admin = tokio::spawn(serve(private, service.admin_router(log_level), stopping()));
+    let documents = serve(public, service.public(), runtimes.to_vec(), stopping());
+    let serving = tokio::spawn(documents);
+    let operators = service.admin_router(log_level);
+    let here = vec![Handle::current()];
+    let admin = tokio::spawn(serve(private, operators, here, stopping()));
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,
@@ -191,6 +204,7 @@ async fn run_on(
         stop.subscribe(),
     )
     .await;
+    workers.stop();
     checked?;
     drained
 }

@@ -1,28 +1,35 @@
-//! The accept loop: HTTP/1.1 connections, how long they may idle, and their end.
+//! The accept loop: connections over HTTP/1.1 and HTTP/2, how long they may idle, and their end.
 //!
-//! hyper's own timeout for request heads would start a timer for each request. Here each connection is looked at now
+//! Each connection stays on the runtime it was given to: it meets no lock and no other thread on its way to an answer.
+//!
+//! hyper's own timeout for request heads would start a timer for each request. Here all connections are looked at now
 //! and then: one that has neither asked nor taken anything since the last look is closed, whether it is idle, sends
 //! its request drop by drop, or does not read its answer.
 
-use std::future::Future;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::TcpStream as StdStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
-use hyper::Request;
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
+use axum::http::{Request, Response};
+use futures_util::task::AtomicWaker;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::runtime::Handle;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tower_service::Service;
 
 /// Looks at an open connection are this far apart; nginx's `keepalive_timeout` is the same.
@@ -31,26 +38,48 @@ const IDLE_MAX: Duration = Duration::from_secs(75);
 const DRAIN_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Clients that the kernel lets in before they are accepted, as tokio asks for when it binds.
 const BACKLOG_MAX: usize = 1_024;
+/// What a connection keeps of a request's head, and gathers of its answers before it writes.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Serves `router` until `stop` ends; then accepts nothing more and ends when every request has been answered.
+/// Serves `service` until `stop` ends; then accepts nothing more and ends when every request has been answered.
 ///
-/// A connection that has sent no whole request by then is closed within 2.1 s.
-pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
-    let (draining, drain) = watch::channel(false);
-    let mut connections = JoinSet::new();
+/// Connections are dealt out to `runtimes` in turn. One that has sent no whole request at the stop is closed within
+/// 2.1 s.
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    service: S,
+    runtimes: Vec<Handle>,
+    stop: impl Future<Output = ()>,
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let mut connections = Connections::default();
+    let mut runtimes = runtimes.iter().cycle();
+    let mut open = |connections: &mut Connections, stream: StdStream| {
+        if let Some(runtime) = runtimes.next() {
+            let progress = Arc::new(Progress::default());
+            let served = serve_connection(stream, service.clone(), Arc::clone(&progress));
+            connections.spawn(served, progress, runtime);
+        }
+    };
+    let mut looks = interval_at(Instant::now() + IDLE_MAX, IDLE_MAX);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stop = pin!(stop);
     let mut refused = false;
     loop {
         tokio::select! {
             () = &mut stop => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = listener.accept() => match accepted.and_then(|(stream, _)| stream.into_std()) {
+                Ok(stream) => {
                     refused = false;
-                    connections.spawn(serve_connection(stream, router.clone(), drain.clone()));
+                    open(&mut connections, stream);
                 }
                 Err(error) if concerns_one_client(&error) => {}
                 Err(error) => {
@@ -61,28 +90,25 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
-            Some(_) = connections.join_next() => {}
+            Some(ended) = connections.tasks.join_next_with_id() => connections.forget(ended),
+            _ = looks.tick() => connections.look(Stage::Serving),
         }
     }
     for stream in waiting_clients(listener) {
-        connections.spawn(serve_connection(stream, router.clone(), drain.clone()));
+        open(&mut connections, stream);
     }
-    draining.send_replace(true);
-    while connections.join_next().await.is_some() {}
+    connections.drain().await;
 }
 
 /// Whom the kernel has let in already: they may have asked, too. Closes the listener.
-fn waiting_clients(listener: TcpListener) -> Vec<TcpStream> {
+fn waiting_clients(listener: TcpListener) -> Vec<StdStream> {
     let Ok(listener) = listener.into_std() else {
         return Vec::new();
     };
     // The listener does not block, so this ends where nobody waits any more.
     std::iter::from_fn(|| listener.accept().ok())
         .take(BACKLOG_MAX)
-        .filter_map(|(stream, _)| {
-            stream.set_nonblocking(true).ok()?;
-            TcpStream::from_std(stream).ok()
-        })
+        .filter_map(|(stream, _)| stream.set_nonblocking(true).is_ok().then_some(stream))
         .collect()
 }
 
@@ -93,100 +119,211 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// What has happened on a connection.
+/// The open connections.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    looked_at: HashMap<Id, LookedAt>,
+}
+
+struct LookedAt {
+    progress: Arc<Progress>,
+    /// Its steps at the last look.
+    steps: Option<u64>,
+}
+
+impl Connections {
+    fn spawn(
+        &mut self,
+        served: impl Future<Output = ()> + Send + 'static,
+        progress: Arc<Progress>,
+        runtime: &Handle,
+    ) {
+        let task = self.tasks.spawn_on(served, runtime);
+        let looked_at = LookedAt {
+            progress,
+            steps: None,
+        };
+        self.looked_at.insert(task.id(), looked_at);
+    }
+
+    fn forget(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => id,
+            Err(error) => {
+                tracing::error!("a connection's task failed: {error}");
+                error.id()
+            }
+        };
+        self.looked_at.remove(&id);
+    }
+
+    /// Closes connections that have made no progress since the last look.
+    fn look(&mut self, stage: Stage) {
+        for LookedAt { progress, steps } in self.looked_at.values_mut() {
+            let now = Some(progress.steps.load(Ordering::Relaxed));
+            if *steps == now && !progress.owes(stage) {
+                progress.order(Order::Close);
+            }
+            *steps = now;
+        }
+    }
+
+    /// Lets each connection end after the answers at hand, and ends when all have.
+    async fn drain(mut self) {
+        let mut draining = false;
+        let mut look = pin!(sleep(FIRST_READ_GRACE));
+        loop {
+            tokio::select! {
+                ended = self.tasks.join_next_with_id() => match ended {
+                    Some(ended) => self.forget(ended),
+                    None => return,
+                },
+                () = &mut look => {
+                    if draining {
+                        self.look(Stage::Draining);
+                    } else {
+                        draining = true;
+                        for looked_at in self.looked_at.values_mut() {
+                            looked_at.progress.order(Order::Drain);
+                            looked_at.steps = Some(looked_at.progress.steps.load(Ordering::Relaxed));
+                        }
+                    }
+                    look.as_mut().reset(Instant::now() + DRAIN_IDLE_MAX);
+                }
+            }
+        }
+    }
+}
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    Draining,
+}
+
+/// What a connection has been told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Order {
+    /// End after the answers at hand.
+    Drain = 1,
+    /// End at once.
+    Close = 2,
+}
+
+/// What has happened on a connection, and what it is told.
 #[derive(Default)]
 struct Progress {
-    /// A request has been read and its answer is being made.
-    answering: AtomicBool,
+    /// Requests that were read and whose answers are being made.
+    answering: AtomicU32,
     /// The socket has no place for what has to be written.
     full: AtomicBool,
     /// Requests read, and writes that the client's side took.
     steps: AtomicU64,
+    /// An [`Order`], or 0.
+    order: AtomicU8,
+    /// Wakes the connection for its order.
+    waker: AtomicWaker,
 }
 
 impl Progress {
+    /// Only the connection's own task calls this, so that no step is lost.
     fn step(&self) {
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        let steps = self.steps.load(Ordering::Relaxed);
+        self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn order(&self, order: Order) {
+        self.order.store(order as u8, Ordering::Release);
+        self.waker.wake();
+    }
+
+    fn is_told(&self, order: Order) -> bool {
+        self.order.load(Ordering::Acquire) == order as u8
     }
 
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
     /// the kernel tells only now and then, is cut off by that alone.
     fn owes(&self, stage: Stage) -> bool {
-        self.answering.load(Ordering::Relaxed)
+        self.answering.load(Ordering::Relaxed) > 0
             || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
     }
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, mut drain: watch::Receiver<bool>) {
+/// An answer that is being made; dropped when it is ready, or when nobody waits for it.
+struct Answering(Arc<Progress>);
+
+impl Answering {
+    fn begin(progress: &Arc<Progress>) -> Self {
+        progress.step();
+        progress.answering.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(progress))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn serve_connection<S, B>(stream: StdStream, service: S, progress: Arc<Progress>)
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!("a connection can't be served: {error}");
+            return;
+        }
+    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("TCP_NODELAY: {error}");
     }
-    let progress = Arc::new(Progress::default());
     let io = TokioIo::new(Watched {
         stream,
         progress: Arc::clone(&progress),
     });
-    let service = service_fn(|request: Request<Incoming>| {
-        progress.step();
-        progress.answering.store(true, Ordering::Relaxed);
-        let answer = router.clone().call(request);
-        let progress = &progress;
+    let answering = Arc::clone(&progress);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answering = Answering::begin(&answering);
+        let answer = service.clone().call(request);
         async move {
             let answer = answer.await;
-            progress.answering.store(false, Ordering::Relaxed);
+            drop(answering);
             answer
         }
     });
-    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
-    let connection = http1::Builder::new()
-        .half_close(true)
-        .serve_connection(io, service);
-    let mut connection = pin!(connection);
-    let mut look = pin!(sleep(IDLE_MAX));
-    let mut seen = 0;
-    let mut stage = Stage::Serving;
-    loop {
-        tokio::select! {
-            biased;
-            outcome = connection.as_mut() => {
-                if let Err(error) = outcome {
-                    tracing::debug!("a connection failed: {error}");
-                }
-                return;
-            }
-            _ = drain.wait_for(|&draining| draining), if stage == Stage::Serving => {
-                stage = Stage::Stopping;
-                let fresh = progress.steps.load(Ordering::Relaxed) == 0;
-                let pause = if fresh { FIRST_READ_GRACE } else { Duration::ZERO };
-                look.as_mut().reset(Instant::now() + pause);
-            }
-            () = &mut look => {
-                let steps = progress.steps.load(Ordering::Relaxed);
-                if stage == Stage::Stopping {
-                    connection.as_mut().graceful_shutdown();
-                    stage = Stage::Draining;
-                } else if steps == seen && !progress.owes(stage) {
-                    return;
-                }
-                seen = steps;
-                let pause = match stage {
-                    Stage::Serving => IDLE_MAX,
-                    Stage::Stopping | Stage::Draining => DRAIN_IDLE_MAX,
-                };
-                look.as_mut().reset(Instant::now() + pause);
-            }
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does. Answers to requests
+    // that came in one piece leave in one.
+    let mut http1 = builder.http1();
+    http1.half_close(true).pipeline_flush(true);
+    http1.max_buf_size(BUFFER_BYTES_MAX);
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut drained = false;
+    poll_fn(|context| {
+        progress.waker.register(context.waker());
+        if progress.is_told(Order::Close) {
+            return Poll::Ready(());
         }
-    }
-}
-
-/// A connection's way to its end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Serving,
-    /// larder is to stop; hyper is told at the next look.
-    Stopping,
-    /// hyper ends after the answer at hand.
-    Draining,
+        if !drained && progress.is_told(Order::Drain) {
+            drained = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context).map(|outcome| {
+            if let Err(error) = outcome {
+                tracing::debug!("a connection failed: {error}");
+            }
+        })
+    })
+    .await;
 }
 
 /// A socket whose writes count as progress.
@@ -250,6 +387,7 @@ impl AsyncWrite for Watched {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::oneshot;
@@ -269,7 +407,8 @@ mod tests {
                 text
             }),
         );
-        let serving = tokio::spawn(serve(listener, router, async {
+        let here = vec![Handle::current()];
+        let serving = tokio::spawn(serve(listener, router, here, async {
             let _dropped = stopped.await;
         }));
         let client = TcpStream::connect(address).await.unwrap();
@@ -311,7 +450,8 @@ mod tests {
             let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
             client.write_all(request).await.unwrap();
             let router = Router::new().route("/", get(async || "text"));
-            serve(listener, router, std::future::ready(())).await;
+            let here = vec![Handle::current()];
+            serve(listener, router, here, std::future::ready(())).await;
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();
             assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");

@@ -1,24 +1,24 @@
-//! `GET` and `HEAD /RESOURCE/KEY`.
+//! `GET` and `HEAD` of documents, by path or by query.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{
-    AGE, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, WARNING,
-};
+use axum::http::header::{AGE, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderName, WARNING};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
-use tokio::time::Instant;
+use prometheus::IntCounter;
 
-use crate::cache::document::Document;
-use crate::cache::{Answer, Way};
+use crate::cache::{Answer, Cache, LookupError, Way};
+use crate::clock::Boottime;
 use crate::feed::position::{Token, TokenError};
-use crate::http::Api;
+use crate::http::batch;
+use crate::http::body::Whole;
 use crate::http::conditional::none_match_fails;
 use crate::http::problem::Problem;
+use crate::metrics::Metrics;
 
 const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
@@ -27,58 +27,167 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 /// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
 const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
 const METHODS: &str = "GET, HEAD";
+/// Headers of a document's answer, as made here.
+const HEADERS: usize = 4;
+
+/// The documents of a cache over HTTP.
+#[derive(Clone)]
+pub(super) struct Documents {
+    cache: Arc<Cache>,
+    metrics: Arc<Metrics>,
+    /// By resource.
+    hits: Arc<[HitCounters]>,
+}
+
+/// One resource's answers out of memory; looking a counter up by its labels takes longer than counting.
+struct HitCounters {
+    found: IntCounter,
+    not_modified: IntCounter,
+    absent: IntCounter,
+}
+
+impl HitCounters {
+    fn new(metrics: &Metrics, name: &str) -> Self {
+        let counter = |status: StatusCode| {
+            let labels = [name, detail(Way::Memory), status.as_str()];
+            metrics.requests.with_label_values(&labels)
+        };
+        Self {
+            found: counter(StatusCode::OK),
+            not_modified: counter(StatusCode::NOT_MODIFIED),
+            absent: counter(StatusCode::NOT_FOUND),
+        }
+    }
+
+    fn of(&self, status: StatusCode) -> &IntCounter {
+        match status {
+            StatusCode::NOT_MODIFIED => &self.not_modified,
+            StatusCode::NOT_FOUND => &self.absent,
+            _ => &self.found,
+        }
+    }
+}
+
+impl Documents {
+    pub(super) fn new(cache: Arc<Cache>, metrics: Arc<Metrics>) -> Self {
+        let names = cache.names();
+        let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
+        Self {
+            cache,
+            metrics,
+            hits,
+        }
+    }
+
+    /// The answer, if the request asks for a document that memory has and may answer. Whatever else there is to say is
+    /// [`answer`]'s.
+    pub(super) fn hit(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Option<Response<Whole>> {
+        if !is_read(method) || headers.contains_key(LARDER_TOKEN) {
+            return None;
+        }
+        let began = Boottime::now();
+        let (name, key) = uri.path().strip_prefix('/')?.split_once('/')?;
+        let index = self.cache.index_of(name)?;
+        if key.contains('/') {
+            return None;
+        }
+        let key = self.cache.canonical_key(index, key).ok()?.ok()?;
+        let answer = self.cache.hit(index, &key, began)?;
+        let response = respond(&answer, headers);
+        self.hits[index].of(response.status()).inc();
+        self.observe(began);
+        Some(response)
+    }
+
+    fn observe(&self, began: Boottime) {
+        let took = Boottime::now().since(began);
+        self.metrics.request_duration.observe(took.as_secs_f64());
+    }
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
 
 /// Answers every path of the public address.
-pub(super) async fn answer(State(api): State<Api>, request: Request<Body>) -> Response<Body> {
-    let began = Instant::now();
+pub(super) async fn answer(
+    State(documents): State<Documents>,
+    request: Request<Body>,
+) -> Response<Body> {
+    let began = Boottime::now();
     // No method answered here reads a body.
     let (head, _body) = request.into_parts();
     let name = head.uri.path().split('/').nth(1).unwrap_or_default();
     let name = percent_decode_str(name)
         .decode_utf8()
         .unwrap_or(Cow::Borrowed(""));
-    let index = api.cache.index_of(&name);
-    let outcome = lookup(&api, index, &head).await;
-    let (detail, response) = match outcome {
-        Ok(answer) => (detail(answer.way), respond(&answer, &head.headers)),
+    let index = documents.cache.index_of(&name);
+    let (detail, response) = match look_up(&documents.cache, index, &head).await {
+        Ok((way, response)) => (detail(way), response),
         Err(problem) => {
             let detail = if problem.status().is_client_error() {
                 "request"
             } else {
                 "postgres"
             };
-            (detail, problem.into_response())
+            (detail, problem.into_whole_response())
         }
     };
     // Only configured names become labels: clients must not be able to add any.
     let label: &str = if index.is_some() { &name } else { "" };
     let status = response.status();
-    api.metrics
-        .requests
-        .with_label_values(&[label, detail, status.as_str()])
-        .inc();
-    api.metrics
-        .request_duration
-        .observe(began.elapsed().as_secs_f64());
-    response
+    let labels = [label, detail, status.as_str()];
+    documents.metrics.requests.with_label_values(&labels).inc();
+    documents.observe(began);
+    response.map(Body::new)
 }
 
-async fn lookup(api: &Api, index: Option<usize>, head: &Parts) -> Result<Answer, Problem> {
+/// The documents that a request asks for, by path or by query.
+async fn look_up(
+    cache: &Arc<Cache>,
+    index: Option<usize>,
+    head: &Parts,
+) -> Result<(Way, Response<Whole>), Problem> {
     let mut segments = head.uri.path().split('/').skip(2);
     let (key, index) = match (segments.next(), segments.next(), index) {
-        (Some(key), None, Some(index)) => (key, index),
+        (key, None, Some(index)) => (key, index),
         (Some(_), None, None) => return Err(Problem::no_such_resource()),
         _ => return Err(Problem::no_such_path()),
     };
-    if !matches!(head.method, Method::GET | Method::HEAD) {
+    let query = head.uri.query().unwrap_or_default();
+    if key.is_none() && query.is_empty() {
+        return Err(Problem::no_such_path());
+    }
+    if !is_read(&head.method) {
         return Err(Problem::method_not_allowed(METHODS));
     }
     let tokens = tokens(&head.headers)?;
-    let key = api.cache.canonical_key(index, key)??;
-    Ok(match tokens.as_slice() {
-        [] => api.cache.lookup(index, &key).await?,
-        tokens => api.cache.lookup_after(index, &key, tokens).await?,
-    })
+    let resource = cache.resource(index)?;
+    if let Some(key) = key {
+        let key = resource.key.canonical(key)?;
+        let answer = lookup_key(cache, index, &key, &tokens).await?;
+        return Ok((answer.way, respond(&answer, &head.headers)));
+    }
+    let keys = batch::asked(query, &resource.key)?.ok_or_else(Problem::no_such_path)?;
+    batch::answer(cache, index, &resource.key, &keys, &tokens, &head.headers).await
+}
+
+/// One document, at least as new as `tokens`.
+pub(super) async fn lookup_key(
+    cache: &Arc<Cache>,
+    index: usize,
+    key: &str,
+    tokens: &[Token],
+) -> Result<Answer, LookupError> {
+    match tokens {
+        [] => cache.lookup(index, key).await,
+        tokens => cache.lookup_after(index, key, tokens).await,
+    }
 }
 
 /// The transactions that the answer must show. Whoever stands between may join several headers (RFC 9110, 5.3).
@@ -134,37 +243,48 @@ fn cache_status(way: Way) -> HeaderValue {
     })
 }
 
-fn respond(answer: &Answer, headers: &HeaderMap) -> Response<Body> {
+fn respond(answer: &Answer, headers: &HeaderMap) -> Response<Whole> {
     let mut response = match &answer.found {
-        None => Problem::no_such_document().into_response(),
-        Some(document) => document_response(document, headers),
+        None => Problem::no_such_document().into_whole_response(),
+        Some(document) => json_response(headers, &document.etag, || {
+            Whole::new(document.body.clone())
+        }),
     };
-    let headers = response.headers_mut();
-    headers.insert(CACHE_STATUS, cache_status(answer.way));
-    headers.insert(CACHE_CONTROL, NO_CACHE);
-    if let Way::Stale { age } = answer.way {
-        headers.insert(AGE, HeaderValue::from(age.as_secs()));
-        headers.insert(WARNING, STALE_WARNING);
-    }
+    mark_way(&mut response, answer.way);
     response
 }
 
-fn document_response(document: &Arc<Document>, headers: &HeaderMap) -> Response<Body> {
-    let mut response = if none_match_fails(headers, &document.etag) {
-        let mut response = Response::new(Body::empty());
+/// Says which way an answer came.
+pub(super) fn mark_way(response: &mut Response<Whole>, way: Way) {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_STATUS, cache_status(way));
+    headers.insert(CACHE_CONTROL, NO_CACHE);
+    if let Way::Stale { age } = way {
+        headers.insert(AGE, HeaderValue::from(age.as_secs()));
+        headers.insert(WARNING, STALE_WARNING);
+    }
+}
+
+/// 200 with a JSON body, or 304 where the client has it. The server adds the body's length, for `HEAD` as well, where it
+/// leaves the body away.
+pub(super) fn json_response(
+    asked: &HeaderMap,
+    etag: &Bytes,
+    body: impl FnOnce() -> Whole,
+) -> Response<Whole> {
+    let mut headers = HeaderMap::with_capacity(HEADERS);
+    let mut response = if none_match_fails(asked, etag) {
+        let mut response = Response::new(Whole::default());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let mut response = Response::new(Body::from(document.body.clone()));
-        let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, APPLICATION_JSON);
-        // For HEAD the server leaves the body away and sends this all the same.
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(document.body.len()));
-        response
+        Response::new(body())
     };
     // A quoted hexadecimal number is always a valid header value.
-    if let Ok(etag) = HeaderValue::from_maybe_shared(document.etag.clone()) {
-        response.headers_mut().insert(ETAG, etag);
+    if let Ok(etag) = HeaderValue::from_maybe_shared(etag.clone()) {
+        headers.insert(ETAG, etag);
     }
+    *response.headers_mut() = headers;
     response
 }

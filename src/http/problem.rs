@@ -10,6 +10,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::cache::LookupError;
+use crate::http::body::Whole;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
 
@@ -91,6 +92,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    pub(super) fn too_many_keys(keys_max: usize) -> Self {
+        let detail = format!("one request asks for at most {keys_max} keys");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
     pub(super) fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
@@ -101,6 +107,11 @@ impl Problem {
 
     /// The response; for `HEAD` the server leaves the body away and keeps its length.
     pub(super) fn into_response(self) -> Response {
+        self.into_whole_response().map(Body::new)
+    }
+
+    /// The same with its body as it is.
+    pub(super) fn into_whole_response(self) -> Response<Whole> {
         let body = Body9457 {
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or("Error"),
@@ -110,7 +121,7 @@ impl Problem {
         };
         // Strings and a number always serialise.
         let text = simd_json::to_string(&body).unwrap_or_default();
-        let mut response = Response::new(Body::from(text));
+        let mut response = Response::new(Whole::new(text.into()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);

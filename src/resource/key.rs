@@ -72,6 +72,19 @@ fn unsupported(column: &Column) -> String {
 }
 
 impl KeyType {
+    /// A canonical text as JSON: a number keeps every digit.
+    fn json(self, canonical: &str) -> String {
+        match self {
+            Self::SmallInt | Self::Integer | Self::BigInt | Self::Numeric { .. } => {
+                canonical.to_owned()
+            }
+            // Strings always serialise.
+            Self::Text | Self::Char | Self::Uuid | Self::Date => {
+                simd_json::to_string(canonical).unwrap_or_default()
+            }
+        }
+    }
+
     /// The type's name for casts in SQL text; without a length, so that a cast never cuts.
     pub(super) fn sql_type(self) -> &'static str {
         match self {
@@ -268,6 +281,21 @@ impl KeyShape {
             joined.push_str(&part.replace('%', "%25").replace(',', "%2C"));
         }
         Ok(Cow::Owned(joined))
+    }
+
+    /// A canonical text as JSON: a number or a string, for several columns an array of them.
+    pub fn json(&self, canonical: &str) -> String {
+        let parts = key_parts(canonical, self.columns.len());
+        let parts: Vec<String> = self
+            .columns
+            .iter()
+            .zip(parts)
+            .map(|(column, part)| column.key_type.json(&part))
+            .collect();
+        match parts.as_slice() {
+            [part] => part.clone(),
+            parts => format!("[{}]", parts.join(",")),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sqlx::postgres::PgConnection;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -92,10 +93,11 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts `config.connections` workers on the current runtime; they connect when the first key waits.
+    /// Starts `config.connections` workers, on `runtimes` in turn; they connect when the first key waits.
     pub fn start(
         database: Database,
         config: &SourceConfig,
+        runtimes: &[Handle],
         on_batch: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
@@ -108,12 +110,12 @@ impl Loader {
         });
         let (stop, stopped) = watch::channel(false);
         let mut workers = JoinSet::new();
-        for _ in 0..config.connections {
+        for runtime in runtimes.iter().cycle().take(config.connections) {
             let worker = Worker {
                 shared: Arc::clone(&shared),
                 connection: None,
             };
-            workers.spawn(worker.run(stopped.clone()));
+            workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
         Self {
             shared,

@@ -1,14 +1,19 @@
 //! A larder under test: the real routers, the real tiers, a database of its own.
 
+use std::convert::Infallible;
+use std::fmt::Debug;
+
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use larder::commands::serve::Service;
+use larder::commands::serve;
 use larder::config::Config;
+use larder::http::public::Public;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
-use tower::ServiceExt;
+use tokio::runtime::Handle;
+use tower::{Service, ServiceExt};
 use uuid::Uuid;
 
 use crate::harness::cluster::{Cluster, TestDatabase};
@@ -16,9 +21,9 @@ use crate::harness::eventually;
 
 /// A running larder; its sockets are left out.
 pub(crate) struct TestService {
-    service: Service,
+    service: serve::Service,
     pub(crate) url: String,
-    router: Router,
+    public: Public,
     admin: Router,
     /// Only held, unless the test takes it over.
     pub(crate) state: TempDir,
@@ -90,9 +95,10 @@ impl TestService {
         let mut all = vec![("database.url", url), ("state_dir", directory.as_str())];
         all.extend_from_slice(overrides);
         let config = Config::from_toml(toml, &all).unwrap();
-        let service = Service::start(&config, url, Uuid::new_v4()).unwrap();
+        let service =
+            serve::Service::start(&config, url, Uuid::new_v4(), &[Handle::current()]).unwrap();
         Self {
-            router: service.router(),
+            public: service.public(),
             admin: service.admin_router(None),
             service,
             url: url.to_owned(),
@@ -111,12 +117,12 @@ impl TestService {
         path: &str,
         headers: &[(&str, &str)],
     ) -> Answer {
-        send(&self.router, method, path, headers).await
+        send(&self.public, method, path, headers).await
     }
 
-    /// The public address's router, to be served over a socket.
-    pub(crate) fn router(&self) -> Router {
-        self.router.clone()
+    /// The public address's service, to be served over a socket.
+    pub(crate) fn public(&self) -> Public {
+        self.public.clone()
     }
 
     /// Any method on the admin address.
@@ -171,13 +177,17 @@ pub(crate) async fn execute(url: &str, sql: &str) {
     connection.close().await.unwrap();
 }
 
-async fn send(router: &Router, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+async fn send<S, B>(service: &S, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+    B: HttpBody<Error: Debug>,
+{
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let request = request.body(Body::empty()).unwrap();
-    let response = router.clone().oneshot(request).await.unwrap();
+    let response = service.clone().oneshot(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Answer {

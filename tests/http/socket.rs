@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use axum::http::StatusCode;
+use axum::http::{Request, StatusCode};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -30,7 +31,8 @@ async fn server() -> Server {
     };
     let ended = tokio::spawn(larder::http::accept::serve(
         listener,
-        larder.router(),
+        larder.public(),
+        vec![Handle::current()],
         stopped,
     ));
     Server {
@@ -200,4 +202,40 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
     assert_eq!(answer.json()["n"], 3);
     server.ended.await.unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_share_one_connection_over_http2() {
+    let server = server().await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let mut answers = Vec::new();
+    // A hit, a miss at first, a list, an error.
+    let paths = ["/items/42", "/items/7", "/items?keys=7,42", "/items/x"];
+    for path in paths.iter().cycle().take(100) {
+        let request = Request::get(format!("http://larder.test{path}"));
+        let (answer, _) = client
+            .send_request(request.body(()).unwrap(), true)
+            .unwrap();
+        answers.push((path, answer));
+        client = client.ready().await.unwrap();
+    }
+    for (path, answer) in answers {
+        let answer = answer.await.unwrap();
+        let (head, mut stream) = answer.into_parts();
+        let mut body = Vec::new();
+        while let Some(data) = stream.data().await {
+            body.extend_from_slice(&data.unwrap());
+        }
+        let expected = fetch(server.address, "GET", path).await;
+        assert_eq!(head.status, expected.status, "{path}");
+        assert_eq!(head.headers["content-length"], body.len().to_string());
+        assert_eq!(String::from_utf8(body).unwrap(), expected.body, "{path}");
+    }
+    // A stop ends the connection, though the client would go on.
+    server.stop.send(()).unwrap();
+    connection.await.unwrap().unwrap();
+    server.ended.await.unwrap();
 }
