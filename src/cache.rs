@@ -19,7 +19,8 @@ pub mod document;
 mod eviction;
 mod fill;
 mod follow;
-mod generation;
+pub mod generation;
+mod ghosts;
 #[cfg(test)]
 mod guards;
 mod lease;

@@ -9,7 +9,7 @@
 //! Version and position are noted before the tiers are asked, and only while no invalidation is being applied: a pass
 //! raises a generation before it drops the key, and a hit between the two is legal. Whatever else moves a version (a
 //! purge, a new definition, another key of the stripe) hides a stale entry from one audit and never makes one up. What
-//! is compared are entity tags, which are hashes of the bytes; that there is no document is one more thing to compare.
+//! is compared are digests of the bytes, as in entity tags; that there is no document is one more thing to compare.
 //!
 //! The audit reads through the loader without leases: no request joins it, and it fills no tier. It gives way: few
 //! audits at a time, none while keys wait for PostgreSQL or after a slow answer, and none while the tiers are not fresh.
@@ -18,10 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::cache::document::Document;
+use crate::cache::document::digest;
 use crate::cache::generation::Version;
 use crate::cache::{Answer, Cache, Way};
 use crate::clock::Boottime;
@@ -168,7 +167,7 @@ impl Cache {
             Way::Disk => "disk",
             Way::Miss { .. } | Way::Bypass { .. } | Way::Ahead { .. } | Way::Stale { .. } => return,
         };
-        let served = answer.found.as_ref().map(|document| document.etag.clone());
+        let served = answer.found.as_ref().map(|document| document.digest());
         let cache = Arc::clone(self);
         tokio::spawn(async move {
             let verdict = cache.judge(&audit, served).await;
@@ -183,7 +182,7 @@ impl Cache {
         self.metrics.audits.with_label_values(&[outcome]).inc();
     }
 
-    async fn judge(&self, audit: &Audit, served: Option<Bytes>) -> Verdict {
+    async fn judge(&self, audit: &Audit, served: Option<[u8; 16]>) -> Verdict {
         let Some(read) = self.read_again(audit).await else {
             return Verdict::Unknown;
         };
@@ -202,8 +201,8 @@ impl Cache {
         }
     }
 
-    /// The entity tag of the document that PostgreSQL has now, or that there is none; `None` without an answer.
-    async fn read_again(&self, audit: &Audit) -> Option<Option<Bytes>> {
+    /// The digest of the document that PostgreSQL has now, or that there is none; `None` without an answer.
+    async fn read_again(&self, audit: &Audit) -> Option<Option<[u8; 16]>> {
         let shelf = &self.shelves[audit.index];
         let began = Boottime::now();
         if !self.is_fresh(shelf, began) {
@@ -223,7 +222,7 @@ impl Cache {
         let loaded = loaded.await;
         self.auditor.answered_after(Boottime::now().since(began));
         let body = loaded.ok()?.ok()?;
-        Some(body.map(|body| Document::new(body).etag))
+        Some(body.map(|body| digest(&body)))
     }
 
     /// Waits until a pass that began after `moment` is applied. False if the tiers cease to be fresh before.

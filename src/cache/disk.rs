@@ -349,7 +349,7 @@ mod tests {
             store.apply(batch).unwrap();
             let key = format!("{}{round}-19", "k".repeat(3_800));
             let entry = store.get(9, &key, 7).unwrap().unwrap();
-            assert_eq!(entry.found.unwrap().body.len(), 57_000);
+            assert_eq!(entry.found.unwrap().body().len(), 57_000);
         }
         store.flush().unwrap();
         let blobs = std::fs::read_dir(directory.path().join("blobs")).unwrap();

@@ -5,21 +5,23 @@
 //! leave and are remembered as ghosts, so that they enter the main queue when they come back. A scan passes through
 //! the small queue and leaves the main one alone. A hit moves nothing: it only counts touches in the entry.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, PoisonError};
+use std::collections::VecDeque;
+use std::sync::PoisonError;
 
+use crate::cache::ghosts::Ghosts;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Queues shorter than this are never swept for tickets of entries that are gone.
-const SWEEP_TICKETS_MIN: usize = 1_024;
+/// Queues shorter than this are never swept for tickets of entries that are gone, and so many ghosts are always kept.
+const TICKETS_MIN: usize = 1_024;
 
-/// An entry's place in a queue.
+/// An entry's place in a queue. It keeps nothing alive, and there is one for each document in memory.
 pub(super) struct Ticket {
-    pub(super) resource: usize,
-    pub(super) key: Arc<str>,
-    pub(super) id: u64,
-    pub(super) weight: u64,
+    /// The entry's place in its map.
+    pub(super) hash: u64,
+    pub(super) weight: u32,
+    pub(super) resource: u16,
+    /// Tells the entry from others that have had its place.
+    pub(super) id: u16,
 }
 
 /// What the memory tier did with the entry whose turn it was.
@@ -33,22 +35,23 @@ pub(super) enum Verdict {
     Evicted,
 }
 
+/// Tickets in their order. The weight of those whose entries are gone counts until they are popped or swept.
 #[derive(Default)]
+struct Queue {
+    tickets: VecDeque<Ticket>,
+    bytes: u64,
+}
+
 struct Queues {
-    small: VecDeque<Ticket>,
-    main: VecDeque<Ticket>,
-    small_bytes: u64,
-    /// Hashes of keys that left the small queue untouched, oldest first, each with its turn.
-    ghosts: VecDeque<(u64, u64)>,
-    ghost_turns: HashMap<u64, u64>,
-    ghost_turn: u64,
+    small: Queue,
+    main: Queue,
+    ghosts: Ghosts,
     /// Tickets at which the next sweep is due.
     sweep_at: usize,
 }
 
 /// The queues of one memory tier.
 pub(super) struct Eviction {
-    hasher: RandomState,
     small_bytes_max: u64,
     queues: Mutex<Queues>,
 }
@@ -56,11 +59,12 @@ pub(super) struct Eviction {
 impl Eviction {
     pub(super) fn new(bytes_max: u64) -> Self {
         let queues = Queues {
-            sweep_at: SWEEP_TICKETS_MIN,
-            ..Queues::default()
+            small: Queue::default(),
+            main: Queue::default(),
+            ghosts: Ghosts::new(),
+            sweep_at: TICKETS_MIN,
         };
         Self {
-            hasher: RandomState::new(),
             small_bytes_max: bytes_max / 10,
             queues: Mutex::new(queues),
         }
@@ -68,15 +72,13 @@ impl Eviction {
 
     /// Queues a new entry. `is_live` tells which tickets still have theirs, should the queues need a sweep.
     pub(super) fn admit(&self, ticket: Ticket, is_live: impl Fn(&Ticket) -> bool) {
-        let hash = self.hash(&ticket);
         let mut queues = self.lock();
-        if queues.ghost_turns.remove(&hash).is_some() {
-            queues.main.push_back(ticket);
-        } else {
-            queues.small_bytes += ticket.weight;
-            queues.small.push_back(ticket);
+        let returns = queues.ghosts.take(ticket.hash);
+        match returns {
+            true => queues.main.push(ticket),
+            false => queues.small.push(ticket),
         }
-        if queues.small.len() + queues.main.len() >= queues.sweep_at {
+        if queues.tickets() >= queues.sweep_at {
             queues.sweep(is_live);
         }
     }
@@ -86,29 +88,24 @@ impl Eviction {
     pub(super) fn evict(&self, judge: impl Fn(&Ticket) -> Verdict) -> bool {
         let mut queues = self.lock();
         loop {
-            let from_small = queues.small_bytes > self.small_bytes_max || queues.main.is_empty();
-            if from_small && !queues.small.is_empty() {
-                let Some(ticket) = queues.small.pop_front() else {
-                    return false;
-                };
-                queues.small_bytes = queues.small_bytes.saturating_sub(ticket.weight);
-                match judge(&ticket) {
-                    Verdict::Gone => {}
-                    Verdict::Spared => queues.main.push_back(ticket),
-                    Verdict::Evicted => {
-                        let hash = self.hash(&ticket);
-                        queues.remember(hash);
-                        return true;
+            let small_is_full = queues.small.bytes > self.small_bytes_max;
+            let from_small = small_is_full || queues.main.tickets.is_empty();
+            let queue = match from_small {
+                true => &mut queues.small,
+                false => &mut queues.main,
+            };
+            let Some(ticket) = queue.pop() else {
+                return false;
+            };
+            match judge(&ticket) {
+                Verdict::Gone => {}
+                Verdict::Spared => queues.main.push(ticket),
+                Verdict::Evicted => {
+                    if from_small {
+                        let count = queues.main.tickets.len().max(TICKETS_MIN);
+                        queues.ghosts.remember(ticket.hash, count);
                     }
-                }
-            } else {
-                let Some(ticket) = queues.main.pop_front() else {
-                    return false;
-                };
-                match judge(&ticket) {
-                    Verdict::Gone => {}
-                    Verdict::Spared => queues.main.push_back(ticket),
-                    Verdict::Evicted => return true,
+                    return true;
                 }
             }
         }
@@ -116,40 +113,47 @@ impl Eviction {
 
     #[cfg(test)]
     pub(super) fn tickets(&self) -> usize {
-        let queues = self.lock();
-        queues.small.len() + queues.main.len()
+        self.lock().tickets()
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn hash(&self, ticket: &Ticket) -> u64 {
-        self.hasher.hash_one((ticket.resource, &*ticket.key))
+impl Queue {
+    fn push(&mut self, ticket: Ticket) {
+        let count = self.tickets.len();
+        if count == self.tickets.capacity() {
+            // Doubled, half of it could lie idle: another 16 bytes for each document.
+            self.tickets.reserve_exact(count / 8 + 64);
+        }
+        self.bytes += u64::from(ticket.weight);
+        self.tickets.push_back(ticket);
+    }
+
+    fn pop(&mut self) -> Option<Ticket> {
+        let ticket = self.tickets.pop_front()?;
+        self.bytes -= u64::from(ticket.weight);
+        Some(ticket)
+    }
+
+    fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
+        self.tickets.retain(is_live);
+        let weights = self.tickets.iter().map(|ticket| u64::from(ticket.weight));
+        self.bytes = weights.sum();
     }
 }
 
 impl Queues {
-    /// Remembers as many ghosts as the main queue has entries.
-    fn remember(&mut self, hash: u64) {
-        self.ghost_turn += 1;
-        let turn = self.ghost_turn;
-        self.ghosts.push_back((hash, turn));
-        self.ghost_turns.insert(hash, turn);
-        while self.ghosts.len() > self.main.len().max(SWEEP_TICKETS_MIN) {
-            if let Some((hash, turn)) = self.ghosts.pop_front()
-                && self.ghost_turns.get(&hash) == Some(&turn)
-            {
-                self.ghost_turns.remove(&hash);
-            }
-        }
+    fn tickets(&self) -> usize {
+        self.small.tickets.len() + self.main.tickets.len()
     }
 
     /// Drops tickets whose entries were invalidated or replaced: without it, churn would pile them up.
     fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
-        self.small.retain(&is_live);
-        self.main.retain(&is_live);
-        self.small_bytes = self.small.iter().map(|ticket| ticket.weight).sum();
-        self.sweep_at = SWEEP_TICKETS_MIN.max(2 * (self.small.len() + self.main.len()));
+        self.small.sweep(&is_live);
+        self.main.sweep(&is_live);
+        self.sweep_at = TICKETS_MIN.max(2 * self.tickets());
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::cache::document::{Document, Found};
 use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
 use crate::cache::queue::Put;
@@ -132,12 +134,13 @@ impl Cache {
                 return;
             }
         };
-        let found: Found = body.map(|body| Arc::new(Document::new(body)));
         let index = lease.resource();
         let shelf = &self.shelves[index];
         let version = lease.version();
+        let document = |body: Bytes| Document::new(lease.key(), version.epoch, &body);
+        let found: Found = body.map(document);
         let stripe = self.versions.stripe(index, lease.key());
-        let stands = || self.versions.standing(index, stripe, version).is_some();
+        let stands = || self.versions.stands(index, stripe, version);
         let mut stored = false;
         if shelf.trusted.load(Ordering::SeqCst) {
             if shelf.tiers.memory {

@@ -14,13 +14,20 @@ const STRIPES: usize = 65_536;
 
 /// What a key's document must still be under when it is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub struct Version {
     pub(super) generation: u64,
     pub(super) epoch: u64,
 }
 
+impl Version {
+    /// The epoch of the resource.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
 /// Generations of keys, epochs of resources, and how far the disk tier has followed the generations.
-pub(super) struct Versions {
+pub struct Versions {
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
     clean: Box<[AtomicU64]>,
@@ -28,7 +35,8 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    pub(super) fn new(resources: usize) -> Self {
+    /// Those of so many resources.
+    pub fn new(resources: usize) -> Self {
         Self::with_stripes(resources, STRIPES)
     }
 
@@ -48,22 +56,23 @@ impl Versions {
     }
 
     /// The counter that a key shares with others.
-    pub(super) fn stripe(&self, resource: usize, key: &str) -> usize {
+    pub fn stripe(&self, resource: usize, key: &str) -> usize {
         let hash = self.hasher.hash_one((resource, key));
         // The cast loses upper bits only, which the mask leaves out.
         hash as usize & (self.generations.len() - 1)
     }
 
-    pub(super) fn version(&self, resource: usize, stripe: usize) -> Version {
+    /// The version of what is read from now on.
+    pub fn version(&self, resource: usize, stripe: usize) -> Version {
         Version {
             generation: self.generations[stripe].load(Ordering::SeqCst),
             epoch: self.epoch(resource),
         }
     }
 
-    /// The epoch to install under, if nothing has been invalidated in the stripe or the resource since `version`.
-    pub(super) fn standing(&self, resource: usize, stripe: usize, version: Version) -> Option<u64> {
-        (self.version(resource, stripe) == version).then_some(version.epoch)
+    /// Whether nothing has been invalidated in the stripe or the resource since `version`.
+    pub(super) fn stands(&self, resource: usize, stripe: usize, version: Version) -> bool {
+        self.version(resource, stripe) == version
     }
 
     /// Voids every fill of the stripe that is under way. Returns the new generation.
@@ -75,7 +84,8 @@ impl Versions {
         self.generations[stripe].load(Ordering::SeqCst)
     }
 
-    pub(super) fn epoch(&self, resource: usize) -> u64 {
+    /// The epoch of a resource.
+    pub fn epoch(&self, resource: usize) -> u64 {
         self.epochs[resource].load(Ordering::SeqCst)
     }
 

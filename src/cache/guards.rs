@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::*;
 use crate::cache::disk::layout::ResourceMark;
+use crate::cache::document::Document;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::{Change, Event, Pass};
@@ -173,11 +174,11 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
     let key: Arc<str> = Arc::from("1");
     let stripe = cache.versions.stripe(0, &key);
     let generation = cache.versions.generation(stripe);
-    let epoch = cache.versions.epoch(0);
     let mut passing = None;
     let mut ended_early = true;
     let mut raised = false;
-    cache.memory.install(0, &key, None, &cache.versions, || {
+    let document = Document::absent(&key, cache.versions.epoch(0));
+    cache.memory.install(0, document, &cache.versions, || {
         let (ended, end) = mpsc::channel();
         let passes = Arc::clone(&cache);
         passing = Some(thread::spawn(move || {
@@ -187,7 +188,7 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
         }));
         ended_early = end.recv_timeout(Duration::from_millis(300)).is_ok();
         raised = cache.versions.generation(stripe) > generation;
-        Some(epoch)
+        true
     });
     passing.unwrap().join().unwrap();
     assert!(

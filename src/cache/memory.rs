@@ -1,21 +1,26 @@
 //! The memory tier: documents by resource and key, bounded by bytes.
 //!
-//! The only place that knows DashMap. Guards never leave this file: a lookup returns an `Arc`. Which entry has to go
-//! when space runs out is `eviction`'s affair.
+//! The only place that knows DashMap. Guards never leave this file: a lookup returns a reference of its own. Which entry
+//! has to go when space runs out is `eviction`'s affair.
+//!
+//! A map's key is a hash of the document's key, which the document bears itself: a slot takes 17 bytes. Two keys of one
+//! hash push each other out; neither is ever taken for the other. The hash is seeded at random, and DashMap hashes it
+//! once more with SipHash, so nobody who chooses keys can choose where they go.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::cache::document::Found;
+use crate::cache::document::{Document, Found};
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
 use crate::cache::generation::{Version, Versions};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::clock::Boottime;
-use crate::sync::{AtomicU8, AtomicU64};
+use crate::sync::AtomicU64;
 
 /// Bounds of the memory tier.
 #[derive(Clone, Debug)]
@@ -24,125 +29,114 @@ pub struct MemoryConfig {
     pub bytes_max: u64,
 }
 
-/// What an entry costs besides its key and body: map slot, ticket, reference counts, entity tag, allocator rounding.
-/// Measured 2026-11-21 with `loadtest/wrk.sh`: 2,078 resident bytes for each document of 1,652 with its key.
-const OVERHEAD_BYTES: u64 = 426;
+/// What an entry costs besides its block: a slot of 17 bytes in a map that is between 7/16 and 7/8 full, a ticket of 16
+/// and a ghost of 8 in tables with some space to grow.
+const OVERHEAD_BYTES: usize = 64;
 
 /// Locks of one resource's map; DashMap's own choice, 4 for each core, lets few writers block many readers.
 const SHARDS: usize = 256;
 
-/// Twice touched is as good as often touched (Yang et al., FIFO queues are all you need, SOSP 2023: two bits).
-const TOUCHES_MAX: u8 = 3;
-
-struct Entry {
-    found: Found,
-    epoch: u64,
-    since: Boottime,
-    /// Tells this entry from an earlier or later one of the same key.
-    id: u64,
-    weight: u64,
-    touches: AtomicU8,
+/// Documents of one resource, by the hash of their key.
+struct Shelf {
+    seed: u64,
+    documents: DashMap<u64, Document>,
 }
 
 /// Documents in memory.
-pub(super) struct Memory {
+pub struct Memory {
     /// By resource.
-    maps: Vec<DashMap<Arc<str>, Entry>>,
+    shelves: Vec<Shelf>,
     bytes: AtomicU64,
     bytes_max: u64,
-    ids: AtomicU64,
     evictions: AtomicU64,
     eviction: Eviction,
 }
 
 impl Memory {
-    pub(super) fn new(config: &MemoryConfig, resources: usize) -> Self {
+    /// An empty tier.
+    pub fn new(config: &MemoryConfig, resources: usize) -> Self {
+        let random = RandomState::new();
+        let shelf = |resource| Shelf {
+            seed: random.hash_one(resource),
+            documents: DashMap::with_shard_amount(SHARDS),
+        };
         Self {
-            maps: (0..resources)
-                .map(|_| DashMap::with_shard_amount(SHARDS))
-                .collect(),
+            shelves: (0..resources).map(shelf).collect(),
             bytes: AtomicU64::new(0),
             bytes_max: config.bytes_max,
-            ids: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             eviction: Eviction::new(config.bytes_max),
         }
     }
 
     /// The document, or its remembered absence, if it is kept under `epoch`.
-    pub(super) fn get(&self, resource: usize, key: &str, epoch: u64) -> Option<Found> {
-        let entry = self.maps[resource].get(key)?;
-        if entry.epoch != epoch {
+    pub fn get(&self, resource: usize, key: &str, epoch: u64) -> Option<Found> {
+        let shelf = &self.shelves[resource];
+        let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
+        let document = slot.value();
+        if document.epoch() != epoch || document.key() != key.as_bytes() {
             return None;
         }
-        if entry.touches.load(Ordering::Relaxed) < TOUCHES_MAX {
-            entry.touches.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(entry.found.clone())
+        document.touch();
+        Some(document.exists().then(|| document.clone()))
     }
 
     /// Fills or promotes: keeps `found` if `version`, noted before it was read, still stands when it is installed.
     /// Returns whether it is kept.
-    pub(super) fn install_standing(
+    pub fn install_standing(
         &self,
         resource: usize,
-        key: &Arc<str>,
+        key: &str,
         found: Found,
         versions: &Versions,
         version: Version,
     ) -> bool {
         let stripe = versions.stripe(resource, key);
-        self.install(resource, key, found, versions, || {
-            versions.standing(resource, stripe, version)
-        })
+        let document = found.unwrap_or_else(|| Document::absent(key, version.epoch));
+        document.epoch() == version.epoch
+            && self.install(resource, document, versions, || {
+                versions.stands(resource, stripe, version)
+            })
     }
 
-    /// Keeps `found` if `valid` holds while the key's place is locked: what invalidates the key later waits for that
+    /// Keeps `document` if `valid` holds while the key's place is locked: what invalidates the key later waits for that
     /// lock and then takes the entry away. Returns whether it is kept.
     pub(super) fn install(
         &self,
         resource: usize,
-        key: &Arc<str>,
-        found: Found,
+        document: Document,
         versions: &Versions,
-        valid: impl FnOnce() -> Option<u64>,
+        valid: impl FnOnce() -> bool,
     ) -> bool {
-        let body = found.as_ref().map_or(0, |document| document.body.len());
-        let weight = (key.len() + body) as u64 + OVERHEAD_BYTES;
+        let shelf = &self.shelves[resource];
+        let weight = weight(&document);
+        let (Ok(ticket_weight), Ok(ticket_resource)) = (weight.try_into(), resource.try_into())
+        else {
+            return false;
+        };
         if weight > self.bytes_max {
             return false;
         }
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let hash = shelf.hash(document.key());
+        let ticket = Ticket {
+            hash,
+            weight: ticket_weight,
+            resource: ticket_resource,
+            id: document.id(),
+        };
         {
-            let slot = self.maps[resource].entry(Arc::clone(key));
-            let Some(epoch) = valid() else {
+            let slot = shelf.documents.entry(hash);
+            if !valid() {
                 return false;
-            };
-            let entry = Entry {
-                found,
-                epoch,
-                since: Boottime::now(),
-                id,
-                weight,
-                touches: AtomicU8::new(0),
-            };
+            }
             self.bytes.fetch_add(weight, Ordering::Relaxed);
             match slot {
-                Slot::Occupied(mut occupied) => {
-                    let old = occupied.insert(entry);
-                    self.bytes.fetch_sub(old.weight, Ordering::Relaxed);
-                }
+                Slot::Occupied(mut occupied) => self.give_back(&occupied.insert(document)),
                 Slot::Vacant(vacant) => {
-                    vacant.insert(entry);
+                    vacant.insert(document);
                 }
             }
         }
-        let ticket = Ticket {
-            resource,
-            key: Arc::clone(key),
-            id,
-            weight,
-        };
         self.eviction.admit(ticket, |ticket| self.is_live(ticket));
         self.shrink(versions);
         true
@@ -164,43 +158,54 @@ impl Memory {
 
     /// Takes the key's entry away.
     fn invalidate(&self, resource: usize, key: &str) {
-        if let Some((_, entry)) = self.maps[resource].remove(key) {
-            self.bytes.fetch_sub(entry.weight, Ordering::Relaxed);
+        let shelf = &self.shelves[resource];
+        let hash = shelf.hash(key.as_bytes());
+        let is_its = |_: &u64, document: &Document| document.key() == key.as_bytes();
+        if let Some((_, document)) = shelf.documents.remove_if(&hash, is_its) {
+            self.give_back(&document);
         }
     }
 
     /// Takes every entry of the resource away. The epoch has made them misses already; this gives their space back.
     pub(super) fn empty(&self, resource: usize) {
-        self.maps[resource].retain(|_, entry| {
-            self.bytes.fetch_sub(entry.weight, Ordering::Relaxed);
+        self.shelves[resource].documents.retain(|_, document| {
+            self.give_back(document);
             false
         });
     }
 
     /// Whether a document or its absence is kept under `epoch`, and since when; touches nothing.
     pub(super) fn peek(&self, resource: usize, key: &str, epoch: u64) -> Option<(bool, Boottime)> {
-        let entry = self.maps[resource].get(key)?;
-        (entry.epoch == epoch).then(|| (entry.found.is_some(), entry.since))
+        let shelf = &self.shelves[resource];
+        let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
+        let document = slot.value();
+        let is_its = document.epoch() == epoch && document.key() == key.as_bytes();
+        is_its.then(|| (document.exists(), document.since()))
     }
 
     /// Weight of all entries, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Entries of one resource, overtaken ones included.
-    pub(super) fn entries_of(&self, resource: usize) -> u64 {
-        self.maps[resource].len() as u64
+    pub fn entries_of(&self, resource: usize) -> u64 {
+        self.shelves[resource].documents.len() as u64
     }
 
     /// Entries that had to go for space so far.
-    pub(super) fn evictions(&self) -> u64 {
+    pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
+    fn give_back(&self, document: &Document) {
+        self.bytes.fetch_sub(weight(document), Ordering::Relaxed);
+    }
+
     fn is_live(&self, ticket: &Ticket) -> bool {
-        let entry = self.maps[ticket.resource].get(&ticket.key);
-        entry.is_some_and(|entry| entry.id == ticket.id)
+        let documents = &self.shelves[usize::from(ticket.resource)].documents;
+        let document = documents.get(&ticket.hash);
+        document.is_some_and(|document| document.id() == ticket.id)
     }
 
     /// Evicts until the bound holds.
@@ -215,22 +220,22 @@ impl Memory {
 
     /// What becomes of the entry whose turn it is: spared for a touch, which is used up.
     fn judge(&self, ticket: &Ticket, versions: &Versions) -> Verdict {
-        let epoch = versions.epoch(ticket.resource);
+        let resource = usize::from(ticket.resource);
+        let epoch = versions.epoch(resource);
         let mut verdict = Verdict::Gone;
-        let removed = self.maps[ticket.resource].remove_if(&ticket.key, |_, entry| {
-            if entry.id != ticket.id {
+        let documents = &self.shelves[resource].documents;
+        let removed = documents.remove_if(&ticket.hash, |_, document| {
+            if document.id() != ticket.id {
                 return false;
             }
-            let touches = entry.touches.load(Ordering::Relaxed);
-            if touches > 0 && entry.epoch == epoch {
+            if document.epoch() == epoch && document.use_up_touch() {
                 verdict = Verdict::Spared;
-                entry.touches.store(touches - 1, Ordering::Relaxed);
                 return false;
             }
             true
         });
-        if let Some((_, entry)) = removed {
-            self.bytes.fetch_sub(entry.weight, Ordering::Relaxed);
+        if let Some((_, document)) = removed {
+            self.give_back(&document);
             self.evictions.fetch_add(1, Ordering::Relaxed);
             return Verdict::Evicted;
         }
@@ -238,12 +243,19 @@ impl Memory {
     }
 }
 
+impl Shelf {
+    fn hash(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.seed)
+    }
+}
+
+fn weight(document: &Document) -> u64 {
+    (document.block_bytes() + OVERHEAD_BYTES) as u64
+}
+
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::cache::document::Document;
 
     fn memory(bytes_max: u64) -> (Memory, Versions) {
         (
@@ -253,9 +265,9 @@ mod tests {
     }
 
     fn put(memory: &Memory, versions: &Versions, resource: usize, key: &str, bytes: usize) -> bool {
-        let found = Some(Arc::new(Document::new(Bytes::from(vec![b'x'; bytes]))));
         let epoch = versions.epoch(resource);
-        memory.install(resource, &Arc::from(key), found, versions, || Some(epoch))
+        let document = Document::new(key, epoch, &vec![b'x'; bytes]);
+        memory.install(resource, document, versions, || true)
     }
 
     fn has(memory: &Memory, versions: &Versions, resource: usize, key: &str) -> bool {
@@ -317,6 +329,36 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_one_hash_are_never_taken_for_each_other() {
+        let (memory, versions) = memory(1 << 20);
+        let epoch = versions.epoch(0);
+        let shelf = &memory.shelves[0];
+        assert!(put(&memory, &versions, 0, "1", 10));
+        let other = Document::new("2", epoch, &[b'x'; 10]);
+        shelf.documents.insert(shelf.hash(b"1"), other);
+        assert!(!has(&memory, &versions, 0, "1"));
+        assert_eq!(memory.peek(0, "1", epoch), None);
+        memory.invalidate(0, "1");
+        assert_eq!(memory.entries_of(0), 1);
+        assert!(put(&memory, &versions, 0, "1", 1_000));
+        assert!(has(&memory, &versions, 0, "1"));
+        memory.invalidate(0, "1");
+        assert_eq!((memory.entries_of(0), memory.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_document_of_another_epoch_is_not_installed() {
+        let (memory, versions) = memory(1 << 20);
+        let version = versions.version(0, versions.stripe(0, "1"));
+        for (epoch, kept) in [(version.epoch ^ 1, false), (version.epoch, true)] {
+            let found = Some(Document::new("1", epoch, b"{}"));
+            let installed = memory.install_standing(0, "1", found, &versions, version);
+            assert_eq!(installed, kept);
+            assert_eq!(has(&memory, &versions, 0, "1"), kept);
+        }
+    }
+
+    #[test]
     fn churn_of_one_key_keeps_no_tickets() {
         let (memory, versions) = memory(1 << 20);
         for _ in 0..100_000 {
@@ -330,7 +372,8 @@ mod tests {
     #[test]
     fn a_void_fill_is_not_installed() {
         let (memory, versions) = memory(1 << 20);
-        assert!(!memory.install(0, &Arc::from("1"), None, &versions, || None));
+        let document = Document::absent("1", versions.epoch(0));
+        assert!(!memory.install(0, document, &versions, || false));
         assert!(!has(&memory, &versions, 0, "1"));
     }
 }

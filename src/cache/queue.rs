@@ -176,7 +176,7 @@ impl Disk {
         let bytes = put
             .found
             .as_ref()
-            .map_or(0, |document| document.body.len() as u64);
+            .map_or(0, |document| document.body().len() as u64);
         let waiting = self.shared.queued_bytes.load(Ordering::Relaxed);
         if !self.is_on()
             || self.orders.capacity() <= ORDERS_RESERVED

@@ -240,7 +240,7 @@ impl Writer {
         let bytes = put
             .found
             .as_ref()
-            .map_or(0, |document| document.body.len() as u64);
+            .map_or(0, |document| document.body().len() as u64);
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let versions = &self.shared.versions;
         if self.state == State::On && versions.version(put.resource, put.stripe) == put.version {

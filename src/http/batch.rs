@@ -73,8 +73,8 @@ pub(super) async fn answer(
                 if parts.len() > 1 {
                     parts.push(Bytes::from_static(b","));
                 }
-                hash.update(&document.etag);
-                parts.push(document.body.clone());
+                hash.update(&document.digest());
+                parts.push(Bytes::from_owner(document.clone()));
             }
             None => {
                 if !missing.is_empty() {
@@ -87,7 +87,7 @@ pub(super) async fn answer(
     hash.update(missing.as_bytes());
     parts.push(Bytes::from(format!("],\"missing\":[{missing}]}}")));
     // Documents' tags are hashes of their bytes, so this is one of all bytes.
-    let etag = entity_tag(hash.digest128());
+    let etag = entity_tag(hash.digest128().to_be_bytes());
     let mut response = json_response(headers, &etag, || Whole::of(parts));
     let way = farthest(&answers);
     mark_way(&mut response, way);

@@ -246,8 +246,8 @@ fn cache_status(way: Way) -> HeaderValue {
 fn respond(answer: &Answer, headers: &HeaderMap) -> Response<Whole> {
     let mut response = match &answer.found {
         None => Problem::no_such_document().into_whole_response(),
-        Some(document) => json_response(headers, &document.etag, || {
-            Whole::new(document.body.clone())
+        Some(document) => json_response(headers, &document.etag(), || {
+            Whole::new(Bytes::from_owner(document.clone()))
         }),
     };
     mark_way(&mut response, answer.way);
@@ -269,7 +269,7 @@ pub(super) fn mark_way(response: &mut Response<Whole>, way: Way) {
 /// leaves the body away.
 pub(super) fn json_response(
     asked: &HeaderMap,
-    etag: &Bytes,
+    etag: &[u8],
     body: impl FnOnce() -> Whole,
 ) -> Response<Whole> {
     let mut headers = HeaderMap::with_capacity(HEADERS);
@@ -282,7 +282,7 @@ pub(super) fn json_response(
         Response::new(body())
     };
     // A quoted hexadecimal number is always a valid header value.
-    if let Ok(etag) = HeaderValue::from_maybe_shared(etag.clone()) {
+    if let Ok(etag) = HeaderValue::from_bytes(etag) {
         headers.insert(ETAG, etag);
     }
     *response.headers_mut() = headers;

@@ -2,10 +2,8 @@
 //!
 //! Everything read back is checked: a value that does not fit is as good as not there.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -92,7 +90,7 @@ pub(super) fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
 /// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), time of writing (8,
 /// milliseconds since 1970), key length (4), key, body.
 pub(super) fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
-    let body = found.as_ref().map_or(&[][..], |document| &document.body);
+    let body = found.as_ref().map_or(&[][..], |document| document.body());
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -122,14 +120,14 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Entry> {
     let (since, rest) = rest.split_first_chunk::<8>()?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    let (stored_key, body) = rest.split_at_checked(length)?;
+    let (stored_key, _body) = rest.split_at_checked(length)?;
     let fits = format == FORMAT
         && u64::from_be_bytes(*stored_epoch) == epoch
         && stored_key == key.as_bytes();
     let found = match flag {
         _ if !fits => return None,
         0 => None,
-        1 => Some(Arc::new(Document::new(Bytes::copy_from_slice(body)))),
+        1 => Some(Document::from_text(length, epoch, rest, true)),
         _ => return None,
     };
     let since = Duration::from_millis(u64::from_be_bytes(*since));
@@ -161,9 +159,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cache::disk) fn document(text: &str) -> Found {
-        Some(Arc::new(Document::new(Bytes::copy_from_slice(
-            text.as_bytes(),
-        ))))
+        Some(Document::new("42", 7, text.as_bytes()))
     }
 
     #[test]

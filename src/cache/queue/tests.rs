@@ -36,11 +36,11 @@ pub(in crate::cache) struct Orders(mpsc::Receiver<Order>, mpsc::Receiver<Lookup>
 impl Orders {
     /// Answers the lookup that waits with a document, as the reading thread would.
     pub(in crate::cache) fn answer_lookup(&mut self) {
+        let lookup = self.1.try_recv().expect("a lookup waits");
         let entry = Entry {
-            found: Some(Arc::new(Document::new("{}".into()))),
+            found: Some(Document::new(&lookup.key, lookup.epoch, b"{}")),
             since: std::time::SystemTime::now(),
         };
-        let lookup = self.1.try_recv().expect("a lookup waits");
         assert!(lookup.reply.send(Some(entry)).is_ok());
     }
 
@@ -85,13 +85,14 @@ pub(in crate::cache) async fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(in crate::cache) fn put(versions: &Versions, key: &str) -> Put {
     let stripe = versions.stripe(0, key);
+    let version = versions.version(0, stripe);
     Put {
         resource: 0,
         prefix: 0,
         stripe,
-        version: versions.version(0, stripe),
+        version,
         key: Arc::from(key),
-        found: Some(Arc::new(Document::new("{}".into()))),
+        found: Some(Document::new(key, version.epoch, b"{}")),
     }
 }
 

@@ -22,7 +22,7 @@ impl Replay<'_> {
         let cache = &run.cache;
         let epoch = cache.versions.epoch(0);
         let memory = cache.memory.get(0, KEY, epoch);
-        let memory = memory.map(|found| content(found.as_deref()));
+        let memory = memory.map(|found| content(found.as_ref()));
         assert_eq!(memory, state.memory, "memory");
         let stripe = cache.versions.stripe(0, KEY);
         let generation = cache.versions.generation(stripe);
@@ -55,7 +55,7 @@ impl Replay<'_> {
             let entry = store.get(prefix, KEY, run.epoch).unwrap();
             // Until the resource is defined, nobody knows what its entries look like.
             if state.following {
-                let entry = entry.map(|entry| content(entry.found.as_deref()));
+                let entry = entry.map(|entry| content(entry.found.as_ref()));
                 assert_eq!(entry, state.disk.content, "disk");
             }
             // Behind the last crash the model forgets the mark.
@@ -80,7 +80,7 @@ fn told(order: &Order, epoch: u64, state: &State) -> Ordered {
                 generation: u8::try_from(put.version.generation).unwrap(),
                 epoch: if same { state.version.epoch } else { 1 },
             };
-            Ordered::Put(content(put.found.as_deref()), version)
+            Ordered::Put(content(put.found.as_ref()), version)
         }
         Order::Drop(dropped) => Ordered::Drop(u8::try_from(dropped[0].generation).unwrap()),
         Order::Mark(mark) => Ordered::Mark(commits(mark)),
@@ -93,6 +93,9 @@ fn told(order: &Order, epoch: u64, state: &State) -> Ordered {
 
 /// Documents are bare numbers: how many transactions their snapshot saw.
 pub(super) fn content(found: Option<&Document>) -> u8 {
-    let body = &found.expect("there always is a document").body;
-    std::str::from_utf8(body).unwrap().parse().unwrap()
+    let document = found.expect("there always is a document");
+    std::str::from_utf8(document.body())
+        .unwrap()
+        .parse()
+        .unwrap()
 }

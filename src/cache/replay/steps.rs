@@ -165,7 +165,7 @@ impl Replay<'_> {
         let run = self.run();
         run.requests[index] = None;
         let floor = run.floors[index];
-        let content = content(answer.found.as_deref());
+        let content = content(answer.found.as_ref());
         assert!(
             content >= floor,
             "a stale answer: {content} where {floor} was due"

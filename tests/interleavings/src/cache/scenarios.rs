@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::AtomicU64;
@@ -23,8 +22,9 @@ const STRIPES: usize = 2;
 const KEY: &str = "42";
 /// Loads of these scenarios are never old.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
-/// What one entry of the eviction scenario weighs at most.
-const ENTRY_BYTES_MAX: u64 = 1_000;
+/// Documents of the eviction scenario, and what one weighs at most: more than two thirds of it.
+const BODY_BYTES: usize = 800;
+const ENTRY_BYTES_MAX: u64 = 1_200;
 
 struct World {
     database: AtomicU64,
@@ -34,12 +34,12 @@ struct World {
     leases: Arc<Leases>,
 }
 
-fn document(value: u64) -> Found {
-    Some(Arc::new(Document::new(Bytes::from(value.to_string()))))
+fn document(value: u64, epoch: u64) -> Found {
+    Some(Document::new(KEY, epoch, value.to_string().as_bytes()))
 }
 
 fn value(found: &Found) -> u64 {
-    let text = found.as_ref().map(|document| document.body.as_ref());
+    let text = found.as_ref().map(|document| document.body());
     let text = std::str::from_utf8(text.unwrap_or_default()).unwrap_or_default();
     text.parse().unwrap_or(0)
 }
@@ -73,7 +73,7 @@ impl World {
 
     /// Reads the database and fills memory.
     fn load(&self, lease: Lease) {
-        let found = document(self.database.load(Ordering::SeqCst));
+        let found = document(self.database.load(Ordering::SeqCst), lease.version().epoch);
         let stored = self.memory.install_standing(
             lease.resource(),
             lease.key(),
@@ -114,9 +114,9 @@ impl World {
             .versions
             .clean_version(0, self.versions.stripe(0, KEY))?;
         let found = (*self.disk.lock().expect("no poison"))?;
-        let key = Arc::from(KEY);
+        let document = document(found, version.epoch);
         self.memory
-            .install_standing(0, &key, document(found), &self.versions, version);
+            .install_standing(0, KEY, document, &self.versions, version);
         Some(found)
     }
 
@@ -260,11 +260,11 @@ pub fn eviction_beside_installs() {
         move |world: &World| {
             for key in keys {
                 let version = world.versions.version(0, world.versions.stripe(0, key));
-                let key = Arc::from(key);
+                let document = Some(Document::new(key, version.epoch, &[b'1'; BODY_BYTES]));
                 world
                     .memory
-                    .install_standing(0, &key, document(1), &world.versions, version);
-                world.memory.get(0, &key, world.versions.epoch(0));
+                    .install_standing(0, key, document, &world.versions, version);
+                world.memory.get(0, key, world.versions.epoch(0));
             }
         }
     };
