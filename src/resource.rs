@@ -2,10 +2,12 @@
 //!
 //! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
 //! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
-//! that reads its documents ([`query`]) and the rows whose change touches them ([`link`]).
+//! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
+//! them ([`link`]).
 
 pub mod catalogue;
 pub mod definition;
+pub mod document;
 pub mod index;
 pub mod key;
 pub mod link;
@@ -17,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
+use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
 
 /// Documents of one kind: checked against the database, ready to be read.
@@ -34,6 +37,8 @@ pub struct Resource {
     pub root: Row,
     /// The statement of its documents (see [`query`]).
     pub documents_sql: String,
+    /// Makes documents of what the statement gives.
+    pub template: Template,
 }
 
 impl Resource {
@@ -90,10 +95,15 @@ pub struct Field {
 /// How a column's values become JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rendering {
-    /// As PostgreSQL's `to_json` gives it.
+    /// By larder, byte for byte as PostgreSQL's `to_json` does it under UTC.
+    Scalar {
+        /// What the values are, below all domains.
+        scalar: Scalar,
+        /// `pg_attribute.atttypid`: the type, or a domain over it.
+        type_oid: u32,
+    },
+    /// By PostgreSQL's `to_json`.
     Json,
-    /// `timestamp`: RFC 3339, read as UTC.
-    Timestamp,
     /// An array of `timestamp`.
     TimestampArray,
     /// `bytea`: base64 without line breaks.

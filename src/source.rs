@@ -54,11 +54,8 @@ pub enum SourceError {
         message: String,
     },
     /// The document is longer than `document_max`.
-    #[error("the document has {bytes} bytes, above document_max")]
-    TooLarge {
-        /// Its length.
-        bytes: u64,
-    },
+    #[error("the document is longer than document_max")]
+    TooLarge,
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,

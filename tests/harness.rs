@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) mod binary;
 pub(crate) mod cluster;
+pub(crate) mod dice;
 pub(crate) mod lock;
 pub(crate) mod proxy;
 pub(crate) mod service;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{Connection, Row};
 
 use crate::feed::FeedConfig;
 use crate::feed::change_log::{Watched, fingerprints};
@@ -21,6 +21,7 @@ use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
+use crate::source::loader::documents_query;
 use crate::source::session::{Identity, identity};
 
 /// Attempts to find everything installed after installing it; another larder may install at the same time.
@@ -224,12 +225,7 @@ async fn readable(
             checked.push(resource);
             continue;
         };
-        let mut query = sqlx::query(AssertSqlSafe(fitting.documents_sql.as_str()));
-        for _ in 0..fitting.key.columns.len() {
-            query = query.bind(Vec::<String>::new());
-        }
-        let outcome = query
-            .bind(0_i64)
+        let outcome = documents_query(&fitting, &[], 0)?
             .persistent(false)
             .fetch_all(&mut *connection)
             .await;

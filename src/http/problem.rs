@@ -190,9 +190,7 @@ impl From<SourceError> for Problem {
                     ..Self::internal("PostgreSQL can't give this document")
                 }
             }
-            SourceError::TooLarge { bytes } => Self::internal(format!(
-                "the document has {bytes} bytes, above document_max"
-            )),
+            SourceError::TooLarge => Self::internal("the document is longer than document_max"),
             SourceError::Ambiguous => Self::internal("several rows have this key"),
             SourceError::Unexpected(_) => {
                 tracing::error!("a document can't be read: {error}");

@@ -99,6 +99,16 @@ impl KeyType {
         }
     }
 
+    /// SQL for parameter `number` of a statement as an array of this type: integers come as they are, of their own
+    /// width, everything else as text.
+    pub(super) fn parameter_sql(self, number: usize) -> String {
+        let own = self.sql_type();
+        match self {
+            Self::SmallInt | Self::Integer | Self::BigInt => format!("${number}::{own}[]"),
+            _ => format!("${number}::text[]::{own}[]"),
+        }
+    }
+
     /// SQL for the canonical text of `expression`, the same under every session setting but the search path.
     fn canonical_sql(self, expression: &str) -> String {
         match self {

@@ -4,6 +4,7 @@ mod joins;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
+use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
@@ -77,6 +78,7 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             documents_sql: documents_sql(&key, &root),
+            template: Template::new(&root),
             key,
             root,
         })
@@ -266,8 +268,13 @@ fn rendering(column: &Column) -> Rendering {
         (_, Some("timestamp")) => Rendering::TimestampArray,
         (_, Some("bytea")) => Rendering::ByteaArray,
         _ if !column.built_in => Rendering::Json,
-        ("timestamp", _) => Rendering::Timestamp,
         ("bytea", _) => Rendering::Bytea,
-        _ => Rendering::Json,
+        (name, _) => match Scalar::named(name) {
+            Some(scalar) => Rendering::Scalar {
+                scalar,
+                type_oid: column.type_oid,
+            },
+            None => Rendering::Json,
+        },
     }
 }

@@ -8,7 +8,6 @@
 mod statement;
 mod waiting;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
+pub(crate) use crate::source::loader::statement::documents_query;
 use crate::source::loader::statement::{prove, statement};
 use crate::source::loader::waiting::Waiting;
 use crate::source::session::{Database, Identity};
@@ -71,7 +71,7 @@ struct Shared {
     waiting: Mutex<Waiting>,
     bell: Notify,
     database: Database,
-    document_bytes_max: i64,
+    document_bytes_max: usize,
     /// The database that the feed follows; none while it follows none.
     /// Another `Arc` each time that the feed has found it: whatever was connected before is not used any more.
     followed: watch::Sender<Option<Arc<Identity>>>,
@@ -104,7 +104,7 @@ impl Loader {
             waiting: Mutex::default(),
             bell: Notify::new(),
             database,
-            document_bytes_max: i64::try_from(config.document_bytes_max).unwrap_or(i64::MAX),
+            document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
             followed: watch::channel(None).0,
             on_batch: Box::new(on_batch),
         });
@@ -208,9 +208,7 @@ impl Worker {
         }
         match outcome {
             Ok(found) => {
-                // One key may have several loads.
-                for load in batch {
-                    let loaded = found.get(&load.key).cloned().unwrap_or(Ok(None));
+                for (load, loaded) in batch.into_iter().zip(found) {
                     (load.done)(loaded);
                 }
             }
@@ -233,7 +231,7 @@ impl Worker {
             let loaded = match &given_up {
                 Some(error) => Err(error.clone()),
                 None => match self.ask(std::slice::from_ref(&load)).await {
-                    Ok(mut found) => found.remove(&load.key).unwrap_or(Ok(None)),
+                    Ok(mut found) => found.pop().unwrap_or(Ok(None)),
                     Err(error) => {
                         if !error.concerns_single_keys() {
                             given_up = Some(error.clone());
@@ -248,9 +246,9 @@ impl Worker {
         }
     }
 
-    /// Asks for all keys in one statement. A connection that failed is given up, and one that was proved before the
+    /// Asks for all keys in one statement: the outcome of each, in order. A connection that failed is given up, and one that was proved before the
     /// feed turned to another database.
-    async fn ask(&mut self, batch: &[Load]) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+    async fn ask(&mut self, batch: &[Load]) -> Result<Vec<Loaded>, SourceError> {
         let mut following = self.shared.followed.subscribe();
         let Some(followed) = following.borrow_and_update().clone() else {
             return Err(SourceError::Unavailable(

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::documents::oracle;
 use crate::documents::shapes::documented;
 use crate::freshness::world::World;
+use crate::harness::dice::Dice;
 
 const SEED: u64 = 0x1a2d_e12b_ad5e_ed01;
 const STATEMENTS: usize = 400;
@@ -58,17 +59,7 @@ const TEMPLATES: [&str; 40] = [
     "update entry set account = (select no from account order by random() limit 1), sum = #9",
 ];
 
-struct Dice(u64);
-
 impl Dice {
-    /// Marsaglia's xorshift, 2003.
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap() % bound
-    }
-
     fn statement(&mut self) -> String {
         let mut statement = String::new();
         let mut rest = TEMPLATES[self.below(TEMPLATES.len())];

@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
+use crate::resource::document::Template;
 use crate::resource::key::KeyShape;
 use crate::source::loader::Load;
 use crate::source::session::Identity;
@@ -307,6 +308,12 @@ fn definition() -> Resource {
         schema: "public".into(),
         name: "items".into(),
     };
+    let root = crate::resource::Row {
+        table,
+        fields: Vec::new(),
+        children: Vec::new(),
+        lookups: Vec::new(),
+    };
     Resource {
         name: "items".into(),
         place: Place {
@@ -321,12 +328,8 @@ fn definition() -> Resource {
         key: KeyShape {
             columns: Vec::new(),
         },
-        root: crate::resource::Row {
-            table,
-            fields: Vec::new(),
-            children: Vec::new(),
-            lookups: Vec::new(),
-        },
+        template: Template::new(&root),
+        root,
         documents_sql: String::new(),
     }
 }

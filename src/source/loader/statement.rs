@@ -1,15 +1,20 @@
 //! One statement for all keys of a batch, on a connection that is proved to reach the right database.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::str::FromStr;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Connection, Postgres, Row, ValueRef};
 
 use crate::clock::Boottime;
-use crate::resource::key::key_parts;
+use crate::resource::Resource;
+use crate::resource::document::{RECORD_BYTES_PER_BYTE, RenderError};
+use crate::resource::key::{KeyType, key_parts};
 use crate::source::SourceError;
 use crate::source::loader::{GRACE, Load, Loaded, Shared};
 use crate::source::session::{Identity, identity};
@@ -20,7 +25,7 @@ pub(super) async fn statement(
     shared: &Shared,
     followed: &Identity,
     batch: &[Load],
-) -> (PgConnection, Result<HashMap<Arc<str>, Loaded>, SourceError>) {
+) -> (PgConnection, Result<Vec<Loaded>, SourceError>) {
     let outcome = if shared.database.pooler() {
         in_transaction(&mut connection, shared, followed, batch).await
     } else {
@@ -35,7 +40,7 @@ async fn in_transaction(
     shared: &Shared,
     followed: &Identity,
     batch: &[Load],
-) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+) -> Result<Vec<Loaded>, SourceError> {
     let mut transaction = connection.begin_with("begin read only").await?;
     let settings = AssertSqlSafe(shared.database.transaction_settings());
     sqlx::raw_sql(settings).execute(&mut *transaction).await?;
@@ -60,57 +65,120 @@ pub(super) async fn prove(
     }
 }
 
+/// The statement for the documents of `keys`, which are canonical.
+///
+/// # Errors
+/// [`SourceError::Unexpected`] for a key that is not of its column's type.
+pub(crate) fn documents_query<'q>(
+    resource: &'q Resource,
+    keys: &[&str],
+    document_bytes_max: usize,
+) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
+    let mut query = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()));
+    let columns = &resource.key.columns;
+    let parts: Vec<Vec<Cow<'_, str>>> = keys
+        .iter()
+        .map(|key| key_parts(key, columns.len()))
+        .collect();
+    for (index, column) in columns.iter().enumerate() {
+        let parts = parts.iter().map(|parts| &*parts[index]);
+        query = match column.key_type {
+            KeyType::SmallInt => query.bind(integers::<i16>(parts)?),
+            KeyType::Integer => query.bind(integers::<i32>(parts)?),
+            KeyType::BigInt => query.bind(integers::<i64>(parts)?),
+            _ => query.bind(parts.collect::<Vec<&str>>()),
+        };
+    }
+    let document_bytes_max = i64::try_from(document_bytes_max).unwrap_or(i64::MAX);
+    Ok(query.bind(document_bytes_max.saturating_mul(RECORD_BYTES_PER_BYTE)))
+}
+
+fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<T>, SourceError> {
+    let not_one = |_| SourceError::Unexpected("a key that is not of its column's type".into());
+    parts.map(|part| part.parse().map_err(not_one)).collect()
+}
+
+/// The outcome of each load of `batch`, in order.
 async fn documents(
     connection: &mut PgConnection,
     shared: &Shared,
     batch: &[Load],
-) -> Result<HashMap<Arc<str>, Loaded>, SourceError> {
+) -> Result<Vec<Loaded>, SourceError> {
     let Some(first) = batch.first() else {
-        return Ok(HashMap::new());
+        return Ok(Vec::new());
     };
     let resource = &first.resource;
-    let columns = resource.key.columns.len();
-    // A load that was overtaken while it waited shares the batch with its successor: a key twice is two rows.
-    let wanted: HashSet<&str> = batch.iter().map(|load| &*load.key).collect();
-    let mut arrays: Vec<Vec<String>> = vec![Vec::with_capacity(wanted.len()); columns];
-    for key in &wanted {
-        for (array, part) in arrays.iter_mut().zip(key_parts(key, columns)) {
-            array.push(part.into_owned());
+    // A load that was overtaken while it waited shares the batch with its successor: a key twice could be two rows.
+    let mut wanted: Vec<&str> = Vec::with_capacity(batch.len());
+    let mut places: HashMap<&str, usize> = HashMap::with_capacity(batch.len());
+    for load in batch {
+        if let Entry::Vacant(place) = places.entry(&load.key) {
+            place.insert(wanted.len());
+            wanted.push(&load.key);
         }
     }
-    let mut query = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()));
-    for array in arrays {
-        query = query.bind(array);
-    }
-    let query = query
-        .bind(shared.document_bytes_max)
+    let query = documents_query(resource, &wanted, shared.document_bytes_max)?
         .persistent(!shared.database.pooler());
     let now = Boottime::now();
     for load in batch {
         load.sent_at.mark(now);
     }
-    let mut found: HashMap<Arc<str>, Loaded> = HashMap::with_capacity(batch.len());
+    let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
+    let mut stranger = None;
+    let mut json = Vec::new();
     let mut rows = query.fetch(connection);
     while let Some(row) = rows.try_next().await? {
-        let key: Arc<str> = Arc::from(row.try_get::<&str, _>("key")?);
-        let bytes: i64 = row.try_get("bytes")?;
-        let loaded = match row.try_get::<Option<&str>, _>("document")? {
-            Some(document) => Ok(Some(Bytes::copy_from_slice(document.as_bytes()))),
-            None => Err(SourceError::TooLarge {
-                bytes: bytes.unsigned_abs(),
-            }),
-        };
-        if found.insert(Arc::clone(&key), loaded).is_some() {
-            found.insert(key, Err(SourceError::Ambiguous));
+        let key: &str = row.try_get(0)?;
+        match places.get(key) {
+            None => stranger = Some(key.to_owned()),
+            Some(&place) => {
+                let loaded = document(resource, &row, shared.document_bytes_max, &mut json)?;
+                let several = found[place].is_some();
+                found[place] = Some(if several {
+                    Err(SourceError::Ambiguous)
+                } else {
+                    loaded
+                });
+            }
         }
     }
     drop(rows);
-    if let Some(stranger) = found.keys().find(|key| !wanted.contains(&***key)) {
+    if let Some(stranger) = stranger {
         let message = format!(
             "a row of {} came under the unexpected key {stranger}",
             resource.name
         );
         return Err(SourceError::Unexpected(message));
     }
-    Ok(found)
+    let outcome = batch.iter().map(|load| {
+        let place = places.get(&*load.key);
+        let loaded = place.and_then(|&place| found[place].clone());
+        loaded.unwrap_or(Ok(None))
+    });
+    Ok(outcome.collect())
+}
+
+/// The document in a row of the statement, written into `json` first, which rows share.
+fn document(
+    resource: &Resource,
+    row: &PgRow,
+    document_bytes_max: usize,
+    json: &mut Vec<u8>,
+) -> Result<Loaded, sqlx::Error> {
+    let record = row.try_get_raw(1)?;
+    if record.is_null() {
+        return Ok(Err(SourceError::TooLarge));
+    }
+    let record = record.as_bytes().map_err(sqlx::Error::Decode)?;
+    json.clear();
+    Ok(
+        match resource.template.render(record, document_bytes_max, json) {
+            Ok(()) => Ok(Some(Bytes::copy_from_slice(json))),
+            Err(RenderError::TooLong) => Err(SourceError::TooLarge),
+            Err(error) => Err(SourceError::Unexpected(format!(
+                "{}: {error}",
+                resource.name
+            ))),
+        },
+    )
 }

@@ -1,0 +1,197 @@
+//! A document's JSON out of the record that PostgreSQL sends for it.
+//!
+//! The statement ([`crate::resource::query`]) nests rows as composites in PostgreSQL's binary format: for each member
+//! its type and its bytes, whatever lies below it inside. [`Template`] knows the members' names and how they nest.
+//! What is written is byte for byte what PostgreSQL's own `row_to_json` would give. Records come from outside: one
+//! that is not as expected is an error.
+
+mod scalar;
+mod text;
+mod wire;
+
+pub(super) use scalar::Scalar;
+
+use crate::resource::document::text::write_text;
+use crate::resource::document::wire::Wire;
+use crate::resource::{Rendering, Row};
+
+/// The type of what the statement has turned into text, `text` (PostgreSQL's pg_type.dat).
+const TEXT: u32 = 25;
+
+/// The longest record of a document, in times of the document's longest JSON.
+///
+/// A record outgrows its JSON where values are short: a row of one small integer takes 40 bytes there and 7 in JSON.
+pub const RECORD_BYTES_PER_BYTE: i64 = 8;
+
+/// Why a record gives no document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The document is longer than allowed.
+    #[error("the document is too long")]
+    TooLong,
+    /// The record is not as PostgreSQL writes it for the statement.
+    #[error("a record is malformed: {0}")]
+    Malformed(&'static str),
+    /// A column's type is not the one that it had when the resource was checked.
+    #[error("a column has become one of type {0}")]
+    Type(u32),
+}
+
+/// The members of an object, and what to write around their values.
+#[derive(Clone, Debug)]
+pub struct Template {
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    /// From the end of the value before: `,"name":`.
+    lead: Vec<u8>,
+    value: Value,
+}
+
+#[derive(Clone, Debug)]
+enum Value {
+    Field(Rendering),
+    Rows(Template),
+    Row(Template),
+}
+
+impl Template {
+    /// The members of `row`, in the order of its statement.
+    pub(crate) fn new(row: &Row) -> Self {
+        let fields = row
+            .fields
+            .iter()
+            .map(|field| (&field.name, Value::Field(field.rendering)));
+        let children = row
+            .children
+            .iter()
+            .map(|child| (&child.name, Value::Rows(Self::new(&child.row))));
+        let lookups = row
+            .lookups
+            .iter()
+            .map(|lookup| (&lookup.name, Value::Row(Self::new(&lookup.row))));
+        let mut members = Vec::new();
+        for (name, value) in fields.chain(children).chain(lookups) {
+            let mut lead = vec![if members.is_empty() { b'{' } else { b',' }];
+            write_text(name.as_bytes(), &mut lead);
+            lead.push(b':');
+            members.push(Member { lead, value });
+        }
+        Self { members }
+    }
+
+    /// Writes the document of `record` into `out`, which holds nothing else.
+    ///
+    /// # Errors
+    /// [`RenderError`]; `out` then holds a part of the document.
+    pub fn render(
+        &self,
+        record: &[u8],
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
+        self.write(record, bytes_max, out)?;
+        // A database in SQL_ASCII may hold anything.
+        match std::str::from_utf8(out) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(RenderError::Malformed("text that is not UTF-8")),
+        }
+    }
+
+    /// One object.
+    fn write(&self, record: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), RenderError> {
+        let mut wire = Wire(record);
+        if wire.count()? != self.members.len() {
+            return Err(RenderError::Malformed("another number of columns"));
+        }
+        if self.members.is_empty() {
+            out.push(b'{');
+        }
+        for member in &self.members {
+            out.extend_from_slice(&member.lead);
+            let type_oid = wire.oid()?;
+            match wire.value()? {
+                None => out.extend_from_slice(b"null"),
+                Some(bytes) => member.value.write(type_oid, bytes, bytes_max, out)?,
+            }
+            if out.len() > bytes_max {
+                return Err(RenderError::TooLong);
+            }
+        }
+        out.push(b'}');
+        wire.end()?;
+        match out.len() > bytes_max {
+            true => Err(RenderError::TooLong),
+            false => Ok(()),
+        }
+    }
+
+    /// An array of objects.
+    fn write_rows(
+        &self,
+        array: &[u8],
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
+        let mut wire = Wire(array);
+        let mut separator = b'[';
+        for _ in 0..wire.array_length()? {
+            let record = wire.value()?;
+            let record = record.ok_or(RenderError::Malformed("a row that is null"))?;
+            out.push(separator);
+            separator = b',';
+            self.write(record, bytes_max, out)?;
+        }
+        if separator == b'[' {
+            out.push(b'[');
+        }
+        out.push(b']');
+        wire.end()
+    }
+}
+
+impl Value {
+    fn write(
+        &self,
+        type_oid: u32,
+        bytes: &[u8],
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
+        match self {
+            Self::Rows(template) if type_oid == wire::RECORDS => {
+                template.write_rows(bytes, bytes_max, out)
+            }
+            Self::Row(template) if type_oid == wire::RECORD => {
+                template.write(bytes, bytes_max, out)
+            }
+            Self::Field(Rendering::Scalar {
+                scalar,
+                type_oid: known,
+            }) => {
+                // A column that was altered since has another type, which PostgreSQL names as it sends it.
+                let scalar = match type_oid == *known {
+                    true => *scalar,
+                    false => Scalar::of(type_oid).ok_or(RenderError::Type(type_oid))?,
+                };
+                if scalar.is_text() && bytes.len() > bytes_max {
+                    return Err(RenderError::TooLong);
+                }
+                scalar.write(bytes, out)
+            }
+            Self::Field(_) if type_oid != TEXT => Err(RenderError::Type(type_oid)),
+            Self::Field(_) if bytes.len() > bytes_max => Err(RenderError::TooLong),
+            Self::Field(Rendering::Bytea) => {
+                write_text(bytes, out);
+                Ok(())
+            }
+            Self::Field(_) => {
+                out.extend_from_slice(bytes);
+                Ok(())
+            }
+            Self::Rows(_) | Self::Row(_) => Err(RenderError::Type(type_oid)),
+        }
+    }
+}

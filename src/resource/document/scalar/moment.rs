@@ -1,0 +1,99 @@
+//! Dates and timestamps: RFC 3339 in UTC as far as it goes, PostgreSQL's way before year 1 and after 9999.
+
+use crate::resource::document::scalar::number::write_integer;
+
+const MICROSECONDS_PER_DAY: i64 = 86_400_000_000;
+
+/// From 0000-03-01 to 2000-01-01, PostgreSQL's day 0.
+const DAYS_BEFORE: i64 = 730_425;
+
+const INFINITY: &[u8] = b"\"infinity\"";
+const NEGATIVE_INFINITY: &[u8] = b"\"-infinity\"";
+
+/// `days` since 2000-01-01.
+pub(super) fn write_date(days: i32, out: &mut Vec<u8>) {
+    match days {
+        i32::MAX => out.extend_from_slice(INFINITY),
+        i32::MIN => out.extend_from_slice(NEGATIVE_INFINITY),
+        days => {
+            out.push(b'"');
+            let before_christ = write_day(i64::from(days), out);
+            out.extend_from_slice(if before_christ { b" BC\"" } else { b"\"" });
+        }
+    }
+}
+
+/// `microseconds` since 2000-01-01 00:00:00.
+pub(super) fn write_timestamp(microseconds: i64, out: &mut Vec<u8>) {
+    match microseconds {
+        i64::MAX => return out.extend_from_slice(INFINITY),
+        i64::MIN => return out.extend_from_slice(NEGATIVE_INFINITY),
+        _ => {}
+    }
+    out.push(b'"');
+    let before_christ = write_day(microseconds.div_euclid(MICROSECONDS_PER_DAY), out);
+    let time = microseconds.rem_euclid(MICROSECONDS_PER_DAY);
+    let (seconds, fraction) = (time / 1_000_000, time % 1_000_000);
+    for (separator, number) in [
+        (b'T', seconds / 3600),
+        (b':', seconds / 60 % 60),
+        (b':', seconds % 60),
+    ] {
+        out.push(separator);
+        write_two(number, out);
+    }
+    if fraction > 0 {
+        out.push(b'.');
+        let mut rest = fraction;
+        let mut power = 100_000;
+        while rest > 0 {
+            out.push(digit(rest / power));
+            rest %= power;
+            power /= 10;
+        }
+    }
+    out.extend_from_slice(b"+00:00");
+    out.extend_from_slice(if before_christ { b" BC\"" } else { b"\"" });
+}
+
+/// `YYYY-MM-DD`; whether it is before Christ. The algorithm is Howard Hinnant's `civil_from_days`
+/// ("chrono-Compatible Low-Level Date Algorithms", 2021): eras of 400 years that begin in March.
+fn write_day(days: i64, out: &mut Vec<u8>) -> bool {
+    let days = days + DAYS_BEFORE;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = match month_from_march < 10 {
+        true => month_from_march + 3,
+        false => month_from_march - 9,
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    // There is no year 0: the one before 1 is 1 BC.
+    let before_christ = year <= 0;
+    let year = if before_christ { 1 - year } else { year };
+    if year < 10_000 {
+        write_two(year / 100, out);
+        write_two(year % 100, out);
+    } else {
+        write_integer(year, out);
+    }
+    for number in [month, day] {
+        out.push(b'-');
+        write_two(number, out);
+    }
+    before_christ
+}
+
+fn write_two(number: i64, out: &mut Vec<u8>) {
+    out.push(digit(number / 10));
+    out.push(digit(number % 10));
+}
+
+/// `number` is below 10.
+fn digit(number: i64) -> u8 {
+    b'0' + number as u8
+}
