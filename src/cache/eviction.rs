@@ -1,9 +1,19 @@
 //! Which entry of the memory tier goes when space runs out: S3-FIFO (Yang et al., "FIFO queues are all you need for
-//! cache eviction", SOSP 2023).
+//! cache eviction", SOSP 2023), made to stand a loop.
 //!
-//! New entries pass a small queue, a tenth of the space; those touched there move on to the main queue, the others
-//! leave and are remembered as ghosts, so that they enter the main queue when they come back. A scan passes through
-//! the small queue and leaves the main one alone. A hit moves nothing: it only counts touches in the entry.
+//! New entries pass a small queue; those touched there move on to the main queue, the others leave and are remembered
+//! as ghosts. The main queue gives each entry another round for every touch. A scan passes through the small queue and
+//! leaves the main one alone. A hit moves nothing: it only counts touches in the entry.
+//!
+//! Two things differ from the paper, where keys that come round in a loop slightly larger than the cache push each
+//! other out, each shortly before it is asked for again:
+//!
+//! - A ghost that comes back has to find an untouched entry among the next few of the main queue, whose place it takes.
+//!   Where all are in use it passes the small queue again, so that of a loop most stays, and is hit.
+//! - The small queue has a tenth of the space only where that pays: each entry that leaves it touched lets it grow, each
+//!   other one shrink. It shrinks to 1/200 under a loop, which has no use for it.
+//!
+//! Traces with the hit ratios of this, of moka and of LRU: `cargo bench --bench tiers`.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -13,6 +23,14 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Queues shorter than this are never swept for tickets of entries that are gone, and so many ghosts are always kept.
 const TICKETS_MIN: usize = 1_024;
+
+/// Entries of the main queue that a returning ghost may find untouched. With one, a new hot set takes over slowly; with
+/// four, a loop half again as large as the cache wears its touches off.
+const CONTESTED: usize = 2;
+
+/// Parts of the space that the small queue has at most and at least.
+const SMALL_PART_MAX: u64 = 10;
+const SMALL_PART_MIN: u64 = 200;
 
 /// An entry's place in a queue. It keeps nothing alive, and there is one for each document in memory.
 pub(super) struct Ticket {
@@ -45,6 +63,7 @@ struct Queue {
 struct Queues {
     small: Queue,
     main: Queue,
+    small_bytes_max: u64,
     ghosts: Ghosts,
     /// Tickets at which the next sweep is due.
     sweep_at: usize,
@@ -52,7 +71,7 @@ struct Queues {
 
 /// The queues of one memory tier.
 pub(super) struct Eviction {
-    small_bytes_max: u64,
+    bytes_max: u64,
     queues: Mutex<Queues>,
 }
 
@@ -61,23 +80,32 @@ impl Eviction {
         let queues = Queues {
             small: Queue::default(),
             main: Queue::default(),
+            small_bytes_max: bytes_max / SMALL_PART_MAX,
             ghosts: Ghosts::new(),
             sweep_at: TICKETS_MIN,
         };
         Self {
-            small_bytes_max: bytes_max / 10,
+            bytes_max,
             queues: Mutex::new(queues),
         }
     }
 
-    /// Queues a new entry. `is_live` tells which tickets still have theirs, should the queues need a sweep.
-    pub(super) fn admit(&self, ticket: Ticket, is_live: impl Fn(&Ticket) -> bool) {
+    /// Queues a new entry. `judge` uses up a touch of another or evicts it; `is_live` tells which tickets still have
+    /// their entry, should the queues need a sweep.
+    pub(super) fn admit(
+        &self,
+        ticket: Ticket,
+        judge: impl Fn(&Ticket) -> Verdict,
+        is_live: impl Fn(&Ticket) -> bool,
+    ) {
         let mut queues = self.lock();
         let returns = queues.ghosts.take(ticket.hash);
-        match returns {
-            true => queues.main.push(ticket),
-            false => queues.small.push(ticket),
+        if returns && (queues.has_room(&ticket, self.bytes_max) || queues.contest(judge)) {
+            queues.main.push(ticket);
+        } else {
+            queues.small.push(ticket);
         }
+        queues.fill_main(self.bytes_max);
         if queues.tickets() >= queues.sweep_at {
             queues.sweep(is_live);
         }
@@ -88,7 +116,7 @@ impl Eviction {
     pub(super) fn evict(&self, judge: impl Fn(&Ticket) -> Verdict) -> bool {
         let mut queues = self.lock();
         loop {
-            let small_is_full = queues.small.bytes > self.small_bytes_max;
+            let small_is_full = queues.small.bytes > queues.small_bytes_max;
             let from_small = small_is_full || queues.main.tickets.is_empty();
             let queue = match from_small {
                 true => &mut queues.small,
@@ -97,7 +125,11 @@ impl Eviction {
             let Some(ticket) = queue.pop() else {
                 return false;
             };
-            match judge(&ticket) {
+            let verdict = judge(&ticket);
+            if from_small && verdict != Verdict::Gone {
+                self.adapt(&mut queues, verdict, ticket.weight);
+            }
+            match verdict {
                 Verdict::Gone => {}
                 Verdict::Spared => queues.main.push(ticket),
                 Verdict::Evicted => {
@@ -109,6 +141,20 @@ impl Eviction {
                 }
             }
         }
+    }
+
+    /// One touched entry in 32 keeps the small queue's share as it is.
+    fn adapt(&self, queues: &mut Queues, verdict: Verdict, weight: u32) {
+        let (min, max) = (
+            self.bytes_max / SMALL_PART_MIN,
+            self.bytes_max / SMALL_PART_MAX,
+        );
+        let weight = u64::from(weight);
+        let share = match verdict {
+            Verdict::Spared => queues.small_bytes_max + 4 * weight,
+            Verdict::Gone | Verdict::Evicted => queues.small_bytes_max.saturating_sub(weight / 8),
+        };
+        queues.small_bytes_max = share.clamp(min, max);
     }
 
     #[cfg(test)]
@@ -148,6 +194,42 @@ impl Queue {
 impl Queues {
     fn tickets(&self) -> usize {
         self.small.tickets.len() + self.main.tickets.len()
+    }
+
+    /// Whether the main queue has less than its share, by more than what entries never fill.
+    fn has_room(&self, ticket: &Ticket, bytes_max: u64) -> bool {
+        self.main.bytes + self.small_bytes_max + u64::from(ticket.weight) < bytes_max
+    }
+
+    /// Takes the place of the first untouched entry of the main queue, if it comes soon.
+    fn contest(&mut self, judge: impl Fn(&Ticket) -> Verdict) -> bool {
+        let mut spared = 0;
+        while spared < CONTESTED
+            && let Some(ticket) = self.main.pop()
+        {
+            match judge(&ticket) {
+                Verdict::Gone => {}
+                Verdict::Spared => {
+                    self.main.push(ticket);
+                    spared += 1;
+                }
+                Verdict::Evicted => return true,
+            }
+        }
+        spared < CONTESTED
+    }
+
+    /// While the tier fills, what the small queue has above its share moves on.
+    fn fill_main(&mut self, bytes_max: u64) {
+        // Not further: the space that a large entry leaves is no reason to let a scan into the main queue.
+        let main_bytes_min = bytes_max - bytes_max / SMALL_PART_MAX;
+        while self.small.bytes + self.main.bytes <= bytes_max
+            && self.main.bytes < main_bytes_min
+            && self.small.bytes > self.small_bytes_max
+            && let Some(ticket) = self.small.pop()
+        {
+            self.main.push(ticket);
+        }
     }
 
     /// Drops tickets whose entries were invalidated or replaced: without it, churn would pile them up.

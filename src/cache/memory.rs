@@ -137,7 +137,11 @@ impl Memory {
                 }
             }
         }
-        self.eviction.admit(ticket, |ticket| self.is_live(ticket));
+        self.eviction.admit(
+            ticket,
+            |ticket| self.judge(ticket, versions),
+            |ticket| self.is_live(ticket),
+        );
         self.shrink(versions);
         true
     }
@@ -326,6 +330,70 @@ mod tests {
             .filter(|number| has(&memory, &versions, 0, &format!("hot{number}")))
             .count();
         assert_eq!(left, 50);
+    }
+
+    /// A tier with space for so many documents as `read` installs.
+    fn with_space_for(count: u64) -> (Memory, Versions) {
+        let (scale, versions) = memory(1 << 20);
+        read(&scale, &versions, 0);
+        memory(count * scale.bytes())
+    }
+
+    /// Whether the document is there; else it is from then on.
+    fn read(memory: &Memory, versions: &Versions, number: u64) -> bool {
+        let key = format!("{number:08}");
+        let hit = has(memory, versions, 0, &key);
+        if !hit {
+            put(memory, versions, 0, &key, 100);
+        }
+        hit
+    }
+
+    fn hits(memory: &Memory, versions: &Versions, numbers: impl Iterator<Item = u64>) -> usize {
+        numbers
+            .filter(|&number| read(memory, versions, number))
+            .count()
+    }
+
+    /// By the paper's rules each would go shortly before it is asked for, and a small queue of a tenth is lost to it.
+    #[test]
+    fn most_of_a_loop_slightly_larger_than_the_tier_stays() {
+        let (memory, versions) = with_space_for(1_000);
+        hits(&memory, &versions, (0..1_100).cycle().take(30 * 1_100));
+        let hits = hits(&memory, &versions, (0..1_100).cycle().take(10 * 1_100));
+        assert!(hits > 10 * 960, "{hits} of 11,000");
+    }
+
+    #[test]
+    fn what_is_read_again_soon_stays_until_then() {
+        let (memory, versions) = with_space_for(1_000);
+        let again = 50;
+        let soon = |number| [number, number - again];
+        let hits = hits(&memory, &versions, (again..5_000).flat_map(soon));
+        assert!(hits > 4_800, "{hits} of {}", 5_000 - again);
+    }
+
+    /// What large documents leave behind is no way into the main queue.
+    #[test]
+    fn a_scan_of_mixed_sizes_leaves_what_was_there() {
+        let (memory, versions) = with_space_for(1_000);
+        hits(&memory, &versions, 0..1_000);
+        for number in 0..5_000 {
+            let bytes = if number % 10 == 0 { 5_000 } else { 100 };
+            put(&memory, &versions, 0, &format!("scan{number}"), bytes);
+        }
+        let left = (0..1_000).filter(|&number| has(&memory, &versions, 0, &format!("{number:08}")));
+        assert!(left.count() > 850);
+    }
+
+    #[test]
+    fn a_new_hot_set_takes_over() {
+        let (memory, versions) = with_space_for(1_000);
+        hits(&memory, &versions, (0..900).cycle().take(10 * 900));
+        let new = 10_000..10_900;
+        hits(&memory, &versions, new.clone().cycle().take(20 * 900));
+        let hits = hits(&memory, &versions, new);
+        assert!(hits > 600, "{hits} of 900");
     }
 
     #[test]
