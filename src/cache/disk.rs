@@ -11,7 +11,7 @@
 //! What a value looks like is told in `layout`, and in `chunk` how it is cut.
 
 mod chunk;
-pub(super) mod layout;
+pub mod layout;
 mod tally;
 
 use std::collections::HashMap;
@@ -47,23 +47,29 @@ const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why the disk tier failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DiskError {
+pub enum DiskError {
+    /// An error of sled.
     #[error("sled: {0}")]
     Sled(#[from] sled::Error),
+    /// A panic of sled, caught.
     #[error("sled panicked: {0}")]
     Panicked(String),
+    /// The files are being closed.
     #[error("it is closed")]
     Closed,
+    /// An error of the directory.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    /// There is no JSON of the mark.
     #[error("the mark can't be written: {0}")]
     Mark(String),
+    /// What was opened is not what was written last.
     #[error("some of it is missing or of an earlier state")]
     Damaged,
 }
 
 /// An open directory.
-pub(super) struct Store {
+pub struct Store {
     /// Taken out by drop alone.
     db: Option<sled::Db>,
     /// Of all that has been applied.
@@ -72,13 +78,14 @@ pub(super) struct Store {
 
 /// What one write does; the last word on a key counts.
 #[derive(Default)]
-pub(super) struct Batch {
+pub struct Batch {
     changes: HashMap<Vec<u8>, Option<Vec<u8>>>,
     mark: Option<Mark>,
 }
 
 impl Batch {
-    pub(super) fn put(&mut self, prefix: u64, key: &str, epoch: u64, found: &Found) {
+    /// Writes what is known of the key.
+    pub fn put(&mut self, prefix: u64, key: &str, epoch: u64, found: &Found) {
         self.changes
             .insert(entry_key(prefix, key), Some(encode(key, epoch, found)));
     }
@@ -99,7 +106,10 @@ impl Batch {
 
 impl Store {
     /// Opens or creates the directory. May take long on a large one.
-    pub(super) fn open(directory: &Path, cache_bytes: u64) -> Result<Self, DiskError> {
+    ///
+    /// # Errors
+    /// Those of sled and of the directory.
+    pub fn open(directory: &Path, cache_bytes: u64) -> Result<Self, DiskError> {
         let config = sled::Config::new()
             .path(directory)
             .cache_capacity(cache_bytes);
@@ -121,18 +131,19 @@ impl Store {
     }
 
     /// The entry of the key that bears `epoch`, if it is whole.
-    pub(super) fn get(
-        &self,
-        prefix: u64,
-        key: &str,
-        epoch: u64,
-    ) -> Result<Option<Entry>, DiskError> {
+    ///
+    /// # Errors
+    /// Those of sled.
+    pub fn get(&self, prefix: u64, key: &str, epoch: u64) -> Result<Option<Entry>, DiskError> {
         let value = self.call(|db| chunk::get(db, &entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
 
     /// Applies the batch, all of it or nothing.
-    pub(super) fn apply(&self, batch: Batch) -> Result<(), DiskError> {
+    ///
+    /// # Errors
+    /// Those of sled.
+    pub fn apply(&self, batch: Batch) -> Result<(), DiskError> {
         let mut tally = self.tally();
         let mut inner = sled::Batch::default();
         let mark = batch.mark.as_ref().map(encode_mark).transpose()?;

@@ -42,10 +42,11 @@ pub(in crate::cache) struct Mark {
 
 /// What is kept of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cache) struct Entry {
-    pub(in crate::cache) found: Found,
+pub struct Entry {
+    /// The document, or that there is none.
+    pub found: Found,
     /// When it was written.
-    pub(in crate::cache) since: SystemTime,
+    pub since: SystemTime,
 }
 
 /// What entries of one resource must bear to be trusted.
