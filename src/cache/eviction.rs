@@ -162,6 +162,12 @@ impl Eviction {
         self.lock().tickets()
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        let queues = self.lock();
+        queues.small.tickets.capacity() + queues.main.tickets.capacity()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,6 +187,10 @@ impl Queue {
     fn pop(&mut self) -> Option<Ticket> {
         let ticket = self.tickets.pop_front()?;
         self.bytes -= u64::from(ticket.weight);
+        let count = self.tickets.len().max(TICKETS_MIN);
+        if self.tickets.capacity() > 4 * count {
+            self.tickets.shrink_to(2 * count);
+        }
         Some(ticket)
     }
 

@@ -33,6 +33,9 @@ pub struct MemoryConfig {
 /// and a ghost of 8 in tables with some space to grow.
 const OVERHEAD_BYTES: usize = 64;
 
+/// Every so many evictions the maps are looked through for slots to give back: fewer, larger documents need fewer.
+const EVICTIONS_PER_LOOK: u64 = 1 << 14;
+
 /// Locks of one resource's map; DashMap's own choice, 4 for each core, lets few writers block many readers.
 const SHARDS: usize = 256;
 
@@ -222,6 +225,15 @@ impl Memory {
         }
     }
 
+    /// Gives slots back where most of a map is empty.
+    fn give_back_slots(&self) {
+        for shelf in &self.shelves {
+            if shelf.documents.len() < shelf.documents.capacity() / 4 {
+                shelf.documents.shrink_to_fit();
+            }
+        }
+    }
+
     /// What becomes of the entry whose turn it is: spared for a touch, which is used up.
     fn judge(&self, ticket: &Ticket, versions: &Versions) -> Verdict {
         let resource = usize::from(ticket.resource);
@@ -240,7 +252,10 @@ impl Memory {
         });
         if let Some((_, document)) = removed {
             self.give_back(&document);
-            self.evictions.fetch_add(1, Ordering::Relaxed);
+            let before = self.evictions.fetch_add(1, Ordering::Relaxed);
+            if before.is_multiple_of(EVICTIONS_PER_LOOK) {
+                self.give_back_slots();
+            }
             return Verdict::Evicted;
         }
         verdict
@@ -394,6 +409,23 @@ mod tests {
         hits(&memory, &versions, new.clone().cycle().take(20 * 900));
         let hits = hits(&memory, &versions, new);
         assert!(hits > 600, "{hits} of 900");
+    }
+
+    #[test]
+    fn large_documents_take_over_the_places_of_small_ones() {
+        let (memory, versions) = with_space_for(20_000);
+        hits(&memory, &versions, 0..20_000);
+        let slots = memory.shelves[0].documents.capacity();
+        let tickets = memory.eviction.capacity();
+        for number in 0..4_000 {
+            let key = format!("large{number}");
+            put(&memory, &versions, 0, &key, 5_000);
+            // Used, it takes the place of what was there before.
+            has(&memory, &versions, 0, &key);
+        }
+        assert!(memory.entries_of(0) < 2_000);
+        assert!(memory.shelves[0].documents.capacity() < slots / 3);
+        assert!(memory.eviction.capacity() < tickets / 2);
     }
 
     #[test]
