@@ -160,9 +160,9 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fills a tier of 256 MiB from two threads with documents of one size after the other, then of all at once.
+/// Fills a tier of 64 MiB from two threads with documents of one size after the other, then of all at once.
 fn print_resident() -> anyhow::Result<()> {
-    const BYTES_MAX: u64 = 256 << 20;
+    const BYTES_MAX: u64 = 64 << 20;
     let tier = Tier::new(BYTES_MAX);
     let before = resident_bytes()?;
     println!("\nresident bytes for each byte that the memory tier counts");
