@@ -1,4 +1,4 @@
-//! The atomics and locks of `cache/lease`, `generation`, `memory` and `eviction`.
+//! The atomics and locks of `cache/lease`, `generation`, `document`, `memory` and `eviction`.
 //!
 //! `tests/interleavings` compiles those files with a module of this name whose types a scheduler controls.
 
