@@ -120,9 +120,18 @@ pub struct Child {
     /// Which of the child's columns equal which of the parent's.
     pub on: Vec<Pair>,
     /// The child's columns to sort by.
-    pub order_by: Vec<String>,
+    pub order_by: Vec<OrderColumn>,
     /// The child's row.
     pub row: Row,
+}
+
+/// A column that children are sorted by.
+#[derive(Clone, Debug)]
+pub struct OrderColumn {
+    /// The column's name.
+    pub name: String,
+    /// How its values become JSON, which says what they are.
+    pub rendering: Rendering,
 }
 
 /// One row that another points to, or null.

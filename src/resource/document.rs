@@ -5,10 +5,12 @@
 //! What is written is byte for byte what PostgreSQL's own `row_to_json` would give. Records come from outside: one
 //! that is not as expected is an error.
 
+mod order;
 mod scalar;
 mod text;
 mod wire;
 
+pub(super) use order::Order;
 pub(super) use scalar::Scalar;
 
 use crate::resource::document::text::write_text;
@@ -41,6 +43,8 @@ pub enum RenderError {
 #[derive(Clone, Debug)]
 pub struct Template {
     members: Vec<Member>,
+    /// Columns that follow the members in the record and are not shown.
+    hidden: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +57,8 @@ struct Member {
 #[derive(Clone, Debug)]
 enum Value {
     Field(Rendering),
-    Rows(Template),
+    /// Where there is no order, PostgreSQL has sorted them.
+    Rows(Template, Option<Order>),
     Row(Template),
 }
 
@@ -64,10 +69,14 @@ impl Template {
             .fields
             .iter()
             .map(|field| (&field.name, Value::Field(field.rendering)));
-        let children = row
-            .children
-            .iter()
-            .map(|child| (&child.name, Value::Rows(Self::new(&child.row))));
+        let children = row.children.iter().map(|child| {
+            let order = Order::of(child);
+            let template = Self {
+                hidden: order.as_ref().map_or(0, |order| order.hidden.len()),
+                ..Self::new(&child.row)
+            };
+            (&child.name, Value::Rows(template, order))
+        });
         let lookups = row
             .lookups
             .iter()
@@ -79,7 +88,7 @@ impl Template {
             lead.push(b':');
             members.push(Member { lead, value });
         }
-        Self { members }
+        Self { members, hidden: 0 }
     }
 
     /// Writes the document of `record` into `out`, which holds nothing else.
@@ -103,7 +112,7 @@ impl Template {
     /// One object.
     fn write(&self, record: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), RenderError> {
         let mut wire = Wire(record);
-        if wire.count()? != self.members.len() {
+        if wire.count()? != self.members.len() + self.hidden {
             return Err(RenderError::Malformed("another number of columns"));
         }
         if self.members.is_empty() {
@@ -121,6 +130,10 @@ impl Template {
             }
         }
         out.push(b'}');
+        for _ in 0..self.hidden {
+            wire.oid()?;
+            wire.value()?;
+        }
         wire.end()?;
         match out.len() > bytes_max {
             true => Err(RenderError::TooLong),
@@ -132,23 +145,35 @@ impl Template {
     fn write_rows(
         &self,
         array: &[u8],
+        order: Option<&Order>,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
         let mut wire = Wire(array);
-        let mut separator = b'[';
-        for _ in 0..wire.array_length()? {
-            let record = wire.value()?;
-            let record = record.ok_or(RenderError::Malformed("a row that is null"))?;
-            out.push(separator);
-            separator = b',';
-            self.write(record, bytes_max, out)?;
-        }
-        if separator == b'[' {
-            out.push(b'[');
+        let length = wire.array_length()?;
+        out.push(b'[');
+        let begin = out.len();
+        let write = |record, out: &mut Vec<u8>| {
+            if out.len() > begin {
+                out.push(b',');
+            }
+            self.write(record, bytes_max, out)
+        };
+        match order.filter(|_| length > 1) {
+            Some(order) => {
+                for record in order.sorted(wire, length)? {
+                    write(record, out)?;
+                }
+            }
+            None => {
+                for _ in 0..length {
+                    write(wire.record()?, out)?;
+                }
+                wire.end()?;
+            }
         }
         out.push(b']');
-        wire.end()
+        Ok(())
     }
 }
 
@@ -161,8 +186,8 @@ impl Value {
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
         match self {
-            Self::Rows(template) if type_oid == wire::RECORDS => {
-                template.write_rows(bytes, bytes_max, out)
+            Self::Rows(template, order) if type_oid == wire::RECORDS => {
+                template.write_rows(bytes, order.as_ref(), bytes_max, out)
             }
             Self::Row(template) if type_oid == wire::RECORD => {
                 template.write(bytes, bytes_max, out)
@@ -191,7 +216,7 @@ impl Value {
                 out.extend_from_slice(bytes);
                 Ok(())
             }
-            Self::Rows(_) | Self::Row(_) => Err(RenderError::Type(type_oid)),
+            Self::Rows(..) | Self::Row(_) => Err(RenderError::Type(type_oid)),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! as one record: columns as they are, rows below as records inside ([`crate::resource::document`] makes JSON of it).
 //! The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
+use crate::resource::document::Order;
 use crate::resource::key::{KeyShape, canonical_key_sql};
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
@@ -52,12 +53,12 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
          from (select {key} as key, {document} as document from {from} offset 0) d",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
-        document = row_sql(root, "t0", &mut tables),
+        document = row_sql(root, &[], "t0", &mut tables),
     )
 }
 
-/// The record of the row called `alias`. `tables` counts the aliases given out.
-fn row_sql(row: &Row, alias: &str, tables: &mut usize) -> String {
+/// The record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases given out.
+fn row_sql(row: &Row, hidden: &[String], alias: &str, tables: &mut usize) -> String {
     let mut members = Vec::new();
     for field in &row.fields {
         members.push(field_sql(field, alias));
@@ -67,6 +68,9 @@ fn row_sql(row: &Row, alias: &str, tables: &mut usize) -> String {
     }
     for lookup in &row.lookups {
         members.push(lookup_sql(lookup, alias, tables));
+    }
+    for column in hidden {
+        members.push(format!("{alias}.{}", identifier(column)));
     }
     format!("row({})", members.join(", "))
 }
@@ -93,20 +97,22 @@ fn field_sql(field: &Field, alias: &str) -> String {
 }
 
 fn child_sql(child: &Child, parent: &str, tables: &mut usize) -> String {
-    let from = from_sql(&child.row, &child.on, parent, tables);
+    if let Some(order) = Order::of(child) {
+        let from = from_sql(&child.row, &order.hidden, &child.on, parent, tables);
+        return format!("array({})", from.select);
+    }
+    let from = from_sql(&child.row, &[], &child.on, parent, tables);
     let order: Vec<String> = child
         .order_by
         .iter()
-        .map(|column| format!("{}.{}", from.alias, identifier(column)))
+        .map(|column| format!("{}.{}", from.alias, identifier(&column.name)))
         .collect();
     format!("array({} order by {})", from.select, order.join(", "))
 }
 
 fn lookup_sql(lookup: &Lookup, pointing: &str, tables: &mut usize) -> String {
-    format!(
-        "({})",
-        from_sql(&lookup.row, &lookup.on, pointing, tables).select
-    )
+    let from = from_sql(&lookup.row, &[], &lookup.on, pointing, tables);
+    format!("({})", from.select)
 }
 
 /// `select` of the records of the rows that belong to the row called `upper`.
@@ -115,7 +121,7 @@ struct From {
     select: String,
 }
 
-fn from_sql(row: &Row, on: &[Pair], upper: &str, tables: &mut usize) -> From {
+fn from_sql(row: &Row, hidden: &[String], on: &[Pair], upper: &str, tables: &mut usize) -> From {
     *tables += 1;
     let alias = format!("t{tables}");
     let matches: Vec<String> = on
@@ -127,7 +133,7 @@ fn from_sql(row: &Row, on: &[Pair], upper: &str, tables: &mut usize) -> From {
         .collect();
     let select = format!(
         "select {record} from {table} {alias} where {matches}",
-        record = row_sql(row, &alias, tables),
+        record = row_sql(row, hidden, &alias, tables),
         table = row.table.sql(),
         matches = matches.join(" and "),
     );

@@ -261,7 +261,7 @@ fn is_plain(part: &Descendant) -> bool {
     matches!(part.kind, 'r' | 'p')
 }
 
-fn rendering(column: &Column) -> Rendering {
+pub(super) fn rendering(column: &Column) -> Rendering {
     let element = column.element_type.as_deref();
     match (column.base_type.as_str(), element) {
         // The array type of a domain is the user's own, whatever its elements are.

@@ -43,6 +43,12 @@ impl<'r> Wire<'r> {
         Ok(Some(value))
     }
 
+    /// A record in an array.
+    pub(super) fn record(&mut self) -> Result<&'r [u8], RenderError> {
+        let record = self.value()?;
+        record.ok_or(RenderError::Malformed("a row that is null"))
+    }
+
     /// Reads an array of records up to its first element: how many there are.
     pub(super) fn array_length(&mut self) -> Result<usize, RenderError> {
         let dimensions = self.count()?;

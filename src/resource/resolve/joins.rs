@@ -3,8 +3,8 @@
 use crate::resource::catalogue::{ForeignKey, Table};
 use crate::resource::definition::{ChildDefinition, Located, LookupDefinition, Place};
 use crate::resource::key::{KeyColumn, key_type};
-use crate::resource::resolve::Resolver;
-use crate::resource::{Child, Lookup, Pair};
+use crate::resource::resolve::{Resolver, rendering};
+use crate::resource::{Child, Lookup, OrderColumn, Pair};
 
 impl Resolver<'_> {
     pub(super) fn child(
@@ -202,30 +202,28 @@ impl Resolver<'_> {
     }
 
     /// `order_by`, made total by the primary key, so that equal rows always come in one order.
-    fn order(&mut self, table: &Table, definition: &ChildDefinition) -> Option<Vec<String>> {
+    fn order(&mut self, table: &Table, definition: &ChildDefinition) -> Option<Vec<OrderColumn>> {
         let primary = table.primary_key().unwrap_or_default();
-        let Some(written) = &definition.order_by else {
-            if primary.is_empty() {
-                let message = format!(
-                    "{} has no primary key: say how to sort it with order_by = …",
-                    table.name
-                );
-                self.mistake(&definition.table.place, message);
-                return None;
-            }
-            return Some(primary.to_vec());
-        };
-        let mut order = Vec::new();
-        for name in &written.value {
-            self.column(table, name, &written.place)?;
-            order.push(name.clone());
+        let written = definition.order_by.as_ref();
+        if primary.is_empty() && written.is_none() {
+            let message = format!(
+                "{} has no primary key: say how to sort it with order_by = …",
+                table.name
+            );
+            self.mistake(&definition.table.place, message);
+            return None;
         }
-        order.extend(
-            primary
-                .iter()
-                .filter(|name| !written.value.contains(name))
-                .cloned(),
-        );
+        let mut order: Vec<OrderColumn> = Vec::new();
+        let names = written.map_or(&[][..], |written| &written.value);
+        let place = written.map_or(&definition.table.place, |written| &written.place);
+        let rest = primary.iter().filter(|name| !names.contains(name));
+        for name in names.iter().chain(rest) {
+            let column = self.column(table, name, place)?;
+            order.push(OrderColumn {
+                name: name.clone(),
+                rendering: rendering(column),
+            });
+        }
         Some(order)
     }
 }
