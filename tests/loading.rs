@@ -140,6 +140,35 @@ async fn an_overtaken_load_and_its_successor_share_a_statement() {
     }
 }
 
+/// Few keys wait for the statement that is under way to end, but not for one that is stuck.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_statement_keeps_no_key_waiting() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    execute(
+        &database.url,
+        "create table busy (id int primary key); insert into busy values (1)",
+    )
+    .await;
+    let toml = format!("{ITEMS}[[resource]]\nname = 'busy'\ntable = 'busy'\ntiers = []\n");
+    let settings = [("database.connections", "2")];
+    let larder = TestService::start_on(&database.url, &toml, &settings).await;
+    let holder = hold(&larder.url, "busy").await;
+    let item = async {
+        eventually("busy is asked for", async || {
+            (batches(&larder).await == (1, 1)).then_some(())
+        })
+        .await;
+        let answer = larder.get("/items/1").await;
+        let_go(holder).await;
+        answer
+    };
+    let (busy, item) = tokio::join!(larder.get("/busy/1"), item);
+    // Its lock was let go for the item's sake; had the item waited, the statement would have run out of time.
+    assert_eq!(busy.status, StatusCode::OK, "{busy:?}");
+    assert_eq!(item.status, StatusCode::OK, "{item:?}");
+}
+
 /// A document that PostgreSQL can't give takes none of those with it that share its statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_fails_alone() {

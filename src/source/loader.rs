@@ -2,12 +2,13 @@
 //!
 //! A fixed number of workers, each with a connection of its own, take turns over the resources. A worker that is free
 //! takes whatever waits, up to `KEYS_PER_STATEMENT`: a key alone pays one round trip and no timer, many keys share
-//! a statement. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
+//! a statement. Another worker joins in only for many keys, or when a statement is late. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
 //! statement would leave its connection in an unknown state). At most `WAITING_KEYS_MAX` keys wait.
 
 mod statement;
 mod waiting;
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,9 @@ use crate::source::{SourceConfig, SourceError};
 
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// A statement that takes longer keeps no key waiting: another worker asks for those.
+const LATE: Duration = Duration::from_millis(5);
 
 /// Whoever stops the loader has waited for the answers that matter; this is for connections to be closed properly.
 const STOP_GRACE: Duration = Duration::from_millis(500);
@@ -69,7 +73,8 @@ pub struct Load {
 
 struct Shared {
     waiting: Mutex<Waiting>,
-    bell: Notify,
+    /// One for each worker.
+    bells: Vec<Notify>,
     database: Database,
     document_bytes_max: usize,
     /// The database that the feed follows; none while it follows none.
@@ -82,6 +87,21 @@ struct Shared {
 impl Shared {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self, worker: Option<usize>) {
+        if let Some(bell) = worker.and_then(|worker| self.bells.get(worker)) {
+            bell.notify_one();
+        }
+    }
+}
+
+/// A statement that others may wait for to end.
+struct Prompt<'s>(&'s Shared);
+
+impl Drop for Prompt<'_> {
+    fn drop(&mut self) {
+        self.0.waiting().release();
     }
 }
 
@@ -102,7 +122,7 @@ impl Loader {
     ) -> Self {
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
-            bell: Notify::new(),
+            bells: (0..config.connections).map(|_| Notify::new()).collect(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
             followed: watch::channel(None).0,
@@ -110,8 +130,9 @@ impl Loader {
         });
         let (stop, stopped) = watch::channel(false);
         let mut workers = JoinSet::new();
-        for runtime in runtimes.iter().cycle().take(config.connections) {
+        for (number, runtime) in (0..config.connections).zip(runtimes.iter().cycle()) {
             let worker = Worker {
+                number,
                 shared: Arc::clone(&shared),
                 connection: None,
             };
@@ -133,12 +154,13 @@ impl Loader {
     ///
     /// Where too many wait, `done` is called with [`SourceError::Overloaded`] at once.
     pub fn load(&self, load: Load) {
-        let mut waiting = self.shared.waiting();
-        let refused = waiting.push(load).err();
-        drop(waiting);
-        match refused {
-            None => self.shared.bell.notify_one(),
-            Some(load) => (load.done)(Err(SourceError::Overloaded)),
+        let (refused, worker) = {
+            let mut waiting = self.shared.waiting();
+            (waiting.push(load).err(), waiting.call())
+        };
+        self.shared.call(worker);
+        if let Some(load) = refused {
+            (load.done)(Err(SourceError::Overloaded));
         }
     }
 
@@ -167,6 +189,7 @@ impl Loader {
 }
 
 struct Worker {
+    number: usize,
     shared: Arc<Shared>,
     /// With the identity that it has proved to reach.
     connection: Option<(Arc<Identity>, PgConnection)>,
@@ -174,22 +197,33 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+        let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
-            let (batch, more) = {
-                let mut waiting = self.shared.waiting();
-                (waiting.take(), waiting.count > 0)
+            let (batch, worker) = {
+                let mut waiting = shared.waiting();
+                (waiting.begin(self.number), waiting.call())
             };
-            if more {
-                self.shared.bell.notify_one();
-            }
-            if batch.is_empty() {
-                tokio::select! {
-                    () = self.shared.bell.notified() => {}
+            shared.call(worker);
+            match batch {
+                Some(batch) => self.serve_promptly(batch).await,
+                None => tokio::select! {
+                    () = shared.bells[self.number].notified() => shared.waiting().came(),
                     _ = stopped.changed() => {}
-                }
-            } else {
-                self.serve(batch).await;
+                },
             }
+        }
+    }
+
+    /// Answers every load of `batch`. Keys that wait for it to end are left to others when it is late.
+    async fn serve_promptly(&mut self, batch: Vec<Load>) {
+        let shared = Arc::clone(&self.shared);
+        let prompt = Prompt(&shared);
+        let mut served = pin!(self.serve(batch));
+        if tokio::time::timeout(LATE, &mut served).await.is_err() {
+            drop(prompt);
+            let worker = shared.waiting().call();
+            shared.call(worker);
+            served.await;
         }
     }
 
