@@ -1,10 +1,12 @@
 //! What the command line says.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::faults::{Fault, Faults};
+use crate::servers::demo::Tier;
 
 /// Checks what larder promises, under load and while everything around it fails.
 ///
@@ -27,6 +29,26 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Check(Check),
+    /// How much does larder do, and at what cost, next to the limit of this machine, to others, and to another larder?
+    ///
+    /// All take turns in one run, servers and wrk pinned to cores: medians of rounds, and ratios with their spread. With
+    /// memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with none it
+    /// is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
+    Compare(CompareArgs),
+    /// The practical limit, as `compare` runs it.
+    #[command(hide = true)]
+    Limit {
+        address: SocketAddr,
+        /// A file of head and body.
+        response: PathBuf,
+    },
+}
+
+/// A question with yes or no for an answer.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Check {
     /// Is any answer older than max_staleness, or not what one snapshot held?
     ///
     /// Exit code 1 on any such answer, where the tiers answered too little of the quiet times' reads to prove anything,
@@ -82,6 +104,59 @@ pub(crate) struct StaleArgs {
     /// Fail where fewer reads were checked.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) reads: u64,
+}
+
+/// What is measured, and on which cores.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SpeedArgs {
+    /// Connections at once, one measurement after the other.
+    #[arg(long, visible_alias = "concurrency", value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
+    pub(crate) connections: Vec<usize>,
+    /// The one tier in use, one larder for each.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "memory"
+    )]
+    pub(crate) tiers: Vec<Tier>,
+    /// Documents, each of a dept and ten emps, about 1.8 kB.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depts: u32,
+    /// Of each measurement.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// Cores of the servers, as taskset takes them; larder has a worker for each.
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    pub(crate) server_cores: String,
+    /// Cores of the tool that makes the load.
+    #[arg(long, value_name = "LIST", default_value = "1")]
+    pub(crate) tool_cores: String,
+    /// Where the run's folder is made.
+    #[arg(long, value_name = "DIRECTORY", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"), hide_default_value = true)]
+    pub(crate) results: PathBuf,
+}
+
+/// Who is compared.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) speed: SpeedArgs,
+    /// Turns of each.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+    /// Requests that wrk sends at once on a connection.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub(crate) pipeline: usize,
+    /// Ask the first larder also by If-None-Match.
+    #[arg(long)]
+    pub(crate) not_modified: bool,
+    /// Another binary of larder, compared with this one tier by tier.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) against: Option<PathBuf>,
+    /// Names the run's folder, after the date.
+    #[arg(long, value_name = "NAME", default_value = "compare")]
+    pub(crate) name: String,
 }
 
 #[cfg(test)]

@@ -27,7 +27,11 @@ pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
     /// Empty where there is none.
     pub(crate) cache_status: &'a str,
+    /// Empty where there is none.
+    pub(crate) etag: &'a str,
     pub(crate) body: &'a [u8],
+    /// Head and body.
+    pub(crate) whole: &'a [u8],
 }
 
 /// Where the parts of an answer are, from its beginning.
@@ -35,6 +39,7 @@ pub(crate) struct Answer<'a> {
 struct Parts {
     status: u16,
     cache_status: Range<usize>,
+    etag: Range<usize>,
     body: Range<usize>,
 }
 
@@ -77,7 +82,9 @@ impl Wire {
         Ok(Answer {
             status: parts.status,
             cache_status: std::str::from_utf8(&answer[parts.cache_status])?,
-            body: &answer[parts.body],
+            etag: std::str::from_utf8(&answer[parts.etag])?,
+            body: &answer[parts.body.clone()],
+            whole: &answer[..parts.body.end],
         })
     }
 }
@@ -91,20 +98,24 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
     };
     let status = response.code.context("an answer without a status")?;
     let mut length = None;
-    let mut cache_status = 0..0;
+    let (mut cache_status, mut etag) = (0..0, 0..0);
     for header in response.headers.iter() {
+        // The value is a part of `bytes`.
+        let start = header.value.as_ptr() as usize - bytes.as_ptr() as usize;
+        let place = start..start + header.value.len();
         if header.name.eq_ignore_ascii_case("content-length") {
             length = Some(std::str::from_utf8(header.value)?.parse::<usize>()?);
         } else if header.name.eq_ignore_ascii_case("cache-status") {
-            // The value is a part of `bytes`.
-            let start = header.value.as_ptr() as usize - bytes.as_ptr() as usize;
-            cache_status = start..start + header.value.len();
+            cache_status = place;
+        } else if header.name.eq_ignore_ascii_case("etag") {
+            etag = place;
         }
     }
     let end = head + length.context("an answer without a length")?;
     Ok((bytes.len() >= end).then_some(Parts {
         status,
         cache_status,
+        etag,
         body: head..end,
     }))
 }
@@ -127,13 +138,14 @@ mod tests {
     use super::*;
 
     const TWO: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Status: larder; hit; detail=memory\r\n\
-        content-length: 3\r\n\r\nabcHTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        ETag: \"a\"\r\ncontent-length: 3\r\n\r\nabcHTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
     #[test]
     fn answers_are_found_one_after_the_other() {
         let first = parse(TWO).unwrap().unwrap();
         assert_eq!(first.status, 200);
         assert_eq!(&TWO[first.cache_status], b"larder; hit; detail=memory");
+        assert_eq!(&TWO[first.etag], b"\"a\"");
         assert_eq!(&TWO[first.body.clone()], b"abc");
         let second = parse(&TWO[first.body.end..]).unwrap().unwrap();
         assert_eq!((second.status, second.body.len()), (404, 0));

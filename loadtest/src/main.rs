@@ -17,6 +17,7 @@
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`: runs with one question each.
 
 mod cli;
+mod compare;
 mod faults;
 mod full_disk;
 mod history;
@@ -24,17 +25,22 @@ mod http;
 mod lag;
 mod outage;
 mod prober;
+mod process;
 mod readers;
 mod record;
 mod report;
 mod restarts;
+mod results;
 mod servers;
 mod stage;
 mod stale;
+mod statistics;
 mod tally;
+mod tools;
 mod workload;
 mod writers;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -42,8 +48,9 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Cli, Command};
-use crate::servers::binary;
+use crate::cli::{Check, Cli, Command};
+use crate::process::raise_open_files;
+use crate::servers::{binary, limit};
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
@@ -58,39 +65,47 @@ fn main() -> ExitCode {
 
 /// Whether everything held.
 fn run(cli: &Cli) -> anyhow::Result<bool> {
+    if let Command::Limit { address, response } = &cli.command {
+        let response = std::fs::read(response).context("the response")?;
+        return limit::run(*address, &response).map(|()| true);
+    }
     let larder = binary::find(cli.larder.as_deref(), cli.cargo.as_deref())?;
     let seed = cli.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    raise_open_files()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("starting the runtime")?;
     runtime.block_on(async {
-        tokio::select! {
-            outcome = async {
-                match &cli.command {
-                    Command::Stale(args) => stale::run(args, larder, seed).await,
-                    Command::Kills { count, documents } => {
-                        restarts::kills(*count, *documents, larder, seed).await
-                    }
-                    Command::Corruption { count } => {
-                        restarts::corruption(*count, larder, seed).await
-                    }
-                    Command::Outage { seconds } => {
-                        outage::run(Duration::from_secs(*seconds), larder, seed).await
-                    }
-                    Command::FullDisk { seconds } => {
-                        full_disk::run(Duration::from_secs(*seconds), larder, seed).await
-                    }
-                    Command::Lag { seconds } => lag::run(*seconds, larder, seed).await,
-                }
-            } => outcome,
-            ended = asked_to_end() => ended,
+        match &cli.command {
+            Command::Compare(args) => compare::run(args, larder, seed, asked_to_end()).await,
+            Command::Check(check) => tokio::select! {
+                outcome = answer(check, larder, seed) => outcome,
+                ended = asked_to_end() => ended.map(|()| false),
+            },
+            Command::Limit { .. } => Ok(true),
         }
     })
 }
 
+/// Whether everything held.
+async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    match check {
+        Check::Stale(args) => stale::run(args, larder, seed).await,
+        Check::Kills { count, documents } => {
+            restarts::kills(*count, *documents, larder, seed).await
+        }
+        Check::Corruption { count } => restarts::corruption(*count, larder, seed).await,
+        Check::Outage { seconds } => outage::run(Duration::from_secs(*seconds), larder, seed).await,
+        Check::FullDisk { seconds } => {
+            full_disk::run(Duration::from_secs(*seconds), larder, seed).await
+        }
+        Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
+    }
+}
+
 /// SIGTERM or SIGINT; all that runs ends with what is dropped then.
-async fn asked_to_end() -> anyhow::Result<bool> {
+async fn asked_to_end() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {

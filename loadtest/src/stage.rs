@@ -21,11 +21,13 @@ use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Proxy, Weather};
 use crate::servers::workplace::Workplace;
 use crate::tally::{Durations, Tally};
-use crate::workload::{PLOTS, PROBE_PLOT, Plot, SCHEMA, keys, seed};
+use crate::workload::{PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA, keys, seed};
 use crate::writers::{Session, Writer};
 
 /// Connections that read. With what they have in flight at once, larder is never idle.
 const READERS: usize = 32;
+/// Of PostgreSQL: larders, writers and faults.
+const CONNECTIONS_MAX: usize = 100;
 /// The session of faults; writers have 0 and 1.
 const FAULT_SLOT: i32 = 0;
 
@@ -36,6 +38,7 @@ pub(crate) struct StageConfig {
     pub(crate) seed: u64,
     pub(crate) max_staleness: Duration,
     pub(crate) keys_per_plot: u32,
+    /// So that about half of the documents fit.
     pub(crate) memory_bytes: u64,
     /// Writers ring on commit.
     pub(crate) notify: bool,
@@ -78,7 +81,7 @@ impl Stage {
     pub(crate) async fn set(config: &StageConfig) -> anyhow::Result<Self> {
         let mut rng = fastrand::Rng::with_seed(config.seed);
         let mut workplace = Workplace::new()?;
-        let postgres = Postgres::start(&mut workplace).await?;
+        let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
         let mut session = Session::new(postgres.url(), FAULT_SLOT)?;
         session.run(SCHEMA).await?;
         let record = Arc::new(Record::new(
@@ -108,9 +111,10 @@ impl Stage {
                 admin: free_address(&mut rng)?,
                 url: url(&loader),
                 listen_url: url(&feed),
-                max_staleness: config.max_staleness,
                 memory_bytes: config.memory_bytes,
-                notify: config.notify,
+                settings: settings(config),
+                arguments: Vec::new(),
+                cores: None,
                 environment: Vec::new(),
             })
         };
@@ -269,4 +273,14 @@ impl Stage {
         self.record.enter(phase);
         tokio::time::sleep(duration).await;
     }
+}
+
+/// How larder is told of the tables and of what a run varies.
+fn settings(config: &StageConfig) -> String {
+    format!(
+        "[disk]\ncache = '64MiB'\nlinger = '200ms'\n\
+         [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}",
+        staleness = config.max_staleness.as_millis(),
+        notify = config.notify,
+    )
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::Instant;
 
 use crate::http;
-use crate::workload::RESOURCE;
+use crate::process::{self, pinned};
 
 /// Opening a tier, installing triggers, a first pass; a proxy may have been silent until a moment ago.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -30,11 +30,13 @@ pub(crate) struct LarderConfig {
     pub(crate) admin: SocketAddr,
     pub(crate) url: String,
     pub(crate) listen_url: String,
-    pub(crate) max_staleness: Duration,
-    /// So that about half of the documents fit.
     pub(crate) memory_bytes: u64,
-    /// Writers ring.
-    pub(crate) notify: bool,
+    /// The rest of its file: sections and resources.
+    pub(crate) settings: String,
+    /// Of `serve`.
+    pub(crate) arguments: Vec<String>,
+    /// The cores that it keeps to, as taskset takes them; none: all.
+    pub(crate) cores: Option<String>,
     /// For its process alone.
     pub(crate) environment: Vec<(String, String)>,
 }
@@ -71,9 +73,10 @@ impl Larder {
         let file = config.directory.join("larder.toml");
         std::fs::write(&file, toml(config)).with_context(|| format!("{}", file.display()))?;
         let log = open_log(&self.log())?;
-        let mut command = Command::new(&config.binary);
+        let mut command = pinned(config.cores.as_deref(), &config.binary);
         command
             .arg("serve")
+            .args(&config.arguments)
             .arg("--config")
             .arg(&file)
             .current_dir(&config.directory)
@@ -145,23 +148,17 @@ impl Larder {
 
     /// What its process occupies of the machine's memory.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        process::resident_bytes(self.pid()?)
+    }
+
+    pub(crate) fn pid(&self) -> anyhow::Result<Pid> {
         let pid = self.child.as_ref().and_then(Child::id);
-        let file = format!("/proc/{}/status", pid.context("larder does not run")?);
-        let status = std::fs::read_to_string(file)?;
-        let (_, line) = status.split_once("VmRSS:").context("no VmRSS")?;
-        let kibibytes: u64 = line
-            .trim_start()
-            .split(' ')
-            .next()
-            .context("no VmRSS")?
-            .parse()?;
-        Ok(kibibytes * 1024)
+        let pid = i32::try_from(pid.context("larder does not run")?)?;
+        Ok(Pid::from_raw(pid))
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = self.child.as_ref().and_then(Child::id);
-        let pid = i32::try_from(pid.context("larder does not run")?)?;
-        Ok(kill(Pid::from_raw(pid), signal)?)
+        Ok(kill(self.pid()?, signal)?)
     }
 
     /// SIGKILL, and waits for the end.
@@ -210,12 +207,9 @@ fn toml(config: &LarderConfig) -> String {
     format!(
         "listen = '{listen}'\nadmin = '{admin}'\nstate_dir = '{state}'\n\
          [database]\nurl = '{url}'\nlisten_url = '{listen_url}'\n\
-         [memory]\nmax_bytes = '{memory}B'\n\
-         [disk]\ncache = '64MiB'\nlinger = '200ms'\n\
-         [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}",
+         [memory]\nmax_bytes = '{memory}B'\n{settings}",
         state = directory.join("state").display(),
         memory = config.memory_bytes,
-        staleness = config.max_staleness.as_millis(),
-        notify = config.notify,
+        settings = config.settings,
     )
 }

@@ -13,9 +13,8 @@ use crate::servers::workplace::Workplace;
 use crate::writers::Session;
 
 /// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 3] = [
     ("fsync", "off"),
-    ("max_connections", "100"),
     ("shared_buffers", "128MB"),
     ("deadlock_timeout", "200ms"),
 ];
@@ -30,12 +29,17 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub(crate) async fn start(workplace: &mut Workplace) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        workplace: &mut Workplace,
+        connections_max: usize,
+    ) -> anyhow::Result<Self> {
+        let mut settings = SETTINGS
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec();
+        settings.push(("max_connections".to_owned(), connections_max.to_string()));
         let embedded = Embedded::start(EmbeddedConfig {
             directory: workplace.directory().join("postgres"),
-            settings: SETTINGS
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
+            settings,
         })
         .await?;
         // Elsewhere where the server's user can't reach the temporary directory.
