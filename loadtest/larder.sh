@@ -1,0 +1,52 @@
+# Sourced by the scripts beside it: a larder with a private PostgreSQL of its own, on loopback, which both end with the
+# script. Sets $larder, the binary; $url, where it answers; $work, a directory that goes with the script.
+# shellcheck shell=bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PATH=$PATH:$HOME/.cargo/bin:$(printf '%s:' /usr/lib/postgresql/*/bin)
+
+# need HOW TOOL...: ends the script where a tool is missing, and tells how it is installed.
+need() {
+  local how=$1 tool
+  shift
+  for tool; do
+    command -v "$tool" > /dev/null || { echo "$tool is missing: $how" >&2; exit 1; }
+  done
+}
+
+need 'on Debian: apt-get install curl util-linux' curl taskset
+cargo build --release --locked
+larder=$(realpath target/release/larder)
+work=$(mktemp -d)
+chmod 755 "$work"
+pid=''
+export LARDER_STATE_DIR=$work/state LARDER_LISTEN=127.0.0.1:18480 LARDER_ADMIN=127.0.0.1:18481
+export LARDER_MEMORY__MAX_BYTES=4GiB LARDER_DISK__LINGER=100ms
+url=http://$LARDER_LISTEN
+
+# serve ARGUMENT...: starts larder and waits until it is ready.
+serve() {
+  "$larder" serve "$@" > "$work/out" 2> "$work/log" &
+  pid=$!
+  for _ in $(seq 200); do
+    curl -sf "http://$LARDER_ADMIN/readyz" > /dev/null && return
+    sleep 0.1
+  done
+  cat "$work/log" >&2
+  return 1
+}
+
+# fill DEPTS: reads every document once, and lets the disk tier take them in.
+fill() {
+  seq 1 "$1" | sed "s|.*|url = $url/depts/&\noutput = /dev/null|" | curl -s -Z --parallel-max 64 -K - 2> /dev/null
+  sleep 2
+}
+
+stop() {
+  if [ -n "$pid" ]; then
+    kill "$pid" 2> /dev/null || true
+    wait "$pid" || true
+    pid=''
+  fi
+}
+trap 'stop; rm -rf "$work"' EXIT
