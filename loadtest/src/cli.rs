@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::faults::{Fault, Faults};
 use crate::servers::demo::Tier;
+use crate::servers::rivals::Rival;
+use crate::sweep::driver::ToolName;
 
-/// Checks what larder promises, under load and while everything around it fails.
+/// Measures larder under load, and checks what it promises while everything around it fails.
 ///
 /// Starts all it needs by itself, on loopback and in a temporary directory, and takes it away again.
 #[derive(Debug, Parser)]
@@ -37,6 +40,21 @@ pub(crate) enum Command {
     /// memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with none it
     /// is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
     Compare(CompareArgs),
+    /// How many requests, how fast, at what cost, by how many connections, tier by tier?
+    ///
+    /// Starts larder, fills the tier, and drives it by oha, ab or wrk with random keys, while some answers are checked.
+    /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1 where
+    /// a request had no good answer.
+    Sweep(SweepArgs),
+    /// Draws sweeps: one HTML page and SVG files. Several are laid over each other, the first one solid.
+    Report {
+        /// Folders of sweeps.
+        #[arg(value_name = "DIR", required = true)]
+        runs: Vec<PathBuf>,
+        /// Where to [default: the first folder]
+        #[arg(long, value_name = "DIRECTORY")]
+        output: Option<PathBuf>,
+    },
     /// The practical limit, as `compare` runs it.
     #[command(hide = true)]
     Limit {
@@ -106,13 +124,39 @@ pub(crate) struct StaleArgs {
     pub(crate) reads: u64,
 }
 
-/// What is measured, and on which cores.
+/// The documents, the cores, and where figures are kept.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct SpeedArgs {
-    /// Connections at once, one measurement after the other.
-    #[arg(long, visible_alias = "concurrency", value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000))]
-    pub(crate) connections: Vec<usize>,
-    /// The one tier in use, one larder for each.
+pub(crate) struct TrialArgs {
+    /// Documents, each of a dept and ten emps, about 1.7 kB.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depts: u32,
+    /// Cores of the servers, as taskset takes them; larder has a worker for each. PostgreSQL keeps to none.
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    pub(crate) server_cores: String,
+    /// Cores of the tool that makes the load.
+    #[arg(long, value_name = "LIST", default_value = "1")]
+    pub(crate) tool_cores: String,
+    /// Names the run's folder, after the date.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Where that folder is made [default: loadtest/results]
+    #[arg(long, value_name = "DIRECTORY", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"), hide_default_value = true)]
+    pub(crate) results: PathBuf,
+}
+
+impl TrialArgs {
+    /// Of servers and tools.
+    pub(crate) fn all_cores(&self) -> String {
+        format!("{},{}", self.server_cores, self.tool_cores)
+    }
+}
+
+/// Who is compared, and how often.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) trial: TrialArgs,
+    /// The one tier in use, a larder for each.
     #[arg(
         long,
         value_name = "LIST",
@@ -120,43 +164,65 @@ pub(crate) struct SpeedArgs {
         default_value = "memory"
     )]
     pub(crate) tiers: Vec<Tier>,
-    /// Documents, each of a dept and ten emps, about 1.8 kB.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) depts: u32,
-    /// Of each measurement.
+    /// Connections at once, one measurement after the other.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = connections)]
+    pub(crate) connections: Vec<usize>,
+    /// Requests that wrk sends at once on a connection.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000))]
+    pub(crate) pipeline: usize,
+    /// Turns of each.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+    /// Of each turn.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
-    /// Cores of the servers, as taskset takes them; larder has a worker for each.
-    #[arg(long, value_name = "LIST", default_value = "0")]
-    pub(crate) server_cores: String,
-    /// Cores of the tool that makes the load.
-    #[arg(long, value_name = "LIST", default_value = "1")]
-    pub(crate) tool_cores: String,
-    /// Where the run's folder is made.
-    #[arg(long, value_name = "DIRECTORY", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/results"), hide_default_value = true)]
-    pub(crate) results: PathBuf,
-}
-
-/// Who is compared.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct CompareArgs {
-    #[command(flatten)]
-    pub(crate) speed: SpeedArgs,
-    /// Turns of each.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
-    pub(crate) rounds: usize,
-    /// Requests that wrk sends at once on a connection.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
-    pub(crate) pipeline: usize,
     /// Ask the first larder also by If-None-Match.
     #[arg(long)]
     pub(crate) not_modified: bool,
     /// Another binary of larder, compared with this one tier by tier.
     #[arg(long, value_name = "PATH")]
     pub(crate) against: Option<PathBuf>,
-    /// Names the run's folder, after the date.
-    #[arg(long, value_name = "NAME", default_value = "compare")]
-    pub(crate) name: String,
+    /// Other servers, where they are installed: nginx with one document ready-made, nginx with a file for each document,
+    /// Varnish in front of larder.
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub(crate) with: Vec<Rival>,
+}
+
+/// What is measured, and by which tool.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) trial: TrialArgs,
+    /// What makes the load; it must be installed. ab can ask for one document only.
+    #[arg(long, value_enum, default_value_t = ToolName::Oha, value_name = "TOOL")]
+    pub(crate) tool: ToolName,
+    /// Connections at once, one measurement after the other.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,16,128,512,2048,4096", value_parser = connections)]
+    pub(crate) concurrency: Vec<usize>,
+    /// The one tier in use, one larder after the other.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "none,disk,memory"
+    )]
+    pub(crate) tiers: Vec<Tier>,
+    /// Of each measurement, with oha and ab.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: u64,
+    /// Of each measurement, with wrk, which counts time.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// A larder that runs already with the demo tables, such as http://127.0.0.1:8080, instead of one of this program's own.
+    #[arg(long, value_name = "URL", conflicts_with = "tiers")]
+    pub(crate) url: Option<String>,
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    match text.trim().parse() {
+        Ok(count @ 1..=100_000) => Ok(count),
+        _ => Err("expected a number from 1 to 100000".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,6 @@ pub(crate) async fn run(
     seed: u64,
     stop: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<bool> {
-    let folder = Folder::create(&args.speed.results, &args.name)?;
     println!("seed {seed}; starting PostgreSQL and all that is compared");
     let mut outcome = Outcome::new(args, Provenance::now().await);
     let mut contest = Contest::set(args, binary, seed, &mut outcome.provenance).await?;
@@ -36,6 +35,13 @@ pub(crate) async fn run(
         stopped = stop => stopped,
     };
     contest.strike().await?;
+    if outcome.is_empty() {
+        return measured.map(|()| false);
+    }
+    let folder = Folder::create(
+        &args.trial.results,
+        args.trial.name.as_deref().unwrap_or("compare"),
+    )?;
     folder.write("compare.json", &serde_json::to_string_pretty(&outcome)?)?;
     folder.write("README.md", &outcome.readme())?;
     println!("{}", outcome.table());
@@ -51,20 +57,20 @@ async fn rounds(
     seed: u64,
 ) -> anyhow::Result<()> {
     let contenders = contest.contenders.len();
-    let turns = args.speed.connections.len() * args.rounds * contenders;
+    let turns = args.connections.len() * args.rounds * contenders;
     let progress = ProgressBar::new(turns as u64).with_style(ProgressStyle::with_template(
         "{elapsed_precise} [{bar:30}] {pos}/{len} {msg}, {eta} left",
     )?);
     progress.enable_steady_tick(Duration::from_secs(1));
     for number in 0..contenders {
         progress.set_message(format!("warming {}", contest.contenders[number].name));
-        let connections = args.speed.connections.first().copied().unwrap_or(1);
+        let connections = args.connections.first().copied().unwrap_or(1);
         contest
             .measure(number, connections, WARM_UP_SECONDS, seed)
             .await?;
     }
     progress.reset();
-    for connections in &args.speed.connections {
+    for connections in &args.connections {
         for round in 0..args.rounds {
             for turn in 0..contenders {
                 // Everybody is first once, so that what comes before favours nobody.
@@ -75,7 +81,7 @@ async fn rounds(
                 ));
                 let seed = seed.wrapping_add(round as u64 + 1);
                 let mut sample = contest
-                    .measure(number, *connections, args.speed.seconds, seed)
+                    .measure(number, *connections, args.seconds, seed)
                     .await?;
                 sample.round = round;
                 outcome.note(sample, &contest.commands);

@@ -1,4 +1,12 @@
-//! loadtest: checks what larder promises, under load and while everything around it fails.
+//! loadtest: measures larder, and checks what it promises, under load and while everything around it fails.
+//!
+//! # Figures
+//!
+//! - `compare`: larder and others by turns, as ratios. `sweep`: one larder by the number of connections, tier by tier.
+//! - `tools`: the programs that make the load. `servers`: what answers. `process`: what that costs.
+//! - `results`: the folder of a run. `charts`: runs as a page.
+//!
+//! # Checks
 //!
 //! ```text
 //! writers ── SQL ──► PostgreSQL ◄── proxies ◄── larder ◄── HTTP ── readers
@@ -16,6 +24,7 @@
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`: runs with one question each.
 
+mod charts;
 mod cli;
 mod compare;
 mod faults;
@@ -35,6 +44,7 @@ mod servers;
 mod stage;
 mod stale;
 mod statistics;
+mod sweep;
 mod tally;
 mod tools;
 mod workload;
@@ -69,6 +79,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         let response = std::fs::read(response).context("the response")?;
         return limit::run(*address, &response).map(|()| true);
     }
+    if let Command::Report { runs, output } = &cli.command {
+        return charts::report(runs, output.as_deref()).map(|()| true);
+    }
     let larder = binary::find(cli.larder.as_deref(), cli.cargo.as_deref())?;
     let seed = cli.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     raise_open_files()?;
@@ -79,11 +92,12 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     runtime.block_on(async {
         match &cli.command {
             Command::Compare(args) => compare::run(args, larder, seed, asked_to_end()).await,
+            Command::Sweep(args) => sweep::run(args, larder, seed, asked_to_end()).await,
             Command::Check(check) => tokio::select! {
                 outcome = answer(check, larder, seed) => outcome,
                 ended = asked_to_end() => ended.map(|()| false),
             },
-            Command::Limit { .. } => Ok(true),
+            Command::Limit { .. } | Command::Report { .. } => Ok(true),
         }
     })
 }

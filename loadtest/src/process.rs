@@ -1,21 +1,26 @@
 //! What the kernel knows of a process, and which cores it may use.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use tokio::process::Command;
+use tokio::time::Instant;
 
 /// Where programs are that are not on everybody's PATH.
 const PLACES: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/bin"];
 const POSTGRESQL: &str = "/usr/lib/postgresql";
+/// What /proc/stat counts, on every Linux that there is.
+const TICK_MILLIS: u64 = 10;
 
 /// CPU time of all threads of `pid`, those that ended included, to the nanosecond.
-pub(crate) fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
+fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
     let clock = clock_getcpuclockid(pid).with_context(|| format!("process {pid}"))?;
     Ok(Duration::from(clock_gettime(clock)?))
 }
@@ -39,6 +44,11 @@ pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// How many files this process, and what it starts, may open.
+pub(crate) fn open_files_max() -> anyhow::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+}
+
 /// A command on these cores only, as `taskset --cpu-list` takes them.
 pub(crate) fn pinned(cores: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     match cores {
@@ -51,15 +61,126 @@ pub(crate) fn pinned(cores: Option<&str>, program: impl AsRef<OsStr>) -> Command
     }
 }
 
-/// How many cores a list as `0,2-3` names.
-pub(crate) fn count_cores(list: &str) -> anyhow::Result<usize> {
-    let mut count = 0;
+/// The cores that a list as `0,2-3` names, each once.
+pub(crate) fn cores(list: &str) -> anyhow::Result<BTreeSet<usize>> {
+    let mut cores = BTreeSet::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let range = first.trim().parse::<usize>()?..=last.trim().parse::<usize>()?;
-        count += range.count();
+        let number = |text: &str| {
+            text.trim()
+                .parse::<usize>()
+                .with_context(|| format!("{list:?} is no list of cores"))
+        };
+        cores.extend(number(first)?..=number(last)?);
     }
-    Ok(count)
+    Ok(cores)
+}
+
+/// How long `cores` have worked since the machine was started, to a hundredth of a second.
+fn busy_time(cores: &BTreeSet<usize>) -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    Ok(Duration::from_millis(
+        busy_ticks(&stat, cores) * TICK_MILLIS,
+    ))
+}
+
+/// User, nice, system, irq, softirq and steal of the lines of `cores` (proc_stat(5)).
+fn busy_ticks(stat: &str, cores: &BTreeSet<usize>) -> u64 {
+    let of_core = |core: &usize| {
+        let line = stat
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cpu{core} ")));
+        let ticks: Vec<u64> = line
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        [0, 1, 2, 5, 6, 7]
+            .iter()
+            .filter_map(|place| ticks.get(*place))
+            .sum::<u64>()
+    };
+    cores.iter().map(of_core).sum()
+}
+
+/// CPU time of the processes that this one has started and seen end.
+fn ended_cpu_time() -> anyhow::Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    Ok(timeval(usage.user_time()) + timeval(usage.system_time()))
+}
+
+fn timeval(time: TimeVal) -> Duration {
+    Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or_default())
+}
+
+/// What a measurement costs, from its start to its stop.
+pub(crate) struct Meter {
+    server: Option<Pid>,
+    cores: BTreeSet<usize>,
+    began: Instant,
+    server_time: Option<Duration>,
+    /// Of the server and of what has ended; and of everybody.
+    known_time: Duration,
+    busy_time: Duration,
+}
+
+/// What a measurement took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// CPU time of the server's process.
+    pub(crate) server: Option<Duration>,
+    /// The share of the cores' time that neither the server nor the tool took, 0 to 1.
+    pub(crate) others: f64,
+}
+
+impl Meter {
+    pub(crate) fn start(server: Option<Pid>, cores: &BTreeSet<usize>) -> anyhow::Result<Self> {
+        let server_time = server.map(cpu_time).transpose()?;
+        Ok(Self {
+            server,
+            cores: cores.clone(),
+            began: Instant::now(),
+            server_time,
+            known_time: server_time.unwrap_or_default() + ended_cpu_time()?,
+            busy_time: busy_time(cores)?,
+        })
+    }
+
+    /// Once the tool has ended.
+    pub(crate) fn stop(self) -> anyhow::Result<Cost> {
+        let now = Self::start(self.server, &self.cores)?;
+        let known = now.known_time.saturating_sub(self.known_time);
+        let others = now
+            .busy_time
+            .saturating_sub(self.busy_time)
+            .saturating_sub(known);
+        let all = (now.began - self.began).as_secs_f64() * self.cores.len() as f64;
+        Ok(Cost {
+            server: now
+                .server_time
+                .zip(self.server_time)
+                .map(|(after, before)| after - before),
+            others: others.as_secs_f64() / all,
+        })
+    }
+}
+
+impl Cost {
+    /// CPU time of the server for each of so many requests.
+    pub(crate) fn micros_per(&self, requests: u64) -> Option<f64> {
+        // Counts are far below 2^52, so the cast is exact.
+        self.server
+            .map(|server| server.as_secs_f64() * 1e6 / requests.max(1) as f64)
+    }
+}
+
+/// The first process that `pid` has started; itself where there is none.
+pub(crate) fn child_of(pid: Pid) -> Pid {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let first = children
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok());
+    first.map_or(pid, Pid::from_raw)
 }
 
 /// Finds a program on PATH or where systems put servers.
@@ -98,10 +219,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_counted() {
-        assert_eq!(count_cores("0").unwrap(), 1);
-        assert_eq!(count_cores("0,2-4").unwrap(), 4);
-        assert!(count_cores("first").is_err());
+    fn cores_are_listed() {
+        assert_eq!(cores("0").unwrap(), BTreeSet::from([0]));
+        assert_eq!(cores("0,2-4,2").unwrap(), BTreeSet::from([0, 2, 3, 4]));
+        assert!(cores("first").is_err());
+    }
+
+    #[test]
+    fn only_what_a_core_works_is_busy() {
+        let stat = "cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 1 2 4 1000 1000 8 16 32 0 0\ncpu1 100 0 0 5 5 0 0 0 0 0\n";
+        assert_eq!(busy_ticks(stat, &BTreeSet::from([0])), 63);
+        assert_eq!(busy_ticks(stat, &BTreeSet::from([0, 1])), 163);
     }
 
     #[test]

@@ -150,6 +150,12 @@ impl Folder {
         anyhow::bail!("too many runs of {date}-{name}")
     }
 
+    /// Its own, without the way to it.
+    pub(crate) fn name(&self) -> String {
+        let name = self.0.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -6,6 +6,7 @@ pub(crate) mod larder;
 pub(crate) mod limit;
 pub(crate) mod postgres;
 pub(crate) mod proxy;
+pub(crate) mod rivals;
 pub(crate) mod workplace;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -1,5 +1,7 @@
 //! The programs that make load, as a user runs them, and what they say.
 
+pub(crate) mod ab;
+pub(crate) mod oha;
 pub(crate) mod pgbench;
 pub(crate) mod wrk;
 
@@ -8,6 +10,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use tokio::process::Child;
 
 use crate::process::pinned;
 
@@ -66,6 +69,19 @@ impl Invocation {
             }
         }));
         words.join(" ")
+    }
+
+    /// Starts it, as a server: it ends when it is dropped, and complains to this program's stderr.
+    pub(crate) fn start(&self) -> anyhow::Result<Child> {
+        pinned(self.cores.as_deref(), &self.program)
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("running {}", self.program.display()))
     }
 
     /// Runs it and returns its stdout. Dropped, it ends.

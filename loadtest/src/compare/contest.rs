@@ -1,5 +1,6 @@
 //! All that is compared, running side by side; the idle cost next to nothing.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,12 @@ use tokio::process::Child;
 use crate::cli::CompareArgs;
 use crate::compare::outcome::Sample;
 use crate::http::Wire;
-use crate::process::{count_cores, cpu_time, pinned};
+use crate::process::{self, Meter, child_of, pinned};
 use crate::results::Provenance;
+use crate::servers;
 use crate::servers::demo::{Demo, Tier, read, read_all};
 use crate::servers::larder::Larder;
+use crate::servers::rivals::{Place, Rival};
 use crate::tools::pgbench::{self, Pgbench, Statement};
 use crate::tools::wrk::{self, Wrk, WrkRun};
 use crate::writers::Session;
@@ -63,6 +66,8 @@ pub(crate) struct Contest {
     wrk: Wrk,
     pgbench: Option<Pgbench>,
     pipeline: usize,
+    /// Of servers and tools.
+    cores: BTreeSet<usize>,
     larders: Vec<(Larder, Tier)>,
     servers: Vec<Child>,
     demo: Demo,
@@ -76,15 +81,18 @@ impl Contest {
         seed: u64,
         provenance: &mut Provenance,
     ) -> anyhow::Result<Self> {
-        let speed = &args.speed;
-        let clients = speed.connections.iter().copied().max().unwrap_or(1);
-        let pgbench_clients = if speed.tiers.contains(&Tier::None) {
+        let clients = args.connections.iter().copied().max().unwrap_or(1);
+        let pgbench_clients = if args.tiers.contains(&Tier::None) {
             clients
         } else {
             0
         };
-        let demo = Demo::start(&binary, speed.depts, pgbench_clients, seed).await?;
-        let wrk = Wrk::new(demo.workplace.directory(), &speed.tool_cores, speed.depts)?;
+        let demo = Demo::start(&binary, args.trial.depts, pgbench_clients, seed).await?;
+        let wrk = Wrk::new(
+            demo.workplace.directory(),
+            &args.trial.tool_cores,
+            args.trial.depts,
+        )?;
         provenance.version(wrk.program(), "--version").await;
         let mut contest = Self {
             contenders: Vec::new(),
@@ -92,11 +100,12 @@ impl Contest {
             wrk,
             pgbench: None,
             pipeline: args.pipeline,
+            cores: process::cores(&args.trial.all_cores())?,
             larders: Vec::new(),
             servers: Vec::new(),
             demo,
         };
-        for tier in &speed.tiers {
+        for tier in &args.tiers {
             contest
                 .add_larder("larder", &binary, *tier, Role::Subject(*tier), args)
                 .await?;
@@ -110,13 +119,16 @@ impl Contest {
         if let Some(other) = &args.against {
             provenance.binary("other", other)?;
         }
-        if speed.tiers.contains(&Tier::Memory) {
+        if args.tiers.contains(&Tier::Memory) {
             contest.add_limit(args).await?;
+        }
+        for rival in &args.with {
+            contest.add_rival(*rival, args, provenance).await?;
         }
         if args.not_modified {
             contest.add_tagged().await?;
         }
-        if speed.tiers.contains(&Tier::None) {
+        if args.tiers.contains(&Tier::None) {
             contest.add_pgbench(args, provenance).await?;
         }
         Ok(contest)
@@ -137,7 +149,7 @@ impl Contest {
                 &name.replace(' ', "-"),
                 binary,
                 tier,
-                &args.speed.server_cores,
+                &args.trial.server_cores,
             )
             .await?;
         self.contenders.push(Contender {
@@ -158,7 +170,7 @@ impl Contest {
     /// The limit, sending what larder sends for a document of the median length.
     async fn add_limit(&mut self, args: &CompareArgs) -> anyhow::Result<()> {
         let listen = self.first()?.config.listen;
-        let lengths = read_all(listen, self.demo.depts, |key, answer| {
+        let lengths = read_all(listen, 1..=self.demo.depts, |key, answer| {
             Ok((answer.body.len(), key))
         })
         .await?;
@@ -170,7 +182,7 @@ impl Contest {
         let file = self.demo.workplace.directory().join(RESPONSE_FILE);
         std::fs::write(&file, response)?;
         let address = self.demo.address()?;
-        let child = pinned(Some(&args.speed.server_cores), std::env::current_exe()?)
+        let child = pinned(Some(&args.trial.server_cores), std::env::current_exe()?)
             .arg("limit")
             .arg(address.to_string())
             .arg(file)
@@ -178,25 +190,55 @@ impl Contest {
             .kill_on_drop(true)
             .spawn()
             .context("starting the limit server")?;
-        self.add_server("limit", address, child).await
+        self.servers.push(child);
+        self.add_server("limit", address).await
     }
 
-    /// A server that is not larder, once it answers.
-    async fn add_server(
+    async fn add_rival(
         &mut self,
-        name: &str,
-        address: SocketAddr,
-        child: Child,
+        rival: Rival,
+        args: &CompareArgs,
+        provenance: &mut Provenance,
     ) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(child.id().context("it ended")?)?);
-        self.servers.push(child);
-        crate::servers::answers(address)
+        let larder = self.first()?.config.listen;
+        let address = self.demo.address()?;
+        let directory = self.demo.workplace.directory();
+        let invocation = rival
+            .prepare(&Place {
+                address,
+                larder,
+                directory,
+                cores: &args.trial.server_cores,
+                depts: args.trial.depts,
+            })
+            .await?;
+        provenance
+            .version(&invocation.program, rival.version_flag())
+            .await;
+        self.servers.push(invocation.start()?);
+        self.add_server(rival.name(), address).await?;
+        // Fills what has to be filled, and shows that it has all documents.
+        if rival != Rival::Nginx {
+            read_all(address, 1..=args.trial.depts, |_, _| Ok(())).await?;
+        }
+        Ok(())
+    }
+
+    /// The server that was started last, once it answers.
+    async fn add_server(&mut self, name: &str, address: SocketAddr) -> anyhow::Result<()> {
+        let child = self
+            .servers
+            .last()
+            .and_then(Child::id)
+            .context("it ended")?;
+        servers::answers(address)
             .await
-            .with_context(|| name.to_owned())?;
+            .with_context(|| format!("{name} does not answer"))?;
         self.contenders.push(Contender {
             name: name.to_owned(),
             way: Way::Http(address),
-            pid: Some(pid),
+            // Varnish has a process that looks after the one that serves.
+            pid: Some(child_of(Pid::from_raw(i32::try_from(child)?))),
             role: Role::Server,
         });
         Ok(())
@@ -215,7 +257,7 @@ impl Contest {
             pid: first.pid,
             role: Role::Variant(tier),
         };
-        let mut tags = read_all(listen, self.demo.depts, |key, answer| {
+        let mut tags = read_all(listen, 1..=self.demo.depts, |key, answer| {
             Ok((key, answer.etag.to_owned()))
         })
         .await?;
@@ -235,11 +277,11 @@ impl Contest {
         args: &CompareArgs,
         provenance: &mut Provenance,
     ) -> anyhow::Result<()> {
-        let cores = format!("{},{}", args.speed.server_cores, args.speed.tool_cores);
+        let cores = args.trial.all_cores();
         let pgbench = Pgbench::new(
             self.demo.workplace.directory(),
             &cores,
-            count_cores(&cores)?,
+            self.cores.len(),
             self.demo.url(),
             self.demo.depts,
         )?;
@@ -325,10 +367,9 @@ impl Contest {
                 pgbench.invocation(statement, connections, seconds)
             }
         };
-        let cpu = || contender.pid.map(cpu_time).transpose();
-        let before = cpu()?;
+        let meter = Meter::start(contender.pid, &self.cores)?;
         let output = invocation.run().await?;
-        let used = cpu()?.zip(before).map(|(after, before)| after - before);
+        let cost = meter.stop()?;
         let measured = match contender.way {
             Way::Statement(_) => pgbench::parse(&output),
             Way::Http(_) | Way::Tagged(_) => wrk::parse(&output),
@@ -339,8 +380,8 @@ impl Contest {
             contender: contender.name.clone(),
             connections,
             round: 0,
-            // Counts are far below 2^52, so the cast is exact.
-            cpu_micros: used.map(|used| used.as_secs_f64() * 1e6 / measured.requests.max(1) as f64),
+            cpu_micros: cost.micros_per(measured.requests),
+            others: cost.others,
             measured,
         })
     }

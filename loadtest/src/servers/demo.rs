@@ -1,6 +1,7 @@
 //! larder's demo under load: PostgreSQL with the demo tables, and larders with one tier each that have it filled.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::http::{Answer, Wire};
-use crate::process::count_cores;
+use crate::process;
 use crate::servers::free_address;
 use crate::servers::larder::{Larder, LarderConfig};
 use crate::servers::postgres::Postgres;
@@ -25,10 +27,16 @@ const RESOURCE: &str = include_str!("../../../src/config/demo.toml");
 /// Enough for every document and what the tier needs beside it.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 8 << 10;
 /// Requests at once while tiers fill: misses are asked for together.
-const FILLERS: u32 = 64;
+const FILLERS: usize = 64;
 /// Of PostgreSQL, for larders, besides what else connects.
 const CONNECTIONS: usize = 60;
 const SAMPLE: u32 = 1_000;
+/// The first so many pay for buffers and connections; the rest is what documents cost.
+const FIRST: u32 = 1_000;
+/// After this nobody waits for an answer any more.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Of a body that should not have been.
+const SHOWN_BYTES: usize = 80;
 const DISK_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -61,9 +69,38 @@ impl Tier {
     }
 }
 
+/// What a document occupies of larder's process, and how long it is: means in bytes.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Footprint {
+    pub(crate) resident: f64,
+    pub(crate) document: f64,
+}
+
+/// An answer by which others are known.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Document {
+    key: u32,
+    bytes: usize,
+    hash: u64,
+}
+
+impl Document {
+    fn of(key: u32, body: &[u8]) -> Self {
+        Self {
+            key,
+            bytes: body.len(),
+            hash: xxh3_64(body),
+        }
+    }
+}
+
 /// PostgreSQL with so many depts of ten emps.
 pub(crate) struct Demo {
     pub(crate) depts: u32,
+    /// All, in the order of their keys, as first answered; nobody changes them.
+    documents: Arc<Vec<Document>>,
+    /// Of the larder that was filled last; none where there are too few documents to tell.
+    pub(crate) footprint: Option<Footprint>,
     rng: fastrand::Rng,
     postgres: Postgres,
     /// The last to go.
@@ -94,6 +131,8 @@ impl Demo {
             .await?;
         Ok(Self {
             depts,
+            documents: Arc::default(),
+            footprint: None,
             rng: fastrand::Rng::with_seed(seed),
             postgres,
             workplace,
@@ -127,12 +166,13 @@ impl Demo {
             settings: RESOURCE.to_owned(),
             arguments: vec!["--tiers".to_owned(), tier.name().to_owned()],
             cores: Some(cores.to_owned()),
-            environment: vec![("LARDER_WORKERS".to_owned(), count_cores(cores)?.to_string())],
+            environment: vec![(
+                "LARDER_WORKERS".to_owned(),
+                process::cores(cores)?.len().to_string(),
+            )],
         })?;
         larder.start_ready().await?;
-        if tier != Tier::None {
-            read_all(larder.config.listen, self.depts, |_, _| Ok(())).await?;
-        }
+        self.fill(name, &larder).await?;
         if tier == Tier::Disk {
             let deadline = Instant::now() + DISK_TIMEOUT;
             while larder.disk_entries().await? < u64::from(self.depts) {
@@ -147,21 +187,50 @@ impl Demo {
         Ok(larder)
     }
 
-    /// Reads some documents and checks that each is the right one, out of `tier`.
+    /// Has `larder` read all documents, and compares them with what the one before answered.
+    async fn fill(&mut self, name: &str, larder: &Larder) -> anyhow::Result<()> {
+        let listen = larder.config.listen;
+        let first = self.depts.min(FIRST);
+        let mut all = documents(listen, 1..=first).await?;
+        let before = larder.resident_bytes()?;
+        let rest = documents(listen, first + 1..=self.depts).await?;
+        let grown = larder.resident_bytes()?.saturating_sub(before);
+        let bytes: usize = rest.iter().map(|document| document.bytes).sum();
+        // Counts are far below 2^52, so the casts are exact.
+        self.footprint = (!rest.is_empty()).then(|| Footprint {
+            resident: grown as f64 / rest.len() as f64,
+            document: bytes as f64 / rest.len() as f64,
+        });
+        all.extend(rest);
+        ensure!(
+            self.documents.is_empty() || *self.documents == all,
+            "{name} answers with other documents than the one before"
+        );
+        self.documents = Arc::new(all);
+        Ok(())
+    }
+
+    /// Checks some answers of `target`, which has one tier.
     pub(crate) async fn check(&mut self, target: SocketAddr, tier: Tier) -> anyhow::Result<()> {
-        let mut wire = Wire::connect(target).await?;
+        let mut checker = self.checker(target, Some(tier)).await?;
         for _ in 0..SAMPLE {
-            let key = self.rng.u32(1..=self.depts);
-            let answer = read(&mut wire, key).await?;
-            let way = Way::of(answer.status, answer.cache_status);
-            if way != tier.way() {
-                bail!(
-                    "/depts/{key} was answered by {way:?} where {} was to answer",
-                    tier.name()
-                );
-            }
+            checker.check().await?;
         }
         Ok(())
+    }
+
+    /// Checks answers of `target` while others ask it.
+    pub(crate) async fn checker(
+        &mut self,
+        target: SocketAddr,
+        tier: Option<Tier>,
+    ) -> anyhow::Result<Checker> {
+        Ok(Checker {
+            wire: Wire::connect(target).await?,
+            documents: Arc::clone(&self.documents),
+            tier,
+            rng: self.rng.fork(),
+        })
     }
 
     /// Stops PostgreSQL in good order.
@@ -171,26 +240,80 @@ impl Demo {
     }
 }
 
-/// Reads every document once and returns what `each` makes of its key and answer, in no order.
+/// A connection that asks for random documents and knows the answers.
+pub(crate) struct Checker {
+    wire: Wire,
+    documents: Arc<Vec<Document>>,
+    /// That has to answer; none: any.
+    tier: Option<Tier>,
+    rng: fastrand::Rng,
+}
+
+impl Checker {
+    /// Of a larder whose documents are as it answers now.
+    pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
+        Ok(Self {
+            documents: Arc::new(documents(target, 1..=depts).await?),
+            wire: Wire::connect(target).await?,
+            tier: None,
+            rng: fastrand::Rng::new(),
+        })
+    }
+
+    /// Reads one document. Dropped before its end, it leaves an answer on its way.
+    /// # Errors
+    /// Any answer but that very document out of the tier.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
+        let known = self.documents[self.rng.usize(..self.documents.len())];
+        let key = known.key;
+        let answer = tokio::time::timeout(PATIENCE, read(&mut self.wire, key)).await??;
+        ensure!(
+            Document::of(key, answer.body) == known,
+            "/depts/{key} is another document than before"
+        );
+        let way = Way::of(answer.status, answer.cache_status);
+        if let Some(tier) = self.tier {
+            ensure!(
+                way == tier.way(),
+                "/depts/{key} was answered by {way:?} where {} was to answer",
+                tier.name()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Reads the documents of `keys`, which fills the tiers, and returns them in the order of keys.
+async fn documents(target: SocketAddr, keys: RangeInclusive<u32>) -> anyhow::Result<Vec<Document>> {
+    let mut documents = read_all(target, keys, |key, answer| {
+        Ok(Document::of(key, answer.body))
+    })
+    .await?;
+    documents.sort_unstable();
+    Ok(documents)
+}
+
+/// Reads the documents of `keys` and returns what `each` makes of its key and answer, in no order.
 pub(crate) async fn read_all<T: Send + 'static>(
     target: SocketAddr,
-    depts: u32,
+    keys: RangeInclusive<u32>,
     each: impl Fn(u32, &Answer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> anyhow::Result<Vec<T>> {
     let each = Arc::new(each);
     let mut fillers = JoinSet::new();
-    for first in 1..=FILLERS.min(depts) {
+    for first in keys.clone().take(FILLERS) {
+        let last = *keys.end();
         let each = Arc::clone(&each);
         fillers.spawn(async move {
             let mut wire = Wire::connect(target).await?;
             let mut made = Vec::new();
-            for key in (first..=depts).step_by(FILLERS as usize) {
+            for key in (first..=last).step_by(FILLERS) {
                 made.push(each(key, &read(&mut wire, key).await?)?);
             }
             anyhow::Ok(made)
         });
     }
-    let mut all = Vec::with_capacity(depts as usize);
+    let mut all = Vec::new();
     while let Some(made) = fillers.join_next().await {
         all.extend(made??);
     }
@@ -206,7 +329,7 @@ pub(crate) async fn read(wire: &mut Wire, key: u32) -> anyhow::Result<Answer<'_>
     let answer = wire.receive().await?;
     let begin = format!("{{\"deptNumber\":{key},");
     if answer.status != 200 || !answer.body.starts_with(begin.as_bytes()) {
-        let body = String::from_utf8_lossy(answer.body);
+        let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN_BYTES)]);
         bail!("/depts/{key} was answered with {} {body}", answer.status);
     }
     Ok(answer)

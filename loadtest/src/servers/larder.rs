@@ -146,6 +146,26 @@ impl Larder {
         digits.parse().context("entries")
     }
 
+    /// How it is started, without its directory and its database.
+    pub(crate) fn shown(&self) -> String {
+        let config = &self.config;
+        let variables = config
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let mut words: Vec<String> = variables.collect();
+        words.push(format!("LARDER_MEMORY__MAX_BYTES={}B", config.memory_bytes));
+        words.extend(
+            config
+                .cores
+                .iter()
+                .map(|cores| format!("taskset --cpu-list {cores}")),
+        );
+        words.push("larder serve".to_owned());
+        words.extend(config.arguments.iter().cloned());
+        words.join(" ")
+    }
+
     /// What its process occupies of the machine's memory.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         process::resident_bytes(self.pid()?)

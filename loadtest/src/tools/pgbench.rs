@@ -122,3 +122,33 @@ pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
         times: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_report_is_read() {
+        let page = "\
+pgbench (15.18 (Debian 15.18-0+deb12u1))
+transaction type: rows.sql
+scaling factor: 1
+query mode: prepared
+number of clients: 4
+number of threads: 2
+maximum number of tries: 1
+duration: 1 s
+number of transactions actually processed: 5541
+number of failed transactions: 0 (0.000%)
+latency average = 0.688 ms
+initial connection time = 48.609 ms
+tps = 5815.460666 (without initial connection time)
+";
+        let measured = parse(page).unwrap();
+        assert_eq!((measured.requests, measured.errors), (5541, 0));
+        assert!(
+            (measured.per_second - 5815.46).abs() < 0.01 && (measured.mean_ms - 0.688).abs() < 1e-9
+        );
+        assert!(parse("pgbench: error: connection failed").is_err());
+    }
+}

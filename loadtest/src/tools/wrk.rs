@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Deserialize;
 
-use crate::process::{count_cores, find_program};
+use crate::process::{self, find_program};
 use crate::tools::{Invocation, Measured, Times};
 
 const INSTALL: &str = "on Debian: apt-get install wrk";
@@ -47,7 +47,7 @@ impl Wrk {
             program: find_program("wrk", INSTALL)?,
             directory: directory.to_owned(),
             cores: cores.to_owned(),
-            threads: count_cores(cores)?,
+            threads: process::cores(cores)?.len(),
             depts,
         })
     }
@@ -114,4 +114,33 @@ pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
             max_ms: ms(done.max),
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of wrk 4.1.0.
+    const PAGE: &str = r#"Running 1s test @ http://127.0.0.1:18490
+  1 threads and 4 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency   218.99us  600.36us   6.58ms   92.74%
+    Req/Sec    52.57k    10.99k   68.78k    63.64%
+  57449 requests in 1.10s, 12.27MB read
+  Non-2xx or 3xx responses: 57449
+Requests/sec:  52242.99
+Transfer/sec:     11.16MB
+{"requests":57449,"duration":1099650,"connect":0,"read":2,"write":0,"status":57449,"timeout":1,"mean":219.0,"p50":54,"p90":350,"p99":3380,"max":6577}
+"#;
+
+    #[test]
+    fn the_script_tells_the_result() {
+        let measured = parse(PAGE).unwrap();
+        assert_eq!((measured.requests, measured.errors), (57_449, 57_452));
+        assert!((measured.per_second - 52_242.99).abs() < 1.0);
+        assert!((measured.mean_ms - 0.219).abs() < 1e-9);
+        let times = measured.times.unwrap();
+        assert!((times.p99_ms - 3.38).abs() < 1e-9 && (times.max_ms - 6.577).abs() < 1e-9);
+        assert!(parse("unable to connect").is_err());
+    }
 }
