@@ -14,6 +14,6 @@ impl Dice {
 
     /// Below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.bits() >> 33).unwrap() % bound
+        (self.bits() >> 33) as usize % bound
     }
 }

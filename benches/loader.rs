@@ -1,0 +1,135 @@
+//! How many documents a second does the loader read, by the number of keys that share a statement?
+//!
+//! 1, 16 and 256 random departments of one `dept` and ten `emp` rows at a time, from PostgreSQL's rows to JSON, over a
+//! private PostgreSQL of the bench's own; and the last step alone, from one record to its JSON.
+
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, ensure};
+use criterion::{Criterion, Throughput};
+use larder::commands::seed::seed;
+use larder::config::Config;
+use larder::resource::Resource;
+use larder::resource::resolve::resolve;
+use larder::source::catalogue::read_catalogue;
+use larder::source::embedded::{Embedded, EmbeddedConfig};
+use larder::source::loader::{Load, Loader, SentAt};
+use larder::source::session::{Database, identity};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+#[path = "../tests/harness/dice.rs"]
+mod dice;
+
+use crate::dice::Dice;
+
+const DEPTS: u32 = 10_000;
+const DEMO: &str = include_str!("../src/config/demo.toml");
+
+fn main() -> anyhow::Result<()> {
+    // On one thread all keys are handed in before the loader takes them.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let directory = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()?;
+    let embedded = runtime.block_on(Embedded::start(EmbeddedConfig {
+        directory: directory.path().join("postgres"),
+        settings: Vec::new(),
+    }))?;
+    let url = embedded.url().to_owned();
+    let outcome = runtime.block_on(seed(&url, DEPTS, 10)).map_err(Into::into);
+    let outcome = outcome.and_then(|_| measure(&runtime, &url));
+    runtime.block_on(embedded.stop());
+    outcome
+}
+
+fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
+    let mut criterion = Criterion::default().configure_from_args();
+    let config = Config::from_toml(DEMO, &[])?;
+    let database = Database::new(url, false, config.source.statement_timeout)?;
+    let _entered = runtime.enter();
+    let (resource, loader, record) = runtime.block_on(async {
+        larder::feed::install(&database, &config.resources, &config.feed).await?;
+        let mut connection = database.connect().await?;
+        let resource = Arc::new(resource(&mut connection, &config).await?);
+        let record = record(&mut connection, &resource).await?;
+        let identity = identity(&mut connection).await?;
+        connection.close().await?;
+        let loader = Loader::start(database.clone(), &config.source, |_| {});
+        loader.follow(Some(identity.context("larder is not installed")?));
+        anyhow::Ok((resource, loader, record))
+    })?;
+    let mut dice = Dice(42);
+    let mut group = criterion.benchmark_group("documents");
+    for keys in [1, 16, 256] {
+        group.throughput(Throughput::Elements(keys));
+        group.bench_function(format!("{keys} keys a statement"), |bencher| {
+            bencher.iter(|| runtime.block_on(load(&loader, &resource, keys, &mut dice)));
+        });
+    }
+    group.throughput(Throughput::Elements(1));
+    let mut json = Vec::new();
+    group.bench_function("rendering", |bencher| {
+        bencher.iter(|| {
+            json.clear();
+            resource.template.render(&record, usize::MAX, &mut json)
+        });
+    });
+    ensure!(json.len() > 1_000, "the document is too short");
+    group.finish();
+    runtime.block_on(loader.stop());
+    criterion.final_summary();
+    Ok(())
+}
+
+async fn resource(connection: &mut PgConnection, config: &Config) -> anyhow::Result<Resource> {
+    let names = ["public.dept".to_owned(), "public.emp".to_owned()];
+    let catalogue = read_catalogue(connection, &names).await?;
+    let resources = resolve(&config.resources, &catalogue);
+    let resources = resources.map_err(|mistakes| anyhow!("{mistakes:?}"))?;
+    resources.into_iter().next().context("no resource")
+}
+
+async fn record(connection: &mut PgConnection, resource: &Resource) -> anyhow::Result<Vec<u8>> {
+    let row = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()))
+        .bind(vec![1_i64])
+        .bind(i64::MAX)
+        .fetch_one(connection)
+        .await?;
+    let record = row.try_get_raw(1)?.as_bytes();
+    Ok(record.map_err(|error| anyhow!("{error}"))?.to_vec())
+}
+
+/// Hands in `keys` keys and waits for their documents.
+async fn load(
+    loader: &Loader,
+    resource: &Arc<Resource>,
+    keys: u64,
+    dice: &mut Dice,
+) -> anyhow::Result<()> {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    for _ in 0..keys {
+        let sender = sender.clone();
+        let key = 1 + dice.below(DEPTS as usize);
+        loader.load(Load {
+            resource: Arc::clone(resource),
+            key: key.to_string().into(),
+            sent_at: SentAt::default(),
+            done: Box::new(move |loaded| {
+                // Who measures waits for every one.
+                let _received = sender.send(loaded);
+            }),
+        });
+    }
+    drop(sender);
+    let mut documents = 0;
+    while let Some(loaded) = receiver.recv().await {
+        documents += u64::from(loaded?.is_some());
+    }
+    ensure!(documents == keys, "{documents} documents for {keys} keys");
+    Ok(())
+}
