@@ -173,7 +173,7 @@ pub(crate) struct CompareArgs {
     /// Turns of each.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) rounds: usize,
-    /// Of each turn.
+    /// Of each turn; some thousand connections take seconds of it until all of them are open.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
     /// Ask the first larder also by If-None-Match.

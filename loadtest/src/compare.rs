@@ -1,5 +1,6 @@
 //! `loadtest compare`: larder and others by turns in one run, on one core each, and their ratios.
 
+mod contender;
 mod contest;
 mod outcome;
 
@@ -47,7 +48,7 @@ pub(crate) async fn run(
     println!("{}", outcome.table());
     println!("kept in {}", folder.path().display());
     measured?;
-    Ok(outcome.errors() == 0)
+    Ok(outcome.is_good())
 }
 
 async fn rounds(

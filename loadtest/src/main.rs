@@ -97,6 +97,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
                 outcome = answer(check, larder, seed) => outcome,
                 ended = asked_to_end() => ended.map(|()| false),
             },
+            // Done above: these need neither larder nor a runtime.
             Command::Limit { .. } | Command::Report { .. } => Ok(true),
         }
     })

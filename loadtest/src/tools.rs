@@ -5,6 +5,7 @@ pub(crate) mod oha;
 pub(crate) mod pgbench;
 pub(crate) mod wrk;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
@@ -71,17 +72,24 @@ impl Invocation {
         words.join(" ")
     }
 
-    /// Starts it, as a server: it ends when it is dropped, and complains to this program's stderr.
+    /// Starts it, as a server: it ends when it is dropped, and complains into [`Self::log`].
     pub(crate) fn start(&self) -> anyhow::Result<Child> {
+        let log = File::create(self.log())?;
         pinned(self.cores.as_deref(), &self.program)
             .args(&self.arguments)
             .current_dir(&self.directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(log)
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("running {}", self.program.display()))
+    }
+
+    /// What it said as a server.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join("log")
     }
 
     /// Runs it and returns its stdout. Dropped, it ends.

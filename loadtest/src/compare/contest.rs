@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 
 use crate::cli::CompareArgs;
+use crate::compare::contender::{Contender, Role, Way};
 use crate::compare::outcome::Sample;
 use crate::http::Wire;
 use crate::process::{self, Meter, child_of, pinned};
@@ -23,40 +24,6 @@ use crate::writers::Session;
 
 const RESPONSE_FILE: &str = "response";
 const TAGS_FILE: &str = "tags";
-
-/// Somebody who answers.
-pub(crate) struct Contender {
-    pub(crate) name: String,
-    way: Way,
-    /// Whose CPU time counts.
-    pid: Option<Pid>,
-    role: Role,
-}
-
-/// How it is asked.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Http(SocketAddr),
-    /// With `If-None-Match`.
-    Tagged(SocketAddr),
-    /// PostgreSQL itself.
-    Statement(Statement),
-}
-
-/// Who is divided by whom.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Role {
-    /// The larder in question.
-    Subject(Tier),
-    /// The same with something added, which is divided by it.
-    Variant(Tier),
-    /// The same tier of another binary.
-    Other(Tier),
-    /// Divides what answers from memory.
-    Server,
-    /// Divides what answers from PostgreSQL.
-    Client,
-}
 
 /// The contenders and what they run on.
 pub(crate) struct Contest {
@@ -216,7 +183,9 @@ impl Contest {
             .version(&invocation.program, rival.version_flag())
             .await;
         self.servers.push(invocation.start()?);
-        self.add_server(rival.name(), address).await?;
+        let log = || std::fs::read_to_string(invocation.log()).unwrap_or_default();
+        let added = self.add_server(rival.name(), address).await;
+        added.with_context(log)?;
         // Fills what has to be filled, and shows that it has all documents.
         if rival != Rival::Nginx {
             read_all(address, 1..=args.trial.depts, |_, _| Ok(())).await?;
@@ -320,21 +289,12 @@ impl Contest {
 
     /// Subject and reference of each ratio, by name.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
-        let divides = |one: Role, other: Role| match (one, other) {
-            (Role::Subject(tier), Role::Other(its)) | (Role::Variant(tier), Role::Subject(its)) => {
-                tier == its
-            }
-            (Role::Subject(tier), Role::Server) => tier == Tier::Memory,
-            (Role::Subject(tier), Role::Client) => tier == Tier::None,
-            (Role::Subject(tier), Role::Subject(its)) => its == Tier::Memory && tier != its,
-            _ => false,
-        };
         let mut pairs = Vec::new();
         for one in &self.contenders {
             let others = self
                 .contenders
                 .iter()
-                .filter(|other| divides(one.role, other.role));
+                .filter(|other| one.role.is_divided_by(other.role));
             pairs.extend(others.map(|other| (one.name.clone(), other.name.clone())));
         }
         pairs
@@ -374,7 +334,11 @@ impl Contest {
             Way::Statement(_) => pgbench::parse(&output),
             Way::Http(_) | Way::Tagged(_) => wrk::parse(&output),
         };
-        let measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
+        let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
+        if self.pipeline > 1 {
+            // wrk notes one time for all that it sent at once, and corrects it as if each had been sent alone.
+            measured.times = None;
+        }
         self.commands = vec![invocation.shown()];
         Ok(Sample {
             contender: contender.name.clone(),

@@ -80,12 +80,10 @@ impl Outcome {
         self.samples.is_empty()
     }
 
-    /// Requests without a good answer, of all.
-    pub(crate) fn errors(&self) -> u64 {
-        self.samples
-            .iter()
-            .map(|sample| sample.measured.errors)
-            .sum()
+    /// Whether there were answers in every turn, and all of them good.
+    pub(crate) fn is_good(&self) -> bool {
+        let good = |sample: &Sample| sample.measured.errors == 0 && sample.measured.requests > 0;
+        self.samples.iter().all(good)
     }
 
     fn connections(&self) -> Vec<usize> {
@@ -118,11 +116,9 @@ impl Outcome {
                     .zip(self.of(reference, connections))
                     .collect();
                 let spread = |figure: &dyn Fn(&Sample) -> Option<f64>| {
-                    Spread::of(
-                        rounds
-                            .iter()
-                            .filter_map(|(one, other)| Some(figure(one)? / figure(other)?)),
-                    )
+                    Spread::of(rounds.iter().filter_map(|(one, other)| {
+                        Some(figure(one)? / figure(other)?).filter(|ratio| ratio.is_finite())
+                    }))
                 };
                 ratios.push(Ratio {
                     subject: subject.clone(),
@@ -259,7 +255,7 @@ mod tests {
             others: 0.01,
             measured: Measured {
                 requests: 1,
-                errors: 2,
+                errors: 0,
                 per_second,
                 mean_ms: 1.0,
                 times: None,
@@ -297,7 +293,9 @@ mod tests {
         );
         assert!(ratio.cpu.is_some_and(|cpu| (cpu.median - 2.0).abs() < 1e-9));
         assert_eq!(ratio.p99, None);
-        assert_eq!(outcome.errors(), 12);
+        assert!(outcome.is_good());
+        outcome.samples[3].measured.errors = 1;
+        assert!(!outcome.is_good());
         assert!(outcome.table().contains("larder / limit"));
     }
 

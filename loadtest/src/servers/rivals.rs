@@ -138,10 +138,11 @@ fn nginx(address: SocketAddr, location: &str) -> String {
     )
 }
 
-/// All that larder answers is kept for a day.
+/// All that larder answers is kept for a day, whatever name the host is called by.
 fn varnish(larder: SocketAddr) -> String {
     format!(
         "vcl 4.1;\nbackend larder {{ .host = \"{}\"; .port = \"{}\"; }}\n\
+         sub vcl_hash {{ hash_data(req.url); return (lookup); }}\n\
          sub vcl_backend_response {{ set beresp.ttl = 1d; unset beresp.http.Cache-Control; return (deliver); }}\n",
         larder.ip(),
         larder.port()
