@@ -17,7 +17,7 @@ use larder::source::loader::{Load, Loader, SentAt};
 use larder::source::session::{Database, identity};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
 #[path = "../tests/harness/dice.rs"]
@@ -59,7 +59,12 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         let record = record(&mut connection, &resource).await?;
         let identity = identity(&mut connection).await?;
         connection.close().await?;
-        let loader = Loader::start(database.clone(), &config.source, |_| {});
+        let loader = Loader::start(
+            database.clone(),
+            &config.source,
+            &[Handle::current()],
+            |_| {},
+        );
         loader.follow(Some(identity.context("larder is not installed")?));
         anyhow::Ok((resource, loader, record))
     })?;

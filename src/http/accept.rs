@@ -38,7 +38,7 @@ const IDLE_MAX: Duration = Duration::from_secs(75);
 const DRAIN_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Clients that the kernel lets in before they are accepted, as tokio asks for when it binds.
 const BACKLOG_MAX: usize = 1_024;
-/// What a connection keeps of a request's head, and gathers of its answers before it writes.
+/// The longest head of a request, and what a connection gathers of its answers before it writes.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
@@ -161,36 +161,29 @@ impl Connections {
     /// Closes connections that have made no progress since the last look.
     fn look(&mut self, stage: Stage) {
         for LookedAt { progress, steps } in self.looked_at.values_mut() {
-            let now = Some(progress.steps.load(Ordering::Relaxed));
-            if *steps == now && !progress.owes(stage) {
+            let now = progress.steps.load(Ordering::Relaxed);
+            if *steps == Some(now) && !progress.owes(stage) {
+                progress.idle_at.store(now, Ordering::Relaxed);
                 progress.order(Order::Close);
             }
-            *steps = now;
+            *steps = Some(now);
         }
     }
 
     /// Lets each connection end after the answers at hand, and ends when all have.
     async fn drain(mut self) {
-        let mut draining = false;
-        let mut look = pin!(sleep(FIRST_READ_GRACE));
+        for LookedAt { progress, steps } in self.looked_at.values_mut() {
+            *steps = Some(progress.steps.load(Ordering::Relaxed));
+            progress.order(Order::Drain);
+        }
+        let mut looks = interval_at(Instant::now() + DRAIN_IDLE_MAX, DRAIN_IDLE_MAX);
         loop {
             tokio::select! {
                 ended = self.tasks.join_next_with_id() => match ended {
                     Some(ended) => self.forget(ended),
                     None => return,
                 },
-                () = &mut look => {
-                    if draining {
-                        self.look(Stage::Draining);
-                    } else {
-                        draining = true;
-                        for looked_at in self.looked_at.values_mut() {
-                            looked_at.progress.order(Order::Drain);
-                            looked_at.steps = Some(looked_at.progress.steps.load(Ordering::Relaxed));
-                        }
-                    }
-                    look.as_mut().reset(Instant::now() + DRAIN_IDLE_MAX);
-                }
+                _ = looks.tick() => self.look(Stage::Draining),
             }
         }
     }
@@ -209,7 +202,7 @@ enum Stage {
 enum Order {
     /// End after the answers at hand.
     Drain = 1,
-    /// End at once.
+    /// End at once, if nothing has happened since.
     Close = 2,
 }
 
@@ -222,6 +215,8 @@ struct Progress {
     full: AtomicBool,
     /// Requests read, and writes that the client's side took.
     steps: AtomicU64,
+    /// Steps at which it was told to close.
+    idle_at: AtomicU64,
     /// An [`Order`], or 0.
     order: AtomicU8,
     /// Wakes the connection for its order.
@@ -242,6 +237,11 @@ impl Progress {
 
     fn is_told(&self, order: Order) -> bool {
         self.order.load(Ordering::Acquire) == order as u8
+    }
+
+    fn is_idle(&self, stage: Stage) -> bool {
+        let steps = self.steps.load(Ordering::Relaxed);
+        steps == self.idle_at.load(Ordering::Relaxed) && !self.owes(stage)
     }
 
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
@@ -301,29 +301,40 @@ where
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does. Answers to requests
-    // that came in one piece leave in one.
     let mut http1 = builder.http1();
-    http1.half_close(true).pipeline_flush(true);
-    http1.max_buf_size(BUFFER_BYTES_MAX);
+    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
+    http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
+    builder
+        .http2()
+        .max_header_list_size(BUFFER_BYTES_MAX as u32);
     let mut connection = pin!(builder.serve_connection(io, service));
-    let mut drained = false;
-    poll_fn(|context| {
+    let mut stage = Stage::Serving;
+    let mut grace = None;
+    // Before any order is obeyed, the connection takes in what has come by then.
+    let served = poll_fn(|context| {
         progress.waker.register(context.waker());
-        if progress.is_told(Order::Close) {
-            return Poll::Ready(());
+        let served = connection.as_mut().poll(context);
+        if served.is_ready() {
+            return served;
         }
-        if !drained && progress.is_told(Order::Drain) {
-            drained = true;
-            connection.as_mut().graceful_shutdown();
+        if progress.is_told(Order::Close) && progress.is_idle(stage) {
+            return Poll::Ready(Ok(()));
         }
-        connection.as_mut().poll(context).map(|outcome| {
-            if let Err(error) = outcome {
-                tracing::debug!("a connection failed: {error}");
+        if stage == Stage::Serving && progress.is_told(Order::Drain) {
+            let grace = grace.get_or_insert_with(|| Box::pin(sleep(FIRST_READ_GRACE)));
+            let fresh = progress.steps.load(Ordering::Relaxed) == 0;
+            if fresh && grace.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
             }
-        })
-    })
-    .await;
+            stage = Stage::Draining;
+            connection.as_mut().graceful_shutdown();
+            return connection.as_mut().poll(context);
+        }
+        Poll::Pending
+    });
+    if let Err(error) = served.await {
+        tracing::debug!("a connection failed: {error}");
+    }
 }
 
 /// A socket whose writes count as progress.

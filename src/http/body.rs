@@ -8,11 +8,7 @@ use std::vec;
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-/// The longest frame. hyper copies frames into a buffer that it keeps as long as the connection, up to the largest that
-/// it ever held, and stops gathering once it holds `accept`'s bound.
-const FRAME_BYTES_MAX: usize = 32 << 10;
-
-/// Bytes that are sent as they are, in frames of a bounded length.
+/// Bytes that are sent as they are, a frame for each part.
 #[derive(Debug, Default)]
 pub struct Whole {
     part: Bytes,
@@ -55,10 +51,9 @@ impl HttpBody for Whole {
                 None => return Poll::Ready(None),
             }
         }
-        let length = self.part.len().min(FRAME_BYTES_MAX);
-        let frame = self.part.split_to(length);
-        self.bytes -= length as u64;
-        Poll::Ready(Some(Ok(Frame::data(frame))))
+        let part = std::mem::take(&mut self.part);
+        self.bytes -= part.len() as u64;
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -77,20 +72,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn parts_come_in_order_in_frames_of_a_bounded_length() {
-        let long = Bytes::from(vec![b'x'; 3 * FRAME_BYTES_MAX + 1]);
-        let parts = vec!["a".into(), Bytes::new(), long.clone(), "b".into()];
+    async fn parts_come_in_order_and_none_is_empty() {
+        let parts = vec!["ab".into(), Bytes::new(), "cde".into(), Bytes::new()];
         let mut body = Whole::of(parts);
-        let mut received = Vec::new();
-        let mut left = long.len() as u64 + 2;
-        while !body.is_end_stream() {
+        for (left, part) in [(5, "ab"), (3, "cde")] {
+            assert!(!body.is_end_stream());
             assert_eq!(body.size_hint().exact(), Some(left));
-            let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
-            assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX);
-            left -= frame.len() as u64;
-            received.extend_from_slice(&frame);
+            let frame = body.frame().await.unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), part);
         }
+        assert!(body.is_end_stream());
         assert!(body.frame().await.is_none());
-        assert_eq!(received, [b"a".as_slice(), &long, b"b"].concat());
+        assert!(Whole::default().is_end_stream());
     }
 }

@@ -79,15 +79,15 @@ impl Documents {
         }
     }
 
-    /// The answer, if the request asks for a document that memory has and may answer. Whatever else there is to say is
-    /// [`answer`]'s.
+    /// The answer, if the request gets a document that memory has and may answer. Whatever else there is to say is
+    /// [`answer`]'s; `HEAD` as well, since HTTP/2 sends the body that it is given.
     pub(super) fn hit(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Option<Response<Whole>> {
-        if !is_read(method) || headers.contains_key(LARDER_TOKEN) {
+        if *method != Method::GET || headers.contains_key(LARDER_TOKEN) {
             return None;
         }
         let began = Boottime::now();

@@ -1,9 +1,11 @@
 //! What only a real connection shows: framing, limits, pipelines and half requests.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -152,6 +154,23 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(self::statuses(&received).len(), 51);
 }
 
+/// RFC 9112, section 2.2: old clients send an empty line after a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_does_not_wait_for_the_next_request() {
+    let server = server().await;
+    for rest in ["\r\n", "GET /items/4"] {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let request = format!("GET /items/42 HTTP/1.1\r\nHost: a\r\n\r\n{rest}");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(br#"{"id":42,"title":"answer"}"#) {
+            let read = client.read_buf(&mut answer);
+            let read = tokio::time::timeout(Duration::from_secs(30), read).await;
+            assert_ne!(read.expect("an answer").unwrap(), 0);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn request_in_pieces_is_answered_and_others_do_not_wait_for_it() {
     let server = server().await;
@@ -182,9 +201,7 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
         .await
         .unwrap();
     let mut first = [0; 1];
-    tokio::io::AsyncReadExt::read_exact(&mut idle, &mut first)
-        .await
-        .unwrap();
+    idle.read_exact(&mut first).await.unwrap();
 
     let url = server.larder.url.clone();
     let holder = hold(&url, "tag").await;
@@ -208,30 +225,52 @@ async fn stop_answers_what_was_asked_and_closes_idle_connections() {
 async fn many_requests_share_one_connection_over_http2() {
     let server = server().await;
     let stream = TcpStream::connect(server.address).await.unwrap();
-    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    // Answers that are not read yet must not hold up the others.
+    let (client, connection): (h2::client::SendRequest<Bytes>, _) = h2::client::Builder::new()
+        .initial_connection_window_size(16 << 20)
+        .initial_window_size(1 << 20)
+        .handshake(stream)
+        .await
+        .unwrap();
     let connection = tokio::spawn(connection);
     let mut client = client.ready().await.unwrap();
     let mut answers = Vec::new();
-    // A hit, a miss at first, a list, an error.
-    let paths = ["/items/42", "/items/7", "/items?keys=7,42", "/items/x"];
-    for path in paths.iter().cycle().take(100) {
-        let request = Request::get(format!("http://larder.test{path}"));
+    // A hit, a miss at first, a long list, an error.
+    let long = format!(
+        "/items?keys={}",
+        vec!["1234567890123456789"; 1_000].join(",")
+    );
+    let asked = [
+        ("GET", "/items/42"),
+        ("HEAD", "/items/42"),
+        ("GET", "/items/7"),
+        ("GET", &long),
+        ("HEAD", "/items/404"),
+        ("GET", "/items/x"),
+    ];
+    for (method, path) in asked.iter().cycle().take(100) {
+        let request = Request::builder()
+            .method(*method)
+            .uri(format!("http://larder.test{path}"));
         let (answer, _) = client
             .send_request(request.body(()).unwrap(), true)
             .unwrap();
-        answers.push((path, answer));
+        answers.push((method, path, answer));
         client = client.ready().await.unwrap();
     }
-    for (path, answer) in answers {
+    for (method, path, answer) in answers {
         let answer = answer.await.unwrap();
         let (head, mut stream) = answer.into_parts();
         let mut body = Vec::new();
         while let Some(data) = stream.data().await {
             body.extend_from_slice(&data.unwrap());
         }
-        let expected = fetch(server.address, "GET", path).await;
+        let expected = fetch(server.address, method, path).await;
         assert_eq!(head.status, expected.status, "{path}");
-        assert_eq!(head.headers["content-length"], body.len().to_string());
+        assert_eq!(
+            head.headers["content-length"],
+            expected.header("content-length")
+        );
         assert_eq!(String::from_utf8(body).unwrap(), expected.body, "{path}");
     }
     // A stop ends the connection, though the client would go on.
