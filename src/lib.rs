@@ -17,13 +17,15 @@
 //! ```
 //!
 //! # A hit
-//! 1. [`http`] splits the path and asks the cache for the key's canonical text ([`resource::key`]).
-//! 2. [`cache::Cache::lookup`] reads the boot-time clock ([`clock`]): are the tiers fresh?
+//! 1. [`http::public`] splits the path before any router and asks the cache for the key's canonical text
+//!    ([`resource::key`]).
+//! 2. [`cache::Cache::hit`] compares the boot-time clock ([`clock`]) with the last pass: are the tiers fresh?
 //! 3. The memory tier has the document under the resource's epoch; its body and entity tag are sent as they are.
 //! 4. One hit in a thousand is read again from PostgreSQL beside serving, and must not be stale (`cache::audit`).
 //!
 //! # A miss
-//! 1. Neither tier has it. The request leads or joins the key's lease, which notes the key's generation.
+//! 1. Neither tier has it ([`cache::Cache::lookup`], through axum's router). The request leads or joins the key's
+//!    lease, which notes the key's generation.
 //! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
 //! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
 //!
