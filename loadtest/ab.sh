@@ -11,12 +11,4 @@ need 'on Debian: apt-get install apache2-utils' ab
 depts=${1:-100000} connections=${2:-128} requests=${3:-500000}
 
 "$larder" seed --depts "$depts" --log-level warn
-export LARDER_WORKERS=1
-for tiers in memory disk none; do
-  printf '\n== --tiers %s\n' "$tiers"
-  serve --tiers "$tiers"
-  fill "$depts"
-  taskset -ap -c 0 "$pid" > /dev/null
-  (set -x; taskset -c 1 ab -q -k -n "$requests" -c "$connections" "$url/depts/$(((depts + 1) / 2))")
-  stop
-done
+each_tier ab -q -k -n "$requests" -c "$connections" "$url/depts/$(((depts + 1) / 2))"

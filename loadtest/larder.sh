@@ -1,5 +1,6 @@
 # Sourced by the scripts beside it: a larder with a private PostgreSQL of its own, on loopback, which both end with the
-# script. Sets $larder, the binary; $url, where it answers; $work, a directory that goes with the script.
+# script. Sets $larder, the binary; $url, where it answers; $work, a directory that goes with the script. Tables are the
+# sourcing script's to seed, and it sets $depts for each_tier.
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -50,3 +51,16 @@ stop() {
   fi
 }
 trap 'stop; rm -rf "$work"' EXIT
+
+# each_tier COMMAND...: runs COMMAND on core 1 against larder's one worker on core 0, a warm tier after the other.
+each_tier() {
+  export LARDER_WORKERS=1
+  for tiers in memory disk none; do
+    printf '\n== --tiers %s\n' "$tiers"
+    serve --tiers "$tiers"
+    fill "$depts"
+    taskset -ap -c 0 "$pid" > /dev/null
+    (set -x; taskset -c 1 "$@")
+    stop
+  done
+}

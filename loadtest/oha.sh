@@ -11,12 +11,4 @@ depts=${1:-100000} connections=${2:-128} requests=${3:-500000}
 
 "$larder" seed --depts "$depts" --log-level warn
 seq 1 "$depts" | sed "s|^|$url/depts/|" > "$work/urls.txt"
-export LARDER_WORKERS=1
-for tiers in memory disk none; do
-  printf '\n== --tiers %s\n' "$tiers"
-  serve --tiers "$tiers"
-  fill "$depts"
-  taskset -ap -c 0 "$pid" > /dev/null
-  (set -x; taskset -c 1 oha --no-tui -n "$requests" -c "$connections" --urls-from-file "$work/urls.txt")
-  stop
-done
+each_tier oha --no-tui -n "$requests" -c "$connections" --urls-from-file "$work/urls.txt"
