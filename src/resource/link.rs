@@ -8,7 +8,8 @@
 //! share it.
 
 use crate::resource::catalogue::TableName;
-use crate::resource::key::{KeyColumn, canonical_key_sql, key_part_sql, logged_key_sql};
+use crate::resource::key::KeyColumn;
+use crate::resource::key::sql::{canonical_key_sql, key_part_sql, logged_key_sql};
 use crate::resource::sql::{identifier, literal};
 use crate::resource::{Pair, Resource, Row};
 

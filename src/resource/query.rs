@@ -5,12 +5,13 @@
 //! The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
 use crate::resource::document::Order;
-use crate::resource::key::{KeyShape, canonical_key_sql};
+use crate::resource::key::KeyShape;
+use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
-/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or
-/// of text), none whose record is longer than `$n` bytes.
+/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text), none whose
+/// record is longer than `$n` bytes.
 ///
 /// Rows: the canonical key, the document's record or null where it is longer than the bound. A key without a row gives
 /// none.

@@ -2,8 +2,9 @@
 //!
 //! A fixed number of workers, each with a connection of its own, take turns over the resources. A worker that is free
 //! takes whatever waits, up to `KEYS_PER_STATEMENT`: a key alone pays one round trip and no timer, many keys share
-//! a statement. Another worker joins in only for many keys, or when a statement is late. Workers are tasks of their own, so no request cancels a load (a future dropped in the middle of a
-//! statement would leave its connection in an unknown state). At most `WAITING_KEYS_MAX` keys wait.
+//! a statement. Another worker joins in only for many keys, or when a statement is late. Workers are tasks of their
+//! own, so no request cancels a load (a future dropped in the middle of a statement would leave its connection in an
+//! unknown state). At most `WAITING_KEYS_MAX` keys wait.
 
 mod statement;
 mod waiting;
@@ -280,8 +281,8 @@ impl Worker {
         }
     }
 
-    /// Asks for all keys in one statement: the outcome of each, in order. A connection that failed is given up, and one that was proved before the
-    /// feed turned to another database.
+    /// Asks for all keys in one statement: the outcome of each, in order. A connection that failed is given up, and
+    /// one that was proved before the feed turned to another database.
     async fn ask(&mut self, batch: &[Load]) -> Result<Vec<Loaded>, SourceError> {
         let mut following = self.shared.followed.subscribe();
         let Some(followed) = following.borrow_and_update().clone() else {
