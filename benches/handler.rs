@@ -4,8 +4,6 @@
 //! a private PostgreSQL of the bench's own. The counterpart is the handler of the 2020 Go test bed, 13.3 µs for a hit.
 
 use std::cell::Cell;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -13,37 +11,27 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use criterion::{BatchSize, Criterion};
 use http_body_util::BodyExt;
-use larder::commands::seed::seed;
 use larder::commands::serve::Service;
 use larder::config::Config;
 use larder::http::public::Public;
 use larder::resource::definition::Tiers;
-use larder::source::embedded::{Embedded, EmbeddedConfig};
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 use tower::ServiceExt;
 use uuid::Uuid;
 
+mod bed;
+
+use crate::bed::{DEMO, with_postgres};
+
 const DEPTS: u32 = 1_000;
-const DEMO: &str = include_str!("../src/config/demo.toml");
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let directory = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o755))
-        .tempdir()?;
-    let embedded = runtime.block_on(Embedded::start(EmbeddedConfig {
-        directory: directory.path().join("postgres"),
-        settings: Vec::new(),
-    }))?;
-    let url = embedded.url().to_owned();
-    let outcome = runtime.block_on(seed(&url, DEPTS, 10)).map_err(Into::into);
-    let outcome = outcome.and_then(|_| measure(&runtime, &url));
-    runtime.block_on(embedded.stop());
-    outcome
+    with_postgres(&runtime, DEPTS, |url| measure(&runtime, url))
 }
 
 fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {

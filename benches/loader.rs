@@ -7,12 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use criterion::{Criterion, Throughput};
-use larder::commands::seed::seed;
 use larder::config::Config;
 use larder::resource::Resource;
 use larder::resource::resolve::resolve;
 use larder::source::catalogue::read_catalogue;
-use larder::source::embedded::{Embedded, EmbeddedConfig};
 use larder::source::loader::{Load, Loader, SentAt};
 use larder::source::session::{Database, identity};
 use sqlx::postgres::PgConnection;
@@ -20,31 +18,21 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
+mod bed;
 #[path = "../tests/harness/dice.rs"]
 mod dice;
 
+use crate::bed::{DEMO, with_postgres};
 use crate::dice::Dice;
 
 const DEPTS: u32 = 10_000;
-const DEMO: &str = include_str!("../src/config/demo.toml");
 
 fn main() -> anyhow::Result<()> {
     // On one thread all keys are handed in before the loader takes them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let directory = tempfile::Builder::new()
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .tempdir()?;
-    let embedded = runtime.block_on(Embedded::start(EmbeddedConfig {
-        directory: directory.path().join("postgres"),
-        settings: Vec::new(),
-    }))?;
-    let url = embedded.url().to_owned();
-    let outcome = runtime.block_on(seed(&url, DEPTS, 10)).map_err(Into::into);
-    let outcome = outcome.and_then(|_| measure(&runtime, &url));
-    runtime.block_on(embedded.stop());
-    outcome
+    with_postgres(&runtime, DEPTS, |url| measure(&runtime, url))
 }
 
 fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
