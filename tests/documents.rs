@@ -1,5 +1,6 @@
 //! Every document is what the tables hold, byte for byte, whatever the types, keys and links.
 
+mod bound;
 mod drawn;
 pub(crate) mod oracle;
 pub(crate) mod rendering;

@@ -20,10 +20,12 @@ use crate::resource::{Rendering, Row};
 /// The type of what the statement has turned into text, `text` (PostgreSQL's pg_type.dat).
 const TEXT: u32 = 25;
 
-/// The longest record of a document, in times of the document's longest JSON.
-///
-/// A record outgrows its JSON where values are short: a row of one small integer takes 40 bytes there and 7 in JSON.
-pub const RECORD_BYTES_PER_BYTE: i64 = 8;
+/// The longest record of a document without hidden columns, in times of the document's JSON: short values outgrow it.
+/// The row `{"":1},` of one numeric takes 26 bytes there: two lengths, the number of columns, a type and 10 bytes.
+const RECORD_BYTES_PER_BYTE: usize = 4;
+
+/// A hidden column takes at most 24 bytes in the record of each row, a uuid's, and the row at least 3 in JSON: `{},`.
+const HIDDEN_BYTES_PER_BYTE: usize = 8;
 
 /// Why a record gives no document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +91,21 @@ impl Template {
             members.push(Member { lead, value });
         }
         Self { members, hidden: 0 }
+    }
+
+    /// The longest record that a document of so many bytes may have.
+    pub(crate) fn record_bytes_max(&self, document_bytes_max: usize) -> usize {
+        let times = RECORD_BYTES_PER_BYTE + HIDDEN_BYTES_PER_BYTE * self.hidden_max();
+        document_bytes_max.saturating_mul(times)
+    }
+
+    /// The most hidden columns of a row.
+    fn hidden_max(&self) -> usize {
+        let below = self.members.iter().map(|member| match &member.value {
+            Value::Rows(template, _) | Value::Row(template) => template.hidden_max(),
+            Value::Field(_) => 0,
+        });
+        below.fold(self.hidden, usize::max)
     }
 
     /// Writes the document of `record` into `out`, which holds nothing else.

@@ -14,7 +14,8 @@ use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 /// record is longer than `$n` bytes.
 ///
 /// Rows: the canonical key, the document's record or null where it is longer than the bound. A key without a row gives
-/// none.
+/// none. The record comes as the bytes that PostgreSQL would send for it, so that it is these that are bounded: as a
+/// row it may hold compressed texts, which are sent at their whole length.
 pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
     let columns = &key.columns;
     let arrays: Vec<String> = columns
@@ -50,8 +51,8 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
     let mut tables = 0;
     // offset 0 keeps the planner from writing the document's expression, with all that is below it, twice.
     format!(
-        "select d.key, case when pg_column_size(d.document) <= ${bound} then d.document end as document \
-         from (select {key} as key, {document} as document from {from} offset 0) d",
+        "select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
+         from (select {key} as key, record_send({document}) as document from {from} offset 0) d",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
         document = row_sql(root, &[], "t0", &mut tables),

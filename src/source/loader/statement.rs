@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, Postgres, Row, ValueRef};
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-use crate::resource::document::{RECORD_BYTES_PER_BYTE, RenderError};
+use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
 use crate::source::SourceError;
 use crate::source::loader::{GRACE, Load, Loaded, Shared};
@@ -89,8 +89,8 @@ pub(crate) fn documents_query<'q>(
             _ => query.bind(parts.collect::<Vec<&str>>()),
         };
     }
-    let document_bytes_max = i64::try_from(document_bytes_max).unwrap_or(i64::MAX);
-    Ok(query.bind(document_bytes_max.saturating_mul(RECORD_BYTES_PER_BYTE)))
+    let record_bytes_max = resource.template.record_bytes_max(document_bytes_max);
+    Ok(query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX)))
 }
 
 fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<T>, SourceError> {
