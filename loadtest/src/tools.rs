@@ -96,6 +96,11 @@ impl Invocation {
     /// # Errors
     /// Where it can't be run or fails, with what it said.
     pub(crate) async fn run(&self) -> anyhow::Result<String> {
+        Ok(self.run_both().await?.0)
+    }
+
+    /// Like [`Self::run`], but for stderr as well.
+    pub(crate) async fn run_both(&self) -> anyhow::Result<(String, String)> {
         let output = pinned(self.cores.as_deref(), &self.program)
             .args(&self.arguments)
             .current_dir(&self.directory)
@@ -107,14 +112,14 @@ impl Invocation {
             .await
             .with_context(|| format!("running {}", self.program.display()))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let complaints = String::from_utf8_lossy(&output.stderr);
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(
             output.status.success(),
             "{}: {}\n{text}{complaints}",
             self.shown(),
             output.status
         );
-        Ok(text)
+        Ok((text, complaints))
     }
 }
 

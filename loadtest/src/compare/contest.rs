@@ -328,10 +328,10 @@ impl Contest {
             }
         };
         let meter = Meter::start(contender.pid, &self.cores)?;
-        let output = invocation.run().await?;
+        let (output, progress) = invocation.run_both().await?;
         let cost = meter.stop()?;
         let measured = match contender.way {
-            Way::Statement(_) => pgbench::parse(&output),
+            Way::Statement(_) => pgbench::parse(&output, &progress, connections),
             Way::Http(_) | Way::Tagged(_) => wrk::parse(&output),
         };
         let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
