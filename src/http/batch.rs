@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::entity_tag;
 use crate::cache::{Answer, Cache, LookupError, Way};
+use crate::clock::Boottime;
 use crate::feed::position::Token;
 use crate::http::body::Whole;
 use crate::http::documents::{json_response, lookup_key, mark_way};
@@ -17,6 +18,12 @@ use crate::resource::key::KeyShape;
 
 /// Keys in one request.
 const KEYS_MAX: usize = 1_000;
+
+/// A longer document is sent from where it lies.
+const COPIED_BYTES_MAX: usize = 4096;
+
+/// What stands around documents and missing keys.
+const FRAME_BYTES: usize = 32;
 
 /// The keys that a query asks for, in its order and canonical; none where it asks for none.
 ///
@@ -61,21 +68,12 @@ pub(super) async fn answer(
     tokens: &[Token],
     headers: &HeaderMap,
 ) -> Result<(Way, Response<Whole>), Problem> {
-    let lookups = keys.iter().map(|key| lookup_key(cache, index, key, tokens));
-    let answers = join_all(lookups).await;
-    let answers: Vec<Answer> = answers.into_iter().collect::<Result<_, LookupError>>()?;
+    let answers = look_up(cache, index, keys, tokens).await?;
     let mut hash = Xxh3::new();
-    let mut parts = vec![Bytes::from_static(b"{\"documents\":[")];
     let mut missing = String::new();
     for (key, answer) in keys.iter().zip(&answers) {
         match &answer.found {
-            Some(document) => {
-                if parts.len() > 1 {
-                    parts.push(Bytes::from_static(b","));
-                }
-                hash.update(&document.digest());
-                parts.push(Bytes::from_owner(document.clone()));
-            }
+            Some(document) => hash.update(&document.digest()),
             None => {
                 if !missing.is_empty() {
                     missing.push(',');
@@ -85,13 +83,63 @@ pub(super) async fn answer(
         }
     }
     hash.update(missing.as_bytes());
-    parts.push(Bytes::from(format!("],\"missing\":[{missing}]}}")));
     // Documents' tags are hashes of their bytes, so this is one of all bytes.
     let etag = entity_tag(hash.digest128().to_be_bytes());
-    let mut response = json_response(headers, &etag, || Whole::of(parts));
+    let mut response = json_response(headers, &etag, || body(&answers, &missing));
     let way = farthest(&answers);
     mark_way(&mut response, way);
     Ok((way, response))
+}
+
+/// The answers for `keys`, in their order. What memory has needs no future.
+async fn look_up(
+    cache: &Arc<Cache>,
+    index: usize,
+    keys: &[String],
+    tokens: &[Token],
+) -> Result<Vec<Answer>, LookupError> {
+    let now = Boottime::now();
+    let hit = |key: &String| match tokens {
+        [] => cache.hit(index, key, now),
+        _ => None,
+    };
+    let mut answers: Vec<Option<Answer>> = keys.iter().map(hit).collect();
+    let open = answers.iter_mut().zip(keys);
+    let lookups = open
+        .filter(|(answer, _)| answer.is_none())
+        .map(async |(answer, key)| {
+            *answer = Some(lookup_key(cache, index, key, tokens).await?);
+            Ok(())
+        });
+    let looked_up: Result<(), LookupError> = join_all(lookups).await.into_iter().collect();
+    looked_up?;
+    Ok(answers.into_iter().flatten().collect())
+}
+
+/// The documents of `answers` and what is missing. Small documents are copied together: a part of its own costs more.
+fn body(answers: &[Answer], missing: &str) -> Whole {
+    let documents = || answers.iter().filter_map(|answer| answer.found.as_ref());
+    let lengths = documents().map(|document| document.body().len());
+    let copied: usize = lengths.filter(|&length| length <= COPIED_BYTES_MAX).sum();
+    let mut parts = Vec::new();
+    let mut part = Vec::with_capacity(copied + answers.len() + missing.len() + FRAME_BYTES);
+    part.extend_from_slice(b"{\"documents\":[");
+    for (number, document) in documents().enumerate() {
+        if number > 0 {
+            part.push(b',');
+        }
+        if document.body().len() <= COPIED_BYTES_MAX {
+            part.extend_from_slice(document.body());
+        } else {
+            parts.push(Bytes::from(std::mem::take(&mut part)));
+            parts.push(Bytes::from_owner(document.clone()));
+        }
+    }
+    part.extend_from_slice(b"],\"missing\":[");
+    part.extend_from_slice(missing.as_bytes());
+    part.extend_from_slice(b"]}");
+    parts.push(part.into());
+    Whole::of(parts)
 }
 
 /// The way of the answer that came from farthest; memory where nothing was asked for.

@@ -26,6 +26,32 @@ async fn documents_come_in_the_order_asked_and_the_missing_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn long_documents_stand_between_short_ones() {
+    let larder = larder().await;
+    let sql = "insert into item select n, repeat('x', n * 1000) from generate_series(100, 103) n";
+    larder.execute(sql).await;
+    let mut expected = String::new();
+    for key in [100, 42, 101, 102, 7, 42, 103] {
+        let document = larder.get(&format!("/items/{key}")).await.body;
+        expected.push_str(&document);
+        expected.push(',');
+    }
+    let expected = expected.trim_end_matches(',');
+    let expected = format!(r#"{{"documents":[{expected}],"missing":[1]}}"#);
+    let path = "/items?keys=100,42,101,102,7,1,42,103";
+    // Once with a key that no tier has yet, once out of memory alone.
+    for _ in 0..2 {
+        assert!(larder.get(path).await.body == expected);
+    }
+    let all = larder.get("/items?keys=103,100").await.body;
+    assert_eq!(
+        all.len(),
+        203_000
+            + r#"{"documents":[{"id":103,"title":""},{"id":100,"title":""}],"missing":[]}"#.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_are_split_before_they_are_decoded() {
     let larder = larder().await;
     let numbers = async |query: &str| {
