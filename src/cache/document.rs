@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
 
-use triomphe::ThinArc;
+use triomphe::{Arc, ThinArc};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock::Boottime;
@@ -27,6 +27,20 @@ struct Head {
     touches: AtomicU8,
 }
 
+impl Head {
+    fn new(key_bytes: usize, epoch: u64, body: &[u8], exists: bool) -> Self {
+        Self {
+            digest: digest(body),
+            epoch,
+            since: Boottime::now(),
+            // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
+            key_bytes: key_bytes as u32,
+            exists,
+            touches: AtomicU8::new(0),
+        }
+    }
+}
+
 /// What the allocator and the reference count add to a block: a count and a length here, a size in the allocator.
 const BLOCK_BYTES: usize = size_of::<Head>() + 3 * size_of::<usize>();
 
@@ -43,7 +57,18 @@ pub type Found = Option<Document>;
 impl Document {
     /// The document of `key`, compact JSON, read while its resource was in `epoch`.
     pub fn new(key: &str, epoch: u64, body: &[u8]) -> Self {
-        Self::from_text(key.len(), epoch, &[key.as_bytes(), body].concat(), true)
+        let head = Head::new(key.len(), epoch, body, true);
+        // What is needed for a moment, and is as large as a document, leaves holes between those that stay.
+        let zeros = std::iter::repeat_n(0, key.len() + body.len());
+        let mut block = ThinArc::from_header_and_iter(head, zeros);
+        block.with_arc_mut(|block| {
+            if let Some(block) = Arc::get_mut(block) {
+                let (key_place, body_place) = block.slice_mut().split_at_mut(key.len());
+                key_place.copy_from_slice(key.as_bytes());
+                body_place.copy_from_slice(body);
+            }
+        });
+        Self(block)
     }
 
     /// What a tier keeps of a key that has no document.
@@ -53,15 +78,7 @@ impl Document {
 
     /// Of key and body as they follow each other, here as on disk.
     pub(super) fn from_text(key_bytes: usize, epoch: u64, text: &[u8], exists: bool) -> Self {
-        let head = Head {
-            digest: digest(&text[key_bytes..]),
-            epoch,
-            since: Boottime::now(),
-            // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
-            key_bytes: key_bytes as u32,
-            exists,
-            touches: AtomicU8::new(0),
-        };
+        let head = Head::new(key_bytes, epoch, &text[key_bytes..], exists);
         Self(ThinArc::from_header_and_slice(head, text))
     }
 

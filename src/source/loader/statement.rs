@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -123,8 +124,10 @@ async fn documents(
     for load in batch {
         load.sent_at.mark(now);
     }
-    let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
+    let mut found: Vec<Option<Result<Range<usize>, SourceError>>> = vec![None; wanted.len()];
     let mut stranger = None;
+    // All documents, one after the other: none needs a place of its own for so short a time.
+    let mut texts = Vec::new();
     let mut json = Vec::new();
     let mut rows = query.fetch(connection);
     while let Some(row) = rows.try_next().await? {
@@ -132,12 +135,15 @@ async fn documents(
         match places.get(key) {
             None => stranger = Some(key.to_owned()),
             Some(&place) => {
-                let loaded = document(resource, &row, shared.document_bytes_max, &mut json)?;
+                let written = document(resource, &row, shared.document_bytes_max, &mut json)?;
                 let several = found[place].is_some();
-                found[place] = Some(if several {
-                    Err(SourceError::Ambiguous)
-                } else {
-                    loaded
+                found[place] = Some(match several {
+                    true => Err(SourceError::Ambiguous),
+                    false => written.map(|()| {
+                        let begin = texts.len();
+                        texts.extend_from_slice(&json);
+                        begin..texts.len()
+                    }),
                 });
             }
         }
@@ -150,35 +156,31 @@ async fn documents(
         );
         return Err(SourceError::Unexpected(message));
     }
+    let texts = Bytes::from(texts);
     let outcome = batch.iter().map(|load| {
         let place = places.get(&*load.key);
-        let loaded = place.and_then(|&place| found[place].clone());
-        loaded.unwrap_or(Ok(None))
+        let found = place.and_then(|&place| found[place].clone()).transpose()?;
+        Ok(found.map(|range| texts.slice(range)))
     });
     Ok(outcome.collect())
 }
 
-/// The document in a row of the statement, written into `json` first, which rows share.
+/// Writes the document in a row of the statement into `json`, in the place of what is there.
 fn document(
     resource: &Resource,
     row: &PgRow,
     document_bytes_max: usize,
     json: &mut Vec<u8>,
-) -> Result<Loaded, sqlx::Error> {
+) -> Result<Result<(), SourceError>, sqlx::Error> {
+    json.clear();
     let record = row.try_get_raw(1)?;
     if record.is_null() {
         return Ok(Err(SourceError::TooLarge));
     }
     let record = record.as_bytes().map_err(sqlx::Error::Decode)?;
-    json.clear();
-    Ok(
-        match resource.template.render(record, document_bytes_max, json) {
-            Ok(()) => Ok(Some(Bytes::copy_from_slice(json))),
-            Err(RenderError::TooLong) => Err(SourceError::TooLarge),
-            Err(error) => Err(SourceError::Unexpected(format!(
-                "{}: {error}",
-                resource.name
-            ))),
-        },
-    )
+    let written = resource.template.render(record, document_bytes_max, json);
+    Ok(written.map_err(|error| match error {
+        RenderError::TooLong => SourceError::TooLarge,
+        error => SourceError::Unexpected(format!("{}: {error}", resource.name)),
+    }))
 }
