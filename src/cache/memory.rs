@@ -140,12 +140,17 @@ impl Memory {
                 }
             }
         }
+        let before = self.evictions();
         self.eviction.admit(
             ticket,
             |ticket| self.judge(ticket, versions),
             |ticket| self.is_live(ticket),
         );
         self.shrink(versions);
+        // Here no lock is held: a map that gives slots back moves all its entries.
+        if before / EVICTIONS_PER_LOOK < self.evictions() / EVICTIONS_PER_LOOK {
+            self.give_back_slots();
+        }
         true
     }
 
@@ -252,10 +257,7 @@ impl Memory {
         });
         if let Some((_, document)) = removed {
             self.give_back(&document);
-            let before = self.evictions.fetch_add(1, Ordering::Relaxed);
-            if before.is_multiple_of(EVICTIONS_PER_LOOK) {
-                self.give_back_slots();
-            }
+            self.evictions.fetch_add(1, Ordering::Relaxed);
             return Verdict::Evicted;
         }
         verdict
