@@ -54,30 +54,18 @@ const PROBLEM: Problem = Problem {
 };
 
 fn writing(criterion: &mut Criterion) {
-    let mark = mark();
-    let mut group = criterion.benchmark_group("write a mark");
+    compare_writing(criterion, "write a mark", &mark());
+    compare_writing(criterion, "write an error", &PROBLEM);
+    compare_writing(criterion, "write a key", "Göteborg \"Central\"");
+}
+
+fn compare_writing<T: Serialize + ?Sized>(criterion: &mut Criterion, name: &str, value: &T) {
+    let mut group = criterion.benchmark_group(name);
     group.bench_function("simd-json", |bencher| {
-        bencher.iter(|| simd_json::to_vec(&mark));
+        bencher.iter(|| simd_json::to_vec(value));
     });
     group.bench_function("serde_json", |bencher| {
-        bencher.iter(|| serde_json::to_vec(&mark));
-    });
-    group.finish();
-    let mut group = criterion.benchmark_group("write an error");
-    group.bench_function("simd-json", |bencher| {
-        bencher.iter(|| simd_json::to_string(&PROBLEM));
-    });
-    group.bench_function("serde_json", |bencher| {
-        bencher.iter(|| serde_json::to_string(&PROBLEM));
-    });
-    group.finish();
-    let mut group = criterion.benchmark_group("write a key");
-    let key = "Göteborg \"Central\"";
-    group.bench_function("simd-json", |bencher| {
-        bencher.iter(|| simd_json::to_string(key));
-    });
-    group.bench_function("serde_json", |bencher| {
-        bencher.iter(|| serde_json::to_string(key));
+        bencher.iter(|| serde_json::to_vec(value));
     });
     group.finish();
 }
