@@ -24,6 +24,7 @@ mod ghosts;
 #[cfg(test)]
 mod guards;
 mod lease;
+mod lookup;
 pub mod memory;
 mod queue;
 #[cfg(test)]
@@ -39,11 +40,10 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use crate::cache::audit::{Audit, AuditConfig, Auditor};
+use crate::cache::audit::{AuditConfig, Auditor};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskConfig, boot_id};
 use crate::cache::document::Found;
-use crate::cache::fill::Why;
 use crate::cache::follow::{Followed, offer_mark};
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
@@ -52,7 +52,7 @@ use crate::cache::queue::Disk;
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
-use crate::feed::position::{Persisted, Position, Token};
+use crate::feed::position::{Persisted, Position};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::definition::Tiers;
@@ -179,9 +179,6 @@ pub struct Cache {
     boot: String,
 }
 
-/// How long a request waits for its token: two polls, by default.
-const TOKEN_WAIT: Duration = Duration::from_millis(100);
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -296,146 +293,9 @@ impl Cache {
         self.resumable_changed.subscribe()
     }
 
-    /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
-    pub fn hit(self: &Arc<Self>, index: usize, key: &str, now: Boottime) -> Option<Answer> {
-        let shelf = &self.shelves[index];
-        if !shelf.tiers.memory || !self.is_fresh(shelf, now) {
-            return None;
-        }
-        let noted = self.sample(index, key);
-        let found = self.lookup_memory(index, key)?;
-        let answer = Answer {
-            found,
-            way: Way::Memory,
-        };
-        if let Some(noted) = noted {
-            self.audit(noted, &answer);
-        }
-        Some(answer)
-    }
-
-    /// For a lookup that is to be audited: what its audit has to know, if one can be made now.
-    fn sample(&self, index: usize, key: &str) -> Option<Option<Audit>> {
-        let number = self.shelves[index].lookups();
-        self.auditor.samples(number).then(|| self.note(index, key))
-    }
-
-    fn lookup_memory(&self, index: usize, key: &str) -> Option<Found> {
-        let shelf = &self.shelves[index];
-        #[cfg(test)]
-        replay::reach(replay::Point::Memory);
-        let found = self.memory.get(index, key, self.versions.epoch(index))?;
-        shelf.hits_memory.fetch_add(1, Ordering::Relaxed);
-        Some(found)
-    }
-
-    /// Reads the document of `key`, a canonical text, out of the fastest tier that has it.
-    ///
-    /// Waits at most `request_timeout`, and less than a second while PostgreSQL is out of reach. Cancel safe: the load
-    /// goes on without the request.
-    ///
-    /// # Errors
-    /// See [`LookupError`]; never for a missing document.
-    pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
-        let shelf = &self.shelves[index];
-        let now = Boottime::now();
-        let fresh = self.is_fresh(shelf, now);
-        if fresh || self.serves_stale(shelf) {
-            let noted = if fresh { self.sample(index, key) } else { None };
-            if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
-                if let Some(noted) = noted {
-                    self.audit(noted, &answer);
-                }
-                return Ok(answer);
-            }
-        } else {
-            shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
-        }
-        let why = if fresh { Why::Miss } else { Why::Bypass };
-        self.load(index, Arc::from(key), why).await
-    }
-
-    /// As [`Cache::lookup`], of a document at least as new as the transactions of `tokens`, which have committed.
-    ///
-    /// Waits for the feed to catch up with them for at most a tenth of a second; then PostgreSQL answers.
-    ///
-    /// # Errors
-    /// See [`LookupError`].
-    pub async fn lookup_after(
-        self: &Arc<Self>,
-        index: usize,
-        key: &str,
-        tokens: &[Token],
-    ) -> Result<Answer, LookupError> {
-        let mut followed = self.followed.subscribe();
-        let mut covered = None;
-        let told = followed.wait_for(|followed| {
-            covered = followed.cover(tokens);
-            covered.is_some()
-        });
-        // Not told in time is not covered.
-        let _late = tokio::time::timeout(TOKEN_WAIT, told).await.is_err();
-        if covered == Some(true) {
-            return self.lookup(index, key).await;
-        }
-        self.shelves[index]
-            .passed_memory
-            .fetch_add(1, Ordering::Relaxed);
-        self.load(index, Arc::from(key), Why::Ahead).await
-    }
-
     fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {
         let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
         shelf.trusted.load(Ordering::SeqCst) && now.since(fresh_at) <= self.max_staleness
-    }
-
-    fn serves_stale(&self, shelf: &Shelf) -> bool {
-        self.on_loss == OnLoss::ServeStale
-            && shelf.current.load().is_some()
-            && self.fresh_at.load(Ordering::SeqCst) != Boottime::NEVER.0
-    }
-
-    async fn lookup_tiers(
-        &self,
-        index: usize,
-        key: &str,
-        fresh: bool,
-        now: Boottime,
-    ) -> Option<Answer> {
-        let shelf = &self.shelves[index];
-        let stale = || {
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            Way::Stale {
-                age: now.since(fresh_at),
-            }
-        };
-        if shelf.tiers.memory
-            && let Some(found) = self.lookup_memory(index, key)
-        {
-            let way = if fresh { Way::Memory } else { stale() };
-            return Some(Answer { found, way });
-        }
-        shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
-        let disk = self
-            .disk
-            .as_ref()
-            .filter(|disk| shelf.tiers.disk && disk.is_on())?;
-        #[cfg(test)]
-        replay::reach(replay::Point::Clean);
-        let stripe = self.versions.stripe(index, key);
-        let version = self.versions.clean_version(index, stripe)?;
-        let key: Arc<str> = Arc::from(key);
-        let found = disk
-            .get(shelf.prefix.load(Ordering::SeqCst), &key, version.epoch)
-            .await?
-            .found;
-        if shelf.tiers.memory {
-            self.memory
-                .install_standing(index, &key, found.clone(), &self.versions, version);
-        }
-        shelf.hits_disk.fetch_add(1, Ordering::Relaxed);
-        let way = if fresh { Way::Disk } else { stale() };
-        Some(Answer { found, way })
     }
 
     /// Ends the loader and writes what waits for the disk.
