@@ -122,6 +122,16 @@ impl Cache {
         }
     }
 
+    /// Keeps a document in memory that came from nowhere: for benches, which have no PostgreSQL.
+    #[doc(hidden)]
+    pub fn keep(&self, index: usize, key: &str, body: &[u8]) {
+        let stripe = self.versions.stripe(index, key);
+        let version = self.versions.version(index, stripe);
+        let found = Some(Document::new(key, version.epoch, body));
+        self.memory
+            .install_standing(index, key, found, &self.versions, version);
+    }
+
     /// Ends a load: keeps the document where nothing has overtaken it, and answers all who wait.
     pub(super) fn fill(&self, lease: Lease, loaded: Loaded) {
         let body = match loaded {
