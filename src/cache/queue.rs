@@ -4,9 +4,10 @@
 //! queued before its invalidation is dropped after it, and a mark is written with or after all drops that it implies.
 //! Documents are left out where too much waits; a drop that can't be queued turns the tier off.
 
+pub(super) mod lookups;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -15,6 +16,7 @@ use crate::cache::disk::layout::{Entry, Mark};
 use crate::cache::disk::{DiskConfig, Store};
 use crate::cache::document::Found;
 use crate::cache::generation::{Version, Versions};
+use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
@@ -24,10 +26,6 @@ const ORDERS_MAX: usize = 20_000;
 const ORDERS_RESERVED: usize = 10_000;
 /// Document bytes that may wait for the writer.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
-/// Lookups that may wait.
-const LOOKUPS_MAX: usize = 4_096;
-/// A lookup that takes longer is a miss.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// An entry that has to go.
 pub(super) struct Dropped {
@@ -62,14 +60,6 @@ pub(super) enum Order {
     Stop(oneshot::Sender<()>),
 }
 
-/// A key that is looked for.
-pub(super) struct Lookup {
-    prefix: u64,
-    key: Arc<str>,
-    epoch: u64,
-    reply: oneshot::Sender<Option<Entry>>,
-}
-
 /// What the handle, the writer and the reading thread share.
 pub(super) struct Shared {
     pub(super) config: DiskConfig,
@@ -88,7 +78,7 @@ pub(super) struct Shared {
 pub(super) struct Disk {
     shared: Arc<Shared>,
     orders: mpsc::Sender<Order>,
-    lookups: mpsc::Sender<Lookup>,
+    gatherer: Gatherer,
 }
 
 impl Disk {
@@ -101,7 +91,7 @@ impl Disk {
         opened: impl FnOnce(Mark) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
-        let (lookups, lookup_receiver) = mpsc::channel(LOOKUPS_MAX);
+        let (gatherer, lookups) = Gatherer::new();
         let shared = Arc::new(Shared::new(config, versions, metrics));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -113,11 +103,11 @@ impl Disk {
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("larder-disk-read".into())
-            .spawn(move || answer_lookups(&reader, lookup_receiver))?;
+            .spawn(move || answer_all(&reader, lookups))?;
         Ok(Self {
             shared,
             orders,
-            lookups,
+            gatherer,
         })
     }
 
@@ -127,17 +117,21 @@ impl Disk {
         config: DiskConfig,
         versions: Arc<Versions>,
         metrics: Arc<Metrics>,
-    ) -> (Self, mpsc::Receiver<Order>, mpsc::Receiver<Lookup>) {
+    ) -> (
+        Self,
+        mpsc::Receiver<Order>,
+        mpsc::Receiver<lookups::Lookups>,
+    ) {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
         let shared = Arc::new(Shared::new(config, versions, metrics));
         shared.on.store(true, Ordering::SeqCst);
-        let (lookups, lookup_receiver) = mpsc::channel(LOOKUPS_MAX);
+        let (gatherer, lookups) = Gatherer::new();
         let disk = Self {
             shared,
             orders,
-            lookups,
+            gatherer,
         };
-        (disk, order_receiver, lookup_receiver)
+        (disk, order_receiver, lookups)
     }
 
     #[cfg(test)]
@@ -157,18 +151,9 @@ impl Disk {
 
     /// The entry of the key that bears `epoch`. Waits at most 20 ms.
     pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
-        let (reply, answer) = oneshot::channel();
-        let lookup = Lookup {
-            prefix,
-            key: Arc::clone(key),
-            epoch,
-            reply,
-        };
-        self.lookups.try_send(lookup).ok()?;
-        tokio::time::timeout(LOOKUP_TIMEOUT, answer)
-            .await
-            .ok()?
-            .ok()?
+        let key = Arc::clone(key);
+        let lookup = Lookup { prefix, key, epoch };
+        self.gatherer.get(lookup).await
     }
 
     /// Queues a document; it is left out where too much waits already. Returns whether it was queued.
@@ -265,31 +250,6 @@ impl Shared {
             tracing::warn!("the disk tier is off: {why}");
         }
     }
-}
-
-fn answer_lookups(shared: &Shared, mut lookups: mpsc::Receiver<Lookup>) {
-    while let Some(lookup) = lookups.blocking_recv() {
-        answer(shared, lookup);
-    }
-}
-
-pub(super) fn answer(shared: &Shared, lookup: Lookup) {
-    // Whoever asked gave up; under overload the thread must not fall behind for them.
-    if lookup.reply.is_closed() {
-        return;
-    }
-    // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
-    let found = match &*shared.store.load() {
-        Some(store) if shared.on.load(Ordering::SeqCst) => store
-            .get(lookup.prefix, &lookup.key, lookup.epoch)
-            .unwrap_or_else(|error| {
-                shared.give_up(&error.to_string());
-                None
-            }),
-        _ => None,
-    };
-    // Nobody waits any more: the lookup took too long.
-    let _gone = lookup.reply.send(found);
 }
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::*;
 use crate::cache::document::Document;
+use crate::cache::queue::lookups::Lookups;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {
     DiskConfig {
@@ -31,17 +33,18 @@ fn start_lingering(directory: &Path, linger: Duration) -> (Disk, Arc<Versions>) 
 }
 
 /// What the queues of a detached tier hold.
-pub(in crate::cache) struct Orders(mpsc::Receiver<Order>, mpsc::Receiver<Lookup>);
+pub(in crate::cache) struct Orders(mpsc::Receiver<Order>, mpsc::Receiver<Lookups>);
 
 impl Orders {
     /// Answers the lookup that waits with a document, as the reading thread would.
     pub(in crate::cache) fn answer_lookup(&mut self) {
-        let lookup = self.1.try_recv().expect("a lookup waits");
+        let asked = self.1.try_recv().expect("a lookup waits");
+        let lookup = &asked.lookups[0];
         let entry = Entry {
             found: Some(Document::new(&lookup.key, lookup.epoch, b"{}")),
             since: std::time::SystemTime::now(),
         };
-        assert!(lookup.reply.send(Some(entry)).is_ok());
+        assert!(asked.reply.send(vec![Some(entry)]).is_ok());
     }
 
     /// The mark of a purge, which is the next order.

@@ -16,8 +16,9 @@ use crate::cache::disk::layout::Mark;
 use crate::cache::follow::offer_mark;
 use crate::cache::generation::Versions;
 use crate::cache::guards;
+use crate::cache::queue::lookups::Lookups;
 use crate::cache::queue::tests::config;
-use crate::cache::queue::{Disk, Lookup, Order, Shared};
+use crate::cache::queue::{Disk, Order, Shared};
 use crate::cache::writer::Writer;
 use crate::cache::{Cache, lock};
 use crate::clock::{Boottime, stopped};
@@ -58,14 +59,14 @@ pub(super) struct Run {
     pub(super) cache: Arc<Cache>,
     pub(super) shared: Arc<Shared>,
     pub(super) orders: mpsc::Receiver<Order>,
-    pub(super) lookups: mpsc::Receiver<Lookup>,
+    pub(super) lookups: mpsc::Receiver<Lookups>,
     /// What has been taken out of `orders` to be looked at.
     pub(super) queue: VecDeque<Order>,
     pub(super) writer: Option<Box<Writer>>,
     pub(super) writing: Option<Actor>,
     pub(super) pass: Option<Actor>,
     pub(super) requests: [Option<Actor>; 2],
-    pub(super) asked: [Option<Lookup>; 2],
+    pub(super) asked: [Option<Lookups>; 2],
     pub(super) floors: [u8; 2],
     pub(super) loads: [Option<Loading>; 2],
     /// What entries on disk bear.

@@ -9,7 +9,8 @@ use super::gate::{Actor, Arrival, Point, Written};
 use super::real::{Loading, Run, Times, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
-use crate::cache::queue::{Order, answer};
+use crate::cache::queue::Order;
+use crate::cache::queue::lookups::answer;
 use crate::cache::{Answer, Way};
 
 /// The cache under replay.
@@ -140,7 +141,12 @@ impl Replay<'_> {
             | (Arrival::At(Point::Load), Phase::Load)
             | (Arrival::At(Point::Noted), Phase::Noted(_)) => {}
             (Arrival::Pending, Phase::Disk(_)) => {
+                let now = self.times.now();
                 let run = self.run();
+                // It has let others join it, and there are none.
+                let request = run.requests[index].as_mut();
+                let arrival = request.expect("it is under way").go(now);
+                assert!(matches!(arrival, Arrival::Pending), "{arrival:?}");
                 run.asked[index] = Some(run.lookups.try_recv().expect("it asked the disk"));
             }
             (Arrival::Pending, Phase::Waiting(load)) => {
