@@ -11,6 +11,7 @@
 //! What a value looks like is told in `layout`, and in `chunk` how it is cut.
 
 mod chunk;
+pub(super) mod directory;
 pub mod layout;
 mod tally;
 

@@ -6,9 +6,6 @@
 //! On any error the tier turns off, its directory is set aside, and an empty one is opened. Requests do not notice.
 //! sled blocks, so this runs on a thread of its own.
 
-use std::fs::Permissions;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::queue::{Order, Put, Shared};
@@ -392,51 +390,6 @@ impl Drop for Writer {
         if std::thread::panicking() {
             self.shared.on.store(false, Ordering::SeqCst);
             self.shared.persisted.send_replace(Persisted::Nothing);
-        }
-    }
-}
-
-fn current(directory: &Path) -> PathBuf {
-    directory.join("current")
-}
-
-/// Creates the directory, for nobody else to read: it holds documents.
-fn create(directory: &Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(directory)?;
-    std::fs::set_permissions(directory, Permissions::from_mode(0o700))
-}
-
-/// Moves the current files out of the way and removes what was set aside.
-fn set_aside(directory: &Path) -> std::io::Result<()> {
-    create(directory)?;
-    let current = current(directory);
-    if current.symlink_metadata().is_ok() {
-        std::fs::rename(
-            &current,
-            directory.join(format!("aside-{}", uuid::Uuid::new_v4())),
-        )?;
-    }
-    remove_set_aside(directory);
-    Ok(())
-}
-
-fn remove_set_aside(directory: &Path) {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with("aside-") {
-            continue;
-        }
-        let path = entry.path();
-        let removed = match entry.file_type() {
-            Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
-            Ok(_) => std::fs::remove_file(&path),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = removed {
-            tracing::warn!("{} can't be removed: {error}", path.display());
         }
     }
 }

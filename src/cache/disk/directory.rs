@@ -1,0 +1,52 @@
+//! The directory of the tier: `current` holds the files in use, and what was set aside is on its way out.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where the files are.
+pub(in crate::cache) fn current(directory: &Path) -> PathBuf {
+    directory.join("current")
+}
+
+/// Creates the directory, for nobody else to read: it holds documents.
+pub(in crate::cache) fn create(directory: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)?;
+    std::fs::set_permissions(directory, Permissions::from_mode(0o700))
+}
+
+/// Moves the current files out of the way and removes what was set aside.
+pub(in crate::cache) fn set_aside(directory: &Path) -> std::io::Result<()> {
+    create(directory)?;
+    let current = current(directory);
+    if current.symlink_metadata().is_ok() {
+        std::fs::rename(
+            &current,
+            directory.join(format!("aside-{}", uuid::Uuid::new_v4())),
+        )?;
+    }
+    remove_set_aside(directory);
+    Ok(())
+}
+
+/// Removes what was set aside, now or by an earlier run.
+pub(in crate::cache) fn remove_set_aside(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("aside-") {
+            continue;
+        }
+        let path = entry.path();
+        let removed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
+            Ok(_) => std::fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            tracing::warn!("{} can't be removed: {error}", path.display());
+        }
+    }
+}
