@@ -6,31 +6,31 @@
 //! and then: one that has neither asked nor taken anything since the last look is closed, whether it is idle, sends
 //! its request drop by drop, or does not read its answer.
 
+mod connection;
+mod progress;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
-use std::io::{self, ErrorKind, IoSlice};
+use std::future::Future;
+use std::io::{self, ErrorKind};
 use std::net::TcpStream as StdStream;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
 use axum::http::{Request, Response};
-use futures_util::task::AtomicWaker;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tower_service::Service;
+
+use crate::http::accept::connection::serve_connection;
+use crate::http::accept::progress::{Order, Progress, Stage};
 
 /// Looks at an open connection are this far apart; nginx's `keepalive_timeout` is the same.
 const IDLE_MAX: Duration = Duration::from_secs(75);
@@ -38,10 +38,6 @@ const IDLE_MAX: Duration = Duration::from_secs(75);
 const DRAIN_IDLE_MAX: Duration = Duration::from_secs(2);
 /// Clients that the kernel lets in before they are accepted, as tokio asks for when it binds.
 const BACKLOG_MAX: usize = 1_024;
-/// The longest head of a request, and what a connection gathers of its answers before it writes.
-const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// A connection without any request may hold one that was not read yet; hyper would close it at once.
-const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -189,218 +185,12 @@ impl Connections {
     }
 }
 
-/// Where the server is in its life.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Serving,
-    Draining,
-}
-
-/// What a connection has been told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Order {
-    /// End after the answers at hand.
-    Drain = 1,
-    /// End at once, if nothing has happened since.
-    Close = 2,
-}
-
-/// What has happened on a connection, and what it is told.
-#[derive(Default)]
-struct Progress {
-    /// Requests that were read and whose answers are being made.
-    answering: AtomicU32,
-    /// The socket has no place for what has to be written.
-    full: AtomicBool,
-    /// Requests read, and writes that the client's side took.
-    steps: AtomicU64,
-    /// Steps at which it was told to close.
-    idle_at: AtomicU64,
-    /// An [`Order`], or 0.
-    order: AtomicU8,
-    /// Wakes the connection for its order.
-    waker: AtomicWaker,
-}
-
-impl Progress {
-    /// Only the connection's own task calls this, so that no step is lost.
-    fn step(&self) {
-        let steps = self.steps.load(Ordering::Relaxed);
-        self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    fn order(&self, order: Order) {
-        self.order.store(order as u8, Ordering::Release);
-        self.waker.wake();
-    }
-
-    fn is_told(&self, order: Order) -> bool {
-        self.order.load(Ordering::Acquire) == order as u8
-    }
-
-    fn is_idle(&self, stage: Stage) -> bool {
-        let steps = self.steps.load(Ordering::Relaxed);
-        steps == self.idle_at.load(Ordering::Relaxed) && !self.owes(stage)
-    }
-
-    /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
-    /// the kernel tells only now and then, is cut off by that alone.
-    fn owes(&self, stage: Stage) -> bool {
-        self.answering.load(Ordering::Relaxed) > 0
-            || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
-    }
-}
-
-/// An answer that is being made; dropped when it is ready, or when nobody waits for it.
-struct Answering(Arc<Progress>);
-
-impl Answering {
-    fn begin(progress: &Arc<Progress>) -> Self {
-        progress.step();
-        progress.answering.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(progress))
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn serve_connection<S, B>(stream: StdStream, service: S, progress: Arc<Progress>)
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + 'static,
-    S::Future: Send,
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    let stream = match TcpStream::from_std(stream) {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::warn!("a connection can't be served: {error}");
-            return;
-        }
-    };
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!("TCP_NODELAY: {error}");
-    }
-    let io = TokioIo::new(Watched {
-        stream,
-        progress: Arc::clone(&progress),
-    });
-    let answering = Arc::clone(&progress);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answering = Answering::begin(&answering);
-        let answer = service.clone().call(request);
-        async move {
-            let answer = answer.await;
-            drop(answering);
-            answer
-        }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    let mut http1 = builder.http1();
-    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
-    http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
-    builder
-        .http2()
-        .max_header_list_size(BUFFER_BYTES_MAX as u32);
-    let mut connection = pin!(builder.serve_connection(io, service));
-    let mut stage = Stage::Serving;
-    let mut grace = None;
-    // Before any order is obeyed, the connection takes in what has come by then.
-    let served = poll_fn(|context| {
-        progress.waker.register(context.waker());
-        let served = connection.as_mut().poll(context);
-        if served.is_ready() {
-            return served;
-        }
-        if progress.is_told(Order::Close) && progress.is_idle(stage) {
-            return Poll::Ready(Ok(()));
-        }
-        if stage == Stage::Serving && progress.is_told(Order::Drain) {
-            let grace = grace.get_or_insert_with(|| Box::pin(sleep(FIRST_READ_GRACE)));
-            let fresh = progress.steps.load(Ordering::Relaxed) == 0;
-            if fresh && grace.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            stage = Stage::Draining;
-            connection.as_mut().graceful_shutdown();
-            return connection.as_mut().poll(context);
-        }
-        Poll::Pending
-    });
-    if let Err(error) = served.await {
-        tracing::debug!("a connection failed: {error}");
-    }
-}
-
-/// A socket whose writes count as progress.
-struct Watched {
-    stream: TcpStream,
-    progress: Arc<Progress>,
-}
-
-impl Watched {
-    fn count(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if outcome.is_ready() {
-            self.progress.step();
-        }
-        let full = outcome.is_pending();
-        self.progress.full.store(full, Ordering::Relaxed);
-        outcome
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.count(outcome)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.count(outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::Router;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tokio::sync::oneshot;
 
     use super::*;

@@ -1,0 +1,86 @@
+//! What has happened on a connection, and what it is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use futures_util::task::AtomicWaker;
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Serving,
+    Draining,
+}
+
+/// What a connection has been told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Order {
+    /// End after the answers at hand.
+    Drain = 1,
+    /// End at once, if nothing has happened since.
+    Close = 2,
+}
+
+/// What has happened on a connection, and what it is told.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Requests that were read and whose answers are being made.
+    answering: AtomicU32,
+    /// The socket has no place for what has to be written.
+    pub(super) full: AtomicBool,
+    /// Requests read, and writes that the client's side took.
+    pub(super) steps: AtomicU64,
+    /// Steps at which it was told to close.
+    pub(super) idle_at: AtomicU64,
+    /// An [`Order`], or 0.
+    order: AtomicU8,
+    /// Wakes the connection for its order.
+    pub(super) waker: AtomicWaker,
+}
+
+impl Progress {
+    /// Only the connection's own task calls this, so that no step is lost.
+    pub(super) fn step(&self) {
+        let steps = self.steps.load(Ordering::Relaxed);
+        self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        self.order.store(order as u8, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub(super) fn is_told(&self, order: Order) -> bool {
+        self.order.load(Ordering::Acquire) == order as u8
+    }
+
+    pub(super) fn is_idle(&self, stage: Stage) -> bool {
+        let steps = self.steps.load(Ordering::Relaxed);
+        steps == self.idle_at.load(Ordering::Relaxed) && !self.owes(stage)
+    }
+
+    /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
+    /// the kernel tells only now and then, is cut off by that alone.
+    pub(super) fn owes(&self, stage: Stage) -> bool {
+        self.answering.load(Ordering::Relaxed) > 0
+            || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
+    }
+}
+
+/// An answer that is being made; dropped when it is ready, or when nobody waits for it.
+pub(super) struct Answering(Arc<Progress>);
+
+impl Answering {
+    pub(super) fn begin(progress: &Arc<Progress>) -> Self {
+        progress.step();
+        progress.answering.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(progress))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
