@@ -8,6 +8,7 @@
 
 mod connection;
 mod progress;
+mod socket;
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,8 +1,7 @@
-//! One connection, from its first byte to its end, and its socket.
+//! One connection, from its first byte to its end.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::future::{Future, poll_fn};
 use std::net::TcpStream as StdStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,14 +16,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::http::accept::progress::{Answering, Order, Progress, Stage};
+use crate::http::accept::socket::Socket;
 
-/// The longest head of a request, and what a connection gathers of its answers before it writes.
+/// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
@@ -47,10 +46,7 @@ where
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("TCP_NODELAY: {error}");
     }
-    let io = TokioIo::new(Watched {
-        stream,
-        progress: Arc::clone(&progress),
-    });
+    let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
     let answering = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
         let answering = Answering::begin(&answering);
@@ -74,7 +70,7 @@ where
     // Before any order is obeyed, the connection takes in what has come by then.
     let served = poll_fn(|context| {
         progress.waker.register(context.waker());
-        let served = connection.as_mut().poll(context);
+        let served = poll_to_the_wire(connection.as_mut(), &progress, context);
         if served.is_ready() {
             return served;
         }
@@ -89,7 +85,7 @@ where
             }
             stage = Stage::Draining;
             connection.as_mut().graceful_shutdown();
-            return connection.as_mut().poll(context);
+            return poll_to_the_wire(connection.as_mut(), &progress, context);
         }
         Poll::Pending
     });
@@ -98,61 +94,124 @@ where
     }
 }
 
-/// A socket whose writes count as progress.
-struct Watched {
-    stream: TcpStream,
-    progress: Arc<Progress>,
-}
-
-impl Watched {
-    fn count(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if outcome.is_ready() {
-            self.progress.step();
+/// Polls `connection`; before it waits, what it has kept back of its answers is sent.
+fn poll_to_the_wire<C: Future>(
+    mut connection: Pin<&mut C>,
+    progress: &Progress,
+    context: &mut Context<'_>,
+) -> Poll<C::Output> {
+    let mut served = connection.as_mut().poll(context);
+    if served.is_pending() && progress.holds.load(Ordering::Relaxed) {
+        // Every poll of a connection flushes its socket, which obeys as soon as nothing is to be held.
+        progress.holds.store(false, Ordering::Relaxed);
+        served = connection.poll(context);
+        if progress.holds.load(Ordering::Relaxed) {
+            context.waker().wake_by_ref();
         }
-        let full = outcome.is_pending();
-        self.progress.full.store(full, Ordering::Relaxed);
-        outcome
     }
+    served
 }
 
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
 
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.count(outcome)
-    }
+    use axum::Router;
+    use axum::body::Body;
+    use axum::extract::Path;
+    use axum::routing::get;
+    use futures_util::{StreamExt, stream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.count(outcome)
+    use super::*;
+
+    /// A client of `router`, and the progress of its connection.
+    async fn connect(router: Router) -> (TcpStream, Arc<Progress>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let progress = Arc::new(Progress::default());
+        tokio::spawn(serve_connection(stream, router, Arc::clone(&progress)));
+        (client, progress)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    fn request(path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    async fn read_until(client: &mut TcpStream, end: impl Fn(&str) -> bool) -> String {
+        let mut received = Vec::new();
+        while !end(&String::from_utf8_lossy(&received)) {
+            let read = timeout(Duration::from_secs(30), client.read_buf(&mut received)).await;
+            assert_ne!(read.expect("an answer").unwrap(), 0);
+        }
+        String::from_utf8(received).unwrap()
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    #[tokio::test]
+    async fn answers_to_a_pipeline_leave_together() {
+        let (mut client, progress) = connect(Router::new().route("/", get(async || "text"))).await;
+        let mut steps = 0;
+        // The first answer may be the only one; who has pipelined is expected to do so again.
+        for writes_max in [3, 2] {
+            let requests = request("/").repeat(16);
+            client.write_all(requests.as_bytes()).await.unwrap();
+            let all = |received: &str| received.matches("\r\n\r\ntext").count() == 16;
+            read_until(&mut client, all).await;
+            let before = std::mem::replace(&mut steps, progress.steps.load(Ordering::Relaxed));
+            let writes = steps - before - 16;
+            assert!(writes <= writes_max, "{writes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_of_any_length_come_whole_and_in_order() {
+        let router = Router::new().route(
+            "/{length}",
+            get(async |Path(length): Path<usize>| "x".repeat(length)),
+        );
+        let (mut client, _) = connect(router).await;
+        let lengths = [
+            1, 100_000, 16_000, 0, 16_000, 20_000, 16_000, 16_000, 16_000, 7,
+        ]
+        .repeat(40);
+        let requests: String = lengths
+            .iter()
+            .map(|length| request(&format!("/{length}")))
+            .collect();
+        client.write_all(requests.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut received = String::new();
+        client.read_to_string(&mut received).await.unwrap();
+        let mut rest = received.as_str();
+        for length in lengths {
+            let (head, after) = rest.split_once("\r\n\r\n").unwrap();
+            assert!(
+                head.contains(&format!("content-length: {length}\r\n")),
+                "{head}"
+            );
+            let (body, after) = after.split_at(length);
+            assert!(body.bytes().all(|byte| byte == b'x'));
+            rest = after;
+        }
+        assert_eq!(rest, "");
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_sent_as_far_as_it_is_there() {
+        let begun = async || {
+            let begin = stream::iter([Ok::<_, Infallible>("begin")]);
+            Body::from_stream(begin.chain(stream::pending()))
+        };
+        let router = Router::new()
+            .route("/", get(async || "text"))
+            .route("/begun", get(begun));
+        let (mut client, _) = connect(router).await;
+        let requests = request("/").repeat(2) + &request("/begun");
+        client.write_all(requests.as_bytes()).await.unwrap();
+        read_until(&mut client, |received| received.contains("begin")).await;
     }
 }

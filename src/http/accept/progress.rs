@@ -29,6 +29,8 @@ pub(super) struct Progress {
     answering: AtomicU32,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
+    /// Answers are kept back, so that they can be sent together with what may follow.
+    pub(super) holds: AtomicBool,
     /// Requests read, and writes that the client's side took.
     pub(super) steps: AtomicU64,
     /// Steps at which it was told to close.

@@ -1,0 +1,160 @@
+//! A connection's socket: what the client's side takes counts as progress, and small writes go out together.
+//!
+//! hyper writes each answer of a pipeline by itself, and each frame of HTTP/2. From the second one to what was read at
+//! once they are copied, and sent together before the connection waits. One answer to one request is written as it is,
+//! out of the document's own memory.
+
+use std::cell::Cell;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::http::accept::progress::Progress;
+
+/// What is gathered at most.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
+/// A longer write goes out by itself: to copy it would cost more than the system call that is saved.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+
+thread_local! {
+    /// For the next connection that gathers: hardly ever do two have something unsent, and this one is in the core's cache.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A socket that gathers small writes, and tells its progress.
+pub(super) struct Socket {
+    stream: TcpStream,
+    progress: Arc<Progress>,
+    /// Taken as written; without memory where nothing is gathered.
+    gathered: Vec<u8>,
+    /// How much of that has been sent.
+    sent: usize,
+    /// Since the client has sent something.
+    writes: usize,
+    /// What was read before led to several writes, so it is likely to do so again.
+    several: bool,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, progress: Arc<Progress>) -> Self {
+        Self {
+            stream,
+            progress,
+            gathered: Vec::new(),
+            sent: 0,
+            writes: 0,
+            several: false,
+        }
+    }
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writes = self.writes.saturating_add(1);
+        let bytes = slices.iter().map(|slice| slice.len()).sum();
+        let gather = bytes <= COPIED_BYTES_MAX && (self.several || self.writes > 1);
+        let place = GATHERED_BYTES_MAX.saturating_sub(self.gathered.len());
+        if !gather || bytes > place || !self.progress.holds.load(Ordering::Relaxed) {
+            ready!(self.poll_drain(context))?;
+        }
+        if !gather {
+            let sent = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+            return self.count(sent);
+        }
+        if self.gathered.is_empty() {
+            self.gathered = SPARE.take();
+        }
+        for slice in slices {
+            self.gathered.extend_from_slice(slice);
+        }
+        self.progress.holds.store(true, Ordering::Relaxed);
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Sends what is gathered, and gives its memory back.
+    fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gathered.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        self.progress.holds.store(false, Ordering::Relaxed);
+        while self.sent < self.gathered.len() {
+            let rest = &self.gathered[self.sent..];
+            let sent = Pin::new(&mut self.stream).poll_write(context, rest);
+            match ready!(self.count(sent))? {
+                0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                bytes => self.sent += bytes,
+            }
+        }
+        self.sent = 0;
+        self.gathered.clear();
+        SPARE.set(std::mem::take(&mut self.gathered));
+        Poll::Ready(Ok(()))
+    }
+
+    fn count(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if sent.is_ready() {
+            self.progress.step();
+        }
+        let full = sent.is_pending();
+        self.progress.full.store(full, Ordering::Relaxed);
+        sent
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let filled = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > filled && self.writes > 0 {
+            self.several = self.writes > 1;
+            self.writes = 0;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.progress.holds.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.poll_drain(context))?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(context))?;
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
