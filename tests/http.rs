@@ -111,6 +111,8 @@ async fn if_none_match_is_a_weak_comparison_with_a_list() {
             assert_eq!(answer.header("etag"), etag);
             assert_eq!(answer.cache_status(), MEMORY);
             assert_eq!(answer.header("cache-control"), "no-cache");
+            // RFC 9110, section 8.6: the document's or none.
+            assert_eq!(answer.header("content-length"), "");
             assert_eq!(answer.body, "");
         }
     }

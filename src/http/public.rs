@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{Request, Response};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{Request, Response, StatusCode};
 use axum::routing::future::RouteFuture;
 use axum::{BoxError, Router};
 use futures_util::future::{Either, MapOk, TryFutureExt};
@@ -47,6 +48,15 @@ impl Public {
 type Answered = Result<Response<AnswerBody>, Infallible>;
 type Routed = MapOk<RouteFuture<Infallible>, fn(Response<Body>) -> Response<AnswerBody>>;
 
+/// What the router has answered, as this service answers it.
+fn routed(mut response: Response<Body>) -> Response<AnswerBody> {
+    // The router says 0, which is not the document's length (RFC 9110, section 8.6).
+    if response.status() == StatusCode::NOT_MODIFIED {
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    response.map(http_body_util::Either::Right)
+}
+
 impl<B> Service<Request<B>> for Public
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -68,8 +78,6 @@ where
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
         let answer = self.inner.router.clone().call(request);
-        let routed: fn(Response<Body>) -> Response<AnswerBody> =
-            |response| response.map(http_body_util::Either::Right);
-        Either::Right(answer.map_ok(routed))
+        Either::Right(answer.map_ok(routed as fn(_) -> _))
     }
 }
