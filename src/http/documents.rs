@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{AGE, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderName, WARNING};
+use axum::http::header::{
+    AGE, CACHE_CONTROL, CACHE_STATUS, CONTENT_TYPE, ETAG, HeaderName, WARNING,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
@@ -21,7 +23,6 @@ use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 
 const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 /// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
