@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::http::accept::progress::{Answering, Order, Progress, Stage};
+use crate::http::accept::progress::{Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
@@ -47,9 +47,9 @@ where
         tracing::debug!("TCP_NODELAY: {error}");
     }
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
-    let answering = Arc::clone(&progress);
+    let counted = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
-        let answering = Answering::begin(&answering);
+        let answering = counted.answer();
         let answer = service.clone().call(request);
         async move {
             let answer = answer.await;

@@ -1,7 +1,7 @@
 //! What has happened on a connection, and what it is told.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use futures_util::task::AtomicWaker;
 
@@ -25,8 +25,8 @@ pub(super) enum Order {
 /// What has happened on a connection, and what it is told.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Requests that were read and whose answers are being made.
-    answering: AtomicU32,
+    /// One reference more for each request that was read and whose answer is being made.
+    answering: Arc<()>,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
@@ -42,6 +42,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// A request was read. Whoever makes its answer keeps what this returns.
+    pub(super) fn answer(&self) -> Arc<()> {
+        self.step();
+        Arc::clone(&self.answering)
+    }
+
     /// Only the connection's own task calls this, so that no step is lost.
     pub(super) fn step(&self) {
         let steps = self.steps.load(Ordering::Relaxed);
@@ -65,24 +71,7 @@ impl Progress {
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
     /// the kernel tells only now and then, is cut off by that alone.
     pub(super) fn owes(&self, stage: Stage) -> bool {
-        self.answering.load(Ordering::Relaxed) > 0
+        Arc::strong_count(&self.answering) > 1
             || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
-    }
-}
-
-/// An answer that is being made; dropped when it is ready, or when nobody waits for it.
-pub(super) struct Answering(Arc<Progress>);
-
-impl Answering {
-    pub(super) fn begin(progress: &Arc<Progress>) -> Self {
-        progress.step();
-        progress.answering.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(progress))
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
