@@ -55,7 +55,7 @@ pub async fn serve<S, B>(
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send,
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let mut connections = Connections::default();
     let mut runtimes = runtimes.iter().cycle();
@@ -272,6 +272,31 @@ mod tests {
         sleep(Duration::from_secs(60)).await;
         client.read_to_end(&mut answer).await.unwrap();
         assert!(answer.len() > length);
+        serving.await.unwrap();
+    }
+
+    /// Over HTTP/2 it is not the socket that is full: the client has not said that more may come.
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_waits_for_a_slow_reader_over_http2() {
+        let length = 1 << 20;
+        let (client, stop, serving) = start("x".repeat(length)).await;
+        let (client, connection) = h2::client::handshake(client).await.unwrap();
+        let reading = tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        let request = Request::get("http://a/").body(()).unwrap();
+        let (answer, _) = client.send_request(request, true).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        stop.send(()).unwrap();
+        sleep(Duration::from_secs(60)).await;
+        let mut read = 0;
+        while let Some(part) = body.data().await {
+            let bytes = part.unwrap().len();
+            body.flow_control().release_capacity(bytes).unwrap();
+            read += bytes;
+        }
+        assert_eq!(read, length);
+        drop(client);
+        reading.await.unwrap().unwrap();
         serving.await.unwrap();
     }
 

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::http::accept::progress::{Order, Progress, Stage};
+use crate::http::accept::progress::{Counted, Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
@@ -34,7 +34,7 @@ where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send,
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let stream = match TcpStream::from_std(stream) {
         Ok(stream) => stream,
@@ -49,12 +49,13 @@ where
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
     let counted = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
+        let unsent = counted.unsent(request.version());
         let answering = counted.answer();
         let answer = service.clone().call(request);
         async move {
             let answer = answer.await;
             drop(answering);
-            answer
+            answer.map(|answer| answer.map(|body| Counted { body, unsent }))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -1,9 +1,14 @@
 //! What has happened on a connection, and what it is told.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
+use axum::body::{Bytes, HttpBody};
+use axum::http::Version;
 use futures_util::task::AtomicWaker;
+use hyper::body::{Frame, SizeHint};
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub(super) enum Order {
 pub(super) struct Progress {
     /// One reference more for each request that was read and whose answer is being made.
     answering: Arc<()>,
+    /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may come.
+    unsent: Arc<()>,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
@@ -46,6 +53,11 @@ impl Progress {
     pub(super) fn answer(&self) -> Arc<()> {
         self.step();
         Arc::clone(&self.answering)
+    }
+
+    /// What the body of an answer over `version` keeps. Over HTTP/1.1 the socket alone tells what is unsent.
+    pub(super) fn unsent(&self, version: Version) -> Option<Arc<()>> {
+        (version == Version::HTTP_2).then(|| Arc::clone(&self.unsent))
     }
 
     /// Only the connection's own task calls this, so that no step is lost.
@@ -71,7 +83,52 @@ impl Progress {
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
     /// the kernel tells only now and then, is cut off by that alone.
     pub(super) fn owes(&self, stage: Stage) -> bool {
-        Arc::strong_count(&self.answering) > 1
-            || (stage == Stage::Draining && self.full.load(Ordering::Relaxed))
+        let unsent = || self.full.load(Ordering::Relaxed) || Arc::strong_count(&self.unsent) > 1;
+        Arc::strong_count(&self.answering) > 1 || (stage == Stage::Draining && unsent())
+    }
+}
+
+/// A body whose parts hold on to `unsent` until they are written or given up.
+pub(super) struct Counted<B> {
+    pub(super) body: B,
+    pub(super) unsent: Option<Arc<()>>,
+}
+
+struct Part {
+    bytes: Bytes,
+    _unsent: Arc<()>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        let Some(unsent) = &self.unsent else {
+            return frame;
+        };
+        let part = |bytes| Part {
+            bytes,
+            _unsent: Arc::clone(unsent),
+        };
+        frame.map_ok(|frame| frame.map_data(|bytes| Bytes::from_owner(part(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
