@@ -24,6 +24,9 @@ use crate::sync::{Mutex, MutexGuard};
 /// Queues shorter than this are never swept for tickets of entries that are gone, and so many ghosts are always kept.
 const TICKETS_MIN: usize = 1_024;
 
+/// Tickets that a sweep looks at for each entry that comes: all of some millions at once would hold up whoever fills.
+const SWEPT_AT_ONCE: usize = 8;
+
 /// Entries of the main queue that a returning ghost may find untouched. With one, a new hot set takes over slowly; with
 /// four, a loop half again as large as the cache wears its touches off.
 const CONTESTED: usize = 2;
@@ -56,8 +59,18 @@ pub(super) enum Verdict {
 /// Tickets in their order. The weight of those whose entries are gone counts until they are popped or swept.
 #[derive(Default)]
 struct Queue {
+    /// What the sweep under way has looked at and kept; it stands before the others.
+    swept: VecDeque<Ticket>,
     tickets: VecDeque<Ticket>,
     bytes: u64,
+}
+
+/// Where sweeping is.
+enum Sweep {
+    /// It begins at so many tickets.
+    Due(usize),
+    Small,
+    Main,
 }
 
 struct Queues {
@@ -65,8 +78,7 @@ struct Queues {
     main: Queue,
     small_bytes_max: u64,
     ghosts: Ghosts,
-    /// Tickets at which the next sweep is due.
-    sweep_at: usize,
+    sweep: Sweep,
 }
 
 /// The queues of one memory tier.
@@ -82,7 +94,7 @@ impl Eviction {
             main: Queue::default(),
             small_bytes_max: bytes_max / SMALL_PART_MAX,
             ghosts: Ghosts::new(),
-            sweep_at: TICKETS_MIN,
+            sweep: Sweep::Due(TICKETS_MIN),
         };
         Self {
             bytes_max,
@@ -106,9 +118,7 @@ impl Eviction {
             queues.small.push(ticket);
         }
         queues.fill_main(self.bytes_max);
-        if queues.tickets() >= queues.sweep_at {
-            queues.sweep(is_live);
-        }
+        queues.sweep(is_live);
     }
 
     /// Lets entries take their turn until one is evicted. `judge` uses up a touch or evicts.
@@ -117,7 +127,7 @@ impl Eviction {
         let mut queues = self.lock();
         loop {
             let small_is_full = queues.small.bytes > queues.small_bytes_max;
-            let from_small = small_is_full || queues.main.tickets.is_empty();
+            let from_small = small_is_full || queues.main.len() == 0;
             let queue = match from_small {
                 true => &mut queues.small,
                 false => &mut queues.main,
@@ -134,7 +144,7 @@ impl Eviction {
                 Verdict::Spared => queues.main.push(ticket),
                 Verdict::Evicted => {
                     if from_small {
-                        let count = queues.main.tickets.len().max(TICKETS_MIN);
+                        let count = queues.main.len().max(TICKETS_MIN);
                         queues.ghosts.remember(ticket.hash, count);
                     }
                     return true;
@@ -165,7 +175,8 @@ impl Eviction {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         let queues = self.lock();
-        queues.small.tickets.capacity() + queues.main.tickets.capacity()
+        let of = |queue: &Queue| queue.swept.capacity() + queue.tickets.capacity();
+        of(&queues.small) + of(&queues.main)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -174,36 +185,59 @@ impl Eviction {
 }
 
 impl Queue {
+    fn len(&self) -> usize {
+        self.swept.len() + self.tickets.len()
+    }
+
     fn push(&mut self, ticket: Ticket) {
-        let count = self.tickets.len();
-        if count == self.tickets.capacity() {
-            // Doubled, half of it could lie idle: another 16 bytes for each document.
-            self.tickets.reserve_exact(count / 8 + 64);
-        }
         self.bytes += u64::from(ticket.weight);
-        self.tickets.push_back(ticket);
+        append(&mut self.tickets, ticket);
     }
 
     fn pop(&mut self) -> Option<Ticket> {
-        let ticket = self.tickets.pop_front()?;
+        let ticket = take(&mut self.swept).or_else(|| take(&mut self.tickets))?;
         self.bytes -= u64::from(ticket.weight);
-        let count = self.tickets.len().max(TICKETS_MIN);
-        if self.tickets.capacity() > 4 * count {
-            self.tickets.shrink_to(2 * count);
-        }
         Some(ticket)
     }
 
-    fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
-        self.tickets.retain(is_live);
-        let weights = self.tickets.iter().map(|ticket| u64::from(ticket.weight));
-        self.bytes = weights.sum();
+    /// Looks at some more tickets; returns whether it has looked at all.
+    fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) -> bool {
+        for _ in 0..SWEPT_AT_ONCE {
+            let Some(ticket) = take(&mut self.tickets) else {
+                self.tickets = std::mem::take(&mut self.swept);
+                return true;
+            };
+            if is_live(&ticket) {
+                append(&mut self.swept, ticket);
+            } else {
+                self.bytes -= u64::from(ticket.weight);
+            }
+        }
+        false
     }
+}
+
+fn append(tickets: &mut VecDeque<Ticket>, ticket: Ticket) {
+    let count = tickets.len();
+    if count == tickets.capacity() {
+        // Doubled, half of it could lie idle: another 16 bytes for each document.
+        tickets.reserve_exact(count / 8 + 64);
+    }
+    tickets.push_back(ticket);
+}
+
+fn take(tickets: &mut VecDeque<Ticket>) -> Option<Ticket> {
+    let ticket = tickets.pop_front()?;
+    let count = tickets.len().max(TICKETS_MIN);
+    if tickets.capacity() > 4 * count {
+        tickets.shrink_to(2 * count);
+    }
+    Some(ticket)
 }
 
 impl Queues {
     fn tickets(&self) -> usize {
-        self.small.tickets.len() + self.main.tickets.len()
+        self.small.len() + self.main.len()
     }
 
     /// Whether the main queue has less than its share, by more than what entries never fill.
@@ -242,10 +276,61 @@ impl Queues {
         }
     }
 
-    /// Drops tickets whose entries were invalidated or replaced: without it, churn would pile them up.
+    /// Drops tickets whose entries were invalidated or replaced, some at a time: without it, churn would pile them up.
     fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
-        self.small.sweep(&is_live);
-        self.main.sweep(&is_live);
-        self.sweep_at = TICKETS_MIN.max(2 * self.tickets());
+        match self.sweep {
+            Sweep::Due(count) if self.tickets() < count => {}
+            Sweep::Due(_) => self.sweep = Sweep::Small,
+            Sweep::Small => {
+                if self.small.sweep(is_live) {
+                    self.sweep = Sweep::Main;
+                }
+            }
+            Sweep::Main => {
+                if self.main.sweep(is_live) {
+                    self.sweep = Sweep::Due(TICKETS_MIN.max(2 * self.tickets()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[test]
+    fn a_sweep_looks_at_few_tickets_at_a_time_and_keeps_their_order() {
+        let count = 8 * TICKETS_MIN as u64;
+        let eviction = Eviction::new(100 * count);
+        let looked = Cell::new(0);
+        let is_live = |ticket: &Ticket| {
+            looked.set(looked.get() + 1);
+            ticket.hash.is_multiple_of(4)
+        };
+        for hash in 0..count {
+            let ticket = Ticket {
+                hash,
+                weight: 1,
+                resource: 0,
+                id: 0,
+            };
+            looked.set(0);
+            eviction.admit(ticket, |_| Verdict::Gone, is_live);
+            assert!(looked.get() <= SWEPT_AT_ONCE);
+        }
+        assert!((eviction.tickets() as u64) < count * 3 / 4);
+        let left = RefCell::new(Vec::new());
+        let evict = |ticket: &Ticket| {
+            left.borrow_mut().push(ticket.hash);
+            Verdict::Evicted
+        };
+        while eviction.evict(evict) {}
+        let left = left.into_inner();
+        assert!(left.is_sorted());
+        let live = left.iter().filter(|hash| hash.is_multiple_of(4));
+        assert_eq!(live.count() as u64, count / 4);
     }
 }
