@@ -202,6 +202,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answers_are_sent_however_the_connection_ends() {
+        let offer = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n";
+        let last = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let half = request("/").repeat(2) + "GET / HT";
+        for sent in [offer.to_owned() + last, half] {
+            let router = Router::new().route("/", get(async || "text"));
+            let (mut client, _) = connect(router).await;
+            client.write_all(sent.as_bytes()).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut received = String::new();
+            client.read_to_string(&mut received).await.unwrap();
+            assert_eq!(received.matches("\r\n\r\ntext").count(), 2, "{received}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_answer_is_sent_as_far_as_it_is_there() {
         let begun = async || {
             let begin = stream::iter([Ok::<_, Infallible>("begin")]);

@@ -108,6 +108,19 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request. What
+    /// was answered before is sent all the same, as far as the client has read.
+    fn drop(&mut self) {
+        while self.sent < self.gathered.len() {
+            match self.stream.try_write(&self.gathered[self.sent..]) {
+                Ok(bytes) if bytes > 0 => self.sent += bytes,
+                _ => return,
+            }
+        }
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
