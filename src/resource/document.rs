@@ -21,8 +21,9 @@ use crate::resource::{Rendering, Row};
 const TEXT: u32 = 25;
 
 /// The longest record of a document without hidden columns, in times of the document's JSON: short values outgrow it.
-/// The row `{"":1},` of one numeric takes 26 bytes there: two lengths, the number of columns, a type and 10 bytes.
-const RECORD_BYTES_PER_BYTE: usize = 4;
+/// A level of rows below, each with the next level alone, takes 36 bytes there and 7 in `{"":[…]},`: length, number of
+/// columns, type, length, array head of 20 bytes. The row `{"":1},` of one numeric takes 26.
+const RECORD_BYTES_PER_BYTE: usize = 6;
 
 /// A hidden column takes at most 24 bytes in the record of each row, a uuid's, and the row at least 3 in JSON: `{},`.
 const HIDDEN_BYTES_PER_BYTE: usize = 8;

@@ -10,6 +10,10 @@ use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
+/// A record in PostgreSQL's memory is larger than what is sent by less than that: a row of one null takes 24 bytes, and
+/// 16 when it is sent. One that is larger still is refused before its texts are decompressed.
+const IN_MEMORY: u8 = 4;
+
 /// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text), none whose
 /// record is longer than `$n` bytes.
 ///
@@ -52,7 +56,9 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
     // offset 0 keeps the planner from writing the document's expression, with all that is below it, twice.
     format!(
         "select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
-         from (select {key} as key, record_send({document}) as document from {from} offset 0) d",
+         from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
+         then record_send(r.document) end as document \
+         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
         document = row_sql(root, &[], "t0", &mut tables),
