@@ -34,6 +34,7 @@ pub(in crate::cache) struct Lookup {
 /// Keys that are looked for at once.
 pub(in crate::cache) struct Lookups {
     pub(super) lookups: Vec<Lookup>,
+    handed_over: Instant,
     /// What was found, in the same order; what is left out at the end is missing.
     pub(super) reply: oneshot::Sender<Vec<Option<Entry>>>,
 }
@@ -66,7 +67,7 @@ impl Gatherer {
         (gatherer, lookups)
     }
 
-    /// What is found. Waits at most 20 ms; a leader that goes makes a miss of those who wait for it.
+    /// What is found. Waits at most 20 ms once it is handed over; a leader that goes makes a miss of those who wait for it.
     pub(super) async fn get(&self, lookup: Lookup) -> Option<Entry> {
         let (tell, told) = oneshot::channel();
         if let Some(mut lead) = self.gather((lookup, tell)) {
@@ -105,11 +106,12 @@ impl Gatherer {
             let (lookups, tell): (Vec<_>, Vec<_>) = part.unzip();
             let (reply, answer) = oneshot::channel();
             // Where too much waits already they are misses.
-            if self
-                .handed_over
-                .try_send(Lookups { lookups, reply })
-                .is_ok()
-            {
+            let asked = Lookups {
+                lookups,
+                handed_over: Instant::now(),
+                reply,
+            };
+            if self.handed_over.try_send(asked).is_ok() {
                 parts.push((tell, answer));
             }
         }
@@ -150,8 +152,11 @@ pub(super) fn answer_all(shared: &Shared, mut handed_over: mpsc::Receiver<Lookup
 
 /// Answers lookups that were handed over at once.
 pub(in crate::cache) fn answer(shared: &Shared, asked: Lookups) {
-    let Lookups { lookups, reply } = asked;
-    let began = Instant::now();
+    let Lookups {
+        lookups,
+        handed_over,
+        reply,
+    } = asked;
     let mut found = Vec::with_capacity(lookups.len());
     for lookup in &lookups {
         // Whoever asked gave up; under overload the thread must not fall behind for them.
@@ -159,7 +164,7 @@ pub(in crate::cache) fn answer(shared: &Shared, asked: Lookups) {
             return;
         }
         // Where reads are slow the rest are misses, so that what was found is not too late.
-        if began.elapsed() > LOOKUP_TIMEOUT / 2 {
+        if handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
             break;
         }
         found.push(find(shared, lookup));
