@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ops::Range;
 use std::str::FromStr;
 
-use bytes::Bytes;
+use bytes::BytesMut;
 use futures_util::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::query::Query;
@@ -99,6 +98,9 @@ fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<
     parts.map(|part| part.parse().map_err(not_one)).collect()
 }
 
+/// What documents share at once; a longer one takes what it needs.
+const TEXTS_BYTES: usize = 64 << 10;
+
 /// The outcome of each load of `batch`, in order.
 async fn documents(
     connection: &mut PgConnection,
@@ -124,10 +126,10 @@ async fn documents(
     for load in batch {
         load.sent_at.mark(now);
     }
-    let mut found: Vec<Option<Result<Range<usize>, SourceError>>> = vec![None; wanted.len()];
+    let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
     let mut stranger = None;
-    // All documents, one after the other: none needs a place of its own for so short a time.
-    let mut texts = Vec::new();
+    // Documents share memory, one after the other: none needs a place of its own for so short a time.
+    let mut texts = BytesMut::new();
     let mut json = Vec::new();
     let mut rows = query.fetch(connection);
     while let Some(row) = rows.try_next().await? {
@@ -140,9 +142,11 @@ async fn documents(
                 found[place] = Some(match several {
                     true => Err(SourceError::Ambiguous),
                     false => written.map(|()| {
-                        let begin = texts.len();
+                        if texts.capacity() < json.len() {
+                            texts = BytesMut::with_capacity(TEXTS_BYTES.max(json.len()));
+                        }
                         texts.extend_from_slice(&json);
-                        begin..texts.len()
+                        Some(texts.split().freeze())
                     }),
                 });
             }
@@ -156,11 +160,10 @@ async fn documents(
         );
         return Err(SourceError::Unexpected(message));
     }
-    let texts = Bytes::from(texts);
     let outcome = batch.iter().map(|load| {
         let place = places.get(&*load.key);
-        let found = place.and_then(|&place| found[place].clone()).transpose()?;
-        Ok(found.map(|range| texts.slice(range)))
+        let loaded = place.and_then(|&place| found[place].clone());
+        loaded.unwrap_or(Ok(None))
     });
     Ok(outcome.collect())
 }
