@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Response};
+use bytes::{BufMut, BytesMut};
 use futures_util::future::join_all;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -122,23 +123,23 @@ fn body(answers: &[Answer], missing: &str) -> Whole {
     let lengths = documents().map(|document| document.body().len());
     let copied: usize = lengths.filter(|&length| length <= COPIED_BYTES_MAX).sum();
     let mut parts = Vec::new();
-    let mut part = Vec::with_capacity(copied + answers.len() + missing.len() + FRAME_BYTES);
+    let mut part = BytesMut::with_capacity(copied + answers.len() + missing.len() + FRAME_BYTES);
     part.extend_from_slice(b"{\"documents\":[");
     for (number, document) in documents().enumerate() {
         if number > 0 {
-            part.push(b',');
+            part.put_u8(b',');
         }
         if document.body().len() <= COPIED_BYTES_MAX {
             part.extend_from_slice(document.body());
         } else {
-            parts.push(Bytes::from(std::mem::take(&mut part)));
+            parts.push(part.split().freeze());
             parts.push(Bytes::from_owner(document.clone()));
         }
     }
     part.extend_from_slice(b"],\"missing\":[");
     part.extend_from_slice(missing.as_bytes());
     part.extend_from_slice(b"]}");
-    parts.push(part.into());
+    parts.push(part.freeze());
     Whole::of(parts)
 }
 
