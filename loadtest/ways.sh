@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What other ways to documents in memory cost beside a GET of each over HTTP/1.1, and what a storm of invalidations
+# does to these.
+#
+#   loadtest/ways.sh [DEPTS] [REQUESTS] [ROUNDS]      default: 100000 200000 5
+#
+# larder's one worker on core 0, h2load on core 1, random keys; all take turns. Prints medians, and the median, least
+# and greatest ratio to GET of the same round: documents/s, and larder's CPU time for each. In the storm pgbench changes
+# 20,000 other documents per second, 2,000 in each transaction, on whatever core has time for PostgreSQL.
+# shellcheck source=loadtest/larder.sh
+. "$(dirname "$0")/larder.sh"
+need 'on Debian: apt-get install nghttp2-client postgresql python3' h2load pgbench python3
+depts=${1:-100000} requests=${2:-200000} rounds=${3:-5}
+
+# The second half is for the storm.
+"$larder" seed --depts "$((2 * depts))" --log-level warn
+export LARDER_WORKERS=1
+serve --tiers memory
+fill "$((2 * depts))"
+taskset -ap -c 0 "$pid" > /dev/null
+database=$(grep -om1 'postgres://[^ ]*' "$work/out")
+
+keys() { shuf -r -i "1-$depts" -n "$1"; }
+keys 200000 | sed "s|^|$url/depts/|" > "$work/single"
+keys 200000 | paste -sd "$(printf ',%.0s' $(seq 99))\n" | sed "s|^|$url/depts?keys=|" > "$work/hundred"
+cat > "$work/storm.sql" << SQL
+\set first random($((depts + 1)), $((2 * depts - 1999)))
+update dept set loc = clock_timestamp()::text where deptno between :first and :first + 1999;
+SQL
+
+ticks() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
+invalidated() {
+  curl -s "http://$LARDER_ADMIN/metrics" | awk '/^larder_invalidations_total/ {sum += $2} END {print sum + 0}'
+}
+
+# turn NAME DOCUMENTS ARGUMENT...: requests by h2load, each for so many documents. A line of name, documents/s, us each.
+turn() {
+  local name=$1 documents=$2 before after
+  shift 2
+  before=$(ticks)
+  taskset -c 1 h2load -t1 -n "$((requests / documents))" "$@" > "$work/h2load"
+  after=$(ticks)
+  grep -q ' 0 failed, 0 errored, 0 timeout' "$work/h2load" || { cat "$work/h2load" >&2; return 1; }
+  awk -v name="$name" -v documents="$documents" -v ticks="$((after - before))" -v hertz="$(getconf CLK_TCK)" '
+    /^finished/ {rate = $4 * documents}
+    /^requests:/ {printf "%s %s %s\n", name, rate, ticks / hertz * 1e6 / ($8 * documents)}' "$work/h2load"
+}
+
+for _ in $(seq "$rounds"); do
+  turn GET 1 --h1 -c128 -i "$work/single"
+  turn HTTP/2 1 -c1 -m100 -i "$work/single"
+  turn 304 1 --h1 -c128 -H 'if-none-match: *' -i "$work/single"
+  turn keys 100 --h1 -c128 -i "$work/hundred"
+  pgbench "$database" -n -R 10 -T 600 -f "$work/storm.sql" > "$work/pgbench" 2>&1 &
+  storm=$! began=$(date +%s%N) before=$(invalidated)
+  turn storm 1 --h1 -c128 -i "$work/single"
+  echo "storm: $((($(invalidated) - before) * 1000000000 / ($(date +%s%N) - began))) invalidated/s" >&2
+  kill "$storm" && wait "$storm" || true
+done | python3 -c '
+import statistics, sys
+turns = {}
+for line in sys.stdin:
+    name, rate, micros = line.split()
+    turns.setdefault(name, []).append((float(rate), float(micros)))
+print(f"{str():8} {str():>12} {str():>8}  ratio (least-greatest) to GET")
+for name, figures in turns.items():
+    medians = [statistics.median(column) for column in zip(*figures)]
+    ratios = zip(*([a / b for a, b in zip(one, get)] for one, get in zip(figures, turns["GET"])))
+    rate, micros = (f"{statistics.median(r):.2f} ({min(r):.2f}-{max(r):.2f})" for r in ratios)
+    print(f"{name:8} {medians[0]:10.0f}/s {medians[1]:6.2f} us  documents/s {rate}, CPU time {micros}")'
