@@ -149,7 +149,7 @@ impl Disk {
         self.shared.persisted.subscribe()
     }
 
-    /// The entry of the key that bears `epoch`. Waits at most 20 ms.
+    /// The entry of the key that bears `epoch`. Waits at most 20 ms once the reading thread has been asked.
     pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
         let key = Arc::clone(key);
         let lookup = Lookup { prefix, key, epoch };

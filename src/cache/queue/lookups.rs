@@ -67,7 +67,8 @@ impl Gatherer {
         (gatherer, lookups)
     }
 
-    /// What is found. Waits at most 20 ms once it is handed over; a leader that goes makes a miss of those who wait for it.
+    /// What is found. Waits at most 20 ms once it is handed over; a leader that goes makes a miss of those who wait for
+    /// it.
     pub(super) async fn get(&self, lookup: Lookup) -> Option<Entry> {
         let (tell, told) = oneshot::channel();
         if let Some(mut lead) = self.gather((lookup, tell)) {

@@ -32,7 +32,8 @@ pub(super) enum Order {
 pub(super) struct Progress {
     /// One reference more for each request that was read and whose answer is being made.
     answering: Arc<()>,
-    /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may come.
+    /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may
+    /// come.
     unsent: Arc<()>,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,

@@ -22,7 +22,8 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 const COPIED_BYTES_MAX: usize = 16 << 10;
 
 thread_local! {
-    /// For the next connection that gathers: hardly ever do two have something unsent, and this one is in the core's cache.
+    /// For the next connection that gathers: hardly ever do two have something unsent, and this one is in the core's
+    /// cache.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -109,8 +110,8 @@ impl Socket {
 }
 
 impl Drop for Socket {
-    /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request. What
-    /// was answered before is sent all the same, as far as the client has read.
+    /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request.
+    /// What was answered before is sent all the same, as far as the socket takes it.
     fn drop(&mut self) {
         while self.sent < self.gathered.len() {
             match self.stream.try_write(&self.gathered[self.sent..]) {
