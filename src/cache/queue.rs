@@ -16,7 +16,7 @@ use crate::cache::disk::layout::{Entry, Mark};
 use crate::cache::disk::{DiskConfig, Store};
 use crate::cache::document::Found;
 use crate::cache::generation::{Version, Versions};
-use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all};
+use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all, find};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
@@ -103,7 +103,7 @@ impl Disk {
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("larder-disk-read".into())
-            .spawn(move || answer_all(&reader, lookups))?;
+            .spawn(move || answer_all(|lookup| find(&reader, lookup), lookups))?;
         Ok(Self {
             shared,
             orders,
@@ -149,7 +149,7 @@ impl Disk {
         self.shared.persisted.subscribe()
     }
 
-    /// The entry of the key that bears `epoch`. Waits at most 20 ms once the reading thread has been asked.
+    /// The entry of the key that bears `epoch`. Waits at most 200 ms once the reading thread has been asked.
     pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
         let key = Arc::clone(key);
         let lookup = Lookup { prefix, key, epoch };

@@ -3,10 +3,14 @@
 //! Waking a thread, or a runtime from another thread, costs as much as a read whose pages are in memory. So the first
 //! lookup of a turn of a worker's runtime leads: it lets the turn's other requests come, hands all their lookups over
 //! at once, and tells the others what was found, on the thread that they share.
+//!
+//! Reads that are slow make misses of what waits; many that are fast do not: PostgreSQL takes longer for each, so that
+//! misses would make an overload worse.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
-use std::sync::atomic::Ordering;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -21,8 +25,11 @@ use crate::cache::queue::Shared;
 const LOOKUPS_MAX: usize = 64;
 /// Of such, as many may wait.
 const HANDED_OVER_MAX: usize = 256;
-/// A lookup that takes longer is a miss.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(20);
+/// Where reading stands still for so long, or lookups that were handed over at once take so long, they and what waits
+/// behind them are misses.
+const SLOW: Duration = Duration::from_millis(20);
+/// A lookup that takes longer is a miss, however many are before it.
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A key that is looked for.
 pub(in crate::cache) struct Lookup {
@@ -35,6 +42,8 @@ pub(in crate::cache) struct Lookup {
 pub(in crate::cache) struct Lookups {
     pub(super) lookups: Vec<Lookup>,
     handed_over: Instant,
+    /// Counts lookups that were answered.
+    answered: Arc<AtomicU64>,
     /// What was found, in the same order; what is left out at the end is missing.
     pub(super) reply: oneshot::Sender<Vec<Option<Entry>>>,
 }
@@ -47,6 +56,8 @@ pub(super) struct Gatherer {
     /// By thread: a leader tells those who wait without waking another.
     gathered: Mutex<HashMap<ThreadId, Vec<Waiting>>>,
     handed_over: mpsc::Sender<Lookups>,
+    /// Lookups that were answered.
+    answered: Arc<AtomicU64>,
 }
 
 /// The duty to end a gathering: who waits in it has no timer, and nobody else may lead meanwhile.
@@ -59,26 +70,38 @@ impl Gatherer {
     /// With the end at which lookups come out.
     pub(super) fn new() -> (Self, mpsc::Receiver<Lookups>) {
         let (handed_over, lookups) = mpsc::channel(HANDED_OVER_MAX);
-        let gathered = Mutex::default();
         let gatherer = Self {
-            gathered,
+            gathered: Mutex::default(),
             handed_over,
+            answered: Arc::default(),
         };
         (gatherer, lookups)
     }
 
-    /// What is found. Waits at most 20 ms once it is handed over; a leader that goes makes a miss of those who wait for
-    /// it.
+    /// What is found. Once it is handed over it waits as long as lookups are answered, at most 200 ms; a leader that
+    /// goes makes a miss of those who wait for it.
     pub(super) async fn get(&self, lookup: Lookup) -> Option<Entry> {
         let (tell, told) = oneshot::channel();
         if let Some(mut lead) = self.gather((lookup, tell)) {
             // Until every request that is at hand has had its turn.
             tokio::task::yield_now().await;
-            let asked = self.ask(lead.end());
             // Whom it has not told by then it does not tell any more.
-            let _late = tokio::time::timeout(LOOKUP_TIMEOUT, asked).await.is_err();
+            self.ask_in_time(lead.end()).await;
         }
         told.await.ok()?
+    }
+
+    /// Asks until the time is over, or nothing was answered for long.
+    async fn ask_in_time(&self, gathered: Vec<Waiting>) {
+        let began = Instant::now();
+        let mut asked = pin!(self.ask(gathered));
+        let mut answered = self.answered.load(Ordering::Relaxed);
+        while tokio::time::timeout(SLOW, &mut asked).await.is_err() {
+            let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
+            if before == answered || began.elapsed() >= LOOKUP_TIMEOUT {
+                return;
+            }
+        }
     }
 
     /// Joins what this thread gathers, or leads.
@@ -110,6 +133,7 @@ impl Gatherer {
             let asked = Lookups {
                 lookups,
                 handed_over: Instant::now(),
+                answered: Arc::clone(&self.answered),
                 reply,
             };
             if self.handed_over.try_send(asked).is_ok() {
@@ -144,37 +168,47 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// Answers lookups until nobody is left to ask.
-pub(super) fn answer_all(shared: &Shared, mut handed_over: mpsc::Receiver<Lookups>) {
+/// Answers lookups by `find` until nobody is left to ask.
+pub(super) fn answer_all(
+    find: impl Fn(&Lookup) -> Option<Entry>,
+    mut handed_over: mpsc::Receiver<Lookups>,
+) {
+    let mut slow_until = None;
     while let Some(lookups) = handed_over.blocking_recv() {
-        answer(shared, lookups);
+        // Without a reply they are misses.
+        if slow_until.is_none_or(|until| lookups.handed_over > until) {
+            slow_until = answer(&find, lookups).or(slow_until);
+        }
     }
 }
 
-/// Answers lookups that were handed over at once.
-pub(in crate::cache) fn answer(shared: &Shared, asked: Lookups) {
-    let Lookups {
-        lookups,
-        handed_over,
-        reply,
-    } = asked;
-    let mut found = Vec::with_capacity(lookups.len());
-    for lookup in &lookups {
+/// Answers lookups that were handed over at once. Returns when it was done if reading was slow.
+pub(in crate::cache) fn answer(
+    find: impl Fn(&Lookup) -> Option<Entry>,
+    asked: Lookups,
+) -> Option<Instant> {
+    let began = Instant::now();
+    let mut found = Vec::with_capacity(asked.lookups.len());
+    for lookup in &asked.lookups {
         // Whoever asked gave up; under overload the thread must not fall behind for them.
-        if reply.is_closed() {
-            return;
-        }
-        // Where reads are slow the rest are misses, so that what was found is not too late.
-        if handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
+        if asked.reply.is_closed() {
             break;
         }
-        found.push(find(shared, lookup));
+        // The rest are misses, so that what was found is not too late.
+        if began.elapsed() > SLOW * 9 / 10 || asked.handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10
+        {
+            break;
+        }
+        found.push(find(lookup));
+        asked.answered.fetch_add(1, Ordering::Relaxed);
     }
     // Nobody waits any more: the lookups took too long.
-    let _gone = reply.send(found);
+    let _gone = asked.reply.send(found);
+    (began.elapsed() > SLOW * 9 / 10).then(Instant::now)
 }
 
-fn find(shared: &Shared, lookup: &Lookup) -> Option<Entry> {
+/// Reads from disk.
+pub(in crate::cache) fn find(shared: &Shared, lookup: &Lookup) -> Option<Entry> {
     // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
     match &*shared.store.load() {
         Some(store) if shared.on.load(Ordering::SeqCst) => store
@@ -251,6 +285,56 @@ mod tests {
         };
         let (found, ()) = tokio::join!(futures_util::future::join_all(asked), answered);
         assert!(found.iter().all(Option::is_some));
+    }
+
+    /// Of what waits behind others, misses are made only where reading stands still, or for too long.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_answered_as_long_as_others_are() {
+        for (others, pause, is_found) in [(12, 15, true), (1, 45, false), (30, 15, false)] {
+            let (gatherer, mut lookups) = Gatherer::new();
+            let answered = async {
+                let asked = lookups.recv().await.unwrap();
+                for _ in 0..others {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                    asked.answered.fetch_add(1, Ordering::Relaxed);
+                }
+                // The one who asked may have gone.
+                let _gone = asked.reply.send(vec![absent()]);
+            };
+            let (found, ()) = tokio::join!(gatherer.get(lookup("1")), answered);
+            assert_eq!(found.is_some(), is_found, "{others} of {pause} ms");
+        }
+    }
+
+    #[test]
+    fn a_slow_read_makes_misses_of_what_waits_behind_it() {
+        let (handed_over, lookups) = mpsc::channel(HANDED_OVER_MAX);
+        let ask = |keys: &[&str]| {
+            let (reply, told) = oneshot::channel();
+            let asked = Lookups {
+                lookups: keys.iter().copied().map(lookup).collect(),
+                handed_over: Instant::now(),
+                answered: Arc::default(),
+                reply,
+            };
+            assert!(handed_over.try_send(asked).is_ok());
+            told
+        };
+        let slow = ask(&["slow", "2"]);
+        let behind = ask(&["3"]);
+        let find = |lookup: &Lookup| {
+            if &*lookup.key == "slow" {
+                std::thread::sleep(SLOW);
+            }
+            absent()
+        };
+        let reading = std::thread::spawn(move || answer_all(find, lookups));
+        assert_eq!(slow.blocking_recv().unwrap(), [absent()]);
+        assert!(behind.blocking_recv().is_err());
+        let later = ask(&["4"]);
+        assert_eq!(later.blocking_recv().unwrap(), [absent()]);
+        drop(handed_over);
+        reading.join().unwrap();
     }
 
     /// Who waits for it has no timer of its own, and the next lookup must not wait for it.

@@ -10,7 +10,7 @@ use super::real::{Loading, Run, Times, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
 use crate::cache::queue::Order;
-use crate::cache::queue::lookups::answer;
+use crate::cache::queue::lookups::{answer, find};
 use crate::cache::{Answer, Way};
 
 /// The cache under replay.
@@ -115,8 +115,8 @@ impl Replay<'_> {
             }
             Phase::Disk(_) => {
                 let run = self.run();
-                let lookup = run.asked[index].take().expect("it asked the disk");
-                answer(&run.shared, lookup);
+                let asked = run.asked[index].take().expect("it asked the disk");
+                answer(|lookup| find(&run.shared, lookup), asked);
                 if !matches!(after.requests[index].phase, Phase::Found(..)) {
                     self.go(index, before, after);
                 }
