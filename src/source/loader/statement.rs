@@ -16,8 +16,8 @@ use crate::resource::Resource;
 use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
 use crate::source::SourceError;
-use crate::source::loader::{GRACE, Load, Loaded, Shared};
-use crate::source::session::{Identity, identity};
+use crate::source::loader::{Load, Loaded, Shared};
+use crate::source::session::{Identity, identity, patiently};
 
 /// One statement for all of `batch`, and the connection back.
 pub(super) async fn statement(
@@ -55,9 +55,8 @@ pub(super) async fn prove(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {
-    let reached = tokio::time::timeout(GRACE, identity(connection))
-        .await
-        .map_err(|_| SourceError::silent())??;
+    let reached = patiently(identity(connection)).await;
+    let reached = reached.ok_or_else(SourceError::silent)??;
     if reached.as_ref() == Some(followed) {
         Ok(())
     } else {
