@@ -36,15 +36,15 @@ pub(crate) enum Command {
     Check(Check),
     /// How much does larder do, and at what cost, next to the limit of this machine, to others, and to another larder?
     ///
-    /// All take turns in one run, servers and wrk pinned to cores: medians of rounds, and ratios with their spread. With
-    /// memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with none it
-    /// is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
+    /// All take turns in one run, servers and wrk pinned to cores: medians of rounds, and ratios with their spread.
+    /// With memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with
+    /// none it is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
     Compare(CompareArgs),
     /// How many requests, how fast, at what cost, by how many connections, tier by tier?
     ///
     /// Starts larder, fills the tier, and drives it by oha, ab or wrk with random keys, while some answers are checked.
-    /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1 where
-    /// a request had no good answer.
+    /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1
+    /// where a request had no good answer.
     Sweep(SweepArgs),
     /// Draws sweeps: one HTML page and SVG files. Several are laid over each other, the first one solid.
     Report {
@@ -182,8 +182,8 @@ pub(crate) struct CompareArgs {
     /// Another binary of larder, compared with this one tier by tier.
     #[arg(long, value_name = "PATH")]
     pub(crate) against: Option<PathBuf>,
-    /// Other servers, where they are installed: nginx with one document ready-made, nginx with a file for each document,
-    /// Varnish in front of larder.
+    /// Other servers, where they are installed: nginx with one document ready-made, nginx with a file for each
+    /// document, Varnish in front of larder.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) with: Vec<Rival>,
 }
@@ -213,7 +213,8 @@ pub(crate) struct SweepArgs {
     /// Of each measurement, with wrk, which counts time.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
-    /// A larder that runs already with the demo tables, such as http://127.0.0.1:8080, instead of one of this program's own.
+    /// A larder that runs already with the demo tables, such as http://127.0.0.1:8080, instead of one of this program's
+    /// own.
     #[arg(long, value_name = "URL", conflicts_with = "tiers")]
     pub(crate) url: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! What a document was, commit by commit, and whether an answer may still show it.
 //!
-//! One writer at a time changes a document and waits for the outcome of each commit, so its versions are in the order of
-//! their commits. An answer is compared as a whole, by a digest of its bytes: it shows one of the versions or something
-//! that never was, and so every revision in it is checked at once.
+//! One writer at a time changes a document and waits for the outcome of each commit, so its versions are in the order
+//! of their commits. An answer is compared as a whole, by a digest of its bytes: it shows one of the versions or
+//! something that never was, and so every revision in it is checked at once.
 //!
 //! No I/O, no clock: moments are given.
 

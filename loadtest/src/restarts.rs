@@ -1,4 +1,5 @@
-//! `loadtest kills` and `loadtest corruption`: what larder makes of its disk tier after an end that was none of its own.
+//! `loadtest kills` and `loadtest corruption`: what larder makes of its disk tier after an end that was none of its
+//! own.
 
 use std::fs;
 use std::path::PathBuf;

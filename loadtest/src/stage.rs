@@ -197,7 +197,8 @@ impl Stage {
         plots
     }
 
-    /// One transaction that gives every row of `tables` the same new revision, by the statements that `sql` makes of it.
+    /// One transaction that gives every row of `tables` the same new revision, by the statements that `sql` makes of
+    /// it.
     pub(crate) async fn revise_all(
         &mut self,
         tables: &[&str],

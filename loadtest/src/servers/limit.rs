@@ -1,7 +1,8 @@
 //! The practical limit: what this machine can do for one document over HTTP/1.1 where nothing is computed.
 //!
-//! One thread, epoll, ready-made bytes: every request is answered with the same response, whatever it asks for. It reads
-//! no head, it only finds where each ends, so it takes requests without bodies, and it leaves closing to the client.
+//! One thread, epoll, ready-made bytes: every request is answered with the same response, whatever it asks for. It
+//! reads no head, it only finds where each ends, so it takes requests without bodies, and it leaves closing to the
+//! client.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;

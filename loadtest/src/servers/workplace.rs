@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use tempfile::TempDir;
 
-/// Reads directories until its stdin ends, which it does when this process ends in whatever way; then ends the processes
-/// that have one of them in their command line, PostgreSQL in its fast mode, and takes mounts and directories away.
-/// What `/proc` tells is Linux's; elsewhere only the directories go.
+/// Reads directories until its stdin ends, which it does when this process ends in whatever way; then ends the
+/// processes that have one of them in their command line, PostgreSQL in its fast mode, and takes mounts and directories
+/// away. What `/proc` tells is Linux's; elsewhere only the directories go.
 const REAPER: &str = r#"
 directories=''
 while read -r directory; do directories="$directories $directory"; done

@@ -38,8 +38,8 @@ impl Oha {
 
     /// Writes the addresses of all documents; returns the command that does so.
     ///
-    /// `--rand-regex-url` is not for numbers: a regular expression that gives each of them, and each as often, is as long
-    /// as the list.
+    /// `--rand-regex-url` is not for numbers: a regular expression that gives each of them, and each as often, is as
+    /// long as the list.
     pub(crate) fn prepare(&self, target: SocketAddr, depts: u32) -> anyhow::Result<String> {
         let mut urls = String::new();
         for key in 1..=depts {
