@@ -1,9 +1,9 @@
 //! What does a tier itself cost, below HTTP and PostgreSQL, and what does memory make of its space?
 //!
-//! Timed: a get and an install of the memory tier, a get and a batch of the disk tier, with documents of the demo's size.
-//! Printed: the share of requests that the memory tier answers on traces, beside moka (TinyLFU) and LRU, and how many
-//! bytes are resident for each that the tier counts while the sizes of documents change. It fails where the tier keeps
-//! less than it should: more than a point below moka, not more than LRU.
+//! Timed: a get and an install of the memory tier, a get and a batch of the disk tier, with documents of the demo's
+//! size. Printed: the share of requests that the memory tier answers on traces, beside moka (TinyLFU) and LRU, and how
+//! many bytes are resident for each that the tier counts while the sizes of documents change. It fails where the tier
+//! keeps less than it should: more than a point below moka, not more than LRU.
 //!
 //! moka is a dev-dependency for that alone: most of what it needs is built anyway, itself takes five seconds.
 

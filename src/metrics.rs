@@ -30,8 +30,8 @@ pub struct Metrics {
     /// `larder_fills_void_total`: documents not stored because a change overtook them.
     pub fills_void: IntCounter,
     /// `larder_audits_total{outcome}`: sampled hits. `same`: PostgreSQL has the same document; `changed`: not any more,
-    /// as is legal; `stale`; `unknown`: PostgreSQL or the feed gave no answer that allows a verdict; `skipped`: not read
-    /// again, since too much was to do or a pass was being applied.
+    /// as is legal; `stale`; `unknown`: PostgreSQL or the feed gave no answer that allows a verdict; `skipped`: not
+    /// read again, since too much was to do or a pass was being applied.
     pub audits: IntCounterVec,
     /// `larder_audit_stale_total`: hits that the audit has proved stale; anything but 0 is a bug.
     pub audit_stale: IntCounter,

@@ -12,7 +12,8 @@
 //! is compared are digests of the bytes, as in entity tags; that there is no document is one more thing to compare.
 //!
 //! The audit reads through the loader without leases: no request joins it, and it fills no tier. It gives way: few
-//! audits at a time, none while keys wait for PostgreSQL or after a slow answer, and none while the tiers are not fresh.
+//! audits at a time, none while keys wait for PostgreSQL or after a slow answer, and none while the tiers are not
+//! fresh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

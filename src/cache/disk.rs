@@ -4,9 +4,9 @@
 //! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
 //! who sees one gives the whole directory up.
 //!
-//! Damage to sled's log can bring an earlier, whole version of a page back, with documents that were overtaken since, or
-//! take newer ones away. So every batch writes a tally of all that is there then, and an opened directory is used only
-//! if it comes to the same.
+//! Damage to sled's log can bring an earlier, whole version of a page back, with documents that were overtaken since,
+//! or take newer ones away. So every batch writes a tally of all that is there then, and an opened directory is used
+//! only if it comes to the same.
 //!
 //! What a value looks like is told in `layout`, and in `chunk` how it is cut.
 

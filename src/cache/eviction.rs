@@ -10,8 +10,8 @@
 //!
 //! - A ghost that comes back has to find an untouched entry among the next few of the main queue, whose place it takes.
 //!   Where all are in use it passes the small queue again, so that of a loop most stays, and is hit.
-//! - The small queue has a tenth of the space only where that pays: each entry that leaves it touched lets it grow, each
-//!   other one shrink. It shrinks to 1/200 under a loop, which has no use for it.
+//! - The small queue has a tenth of the space only where that pays: each entry that leaves it touched lets it grow,
+//!   each other one shrink. It shrinks to 1/200 under a loop, which has no use for it.
 //!
 //! Traces with the hit ratios of this, of moka and of LRU: `cargo bench --bench tiers`.
 

@@ -1,7 +1,7 @@
 //! The memory tier: documents by resource and key, bounded by bytes.
 //!
-//! The only place that knows DashMap. Guards never leave this file: a lookup returns a reference of its own. Which entry
-//! has to go when space runs out is `eviction`'s affair.
+//! The only place that knows DashMap. Guards never leave this file: a lookup returns a reference of its own. Which
+//! entry has to go when space runs out is `eviction`'s affair.
 //!
 //! A map's key is a hash of the document's key, which the document bears itself: a slot takes 17 bytes. Two keys of one
 //! hash push each other out; neither is ever taken for the other. The hash is seeded at random, and DashMap hashes it

@@ -209,8 +209,8 @@ async fn run_on(
     drained
 }
 
-/// Answers what was asked, or does not wait for that any longer at a second signal; then writes what waits for the disk.
-/// Both within `limit`.
+/// Answers what was asked, or does not wait for that any longer at a second signal; then writes what waits for the
+/// disk. Both within `limit`.
 ///
 /// # Errors
 /// If something of it was not done in time.

@@ -29,8 +29,8 @@ const CHANGES_MAX: usize = 1_000_000;
 
 /// Settings of the connection that passes run on. A log that was never analysed misleads the planner: measured, 62 to
 /// 70 ms a pass without these, 0.15 to 0.35 ms with them. A lock on a table that a pass joins ends the pass, not the
-/// position that it began at. Heartbeats and pruning need not outlive a crash, which begins a new epoch, and passes must
-/// not wait for their reaching the disk.
+/// position that it began at. Heartbeats and pruning need not outlive a crash, which begins a new epoch, and passes
+/// must not wait for their reaching the disk.
 pub(super) const SETTINGS: [(&str, &str); 7] = [
     ("synchronous_commit", "off"),
     ("enable_seqscan", "off"),
@@ -51,8 +51,8 @@ pub(super) struct Watched {
 /// One hash for each resource in `$1` over its tables in `$2`, in the order of the resources.
 ///
 /// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table.
-/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own, below
-/// the first oid for others (`FirstNormalObjectId`), never change.
+/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
+/// below the first oid for others (`FirstNormalObjectId`), never change.
 const FINGERPRINTS_SQL: &str = "\
 with recursive used (oid, type) as ( \
   select a.attrelid, a.atttypid from pg_attribute a \

@@ -204,8 +204,8 @@ pub(super) async fn renew_epoch(connection: &mut PgConnection) -> Result<(), Sou
 }
 
 /// Says that `loggers` are needed, and if it may `remove`, removes one that no larder has needed for `retention`, with
-/// its triggers: any, since one that can't be removed must not keep the others. A table's lock is waited for but a moment,
-/// since passes and writers wait meanwhile.
+/// its triggers: any, since one that can't be removed must not keep the others. A table's lock is waited for but a
+/// moment, since passes and writers wait meanwhile.
 ///
 /// # Errors
 /// What PostgreSQL said.

@@ -266,8 +266,8 @@ pub(super) fn mark_way(response: &mut Response<Whole>, way: Way) {
     }
 }
 
-/// 200 with a JSON body, or 304 where the client has it. The server adds the body's length, for `HEAD` as well, where it
-/// leaves the body away.
+/// 200 with a JSON body, or 304 where the client has it. The server adds the body's length, for `HEAD` as well, where
+/// it leaves the body away.
 pub(super) fn json_response(
     asked: &HeaderMap,
     etag: &[u8],

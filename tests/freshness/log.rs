@@ -55,8 +55,8 @@ enum Logged {
     Everything,
 }
 
-/// Triggers that were made for other columns must fail no writer while no larder runs to replace them. Where the column is
-/// gone they log nothing: the table's fingerprint has changed.
+/// Triggers that were made for other columns must fail no writer while no larder runs to replace them. Where the column
+/// is gone they log nothing: the table's fingerprint has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_whatever_becomes_of_their_columns() {
     let url = database().await;
@@ -151,7 +151,8 @@ async fn keys_of_several_collations_are_logged() {
     connection.close().await.unwrap();
 }
 
-/// Triggers run with the rights of whoever installed them, a superuser perhaps; the tables' owner must get none of that.
+/// Triggers run with the rights of whoever installed them, a superuser perhaps; the tables' owner must get none of
+/// that.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_of_a_table_gets_no_rights_from_its_triggers() {
     let url = database().await;

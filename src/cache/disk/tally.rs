@@ -7,8 +7,8 @@ use crate::cache::disk::layout::MARK_KEY;
 /// The number of entries, and a digest of entries and mark.
 ///
 /// The digest is the sum of a hash of each key and the checksum at the beginning of its value, so that it follows every
-/// change and does not depend on the order (AdHash: Bellare and Micciancio, "A New Paradigm for Collision-Free Hashing",
-/// EUROCRYPT 1997). It is there for accidents, not against somebody who can write the files.
+/// change and does not depend on the order (AdHash: Bellare and Micciancio, "A New Paradigm for Collision-Free
+/// Hashing", EUROCRYPT 1997). It is there for accidents, not against somebody who can write the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// sled counts by walking the tree.

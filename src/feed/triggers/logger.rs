@@ -76,8 +76,8 @@ pub(in crate::feed) fn loggers(
 /// The body of the trigger function of `link`.
 ///
 /// A function that sets its own search path costs its caller 6.5 µs, each expression in it 1 µs (2026-11-21,
-/// PostgreSQL 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the ordinary case comes
-/// first and tests little. Transition tables come before all other tables, whatever the path (PostgreSQL's
+/// PostgreSQL 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the ordinary case
+/// comes first and tests little. Transition tables come before all other tables, whatever the path (PostgreSQL's
 /// parse_clause.c, `getNSItemForSpecialRelationTypes`).
 fn body(link: &Link, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
@@ -106,8 +106,8 @@ fn body(link: &Link, config: &FeedConfig) -> String {
     let (asked, bell) = if config.notify {
         // NOTIFY takes one lock for the whole database until commit, so only one open transaction rings, or none while
         // a feed holds the bell; whoever commits beside it is found by the passes that follow. NOTIFY also forbids
-        // PREPARE TRANSACTION, and fails where some listener has let the queue fill. Who has the lock gets it again; whom
-        // the number of keys brought there asks for the first time.
+        // PREPARE TRANSACTION, and fails where some listener has let the queue fill. Who has the lock gets it again;
+        // whom the number of keys brought there asks for the first time.
         let lock = format!("pg_catalog.pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK})");
         (
             format!(" or larder_logged operator(pg_catalog.>) 0 and {lock}"),

@@ -1,6 +1,6 @@
-//! larder's own `lease.rs`, `generation.rs`, `memory.rs`, `document.rs`, `eviction.rs` and `ghosts.rs`, compiled once more
-//! over locks, atomics and a DashMap that shuttle's scheduler controls, and scenarios in which their steps meet in every
-//! order that it finds.
+//! larder's own `lease.rs`, `generation.rs`, `memory.rs`, `document.rs`, `eviction.rs` and `ghosts.rs`, compiled once
+//! more over locks, atomics and a DashMap that shuttle's scheduler controls, and scenarios in which their steps meet in
+//! every order that it finds.
 //!
 //! A package of its own: these files must be compiled without `cfg(test)`, whose tests need real locks, and `dashmap`
 //! must mean shuttle's. What the files name besides comes from larder as it is. tokio's `watch` is the real one: to the

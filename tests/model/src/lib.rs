@@ -16,8 +16,8 @@
 //!   lease led or joined, each a step. Loads go on without them: sent, snapshot taken, installed under the key's lock,
 //!   checked once more, queued for the disk, completed; or they fail and wake who waits. Memory may lose the document
 //!   to eviction at any time.
-//! - *The feed*: a pass begins, reads, raises the generation, drops from memory, queues the drop, queues the mark, moves
-//!   the position and `fresh_at`. It may stand still between any two of them, which is a feed that is down.
+//! - *The feed*: a pass begins, reads, raises the generation, drops from memory, queues the drop, queues the mark,
+//!   moves the position and `fresh_at`. It may stand still between any two of them, which is a feed that is down.
 //! - *The disk tier*: one queue; the writer takes orders off it and checks them, applies them at once, calls the stripe
 //!   clean.
 //! - *A crash* at any moment: what was in memory and in the queue is gone, disk and mark stay, and the tier is used
