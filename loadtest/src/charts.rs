@@ -167,6 +167,9 @@ impl Page {
             writeln!(text, "<tr>{cells}</tr>").unwrap_or_default();
         }
         text.push_str("</table>\n");
+        for line in run.strays() {
+            writeln!(text, "<p>{}.</p>", escaped(&line)).unwrap_or_default();
+        }
         if let Some(footprint) = run.footprint {
             text.push_str(&format!(
                 "<p>A document in memory takes {:.0} bytes of the process, {:.0} of them its own.</p>\n",

@@ -161,6 +161,7 @@ impl Sweep<'_> {
                 resident_bytes: server.map(resident_bytes).transpose()?,
                 checked: checks.answers,
                 wrong: checks.wrong,
+                elsewhere: checks.elsewhere,
                 measured,
             });
             self.keep()?;
@@ -193,6 +194,7 @@ impl Sweep<'_> {
 struct Checks {
     answers: u64,
     wrong: u64,
+    elsewhere: u64,
 }
 
 impl Checks {
@@ -204,9 +206,13 @@ impl Checks {
         while self.wrong == 0 && !ended.get() {
             pace.tick().await;
             self.answers += 1;
-            if let Err(error) = checker.check().await {
-                eprintln!("loadtest: {error:#}");
-                self.wrong += 1;
+            match checker.check().await {
+                Ok(true) => {}
+                Ok(false) => self.elsewhere += 1,
+                Err(error) => {
+                    eprintln!("loadtest: {error:#}");
+                    self.wrong += 1;
+                }
             }
         }
     }

@@ -214,7 +214,11 @@ impl Demo {
     pub(crate) async fn check(&mut self, target: SocketAddr, tier: Tier) -> anyhow::Result<()> {
         let mut checker = self.checker(target, Some(tier)).await?;
         for _ in 0..SAMPLE {
-            checker.check().await?;
+            ensure!(
+                checker.check().await?,
+                "{} was to answer, and another tier did",
+                tier.name()
+            );
         }
         Ok(())
     }
@@ -260,10 +264,10 @@ impl Checker {
         })
     }
 
-    /// Reads one document. Dropped before its end, it leaves an answer on its way.
+    /// Reads one document; whether it is out of the tier. Dropped before its end, it leaves an answer on its way.
     /// # Errors
-    /// Any answer but that very document out of the tier.
-    pub(crate) async fn check(&mut self) -> anyhow::Result<()> {
+    /// Any answer but that very document, out of some tier or PostgreSQL.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
         let known = self.documents[self.rng.usize(..self.documents.len())];
         let key = known.key;
         let answer = tokio::time::timeout(PATIENCE, read(&mut self.wire, key)).await??;
@@ -272,14 +276,12 @@ impl Checker {
             "/depts/{key} is another document than before"
         );
         let way = Way::of(answer.status, answer.cache_status);
-        if let Some(tier) = self.tier {
-            ensure!(
-                way == tier.way(),
-                "/depts/{key} was answered by {way:?} where {} was to answer",
-                tier.name()
-            );
-        }
-        Ok(())
+        ensure!(
+            way.is_answer(),
+            "/depts/{key} was answered with Cache-Status {:?}",
+            answer.cache_status
+        );
+        Ok(self.tier.is_none_or(|tier| way == tier.way()))
     }
 }
 
@@ -333,4 +335,53 @@ pub(crate) async fn read(wire: &mut Wire, key: u32) -> anyhow::Result<Answer<'_>
         bail!("/depts/{key} was answered with {} {body}", answer.status);
     }
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is said of `body` out of `way` by who expects document 1 out of the disk tier.
+    async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let mut checker = Checker {
+            wire: Wire::connect(listener.local_addr()?).await?,
+            documents: Arc::new(vec![Document::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
+            tier: Some(Tier::Disk),
+            rng: fastrand::Rng::with_seed(1),
+        };
+        let (mut stream, _) = listener.accept().await?;
+        let length = body.len();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncache-status: {way}\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let serve = async {
+            let mut request = [0; 256];
+            ensure!(stream.read(&mut request).await? > 0, "nothing asked");
+            anyhow::Ok(stream.write_all(answer.as_bytes()).await?)
+        };
+        let (verdict, served) = tokio::join!(checker.check(), serve);
+        served?;
+        verdict
+    }
+
+    #[tokio::test]
+    async fn another_tier_is_no_wrong_answer() {
+        let right = r#"{"deptNumber":1,"loc":"a"}"#;
+        assert!(checked(right, "larder; hit; detail=disk").await.unwrap());
+        for other in [
+            "hit; detail=memory",
+            "fwd=miss; stored",
+            "fwd=bypass; detail=x",
+        ] {
+            assert!(!checked(right, &format!("larder; {other}")).await.unwrap());
+        }
+        let wrong = r#"{"deptNumber":1,"loc":"b"}"#;
+        assert!(checked(wrong, "larder; hit; detail=disk").await.is_err());
+        assert!(checked(wrong, "larder; fwd=miss; stored").await.is_err());
+        assert!(checked(right, "larder; whatever").await.is_err());
+    }
 }

@@ -54,6 +54,9 @@ pub(crate) struct Point {
     /// Answers that were checked meanwhile, byte by byte, and those that were wrong.
     pub(crate) checked: u64,
     pub(crate) wrong: u64,
+    /// Right ones out of another tier than this; earlier sweeps counted them as wrong.
+    #[serde(default)]
+    pub(crate) elsewhere: u64,
 }
 
 impl Run {
@@ -97,6 +100,10 @@ impl Run {
             }
             text.push('\n');
         }
+        for line in self.strays() {
+            text.push_str(&line);
+            text.push('\n');
+        }
         if let Some(of) = self.footprint {
             text.push_str(&format!(
                 "a document in memory: {:.0} bytes of the process, {:.0} of them its own\n",
@@ -104,6 +111,17 @@ impl Run {
             ));
         }
         text
+    }
+
+    /// A line for each measurement with answers out of another tier than its own.
+    pub(crate) fn strays(&self) -> impl Iterator<Item = String> {
+        let strayed = self.points.iter().filter(|point| point.elsewhere > 0);
+        strayed.map(|point| {
+            format!(
+                "{} at {}: {} of {} checked answers were out of another tier",
+                point.tier, point.concurrency, point.elsewhere, point.checked
+            )
+        })
     }
 
     /// A cell for each of the headings.
@@ -202,6 +220,7 @@ pub(crate) mod tests {
             resident_bytes: Some(64 << 20),
             checked: 20,
             wrong: 0,
+            elsewhere: 0,
         };
         Run {
             name: name.to_owned(),
@@ -239,6 +258,7 @@ pub(crate) mod tests {
         };
         assert!(!change(|point| point.measured.errors = 1));
         assert!(!change(|point| point.wrong = 1));
+        assert!(change(|point| point.elsewhere = 1));
         assert!(!change(|point| point.measured.requests = 0));
         assert!(
             !Run {
@@ -251,7 +271,7 @@ pub(crate) mod tests {
 
     #[test]
     fn it_is_told_line_by_line() {
-        let run = run("one");
+        let mut run = run("one");
         assert_eq!(run.tiers(), ["none", "memory"]);
         let table = run.table();
         let last = table.lines().nth(2).unwrap();
@@ -262,5 +282,9 @@ pub(crate) mod tests {
         ];
         assert_eq!(cells, wanted);
         assert!(table.ends_with("2080 bytes of the process, 1650 of them its own\n"));
+        assert!(!table.contains("another tier"));
+        run.points[1].elsewhere = 3;
+        let told = "memory at 128: 3 of 20 checked answers were out of another tier\n";
+        assert!(run.table().contains(told));
     }
 }
