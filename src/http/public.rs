@@ -8,9 +8,8 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{Request, Response, StatusCode};
-use axum::routing::future::RouteFuture;
 use axum::{BoxError, Router};
-use futures_util::future::{Either, MapOk, TryFutureExt};
+use futures_util::future::{BoxFuture, Either, FutureExt, TryFutureExt};
 use tower_service::Service;
 
 use crate::cache::Cache;
@@ -46,7 +45,6 @@ impl Public {
 }
 
 type Answered = Result<Response<AnswerBody>, Infallible>;
-type Routed = MapOk<RouteFuture<Infallible>, fn(Response<Body>) -> Response<AnswerBody>>;
 
 /// What the router has answered, as this service answers it.
 fn routed(mut response: Response<Body>) -> Response<AnswerBody> {
@@ -63,7 +61,7 @@ where
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = Either<Ready<Answered>, Routed>;
+    type Future = Either<Ready<Answered>, BoxFuture<'static, Answered>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -78,6 +76,7 @@ where
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
         let answer = self.inner.router.clone().call(request);
-        Either::Right(answer.map_ok(routed as fn(_) -> _))
+        // hyper moves this future, so what only a miss needs is kept elsewhere.
+        Either::Right(answer.map_ok(routed).boxed())
     }
 }

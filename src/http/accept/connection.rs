@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
 use axum::http::{Request, Response};
+use futures_util::TryFutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -51,12 +52,10 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let unsent = counted.unsent(request.version());
         let answering = counted.answer();
-        let answer = service.clone().call(request);
-        async move {
-            let answer = answer.await;
+        service.clone().call(request).map_ok(move |answer| {
             drop(answering);
-            answer.map(|answer| answer.map(|body| Counted { body, unsent }))
-        }
+            answer.map(|body| Counted { body, unsent })
+        })
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
