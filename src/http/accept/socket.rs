@@ -1,8 +1,9 @@
 //! A connection's socket: what the client's side takes counts as progress, and small writes go out together.
 //!
 //! hyper writes each answer of a pipeline by itself, and each frame of HTTP/2. From the second one to what was read at
-//! once they are copied, and sent together before the connection waits. One answer to one request is written as it is,
-//! out of the document's own memory.
+//! once they are kept back, and sent together before the connection waits. One answer to one request is sent at once:
+//! a short one is copied, since its head and its body cost the kernel less as one piece, a long one goes out of the
+//! document's own memory.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSlice};
@@ -60,7 +61,7 @@ impl Socket {
     ) -> Poll<io::Result<usize>> {
         self.writes = self.writes.saturating_add(1);
         let bytes = slices.iter().map(|slice| slice.len()).sum();
-        let gather = bytes <= COPIED_BYTES_MAX && (self.several || self.writes > 1);
+        let gather = bytes <= COPIED_BYTES_MAX;
         let place = GATHERED_BYTES_MAX.saturating_sub(self.gathered.len());
         if !gather || bytes > place || !self.progress.holds.load(Ordering::Relaxed) {
             ready!(self.poll_drain(context))?;
@@ -75,7 +76,8 @@ impl Socket {
         for slice in slices {
             self.gathered.extend_from_slice(slice);
         }
-        self.progress.holds.store(true, Ordering::Relaxed);
+        let hold = self.several || self.writes > 1;
+        self.progress.holds.store(hold, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
     }
 
