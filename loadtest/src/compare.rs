@@ -8,6 +8,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::CompareArgs;
@@ -84,6 +85,12 @@ async fn rounds(
                 let mut sample = contest
                     .measure(number, *connections, args.seconds, seed)
                     .await?;
+                ensure!(
+                    sample.measured.requests > 0,
+                    "{} answered nothing in {} s: opening {connections} connections takes longer",
+                    contest.contenders[number].name,
+                    args.seconds
+                );
                 sample.round = round;
                 outcome.note(sample, &contest.commands);
                 progress.inc(1);
