@@ -13,6 +13,9 @@
 . "$(dirname "$0")/larder.sh"
 need 'on Debian: apt-get install nghttp2-client postgresql python3' h2load pgbench psql python3
 depts=${1:-100000} requests=${2:-200000} rounds=${3:-5}
+# Of each connection, in whole lists.
+keys=$((requests / 128 / 100 * 100))
+((keys > 0)) || { echo "$requests requests are fewer than a list of 100 for each of 128 connections" >&2; exit 1; }
 
 # The second half is for the storm.
 "$larder" seed --depts "$((2 * depts))" --log-level warn
@@ -25,7 +28,7 @@ psql "$database" -qc 'create table unwatched (like dept including all)' \
   -c 'insert into unwatched table dept' -c 'vacuum analyze unwatched' -c 'vacuum analyze dept'
 
 lists() { paste -sd "$(printf ',%.0s' $(seq 99))\n" | sed "s|^|$url/depts?keys=|"; }
-shuf -r -i "1-$depts" -n "$((requests / 128))" > "$work/keys"
+shuf -r -i "1-$depts" -n "$keys" > "$work/keys"
 sed "s|^|$url/depts/|" "$work/keys" > "$work/single"
 lists < "$work/keys" > "$work/hundred"
 seq "$((depts + 1))" "$((2 * depts))" | lists > "$work/others"

@@ -87,7 +87,7 @@ async fn rounds(
                     .await?;
                 ensure!(
                     sample.measured.requests > 0,
-                    "{} answered nothing in {} s: opening {connections} connections takes longer",
+                    "{} answered nothing in {} s; opening {connections} connections may take longer",
                     contest.contenders[number].name,
                     args.seconds
                 );

@@ -60,10 +60,11 @@ pub(crate) struct Point {
 }
 
 impl Run {
-    /// Whether there is something, and all of it answered well.
+    /// Whether there is something, and all of it answered well, hardly ever by another tier.
     pub(crate) fn is_good(&self) -> bool {
         let good = |point: &Point| {
-            point.measured.errors == 0 && point.wrong == 0 && point.measured.requests > 0
+            let well = point.measured.errors == 0 && point.wrong == 0;
+            well && point.measured.requests > 0 && point.elsewhere * 10 <= point.checked
         };
         !self.points.is_empty() && self.points.iter().all(good)
     }
@@ -258,7 +259,8 @@ pub(crate) mod tests {
         };
         assert!(!change(|point| point.measured.errors = 1));
         assert!(!change(|point| point.wrong = 1));
-        assert!(change(|point| point.elsewhere = 1));
+        assert!(change(|point| point.elsewhere = 2));
+        assert!(!change(|point| point.elsewhere = 3));
         assert!(!change(|point| point.measured.requests = 0));
         assert!(
             !Run {
