@@ -238,3 +238,47 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Type, length and bytes of a value.
+    fn value(type_oid: u32, bytes: &[u8]) -> Vec<u8> {
+        let head = [type_oid, bytes.len() as u32].map(u32::to_be_bytes);
+        [head.as_flattened(), bytes].concat()
+    }
+
+    fn record(values: &[Vec<u8>]) -> Vec<u8> {
+        [&(values.len() as u32).to_be_bytes(), &*values.concat()].concat()
+    }
+
+    /// Where rows show nothing, what is hidden is nearly all of the record.
+    #[test]
+    fn hidden_columns_count_towards_the_longest_record() {
+        const UUID: u32 = 2950;
+        const ROWS: u32 = 100;
+        for hidden in [0, 1, 5] {
+            let row = record(&vec![value(UUID, &[7; 16]); hidden]);
+            let element = [&(row.len() as u32).to_be_bytes(), &*row].concat();
+            let head = [1, 0, wire::RECORD, ROWS, 1].map(u32::to_be_bytes);
+            let rows = [head.as_flattened(), &element.repeat(ROWS as usize)].concat();
+            let record = record(&[value(wire::RECORDS, &rows)]);
+            let members = Vec::new();
+            let lead = b"{\"rows\":".to_vec();
+            let value = Value::Rows(Template { members, hidden }, None);
+            let template = Template {
+                members: vec![Member { lead, value }],
+                hidden: 0,
+            };
+            let mut json = Vec::new();
+            template.render(&record, 1 << 20, &mut json).unwrap();
+            assert!(
+                record.len() <= template.record_bytes_max(json.len()),
+                "{hidden}"
+            );
+            let without = RECORD_BYTES_PER_BYTE * json.len();
+            assert_eq!(record.len() > without, hidden > 0, "{hidden}");
+        }
+    }
+}
