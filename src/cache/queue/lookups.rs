@@ -337,6 +337,20 @@ mod tests {
         reading.join().unwrap();
     }
 
+    #[test]
+    fn what_has_waited_too_long_is_not_read() {
+        let (reply, mut told) = oneshot::channel();
+        let handed_over = Instant::now().checked_sub(LOOKUP_TIMEOUT).unwrap();
+        let asked = Lookups {
+            lookups: vec![lookup("1")],
+            handed_over,
+            answered: Arc::default(),
+            reply,
+        };
+        assert_eq!(answer(|_| absent(), asked), None);
+        assert_eq!(told.try_recv().unwrap(), []);
+    }
+
     /// Who waits for it has no timer of its own, and the next lookup must not wait for it.
     #[tokio::test]
     async fn a_leader_that_goes_makes_a_miss_of_the_others_and_the_next_leads() {

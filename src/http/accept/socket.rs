@@ -21,6 +21,8 @@ use crate::http::accept::progress::Progress;
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 /// A longer write goes out by itself: to copy it would cost more than the system call that is saved.
 const COPIED_BYTES_MAX: usize = 16 << 10;
+/// The same for an answer that is sent alone: what is saved is that the kernel puts two pieces together.
+const COPIED_ALONE_BYTES_MAX: usize = 4 << 10;
 
 thread_local! {
     /// For the next connection that gathers: hardly ever do two have something unsent, and this one is in the core's
@@ -61,7 +63,13 @@ impl Socket {
     ) -> Poll<io::Result<usize>> {
         self.writes = self.writes.saturating_add(1);
         let bytes = slices.iter().map(|slice| slice.len()).sum();
-        let gather = bytes <= COPIED_BYTES_MAX;
+        let hold = self.several || self.writes > 1;
+        let copied_max = if hold {
+            COPIED_BYTES_MAX
+        } else {
+            COPIED_ALONE_BYTES_MAX
+        };
+        let gather = bytes <= copied_max;
         let place = GATHERED_BYTES_MAX.saturating_sub(self.gathered.len());
         if !gather || bytes > place || !self.progress.holds.load(Ordering::Relaxed) {
             ready!(self.poll_drain(context))?;
@@ -76,7 +84,6 @@ impl Socket {
         for slice in slices {
             self.gathered.extend_from_slice(slice);
         }
-        let hold = self.several || self.writes > 1;
         self.progress.holds.store(hold, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
     }
@@ -113,7 +120,8 @@ impl Socket {
 
 impl Drop for Socket {
     /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request.
-    /// What was answered before is sent all the same, as far as the socket takes it.
+    /// What was answered before is sent all the same, as far as the socket takes it; what hyper itself has not written
+    /// by then is lost with it.
     fn drop(&mut self) {
         while self.sent < self.gathered.len() {
             match self.stream.try_write(&self.gathered[self.sent..]) {
