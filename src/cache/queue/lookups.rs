@@ -188,6 +188,7 @@ pub(in crate::cache) fn answer(
     asked: Lookups,
 ) -> Option<Instant> {
     let began = Instant::now();
+    let is_slow = || began.elapsed() > SLOW * 9 / 10;
     let mut found = Vec::with_capacity(asked.lookups.len());
     for lookup in &asked.lookups {
         // Whoever asked gave up; under overload the thread must not fall behind for them.
@@ -195,8 +196,7 @@ pub(in crate::cache) fn answer(
             break;
         }
         // The rest are misses, so that what was found is not too late.
-        if began.elapsed() > SLOW * 9 / 10 || asked.handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10
-        {
+        if is_slow() || asked.handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
             break;
         }
         found.push(find(lookup));
@@ -204,7 +204,7 @@ pub(in crate::cache) fn answer(
     }
     // Nobody waits any more: the lookups took too long.
     let _gone = asked.reply.send(found);
-    (began.elapsed() > SLOW * 9 / 10).then(Instant::now)
+    is_slow().then(Instant::now)
 }
 
 /// Reads from disk.
