@@ -102,6 +102,12 @@ pub(crate) enum Check {
         #[arg(long, value_name = "N", default_value_t = 30)]
         seconds: u64,
     },
+    /// Thousands of idle connections and of slowloris: do hits stay fast, are the slow ones closed, what does each cost?
+    Crowd(CrowdArgs),
+    /// Clients that open, reset, half-close, send garbage, never read: does anything panic, is memory back afterwards?
+    Rude(RudeArgs),
+    /// SIGTERM under a fixed rate of requests: is each that was sent answered, and is larder done within 10 s?
+    Drain(DrainArgs),
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.
@@ -122,6 +128,42 @@ pub(crate) struct StaleArgs {
     /// Fail where fewer reads were checked.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) reads: u64,
+}
+
+/// The crowd, and how long hits are measured beside it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CrowdArgs {
+    /// Connections that have asked once and idle.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) idle: usize,
+    /// Connections that send their request a byte a second, and come again when they are closed.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub(crate) slow: usize,
+    /// Of each measurement; slow connections have to be closed within 10 s.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(12..=50))]
+    pub(crate) seconds: u64,
+    /// Measurements without and with the crowd.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+}
+
+/// How long clients are rude, twice.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RudeArgs {
+    /// Of each time.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+}
+
+/// How much is asked, and how often larder is ended.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DrainArgs {
+    /// Requests.
+    #[arg(long, value_name = "N", default_value_t = 5_000.0)]
+    pub(crate) per_second: f64,
+    /// Starts and ends of larder.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
 }
 
 /// The documents, the cores, and where figures are kept.

@@ -58,6 +58,17 @@ impl Wire {
         self.stream.write_all(requests).await
     }
 
+    /// Ends when the other side closes; what it sends instead is no answer to anything either.
+    pub(crate) async fn closed(&self) {
+        self.stream.peek(&mut [0]).await.ok();
+    }
+
+    /// Gives the buffer back: this connection is to idle.
+    pub(crate) fn forget_buffer(&mut self) {
+        self.buffer = Vec::new();
+        self.taken = 0;
+    }
+
     /// The next answer.
     pub(crate) async fn receive(&mut self) -> anyhow::Result<Answer<'_>> {
         let parts = loop {

@@ -22,11 +22,14 @@
 //! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
-//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`: runs with one question each.
+//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
+//!   `drain`: runs with one question each.
 
 mod charts;
 mod cli;
 mod compare;
+mod crowd;
+mod drain;
 mod faults;
 mod full_disk;
 mod history;
@@ -40,6 +43,7 @@ mod record;
 mod report;
 mod restarts;
 mod results;
+mod rude;
 mod servers;
 mod stage;
 mod stale;
@@ -115,6 +119,9 @@ async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<boo
         Check::FullDisk { seconds } => {
             full_disk::run(Duration::from_secs(*seconds), larder, seed).await
         }
+        Check::Crowd(args) => crowd::run(args, larder, seed).await,
+        Check::Rude(args) => rude::run(args, larder, seed).await,
+        Check::Drain(args) => drain::run(args, larder, seed).await,
         Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }

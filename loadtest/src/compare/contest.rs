@@ -117,6 +117,7 @@ impl Contest {
                 binary,
                 tier,
                 &args.trial.server_cores,
+                &[],
             )
             .await?;
         self.contenders.push(Contender {

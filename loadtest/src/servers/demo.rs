@@ -147,14 +147,19 @@ impl Demo {
         free_address(&mut self.rng)
     }
 
-    /// Starts a larder with one tier on these cores, a worker for each, and fills it.
+    /// Starts a larder with one tier on these cores, a worker for each, and fills it; `environment` is for its process
+    /// alone.
     pub(crate) async fn larder(
         &mut self,
         name: &str,
         binary: &Path,
         tier: Tier,
         cores: &str,
+        environment: &[(&str, &str)],
     ) -> anyhow::Result<Larder> {
+        let workers = process::cores(cores)?.len().to_string();
+        let variables = [("LARDER_WORKERS", workers.as_str())];
+        let variables = variables.iter().chain(environment);
         let mut larder = Larder::new(LarderConfig {
             binary: binary.to_owned(),
             directory: self.workplace.directory().join(name),
@@ -166,10 +171,9 @@ impl Demo {
             settings: RESOURCE.to_owned(),
             arguments: vec!["--tiers".to_owned(), tier.name().to_owned()],
             cores: Some(cores.to_owned()),
-            environment: vec![(
-                "LARDER_WORKERS".to_owned(),
-                process::cores(cores)?.len().to_string(),
-            )],
+            environment: variables
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
         })?;
         larder.start_ready().await?;
         self.fill(name, &larder).await?;
