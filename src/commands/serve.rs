@@ -181,9 +181,12 @@ async fn run_on(
     let runtimes = workers.runtimes();
     let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
-    let documents = serve(public, service.public(), runtimes.to_vec(), stopping());
+    let documents = service.public();
+    let documents = move |_| documents.clone();
+    let documents = serve(public, documents, runtimes.to_vec(), stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
+    let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
     let admin = tokio::spawn(serve(private, operators, here, stopping()));
     let mut first = service.first_outcome();

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::net::TcpStream as StdStream;
+use std::net::{IpAddr, SocketAddr, TcpStream as StdStream};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,27 +42,40 @@ const BACKLOG_MAX: usize = 1_024;
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Serves `service` until `stop` ends; then accepts nothing more and ends when every request has been answered.
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// The client's address; one of IPv4 is never written as one of IPv6.
+    pub address: IpAddr,
+}
+
+/// Serves each connection by what `make` makes for it, until `stop` ends; then accepts nothing more and ends when every
+/// request has been answered.
 ///
 /// Connections are dealt out to `runtimes` in turn. One that has sent no whole request at the stop is closed within
 /// 2.1 s.
 pub async fn serve<S, B>(
     listener: TcpListener,
-    service: S,
+    make: impl Fn(Peer) -> S + Clone + Send + 'static,
     runtimes: Vec<Handle>,
     stop: impl Future<Output = ()>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let mut connections = Connections::default();
     let mut runtimes = runtimes.iter().cycle();
-    let mut open = |connections: &mut Connections, stream: StdStream| {
+    let mut open = |connections: &mut Connections, (stream, address): (StdStream, SocketAddr)| {
         if let Some(runtime) = runtimes.next() {
             let progress = Arc::new(Progress::default());
-            let served = serve_connection(stream, service.clone(), Arc::clone(&progress));
+            let address = address.ip().to_canonical();
+            let served = serve_connection(
+                stream,
+                Peer { address },
+                make.clone(),
+                Arc::clone(&progress),
+            );
             connections.spawn(served, progress, runtime);
         }
     };
@@ -73,10 +86,10 @@ pub async fn serve<S, B>(
     loop {
         tokio::select! {
             () = &mut stop => break,
-            accepted = listener.accept() => match accepted.and_then(|(stream, _)| stream.into_std()) {
-                Ok(stream) => {
+            accepted = accept(&listener) => match accepted {
+                Ok(client) => {
                     refused = false;
-                    open(&mut connections, stream);
+                    open(&mut connections, client);
                 }
                 Err(error) if concerns_one_client(&error) => {}
                 Err(error) => {
@@ -91,21 +104,26 @@ pub async fn serve<S, B>(
             _ = looks.tick() => connections.look(Stage::Serving),
         }
     }
-    for stream in waiting_clients(listener) {
-        open(&mut connections, stream);
+    for client in waiting_clients(listener) {
+        open(&mut connections, client);
     }
     connections.drain().await;
 }
 
+async fn accept(listener: &TcpListener) -> io::Result<(StdStream, SocketAddr)> {
+    let (stream, address) = listener.accept().await?;
+    Ok((stream.into_std()?, address))
+}
+
 /// Whom the kernel has let in already: they may have asked, too. Closes the listener.
-fn waiting_clients(listener: TcpListener) -> Vec<StdStream> {
+fn waiting_clients(listener: TcpListener) -> Vec<(StdStream, SocketAddr)> {
     let Ok(listener) = listener.into_std() else {
         return Vec::new();
     };
     // The listener does not block, so this ends where nobody waits any more.
     std::iter::from_fn(|| listener.accept().ok())
         .take(BACKLOG_MAX)
-        .filter_map(|(stream, _)| stream.set_nonblocking(true).is_ok().then_some(stream))
+        .filter(|(stream, _)| stream.set_nonblocking(true).is_ok())
         .collect()
 }
 
@@ -210,7 +228,7 @@ mod tests {
             }),
         );
         let here = vec![Handle::current()];
-        let serving = tokio::spawn(serve(listener, router, here, async {
+        let serving = tokio::spawn(serve(listener, move |_| router.clone(), here, async {
             let _dropped = stopped.await;
         }));
         let client = TcpStream::connect(address).await.unwrap();
@@ -242,6 +260,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn each_connection_has_a_service_of_its_own() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // It counts its own requests.
+        let make = |peer: Peer| {
+            let mut count = 0;
+            tower::service_fn(move |_: Request<Incoming>| {
+                count += 1;
+                let text = format!("{} {count};", peer.address);
+                async { Ok::<_, Infallible>(Response::new(axum::body::Body::from(text))) }
+            })
+        };
+        let here = vec![Handle::current()];
+        let _serving = tokio::spawn(serve(listener, make, here, std::future::pending()));
+        for _ in 0..2 {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(2);
+            client.write_all(&request).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answers = String::new();
+            client.read_to_string(&mut answers).await.unwrap();
+            let told = |text| answers.matches(text).count();
+            assert_eq!((told("127.0.0.1 1;"), told("127.0.0.1 2;")), (1, 1));
+        }
+    }
+
+    #[tokio::test]
     async fn a_stop_answers_those_who_wait_to_be_accepted() {
         // Stop and the client are there at once; either may be seen first.
         for _ in 0..20 {
@@ -253,7 +298,8 @@ mod tests {
             client.write_all(request).await.unwrap();
             let router = Router::new().route("/", get(async || "text"));
             let here = vec![Handle::current()];
-            serve(listener, router, here, std::future::ready(())).await;
+            let make = move |_| router.clone();
+            serve(listener, make, here, std::future::ready(())).await;
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();
             assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");

@@ -31,9 +31,10 @@ async fn server() -> Server {
     let stopped = async {
         stopped.await.ok();
     };
+    let public = larder.public();
     let ended = tokio::spawn(larder::http::accept::serve(
         listener,
-        larder.public(),
+        move |_| public.clone(),
         vec![Handle::current()],
         stopped,
     ));

@@ -1,5 +1,6 @@
 //! One connection, from its first byte to its end.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::TcpStream as StdStream;
@@ -21,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
+use crate::http::accept::Peer;
 use crate::http::accept::progress::{Counted, Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
 
@@ -29,11 +31,14 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
-/// Answers what comes on `stream`, until it ends or is told to.
-pub(super) async fn serve_connection<S, B>(stream: StdStream, service: S, progress: Arc<Progress>)
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + 'static,
+/// Answers what comes on `stream` by what `make` makes for `peer`, until it ends or is told to.
+pub(super) async fn serve_connection<S, B>(
+    stream: StdStream,
+    peer: Peer,
+    make: impl Fn(Peer) -> S,
+    progress: Arc<Progress>,
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
@@ -49,10 +54,12 @@ where
     }
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
     let counted = Arc::clone(&progress);
+    // hyper shares it among the requests of the connection; none is called within another's call.
+    let service = RefCell::new(make(peer));
     let service = service_fn(move |request: Request<Incoming>| {
         let unsent = counted.unsent(request.version());
         let answering = counted.answer();
-        service.clone().call(request).map_ok(move |answer| {
+        service.borrow_mut().call(request).map_ok(move |answer| {
             drop(answering);
             answer.map(|body| Counted { body, unsent })
         })
@@ -131,10 +138,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let client = TcpStream::connect(address).await.unwrap();
-        let (stream, _) = listener.accept().unwrap();
+        let (stream, from) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let progress = Arc::new(Progress::default());
-        tokio::spawn(serve_connection(stream, router, Arc::clone(&progress)));
+        let peer = Peer { address: from.ip() };
+        let make = move |_| router.clone();
+        tokio::spawn(serve_connection(stream, peer, make, Arc::clone(&progress)));
         (client, progress)
     }
 
