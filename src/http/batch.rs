@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::http::{HeaderMap, Response};
+use axum::http::HeaderMap;
 use bytes::{BufMut, BytesMut};
 use futures_util::future::join_all;
 use xxhash_rust::xxh3::Xxh3;
@@ -13,7 +13,7 @@ use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::feed::position::Token;
 use crate::http::body::Whole;
-use crate::http::documents::{json_response, lookup_key, mark_way};
+use crate::http::documents::{Answered, detail, json_response, lookup_key, mark_way};
 use crate::http::problem::Problem;
 use crate::resource::key::KeyShape;
 
@@ -68,7 +68,7 @@ pub(super) async fn answer(
     keys: &[String],
     tokens: &[Token],
     headers: &HeaderMap,
-) -> Result<(Way, Response<Whole>), Problem> {
+) -> Answered {
     let answers = look_up(cache, index, keys, tokens).await?;
     let mut hash = Xxh3::new();
     let mut missing = String::new();
@@ -89,7 +89,7 @@ pub(super) async fn answer(
     let mut response = json_response(headers, &etag, || body(&answers, &missing));
     let way = farthest(&answers);
     mark_way(&mut response, way);
-    Ok((way, response))
+    Ok((detail(way), response))
 }
 
 /// The answers for `keys`, in their order. What memory has needs no future.

@@ -1,6 +1,5 @@
 //! `GET` and `HEAD` of documents, by path or by query.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -10,7 +9,6 @@ use axum::http::header::{
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use percent_encoding::percent_decode_str;
 use prometheus::IntCounter;
 
 use crate::cache::{Answer, Cache, LookupError, Way};
@@ -20,6 +18,7 @@ use crate::http::batch;
 use crate::http::body::Whole;
 use crate::http::conditional::none_match_fails;
 use crate::http::problem::Problem;
+use crate::http::target::{Part, Target};
 use crate::metrics::Metrics;
 
 const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
@@ -27,7 +26,6 @@ const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 /// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
 const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
-const METHODS: &str = "GET, HEAD";
 /// Headers of a document's answer, as made here.
 const HEADERS: usize = 4;
 
@@ -111,69 +109,67 @@ impl Documents {
     }
 }
 
-fn is_read(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
-}
-
 /// Answers every path of the public address.
 pub(super) async fn answer(
     State(documents): State<Documents>,
     request: Request<Body>,
 ) -> Response<Body> {
     let began = Boottime::now();
-    // No method answered here reads a body.
-    let (head, _body) = request.into_parts();
-    let name = head.uri.path().split('/').nth(1).unwrap_or_default();
-    let name = percent_decode_str(name)
-        .decode_utf8()
-        .unwrap_or(Cow::Borrowed(""));
-    let index = documents.cache.index_of(&name);
-    let (detail, response) = match look_up(&documents.cache, index, &head).await {
-        Ok((way, response)) => (detail(way), response),
-        Err(problem) => {
-            let detail = if problem.status().is_client_error() {
-                "request"
-            } else {
-                "postgres"
-            };
-            (detail, problem.into_whole_response())
-        }
+    let (head, body) = request.into_parts();
+    let target = Target::parse(head.uri.path(), &documents.cache);
+    let index = target.as_ref().ok().map(|target| target.index);
+    let answered = match target {
+        Ok(target) => dispatch(&documents.cache, target, &head, body).await,
+        Err(problem) => Err(problem),
     };
+    let (detail, response) = answered.unwrap_or_else(|problem| {
+        let detail = if problem.status().is_client_error() {
+            "request"
+        } else {
+            "postgres"
+        };
+        (detail, problem.into_whole_response())
+    });
     // Only configured names become labels: clients must not be able to add any.
-    let label: &str = if index.is_some() { &name } else { "" };
+    let label = index.and_then(|index| documents.cache.names().nth(index));
     let status = response.status();
-    let labels = [label, detail, status.as_str()];
+    let labels = [label.unwrap_or_default(), detail, status.as_str()];
     documents.metrics.requests.with_label_values(&labels).inc();
     documents.observe(began);
     response.map(Body::new)
 }
 
-/// The documents that a request asks for, by path or by query.
-async fn look_up(
-    cache: &Arc<Cache>,
-    index: Option<usize>,
-    head: &Parts,
-) -> Result<(Way, Response<Whole>), Problem> {
-    let mut segments = head.uri.path().split('/').skip(2);
-    let (key, index) = match (segments.next(), segments.next(), index) {
-        (key, None, Some(index)) => (key, index),
-        (Some(_), None, None) => return Err(Problem::no_such_resource()),
-        _ => return Err(Problem::no_such_path()),
-    };
-    let query = head.uri.query().unwrap_or_default();
-    if key.is_none() && query.is_empty() {
-        return Err(Problem::no_such_path());
+/// An answer, and what the label `detail` says of it.
+pub(super) type Answered = Result<(&'static str, Response<Whole>), Problem>;
+
+/// Answers one target by the request's method.
+async fn dispatch(cache: &Arc<Cache>, target: Target<'_>, head: &Parts, _body: Body) -> Answered {
+    let Target { index, part } = target;
+    match (part, &head.method) {
+        (Part::Document(key), &Method::GET | &Method::HEAD) => {
+            read_document(cache, index, key, head).await
+        }
+        (Part::Collection, &Method::GET | &Method::HEAD) => {
+            read_collection(cache, index, head).await
+        }
+        _ => Err(Problem::method_not_allowed(part.methods())),
     }
-    if !is_read(&head.method) {
-        return Err(Problem::method_not_allowed(METHODS));
-    }
+}
+
+/// The document of a key as it stands in the path.
+async fn read_document(cache: &Arc<Cache>, index: usize, key: &str, head: &Parts) -> Answered {
     let tokens = tokens(&head.headers)?;
     let resource = cache.resource(index)?;
-    if let Some(key) = key {
-        let key = resource.key.canonical(key)?;
-        let answer = lookup_key(cache, index, &key, &tokens).await?;
-        return Ok((answer.way, respond(&answer, &head.headers)));
-    }
+    let key = resource.key.canonical(key)?;
+    let answer = lookup_key(cache, index, &key, &tokens).await?;
+    Ok((detail(answer.way), respond(&answer, &head.headers)))
+}
+
+/// The documents that a query asks for.
+async fn read_collection(cache: &Arc<Cache>, index: usize, head: &Parts) -> Answered {
+    let tokens = tokens(&head.headers)?;
+    let resource = cache.resource(index)?;
+    let query = head.uri.query().unwrap_or_default();
     let keys = batch::asked(query, &resource.key)?.ok_or_else(Problem::no_such_path)?;
     batch::answer(cache, index, &resource.key, &keys, &tokens, &head.headers).await
 }
@@ -204,7 +200,7 @@ fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
 }
 
 /// The value of label `detail`.
-fn detail(way: Way) -> &'static str {
+pub(super) fn detail(way: Way) -> &'static str {
     match way {
         Way::Memory => "memory",
         Way::Disk => "disk",
