@@ -306,6 +306,40 @@ mod tests {
         }
     }
 
+    /// A client that keeps its connection may have sent its next request just when larder was told to stop: closing at
+    /// once cost some of them at every stop under load.
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
+        let (mut client, stop, serving) = start("text".into()).await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let mut answer = Vec::new();
+        client.write_all(request).await.unwrap();
+        while !answer.ends_with(b"\r\n\r\ntext") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+        }
+        stop.send(()).unwrap();
+        sleep(DRAIN_IDLE_MAX / 2).await;
+        client.write_all(request).await.unwrap();
+        let mut last = String::new();
+        client.read_to_string(&mut last).await.unwrap();
+        assert!(last.contains("\r\nconnection: close\r\n"), "{last}");
+        assert!(last.ends_with("\r\n\r\ntext"), "{last}");
+        serving.await.unwrap();
+    }
+
+    /// Nobody has to ask again for larder to end.
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_a_kept_connection() {
+        let (mut client, stop, serving) = start("text".into()).await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let mut answer = vec![0; 1];
+        client.read_exact(&mut answer).await.unwrap();
+        stop.send(()).unwrap();
+        client.read_to_end(&mut answer).await.unwrap();
+        serving.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_stop_waits_for_a_slow_reader() {
         let length = 64 << 20;

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
-use axum::http::{Request, Response};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, Response};
 use futures_util::TryFutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -28,6 +29,7 @@ use crate::http::accept::socket::Socket;
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
@@ -59,10 +61,16 @@ pub(super) async fn serve_connection<S, B>(
     let service = service_fn(move |request: Request<Incoming>| {
         let unsent = counted.unsent(request.version());
         let answering = counted.answer();
-        service.borrow_mut().call(request).map_ok(move |answer| {
-            drop(answering);
-            answer.map(|body| Counted { body, unsent })
-        })
+        service
+            .borrow_mut()
+            .call(request)
+            .map_ok(move |mut answer| {
+                if unsent.is_none() && answering.load(Ordering::Relaxed) {
+                    answer.headers_mut().insert(CONNECTION, CLOSE);
+                }
+                drop(answering);
+                answer.map(|body| Counted { body, unsent })
+            })
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
@@ -91,6 +99,9 @@ pub(super) async fn serve_connection<S, B>(
                 return Poll::Pending;
             }
             stage = Stage::Draining;
+            if progress.announces_end() {
+                return Poll::Pending;
+            }
             connection.as_mut().graceful_shutdown();
             return poll_to_the_wire(connection.as_mut(), &progress, context);
         }

@@ -30,11 +30,13 @@ pub(super) enum Order {
 /// What has happened on a connection, and what it is told.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// One reference more for each request that was read and whose answer is being made.
-    answering: Arc<()>,
+    /// One reference more for each request that was read and whose answer is being made; whether it was told to drain.
+    answering: Arc<AtomicBool>,
     /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may
     /// come.
     unsent: Arc<()>,
+    /// Requests come over HTTP/2.
+    multiplexed: AtomicBool,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
@@ -50,15 +52,25 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// A request was read. Whoever makes its answer keeps what this returns.
-    pub(super) fn answer(&self) -> Arc<()> {
+    /// A request was read. Whoever makes its answer keeps what this returns: by then, whether to drain.
+    pub(super) fn answer(&self) -> Arc<AtomicBool> {
         self.step();
         Arc::clone(&self.answering)
     }
 
     /// What the body of an answer over `version` keeps. Over HTTP/1.1 the socket alone tells what is unsent.
     pub(super) fn unsent(&self, version: Version) -> Option<Arc<()>> {
-        (version == Version::HTTP_2).then(|| Arc::clone(&self.unsent))
+        (version == Version::HTTP_2).then(|| {
+            self.multiplexed.store(true, Ordering::Relaxed);
+            Arc::clone(&self.unsent)
+        })
+    }
+
+    /// Whether the client is to be told that its next answer is the last: over HTTP/1.1 it may have sent a request
+    /// that was not read yet, which is lost where the connection just ends. HTTP/2 has GOAWAY.
+    pub(super) fn announces_end(&self) -> bool {
+        let asked = self.steps.load(Ordering::Relaxed) > 0;
+        asked && !self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// Only the connection's own task calls this, so that no step is lost.
@@ -68,6 +80,9 @@ impl Progress {
     }
 
     pub(super) fn order(&self, order: Order) {
+        if order == Order::Drain {
+            self.answering.store(true, Ordering::Relaxed);
+        }
         self.order.store(order as u8, Ordering::Release);
         self.waker.wake();
     }
