@@ -3,7 +3,7 @@
 //! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
 //! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
 //! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
-//! them ([`link`]).
+//! them ([`link`]). A document that is written is rows again ([`writable`]).
 
 pub mod catalogue;
 pub mod definition;
@@ -14,6 +14,8 @@ pub mod link;
 pub mod query;
 pub mod resolve;
 mod sql;
+pub mod value;
+pub mod writable;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,6 +23,8 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
+use crate::resource::value::ValueType;
+use crate::resource::writable::Writable;
 
 /// Documents of one kind: checked against the database, ready to be read.
 #[derive(Clone, Debug)]
@@ -39,13 +43,17 @@ pub struct Resource {
     pub documents_sql: String,
     /// Makes documents of what the statement gives.
     pub template: Template,
+    /// The rows that a document is written to, or a sentence that says why it can't be.
+    pub writable: Result<Writable, String>,
 }
 
 impl Resource {
     /// A hash of all that decides a document's bytes apart from the data; another shape, another document.
     pub fn shape(&self) -> u64 {
         // The version stands for the way documents are rendered.
-        xxh3_64(format!("2 {:?} {:?} {:?}", self.name, self.key, self.root).as_bytes())
+        let mut shape = format!("3 {:?} {:?} ", self.name, self.key);
+        self.root.describe(&mut shape);
+        xxh3_64(shape.as_bytes())
     }
 
     /// Every table that documents of this resource read, root first, with repetitions.
@@ -70,6 +78,25 @@ pub struct Row {
 }
 
 impl Row {
+    /// Writes what decides the bytes of its JSON; what values its columns take is none of that.
+    fn describe(&self, out: &mut String) {
+        out.push_str(&format!("{:?} {{", self.table));
+        for field in &self.fields {
+            let (column, name, rendering) = (&field.column, &field.name, field.rendering);
+            out.push_str(&format!("{column:?} {name:?} {rendering:?},"));
+        }
+        for child in &self.children {
+            let (name, on, order_by) = (&child.name, &child.on, &child.order_by);
+            out.push_str(&format!("{name:?} {on:?} {order_by:?} "));
+            child.row.describe(out);
+        }
+        for lookup in &self.lookups {
+            out.push_str(&format!("{:?} {:?} ", lookup.name, lookup.on));
+            lookup.row.describe(out);
+        }
+        out.push('}');
+    }
+
     fn collect_tables<'a>(&'a self, tables: &mut Vec<&'a TableName>) {
         tables.push(&self.table);
         for child in &self.children {
@@ -90,6 +117,10 @@ pub struct Field {
     pub name: String,
     /// How its values become JSON.
     pub rendering: Rendering,
+    /// What values it takes.
+    pub value: ValueType,
+    /// It may be null.
+    pub nullable: bool,
 }
 
 /// How a column's values become JSON.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::resource::sql::identifier;
+use crate::resource::value::ValueType;
 
 /// A table's name and identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +123,16 @@ pub struct Column {
     pub type_modifier: i32,
     /// False for a nondeterministic collation.
     pub deterministic: bool,
+    /// What values it takes.
+    pub value: ValueType,
+    /// It or its domain is `not null`.
+    pub not_null: bool,
+    /// SQL for the value of a row without one: the column's default, its domain's, or an identity's `nextval(…)`.
+    pub default: Option<String>,
+    /// PostgreSQL computes it from other columns.
+    pub generated: bool,
+    /// `generated always as identity`
+    pub identity_always: bool,
 }
 
 /// A unique constraint or index.

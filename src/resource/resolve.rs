@@ -7,6 +7,7 @@ use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, R
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
+use crate::resource::writable::Writable;
 use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
 
 /// Checks `definitions` against `catalogue`.
@@ -79,6 +80,7 @@ impl<'a> Resolver<'a> {
             tiers: definition.tiers,
             documents_sql: documents_sql(&key, &root),
             template: Template::new(&root),
+            writable: Writable::new(&definition.name.value, &root, &key.columns, self.catalogue),
             key,
             root,
         })
@@ -222,6 +224,8 @@ impl<'a> Resolver<'a> {
             column: column.name.clone(),
             name: name.to_owned(),
             rendering: rendering(column),
+            value: column.value.clone(),
+            nullable: !column.not_null,
         };
         let Some(written) = &definition.fields else {
             return table

@@ -1,5 +1,7 @@
 //! Reads what [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
 
+mod types;
+
 use std::collections::HashMap;
 
 use sqlx::Row;
@@ -8,7 +10,9 @@ use sqlx::postgres::{PgConnection, PgRow};
 use crate::resource::catalogue::{
     Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
 };
+use crate::resource::value::ValueType;
 use crate::source::SourceError;
+use crate::source::catalogue::types::read_types;
 
 /// Names offered as suggestions, at most.
 const KNOWN_NAMES_MAX: i64 = 10_000;
@@ -123,6 +127,7 @@ async fn read_columns(
     wanted: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
+    let types = read_types(connection, wanted).await?;
     // Domains are followed down to the type below; the innermost one carries the type modifier.
     let rows = sqlx::query(
         "with recursive chain (oid, base, modifier) as ( \
@@ -137,8 +142,17 @@ async fn read_columns(
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
-           coalesce(l.collisdeterministic, true) as deterministic \
+           coalesce(l.collisdeterministic, true) as deterministic, \
+           a.atttypmod as own_modifier, a.attnotnull or at.typnotnull as not_null, \
+           a.attgenerated <> '' as generated, a.attidentity = 'a' as identity_always, \
+           case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, f.adrelid), \
+             'pg_catalog.nextval(' || quote_literal(case when a.attidentity <> '' then pg_get_serial_sequence( \
+               format('%I.%I', n.nspname, r.relname), a.attname) end) || '::pg_catalog.regclass)', \
+             pg_get_expr(at.typdefaultbin, 0)) end as default_sql \
          from pg_attribute a \
+         join pg_class r on r.oid = a.attrelid join pg_namespace n on n.oid = r.relnamespace \
+         join pg_type at on at.oid = a.atttypid \
+         left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum \
          left join domain d on d.oid = a.atttypid \
          join pg_type t on t.oid = coalesce(d.base, a.atttypid) \
          left join domain ed on ed.oid = t.typelem and t.typcategory = 'A' \
@@ -151,17 +165,23 @@ async fn read_columns(
     .fetch_all(connection)
     .await?;
     for row in rows {
+        let type_oid = oid(&row, "type")?;
         if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
             table.columns.push(Column {
                 name: row.try_get("name")?,
                 type_text: row.try_get("type_text")?,
-                type_oid: oid(&row, "type")?,
+                type_oid,
                 collation: oid(&row, "collation")?,
                 base_type: row.try_get("base_type")?,
                 built_in: row.try_get("built_in")?,
                 element_type: row.try_get("element_type")?,
                 type_modifier: row.try_get("modifier")?,
                 deterministic: row.try_get("deterministic")?,
+                value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
+                not_null: row.try_get("not_null")?,
+                default: row.try_get("default_sql")?,
+                generated: row.try_get("generated")?,
+                identity_always: row.try_get("identity_always")?,
             });
         }
     }

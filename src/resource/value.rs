@@ -1,0 +1,278 @@
+//! What values a column takes, as the catalogue says it: bodies are checked by it, and OpenAPI tells it.
+
+use std::collections::HashMap;
+
+/// Types inside types followed at most: a composite type in an array in a domain and so on.
+const DEPTH_MAX: usize = 32;
+
+/// `pg_attribute.atttypmod` of a type with a length or a precision counts from here (`VARHDRSZ`).
+const MODIFIER_BASE: i32 = 4;
+
+/// What values a column takes, below all domains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueType {
+    /// `boolean`
+    Boolean,
+    /// `smallint`
+    SmallInt,
+    /// `integer`
+    Integer,
+    /// `bigint`
+    BigInt,
+    /// `real`
+    Real,
+    /// `double precision`
+    Double,
+    /// `numeric`
+    Numeric {
+        /// Precision and scale in decimal digits, where there are; the scale may be negative or above the precision.
+        digits: Option<(u16, i16)>,
+    },
+    /// `text`, `varchar`, `name`
+    Text {
+        /// The most characters.
+        max: Option<u32>,
+    },
+    /// `char(n)`, where trailing blanks don't count
+    Char {
+        /// The most characters before them; none for `bpchar`.
+        length: Option<u32>,
+    },
+    /// `uuid`
+    Uuid,
+    /// `date`
+    Date,
+    /// `timestamp`, read as UTC
+    Timestamp,
+    /// `timestamptz`
+    TimestampTz,
+    /// `time`
+    Time,
+    /// `timetz`
+    TimeTz,
+    /// `interval`
+    Interval,
+    /// `bytea`, base64 in documents
+    Bytea,
+    /// `json`
+    Json,
+    /// `jsonb`
+    Jsonb,
+    /// An enum, with its labels in order
+    Enum(Vec<String>),
+    /// An array of any number of dimensions, with its elements' type
+    Array(Box<ValueType>),
+    /// A composite type, with its attributes' names and types; an object in documents
+    Composite(Vec<(String, ValueType)>),
+    /// Any other, by its text, as PostgreSQL reads and writes it
+    Other,
+}
+
+/// A type as `pg_type` has it.
+#[derive(Clone, Debug)]
+pub struct Type {
+    /// `typname`
+    pub name: String,
+    /// It is PostgreSQL's own, in schema `pg_catalog`.
+    pub built_in: bool,
+    /// What it is made of.
+    pub form: TypeForm,
+}
+
+/// What a type is made of.
+#[derive(Clone, Debug)]
+pub enum TypeForm {
+    /// Nothing that larder knows of.
+    Base,
+    /// A domain over a type with a modifier.
+    Domain {
+        /// The type below.
+        base: u32,
+        /// Its modifier, -1 for none.
+        modifier: i32,
+    },
+    /// An array whose elements are separated by commas; they share its modifier.
+    Array {
+        /// The elements' type.
+        element: u32,
+    },
+    /// An enum.
+    Enum {
+        /// In order.
+        labels: Vec<String>,
+    },
+    /// A composite type.
+    Composite {
+        /// Names, types and modifiers, in order.
+        attributes: Vec<(String, u32, i32)>,
+    },
+}
+
+impl ValueType {
+    /// The values of the type `oid` with `modifier`, -1 for none. `types` has it and all that it is made of.
+    pub fn of(types: &HashMap<u32, Type>, oid: u32, modifier: i32) -> Self {
+        Self::below(types, oid, modifier, DEPTH_MAX)
+    }
+
+    fn below(types: &HashMap<u32, Type>, oid: u32, modifier: i32, depth: usize) -> Self {
+        let (Some(found), Some(depth)) = (types.get(&oid), depth.checked_sub(1)) else {
+            return Self::Other;
+        };
+        match &found.form {
+            TypeForm::Domain { base, modifier } => Self::below(types, *base, *modifier, depth),
+            TypeForm::Array { element } => {
+                Self::Array(Box::new(Self::below(types, *element, modifier, depth)))
+            }
+            TypeForm::Enum { labels } => Self::Enum(labels.clone()),
+            TypeForm::Composite { attributes } => {
+                let attributes = attributes.iter().map(|(name, oid, modifier)| {
+                    let value = Self::below(types, *oid, *modifier, depth);
+                    (name.clone(), value.in_composite())
+                });
+                Self::Composite(attributes.collect())
+            }
+            TypeForm::Base if found.built_in => Self::named(&found.name, modifier),
+            TypeForm::Base => Self::Other,
+        }
+    }
+
+    fn named(name: &str, modifier: i32) -> Self {
+        let length = u32::try_from(modifier - MODIFIER_BASE).ok();
+        match name {
+            "bool" => Self::Boolean,
+            "int2" => Self::SmallInt,
+            "int4" => Self::Integer,
+            "int8" => Self::BigInt,
+            "float4" => Self::Real,
+            "float8" => Self::Double,
+            "numeric" => Self::Numeric {
+                digits: length.map(numeric_digits),
+            },
+            "text" => Self::Text { max: None },
+            "varchar" => Self::Text { max: length },
+            // NAMEDATALEN - 1 bytes, and characters take at least one.
+            "name" => Self::Text { max: Some(63) },
+            "bpchar" => Self::Char { length },
+            "uuid" => Self::Uuid,
+            "date" => Self::Date,
+            "timestamp" => Self::Timestamp,
+            "timestamptz" => Self::TimestampTz,
+            "time" => Self::Time,
+            "timetz" => Self::TimeTz,
+            "interval" => Self::Interval,
+            "bytea" => Self::Bytea,
+            "json" => Self::Json,
+            "jsonb" => Self::Jsonb,
+            _ => Self::Other,
+        }
+    }
+
+    /// Composites are PostgreSQL's to render, which knows no base64.
+    fn in_composite(self) -> Self {
+        match self {
+            Self::Bytea => Self::Other,
+            Self::Array(element) => Self::Array(Box::new(element.in_composite())),
+            other => other,
+        }
+    }
+}
+
+/// Precision and scale (numeric.c, `make_numeric_typmod`): the scale has 11 bits, sign and all.
+fn numeric_digits(modifier: u32) -> (u16, i16) {
+    let scale = (modifier & 0x7ff) as i16;
+    ((modifier >> 16) as u16, (scale ^ 1024) - 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modifiers_give_lengths_and_digits() {
+        let types: HashMap<u32, Type> = [(1, "numeric"), (2, "varchar"), (3, "bpchar")]
+            .map(|(oid, name)| {
+                let name = name.to_owned();
+                let (built_in, form) = (true, TypeForm::Base);
+                (
+                    oid,
+                    Type {
+                        name,
+                        built_in,
+                        form,
+                    },
+                )
+            })
+            .into();
+        let of = |oid, modifier| ValueType::of(&types, oid, modifier);
+        let digits = |modifier| match of(1, modifier) {
+            ValueType::Numeric { digits } => digits,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(digits(-1), None);
+        assert_eq!(digits(((12 << 16) | 4) + 4), Some((12, 4)));
+        assert_eq!(digits(((3 << 16) | (-2 & 0x7ff)) + 4), Some((3, -2)));
+        assert_eq!(of(2, 24), ValueType::Text { max: Some(20) });
+        assert_eq!(of(2, -1), ValueType::Text { max: None });
+        assert_eq!(of(3, 9), ValueType::Char { length: Some(5) });
+        assert_eq!(of(9, -1), ValueType::Other);
+    }
+
+    #[test]
+    fn types_within_types_are_followed() {
+        let form = |name: &str, built_in, form| Type {
+            name: name.to_owned(),
+            built_in,
+            form,
+        };
+        let labels = vec!["glad".to_owned()];
+        let types: HashMap<u32, Type> = [
+            (1, form("bytea", true, TypeForm::Base)),
+            (2, form("_bytea", true, TypeForm::Array { element: 1 })),
+            (
+                3,
+                form(
+                    "d",
+                    false,
+                    TypeForm::Domain {
+                        base: 2,
+                        modifier: -1,
+                    },
+                ),
+            ),
+            (
+                4,
+                form(
+                    "mood",
+                    false,
+                    TypeForm::Enum {
+                        labels: labels.clone(),
+                    },
+                ),
+            ),
+            (
+                5,
+                form(
+                    "pair",
+                    false,
+                    TypeForm::Composite {
+                        attributes: vec![("a".into(), 3, -1), ("b".into(), 4, -1)],
+                    },
+                ),
+            ),
+            // No catalogue has such a type.
+            (6, form("loop", false, TypeForm::Array { element: 6 })),
+        ]
+        .into();
+        let array = |element| ValueType::Array(Box::new(element));
+        assert_eq!(ValueType::of(&types, 3, -1), array(ValueType::Bytea));
+        let attributes = vec![
+            ("a".to_owned(), array(ValueType::Other)),
+            ("b".to_owned(), ValueType::Enum(labels)),
+        ];
+        assert_eq!(
+            ValueType::of(&types, 5, -1),
+            ValueType::Composite(attributes)
+        );
+        ValueType::of(&types, 6, -1);
+    }
+}

@@ -1,0 +1,307 @@
+//! Which rows a document is written to, and the rows that a body means.
+
+use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
+use crate::resource::key::KeyColumn;
+use crate::resource::value::ValueType;
+use crate::resource::{Pair, Row};
+
+/// Which rows a document is written to.
+#[derive(Clone, Debug)]
+pub struct Writable {
+    /// The root's first, then its children's and theirs: a level follows the one above it. Never empty.
+    pub levels: Vec<Level>,
+}
+
+/// The rows of one table that stand at one place of a document.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The resource's name at the root, the member's below.
+    pub name: String,
+    /// The level above in [`Writable::levels`]; none at the root.
+    pub parent: Option<usize>,
+    /// Where its rows are.
+    pub table: TableName,
+    /// Fields in document order, then columns of keys and links that are no fields.
+    pub columns: Vec<WritableColumn>,
+    /// What the JSON object may hold, in document order.
+    pub members: Vec<Member>,
+    /// What identifies a row, in `columns`: the resource's key at the root, the table's primary key below.
+    pub key: Vec<usize>,
+    /// Columns that equal the row above's: in `columns`, and in those of the level above. Empty at the root.
+    pub link: Vec<(usize, usize)>,
+}
+
+/// A member of the JSON object of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// What it stands for.
+    pub means: Means,
+}
+
+/// What a member stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// A column, in [`Level::columns`].
+    Column(usize),
+    /// An array of rows, in [`Writable::levels`].
+    Rows(usize),
+    /// A row that this one points to; it is only read.
+    Lookup,
+}
+
+/// A column that is written.
+#[derive(Clone, Debug)]
+pub struct WritableColumn {
+    /// The table's column.
+    pub column: String,
+    /// The member's name; none for a column of a key or a link that is not shown.
+    pub field: Option<String>,
+    /// Its type as `format_type` writes it. An explicit cast to it cuts what is too long; reading the text as the
+    /// element of an array of it does not.
+    pub type_sql: String,
+    /// What values it takes.
+    pub value: ValueType,
+    /// It may be null.
+    pub nullable: bool,
+    /// SQL for the value of a row that is inserted without one, an identity's `nextval(…)` too.
+    pub default: Option<String>,
+    /// PostgreSQL computes it from other columns: it is only read.
+    pub generated: bool,
+    /// `generated always as identity`: a value of one's own needs `overriding system value`.
+    pub identity_always: bool,
+}
+
+impl Writable {
+    /// The levels below the row `root` of the resource `name`, whose key is `key`.
+    ///
+    /// # Errors
+    /// A sentence that says why documents of this shape can't be written.
+    pub(super) fn new(
+        name: &str,
+        root: &Row,
+        key: &[KeyColumn],
+        catalogue: &Catalogue,
+    ) -> Result<Self, String> {
+        let mut levels = Levels {
+            catalogue,
+            levels: Vec::new(),
+        };
+        let key: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
+        levels.add(name, root, &key, None)?;
+        Ok(Self {
+            levels: levels.levels,
+        })
+    }
+
+    /// The JSON pointer (RFC 6901) of row `row` of level `level` in its document, empty for the document itself.
+    pub fn pointer(&self, rows: &Rows, level: usize, row: usize) -> String {
+        let mut parts = Vec::new();
+        let (mut level, mut row) = (level, row);
+        while let (Some(at), Some(of)) = (self.levels.get(level), rows.levels.get(level)) {
+            let (Some(parent), Some(&upper), Some(place)) =
+                (at.parent, of.parents.get(row), of.places.get(row))
+            else {
+                break;
+            };
+            parts.push(format!("/{}/{place}", pointer_token(&at.name)));
+            (level, row) = (parent, upper as usize);
+        }
+        parts.reverse();
+        parts.concat()
+    }
+}
+
+/// `name` as a part of a JSON pointer.
+pub(super) fn pointer_token(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Rows of one or more documents, level by level, in the order of [`Writable::levels`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// As many as the resource has levels. A document's rows follow those of the documents before it.
+    pub levels: Vec<LevelRows>,
+}
+
+/// The rows of one level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LevelRows {
+    /// For each row the row above it, in the level above; at the root the document's number in these [`Rows`].
+    pub parents: Vec<u32>,
+    /// For each row its place in the JSON array; 0 at the root.
+    pub places: Vec<u32>,
+    /// For each column of the level the value of each row.
+    pub columns: Vec<Vec<Given>>,
+}
+
+impl LevelRows {
+    /// The number of rows.
+    pub fn count(&self) -> usize {
+        self.parents.len()
+    }
+}
+
+impl Rows {
+    /// No rows of `writable`.
+    pub fn of(writable: &Writable) -> Self {
+        let levels = writable.levels.iter().map(|level| LevelRows {
+            columns: vec![Vec::new(); level.columns.len()],
+            ..LevelRows::default()
+        });
+        Self {
+            levels: levels.collect(),
+        }
+    }
+
+    /// The number of documents.
+    pub fn documents(&self) -> usize {
+        self.levels.first().map_or(0, LevelRows::count)
+    }
+
+    /// Forgets all rows and keeps their space.
+    pub fn clear(&mut self) {
+        for level in &mut self.levels {
+            level.parents.clear();
+            level.places.clear();
+            level.columns.iter_mut().for_each(Vec::clear);
+        }
+    }
+}
+
+/// What a body says of a column.
+///
+/// The column of a link is the row above's: its text where the body or the path tells it, absent where the row above
+/// gets it by default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// Nothing: the column's default, or null.
+    Absent,
+    /// Null.
+    Null,
+    /// The text that PostgreSQL reads as a value of the column's type.
+    Text(String),
+}
+
+struct Levels<'a> {
+    catalogue: &'a Catalogue,
+    levels: Vec<Level>,
+}
+
+impl Levels<'_> {
+    /// Adds the level of `row` and those below it. `above`: the level above and what links to it.
+    fn add(
+        &mut self,
+        name: &str,
+        row: &Row,
+        key: &[&str],
+        above: Option<(usize, &[Pair])>,
+    ) -> Result<usize, String> {
+        let catalogue = self.catalogue;
+        let mut known = catalogue.tables.values();
+        let Some(table) = known.find(|table| table.name == row.table) else {
+            return Err(format!("{} is not in the catalogue", row.table));
+        };
+        let mut level = Level {
+            name: name.to_owned(),
+            parent: above.map(|(parent, _)| parent),
+            table: row.table.clone(),
+            columns: Vec::with_capacity(row.fields.len()),
+            members: Vec::new(),
+            key: Vec::new(),
+            link: Vec::new(),
+        };
+        for field in &row.fields {
+            let at = level.add(table, &field.column)?;
+            level.columns[at].field = Some(field.name.clone());
+            level.member(&field.name, Means::Column(at));
+        }
+        for column in key {
+            let at = level.identifying(table, column)?;
+            level.key.push(at);
+        }
+        let (parent, pairs) = above.unzip();
+        for pair in pairs.unwrap_or_default() {
+            let own = level.identifying(table, &pair.own.name)?;
+            let upper = parent.and_then(|parent: usize| self.levels.get(parent));
+            let upper = upper.and_then(|upper| upper.at(&pair.upper.name));
+            level.link.push((own, upper.unwrap_or_default()));
+        }
+        // Those that rows below are linked to.
+        for pair in row.children.iter().flat_map(|child| &child.on) {
+            level.identifying(table, &pair.upper.name)?;
+        }
+        let number = self.levels.len();
+        self.levels.push(level);
+        for child in &row.children {
+            let below = child_table(catalogue, &child.row.table)?;
+            let key: Vec<&str> = below.iter().map(String::as_str).collect();
+            let at = self.add(&child.name, &child.row, &key, Some((number, &child.on)))?;
+            self.levels[number].member(&child.name, Means::Rows(at));
+        }
+        for lookup in &row.lookups {
+            self.levels[number].member(&lookup.name, Means::Lookup);
+        }
+        Ok(number)
+    }
+}
+
+/// The primary key of a child's table.
+fn child_table<'c>(catalogue: &'c Catalogue, name: &TableName) -> Result<&'c [String], String> {
+    let mut known = catalogue.tables.values();
+    let table = known.find(|table| table.name == *name);
+    table.and_then(Table::primary_key).ok_or_else(|| {
+        format!("{name} has no primary key to tell its rows apart by, so they can't be written")
+    })
+}
+
+impl Level {
+    fn at(&self, column: &str) -> Option<usize> {
+        self.columns.iter().position(|known| known.column == column)
+    }
+
+    fn member(&mut self, name: &str, means: Means) {
+        let name = name.to_owned();
+        self.members.push(Member { name, means });
+    }
+
+    /// The place of `column`, added if need be.
+    fn add(&mut self, table: &Table, column: &str) -> Result<usize, String> {
+        if let Some(at) = self.at(column) {
+            return Ok(at);
+        }
+        let Some(found) = table.column(column) else {
+            return Err(format!("{} has no column {column}", table.name));
+        };
+        self.columns.push(WritableColumn::new(found));
+        Ok(self.columns.len() - 1)
+    }
+
+    /// The same for a column of a key or a link.
+    fn identifying(&mut self, table: &Table, column: &str) -> Result<usize, String> {
+        let at = self.add(table, column)?;
+        if self.columns[at].generated {
+            let table = &table.name;
+            return Err(format!(
+                "column {column} of {table} identifies or links rows and is generated, so they can't be written"
+            ));
+        }
+        Ok(at)
+    }
+}
+
+impl WritableColumn {
+    fn new(column: &Column) -> Self {
+        Self {
+            column: column.name.clone(),
+            field: None,
+            type_sql: column.type_text.clone(),
+            value: column.value.clone(),
+            nullable: !column.not_null,
+            default: column.default.clone(),
+            generated: column.generated,
+            identity_always: column.identity_always,
+        }
+    }
+}

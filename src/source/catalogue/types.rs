@@ -1,0 +1,82 @@
+//! The types of columns, and what they are made of.
+
+use std::collections::HashMap;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::resource::value::{Type, TypeForm};
+use crate::source::SourceError;
+use crate::source::catalogue::{character, oid};
+
+/// The types of the columns of the tables `wanted`, with all that these are made of.
+pub(super) async fn read_types(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+) -> Result<HashMap<u32, Type>, SourceError> {
+    // int2vector and oidvector have elements, but not the text of an array; box alone has another separator.
+    let rows = sqlx::query(
+        "with recursive used (oid) as ( \
+           select atttypid from pg_attribute where attrelid::int8 = any($1) and attnum > 0 and not attisdropped \
+           union select part.oid from used join pg_type t on t.oid = used.oid cross join lateral ( \
+             select t.typbasetype where t.typtype = 'd' \
+             union all select t.typelem where t.typcategory = 'A' \
+             union all select a.atttypid from pg_attribute a \
+               where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part (oid)) \
+         select t.oid::int8 as oid, t.typname::text as name, \
+           t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
+           case when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim = ',' \
+             and t.typname not in ('int2vector', 'oidvector') then 'a' else t.typtype end::text as kind, \
+           t.typbasetype::int8 as base, t.typtypmod as modifier, t.typelem::int8 as element, \
+           array(select enumlabel::text from pg_enum where enumtypid = t.oid order by enumsortorder) as labels, \
+           array(select attname::text from pg_attribute where t.typtype = 'c' and attrelid = t.typrelid \
+             and attnum > 0 and not attisdropped order by attnum) as attribute_names, \
+           array(select atttypid::int8 from pg_attribute where t.typtype = 'c' and attrelid = t.typrelid \
+             and attnum > 0 and not attisdropped order by attnum) as attribute_types, \
+           array(select atttypmod from pg_attribute where t.typtype = 'c' and attrelid = t.typrelid \
+             and attnum > 0 and not attisdropped order by attnum) as attribute_modifiers \
+         from used join pg_type t on t.oid = used.oid left join pg_type e on e.oid = t.typelem",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let found = Type {
+                name: row.try_get("name")?,
+                built_in: row.try_get("built_in")?,
+                form: form(row)?,
+            };
+            Ok((oid(row, "oid")?, found))
+        })
+        .collect()
+}
+
+fn form(row: &PgRow) -> Result<TypeForm, SourceError> {
+    Ok(match character(row, "kind")? {
+        'd' => TypeForm::Domain {
+            base: oid(row, "base")?,
+            modifier: row.try_get("modifier")?,
+        },
+        'a' => TypeForm::Array {
+            element: oid(row, "element")?,
+        },
+        'e' => TypeForm::Enum {
+            labels: row.try_get("labels")?,
+        },
+        'c' => {
+            let names: Vec<String> = row.try_get("attribute_names")?;
+            let types: Vec<i64> = row.try_get("attribute_types")?;
+            let modifiers: Vec<i32> = row.try_get("attribute_modifiers")?;
+            let attributes = names.into_iter().zip(types).zip(modifiers);
+            let attributes = attributes.map(|((name, oid), modifier)| {
+                // An oid is unsigned and of 32 bits; 0 is none.
+                (name, u32::try_from(oid).unwrap_or_default(), modifier)
+            });
+            TypeForm::Composite {
+                attributes: attributes.collect(),
+            }
+        }
+        _ => TypeForm::Base,
+    })
+}
