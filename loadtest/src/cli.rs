@@ -7,6 +7,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::faults::{Fault, Faults};
+use crate::fuzz;
 use crate::servers::demo::Tier;
 use crate::servers::rivals::Rival;
 use crate::sweep::driver::ToolName;
@@ -108,6 +109,16 @@ pub(crate) enum Check {
     Rude(RudeArgs),
     /// SIGTERM under a fixed rate of requests: is each that was sent answered, and is larder done within 10 s?
     Drain(DrainArgs),
+    /// 64 clients change one document by GET and PUT with If-Match: is any update lost?
+    Races(RacesArgs),
+    /// SIGKILL of larder during bulk writes: is each transaction there as a whole or not at all, and is none lost?
+    BulkKills {
+        /// How many.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        count: u32,
+    },
+    /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
+    Fuzz(FuzzArgs),
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.
@@ -152,6 +163,34 @@ pub(crate) struct CrowdArgs {
 pub(crate) struct RudeArgs {
     /// Of each time.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+}
+
+/// How many updates are tried.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RacesArgs {
+    /// In each, all clients replace the same version.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub(crate) rounds: u64,
+    /// Acknowledged ones, each by whichever client is the first.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) updates: u64,
+}
+
+/// What is fuzzed, and how long.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FuzzArgs {
+    /// Names of targets, separated by commas.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "path,query,headers,body,configuration"
+    )]
+    pub(crate) targets: Vec<fuzz::Target>,
+    /// Of each.
+    #[arg(long, value_name = "N", default_value_t = 600)]
     pub(crate) seconds: u64,
 }
 

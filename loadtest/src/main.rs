@@ -23,8 +23,9 @@
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
-//!   `drain`: runs with one question each.
+//!   `drain`, `races`, `bulk_kills`, `fuzz`: runs with one question each.
 
+mod bulk_kills;
 mod charts;
 mod cli;
 mod compare;
@@ -32,12 +33,14 @@ mod crowd;
 mod drain;
 mod faults;
 mod full_disk;
+mod fuzz;
 mod history;
 mod http;
 mod lag;
 mod outage;
 mod prober;
 mod process;
+mod races;
 mod readers;
 mod record;
 mod report;
@@ -122,6 +125,9 @@ async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<boo
         Check::Crowd(args) => crowd::run(args, larder, seed).await,
         Check::Rude(args) => rude::run(args, larder, seed).await,
         Check::Drain(args) => drain::run(args, larder, seed).await,
+        Check::Races(args) => races::run(args, larder, seed).await,
+        Check::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
+        Check::Fuzz(args) => fuzz::run(args, larder, seed).await,
         Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }
