@@ -11,6 +11,8 @@ pub mod document;
 pub mod index;
 pub mod key;
 pub mod link;
+pub mod page;
+pub mod projection;
 pub mod query;
 pub mod resolve;
 mod sql;
@@ -41,6 +43,8 @@ pub struct Resource {
     pub root: Row,
     /// The statement of its documents (see [`query`]).
     pub documents_sql: String,
+    /// The columns of the root row that lists may be asked by, in the order of the configuration.
+    pub filters: Vec<Filter>,
     /// Makes documents of what the statement gives.
     pub template: Template,
     /// The rows that a document is written to, or a sentence that says why it can't be.
@@ -62,6 +66,15 @@ impl Resource {
         self.root.collect_tables(&mut tables);
         tables
     }
+}
+
+/// A column that lists may be asked by.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// The member's name in the document.
+    pub name: String,
+    /// The root table's column.
+    pub column: KeyColumn,
 }
 
 /// What a row of a document shows.

@@ -1,7 +1,9 @@
 //! Requests and answers of the public address, whatever the tier.
 
 mod batch;
+mod fields;
 mod keys;
+mod list;
 mod socket;
 mod ways;
 
@@ -175,7 +177,9 @@ async fn paths_that_lead_nowhere_are_404() {
     for path in [
         "/",
         "//",
-        "/items",
+        "/nothing",
+        "/nothing:batch",
+        "/items:bath",
         "/nothing/1",
         "/items/42/",
         "/items/42/more",
@@ -195,7 +199,7 @@ async fn paths_that_lead_nowhere_are_404() {
     // A name may be percent-encoded, and a query or an absolute form changes nothing.
     for path in [
         "/%69tems/42",
-        "/items/42?fields=id",
+        "/items/42?x=id",
         "http://example.com/items/42",
     ] {
         let answer = larder.get(path).await;

@@ -1,5 +1,6 @@
 //! From PostgreSQL into the tiers: one load for all who wait for a key, kept where nothing has overtaken it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::resource::Resource;
+use crate::resource::page::Page;
 use crate::source::SourceError;
 use crate::source::loader::{Load, Loaded};
 
@@ -100,12 +102,36 @@ impl Cache {
         waiter: &mut Waiter,
         began: Boottime,
     ) -> Result<Option<Outcome>, LookupError> {
+        let outcome = self.within_bounds(index, began, waiter.outcome()).await?;
+        if outcome.is_none() && Boottime::now().since(began) > self.request_timeout {
+            return Err(LookupError::Deadline);
+        }
+        Ok(outcome)
+    }
+
+    /// The canonical keys of a page, as PostgreSQL has them now.
+    ///
+    /// Waits as [`Cache::lookup`] does.
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn keys(&self, index: usize, page: Page) -> Result<Vec<String>, LookupError> {
+        let reading = self.loader.keys(self.resource(index)?, page);
+        let keys = self.within_bounds(index, Boottime::now(), reading).await?;
+        Ok(keys?)
+    }
+
+    /// What PostgreSQL's `answer` comes to, within the time that a request may take, and less where the feed has lost
+    /// PostgreSQL.
+    async fn within_bounds<T>(
+        &self,
+        index: usize,
+        began: Boottime,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, LookupError> {
+        let mut answer = pin!(answer);
         loop {
-            if let Ok(outcome) = tokio::time::timeout(PATIENCE, waiter.outcome()).await {
-                if outcome.is_none() && Boottime::now().since(began) > self.request_timeout {
-                    return Err(LookupError::Deadline);
-                }
-                return Ok(outcome);
+            if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut answer).await {
+                return Ok(answered);
             }
             let now = Boottime::now();
             let waited = now.since(began);

@@ -51,6 +51,13 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
     if resource.row_security_as_larder {
         line(out, format_args!("row_security = \"as-larder\""));
     }
+    if !resource.filters.is_empty() {
+        let names = resource.filters.iter().map(|name| quoted(&name.value));
+        line(
+            out,
+            format_args!("filters = [{}]", names.collect::<Vec<_>>().join(", ")),
+        );
+    }
     row(out, "resource", &resource.row);
 }
 

@@ -26,6 +26,8 @@ key = "deptno"
 #tiers = ["memory", "disk"]
 # A table with row security is refused unless everyone may see the rows that larder's role sees.
 #row_security = "as-larder"
+# Fields that lists may be asked by, as in /depts?deptLocation=eq.BOSTON; each column should have an index.
+#filters = ["deptLocation"]
 # Column = name in the document, in the document's order. Absent: every column under its own name.
 fields = { deptno = "deptNumber", dname = "deptName", loc = "deptLocation" }
 

@@ -7,19 +7,23 @@ use super::names::{self, Names};
 use super::rows::row;
 use super::text::{Reader, Table, Value};
 use super::value::found;
-use crate::resource::definition::{ResourceDefinition, Tiers};
+use crate::resource::definition::{Located, ResourceDefinition, Tiers};
 
 /// What `[[resource]]` may hold.
-pub(super) const RESOURCE_KEYS: [&str; 8] = [
+pub(super) const RESOURCE_KEYS: [&str; 9] = [
     "name",
     "table",
     "key",
     "tiers",
     "row_security",
+    "filters",
     "fields",
     "children",
     "lookups",
 ];
+/// What the query of a list may say besides its filters.
+const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
+
 /// Reads the value of `resource`; what can't be used is left out and told in the reader's mistakes.
 pub(super) fn read(value: &Value<'_>, reader: &mut Reader<'_>) -> Vec<ResourceDefinition> {
     let mut names = Names::default();
@@ -46,6 +50,7 @@ fn resource(
     let key = columns(table, "key", reader);
     let tiers = tiers(table, reader);
     let row_security_as_larder = row_security(table, reader);
+    let filters = filters(table, reader);
     let row = row(table, reader);
     Some(ResourceDefinition {
         name: name?,
@@ -53,6 +58,7 @@ fn resource(
         key,
         tiers,
         row_security_as_larder,
+        filters,
         row,
     })
 }
@@ -100,6 +106,38 @@ fn tiers(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Tiers {
         }
     }
     tiers
+}
+
+/// Which fields there are is for the catalogue to say, where `fields` is absent.
+fn filters(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Vec<Located<String>> {
+    let Some(value) = table.get("filters") else {
+        return Vec::new();
+    };
+    let path = table.path_of("filters");
+    let DeValue::Array(items) = value.get_ref() else {
+        let message = format!(
+            "expected a list of fields such as [\"deptLocation\"], found {}",
+            found(value.get_ref())
+        );
+        reader.refuse(value.span().start, path, message);
+        return Vec::new();
+    };
+    let mut filters: Vec<Located<String>> = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let Some(name) = reader.string(item, format!("{path}[{index}]")) else {
+            continue;
+        };
+        let message = if PARAMETERS.contains(&name.value.as_str()) {
+            format!("`{}` is a parameter of every list", name.value)
+        } else if filters.iter().any(|filter| filter.value == name.value) {
+            format!("`{}` is named twice", name.value)
+        } else {
+            filters.push(name);
+            continue;
+        };
+        reader.mistakes.push(names::mistake(&name.place, message));
+    }
+    filters
 }
 
 fn row_security(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> bool {
@@ -206,6 +244,27 @@ mod tests {
                 disk: true
             }
         );
+    }
+
+    #[test]
+    fn filters_are_a_list_of_names() {
+        let with =
+            |filters: &str| format!("[[resource]]\nname = 'n'\ntable = 't'\nfilters = {filters}");
+        only(
+            &with("'a'"),
+            "4: resource[0].filters: expected a list of fields such as [\"deptLocation\"], found",
+        );
+        only(
+            &with("['a', 'b', 'a']"),
+            "4: resource[0].filters[2]: `a` is named twice",
+        );
+        only(
+            &with("['limit']"),
+            "4: resource[0].filters[0]: `limit` is a parameter of every list",
+        );
+        let config = Config::from_toml(&with("['a', 'b']"), &[]).unwrap();
+        assert_eq!(config.resources[0].filters[1].value, "b");
+        assert!(crate::config::dump(&config).contains("filters = [\"a\", \"b\"]\n"));
     }
 
     #[test]

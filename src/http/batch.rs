@@ -1,24 +1,30 @@
-//! `GET` and `HEAD /RESOURCE?keys=…`: many documents in one answer.
+//! Many documents in one answer: `/RESOURCE?keys=…`, `/RESOURCE:batch`, and what lists share with them.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
-use axum::body::Bytes;
-use axum::http::HeaderMap;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Response};
 use bytes::{BufMut, BytesMut};
 use futures_util::future::join_all;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use simd_json::prelude::*;
+use simd_json::tape::Value;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::cache::document::entity_tag;
-use crate::cache::{Answer, Cache, LookupError, Way};
+use crate::cache::document::{Document, entity_tag};
+use crate::cache::{Answer, LookupError, Way};
 use crate::clock::Boottime;
-use crate::feed::position::Token;
 use crate::http::body::Whole;
-use crate::http::documents::{Answered, detail, json_response, lookup_key, mark_way};
+use crate::http::documents::{Answered, Reading, detail, json_response, lookup_key, mark_way};
 use crate::http::problem::Problem;
 use crate::resource::key::KeyShape;
 
 /// Keys in one request.
-const KEYS_MAX: usize = 1_000;
+pub(super) const KEYS_MAX: usize = 1_000;
+
+/// Bytes of a body that names keys.
+const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// A longer document is sent from where it lies.
 const COPIED_BYTES_MAX: usize = 4096;
@@ -26,81 +32,180 @@ const COPIED_BYTES_MAX: usize = 4096;
 /// What stands around documents and missing keys.
 const FRAME_BYTES: usize = 32;
 
-/// The keys that a query asks for, in its order and canonical; none where it asks for none.
-///
-/// `keys` is a list for keys of one column; `key`, as often as need be, is one key of any.
-pub(super) fn asked(query: &str, shape: &KeyShape) -> Result<Option<Vec<String>>, Problem> {
-    let mut keys = Vec::new();
-    let mut asks = false;
-    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        // As forms are encoded (WHATWG URL, section 5.1); a plus sign itself is %2B.
-        let value = value.replace('+', "%20");
-        let list: Vec<&str> = match name {
-            "keys" if shape.columns.len() > 1 => {
-                let why = "keys are of several columns here: ask as ?key=…,…&key=…,…";
-                return Err(Problem::bad_request(why));
-            }
-            "keys" => value.split(',').collect(),
-            "key" => vec![&value],
-            _ => {
-                return Err(Problem::bad_request(
-                    "documents are asked for by keys=… or key=…",
-                ));
-            }
-        };
-        asks = true;
-        if keys.len() + list.len() > KEYS_MAX {
-            return Err(Problem::too_many_keys(KEYS_MAX));
+/// The keys that a body asks for, in its order and canonical: `{"keys":[…]}`.
+pub(super) async fn keys_in_body(
+    headers: &HeaderMap,
+    body: Body,
+    shape: &KeyShape,
+) -> Result<Vec<String>, Problem> {
+    require_json(headers)?;
+    let read = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    let read = read.map_err(|error| match error.is::<LengthLimitError>() {
+        true => Problem::body_too_large(BODY_BYTES_MAX),
+        false => Problem::bad_request("the body ended too early"),
+    })?;
+    // The parser rewrites what it reads.
+    let mut text = read.to_bytes().to_vec();
+    let tape = simd_json::to_tape(&mut text);
+    let tape = tape.map_err(|_| Problem::bad_request("the body is not JSON"))?;
+    keys_of(tape.as_value(), shape)
+}
+
+/// A body without a media type is taken for JSON.
+fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let media_type = value.to_str().unwrap_or_default().split(';').next();
+    let is_json = media_type
+        .unwrap_or_default()
+        .trim()
+        .eq_ignore_ascii_case("application/json");
+    match is_json {
+        true => Ok(()),
+        false => Err(Problem::unsupported_media_type("application/json")),
+    }
+}
+
+fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem> {
+    let object = body
+        .as_object()
+        .ok_or_else(|| Problem::unfit("", "is not an object: send {\"keys\":[…]}"))?;
+    let mut keys = None;
+    for (name, value) in object.iter() {
+        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        if name != "keys" {
+            return Err(Problem::unfit(&pointer, "is unknown: send {\"keys\":[…]}"));
         }
-        for key in list {
-            keys.push(shape.canonical(key)?.into_owned());
+        if keys.replace(value).is_some() {
+            return Err(Problem::unfit(&pointer, "is there twice"));
         }
     }
-    Ok(asks.then_some(keys))
+    let keys = keys.ok_or_else(|| Problem::unfit("/keys", "is missing"))?;
+    let keys = keys
+        .as_array()
+        .ok_or_else(|| Problem::unfit("/keys", "is not an array"))?;
+    if keys.len() > KEYS_MAX {
+        return Err(Problem::too_many_keys(KEYS_MAX));
+    }
+    let keys = keys.iter().enumerate();
+    keys.map(|(number, key)| key_of(key, &format!("/keys/{number}"), shape))
+        .collect()
+}
+
+fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<String, Problem> {
+    let columns = shape.columns.len();
+    let parts: Vec<Value<'_, '_>> = match value.as_array() {
+        Some(parts) => parts.iter().collect(),
+        None if columns == 1 => vec![value],
+        None => Vec::new(),
+    };
+    if parts.len() != columns {
+        let why = match columns {
+            1 => "is not one number or string".to_owned(),
+            _ => format!("is not an array of {columns} parts, each a number or a string"),
+        };
+        return Err(Problem::unfit(pointer, &why));
+    }
+    let is_array = value.is_array();
+    let place = |number: usize| match is_array {
+        true => format!("{pointer}/{number}"),
+        false => pointer.to_owned(),
+    };
+    let mut texts = Vec::with_capacity(columns);
+    for (number, part) in parts.into_iter().enumerate() {
+        let text = text_of(part).map_err(|why| Problem::unfit(&place(number), why))?;
+        texts.push(text);
+    }
+    let canonical = shape.canonical_of(&texts);
+    canonical.map_err(|(number, why)| {
+        let why = format!("is no key: {why}");
+        Problem::unfit(&place(number), &why)
+    })
+}
+
+/// A part of a key as text. Numbers that the parser can't hold exactly are refused, not rounded.
+fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
+    if let Some(text) = value.as_str() {
+        return Ok(Cow::Owned(text.to_owned()));
+    }
+    let number = value.as_i64().map(|number| number.to_string());
+    let number = number.or_else(|| value.as_u64().map(|number| number.to_string()));
+    match number {
+        Some(number) => Ok(number.into()),
+        None if value.as_f64().is_some() => {
+            Err("is a number with a fraction, an exponent or too many digits: send it as a string")
+        }
+        None => Err("is neither a number nor a string"),
+    }
 }
 
 /// Answers with the documents of `keys`, each out of the fastest tier that has it.
-pub(super) async fn answer(
-    cache: &Arc<Cache>,
-    index: usize,
-    shape: &KeyShape,
-    keys: &[String],
-    tokens: &[Token],
-    headers: &HeaderMap,
-) -> Answered {
-    let answers = look_up(cache, index, keys, tokens).await?;
-    let mut hash = Xxh3::new();
-    let mut missing = String::new();
-    for (key, answer) in keys.iter().zip(&answers) {
-        match &answer.found {
-            Some(document) => hash.update(&document.digest()),
-            None => {
-                if !missing.is_empty() {
-                    missing.push(',');
-                }
-                missing.push_str(&shape.json(key));
-            }
-        }
-    }
-    hash.update(missing.as_bytes());
-    // Documents' tags are hashes of their bytes, so this is one of all bytes.
-    let etag = entity_tag(hash.digest128().to_be_bytes());
-    let mut response = json_response(headers, &etag, || body(&answers, &missing));
+pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
+    let shape = &reading.resource.key;
+    let answers = look_up(reading, keys).await?;
+    let missing = keys.iter().zip(&answers);
+    let missing = missing.filter(|(_, answer)| answer.found.is_none());
+    let missing: Vec<String> = missing.map(|(key, _)| shape.json(key)).collect();
+    let end = format!("],\"missing\":[{}]}}", missing.join(","));
+    let mut response = respond(reading, &answers, "{\"documents\":[", &end)?;
     let way = farthest(&answers);
     mark_way(&mut response, way);
     Ok((detail(way), response))
 }
 
+/// Documents between `begin` and `end`, whose tag is a hash of all that is sent.
+pub(super) fn respond(
+    reading: &Reading<'_>,
+    answers: &[Answer],
+    begin: &'static str,
+    end: &str,
+) -> Result<Response<Whole>, Problem> {
+    let mut hash = Xxh3::new();
+    let headers = reading.headers;
+    if let Some(fields) = &reading.fields {
+        let mut body = Vec::from(begin);
+        for (number, document) in documents(answers).enumerate() {
+            if number > 0 {
+                body.push(b',');
+            }
+            let written = fields.write(document.body(), &mut body);
+            written.ok_or_else(Problem::unprojected)?;
+        }
+        body.extend_from_slice(end.as_bytes());
+        hash.update(&body);
+        let etag = entity_tag(hash.digest128().to_be_bytes());
+        return Ok(json_response(headers, &etag, || Whole::new(body.into())));
+    }
+    // Documents' tags are hashes of their bytes, so this is one of all bytes.
+    for document in documents(answers) {
+        hash.update(&document.digest());
+    }
+    hash.update(end.as_bytes());
+    let etag = entity_tag(hash.digest128().to_be_bytes());
+    Ok(json_response(headers, &etag, || {
+        Whole::of(parts(answers, begin, end))
+    }))
+}
+
+fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {
+    answers.iter().filter_map(|answer| answer.found.as_ref())
+}
+
 /// The answers for `keys`, in their order. What memory has needs no future.
-async fn look_up(
-    cache: &Arc<Cache>,
-    index: usize,
+pub(super) async fn look_up(
+    reading: &Reading<'_>,
     keys: &[String],
-    tokens: &[Token],
 ) -> Result<Vec<Answer>, LookupError> {
+    let Reading {
+        cache,
+        index,
+        tokens,
+        ..
+    } = reading;
+    let index = *index;
     let now = Boottime::now();
-    let hit = |key: &String| match tokens {
+    let hit = |key: &String| match tokens.as_slice() {
         [] => cache.hit(index, key, now),
         _ => None,
     };
@@ -117,15 +222,14 @@ async fn look_up(
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// The documents of `answers` and what is missing. Small documents are copied together: a part of its own costs more.
-fn body(answers: &[Answer], missing: &str) -> Whole {
-    let documents = || answers.iter().filter_map(|answer| answer.found.as_ref());
-    let lengths = documents().map(|document| document.body().len());
+/// Documents between `begin` and `end`. Small documents are copied together: a part of its own costs more.
+fn parts(answers: &[Answer], begin: &str, end: &str) -> Vec<Bytes> {
+    let lengths = documents(answers).map(|document| document.body().len());
     let copied: usize = lengths.filter(|&length| length <= COPIED_BYTES_MAX).sum();
     let mut parts = Vec::new();
-    let mut part = BytesMut::with_capacity(copied + answers.len() + missing.len() + FRAME_BYTES);
-    part.extend_from_slice(b"{\"documents\":[");
-    for (number, document) in documents().enumerate() {
+    let mut part = BytesMut::with_capacity(copied + answers.len() + end.len() + FRAME_BYTES);
+    part.extend_from_slice(begin.as_bytes());
+    for (number, document) in documents(answers).enumerate() {
         if number > 0 {
             part.put_u8(b',');
         }
@@ -136,15 +240,13 @@ fn body(answers: &[Answer], missing: &str) -> Whole {
             parts.push(Bytes::from_owner(document.clone()));
         }
     }
-    part.extend_from_slice(b"],\"missing\":[");
-    part.extend_from_slice(missing.as_bytes());
-    part.extend_from_slice(b"]}");
+    part.extend_from_slice(end.as_bytes());
     parts.push(part.freeze());
-    Whole::of(parts)
+    parts
 }
 
 /// The way of the answer that came from farthest; memory where nothing was asked for.
-fn farthest(answers: &[Answer]) -> Way {
+pub(super) fn farthest(answers: &[Answer]) -> Way {
     let distance = |way: &Way| match way {
         Way::Memory => 0,
         Way::Disk => 1,

@@ -10,16 +10,21 @@ use axum::http::header::{
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use prometheus::IntCounter;
+use xxhash_rust::xxh3::xxh3_128;
 
+use crate::cache::document::entity_tag;
 use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::feed::position::{Token, TokenError};
-use crate::http::batch;
 use crate::http::body::Whole;
 use crate::http::conditional::none_match_fails;
 use crate::http::problem::Problem;
+use crate::http::query::{self, Query};
 use crate::http::target::{Part, Target};
+use crate::http::{batch, list};
 use crate::metrics::Metrics;
+use crate::resource::Resource;
+use crate::resource::projection::Projection;
 
 const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -86,7 +91,7 @@ impl Documents {
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Option<Response<Whole>> {
-        if *method != Method::GET || headers.contains_key(LARDER_TOKEN) {
+        if *method != Method::GET || uri.query().is_some() || headers.contains_key(LARDER_TOKEN) {
             return None;
         }
         let began = Boottime::now();
@@ -143,35 +148,82 @@ pub(super) async fn answer(
 pub(super) type Answered = Result<(&'static str, Response<Whole>), Problem>;
 
 /// Answers one target by the request's method.
-async fn dispatch(cache: &Arc<Cache>, target: Target<'_>, head: &Parts, _body: Body) -> Answered {
+async fn dispatch(cache: &Arc<Cache>, target: Target<'_>, head: &Parts, body: Body) -> Answered {
     let Target { index, part } = target;
     match (part, &head.method) {
         (Part::Document(key), &Method::GET | &Method::HEAD) => {
-            read_document(cache, index, key, head).await
+            read_document(Reading::begin(cache, index, head)?, key, head).await
         }
         (Part::Collection, &Method::GET | &Method::HEAD) => {
-            read_collection(cache, index, head).await
+            read_collection(Reading::begin(cache, index, head)?, head).await
+        }
+        (Part::Batch, &Method::POST) => {
+            let mut reading = Reading::begin(cache, index, head)?;
+            let query = head.uri.query().unwrap_or_default();
+            reading.fields = query::fields(query, &reading.resource)?;
+            let keys = batch::keys_in_body(&head.headers, body, &reading.resource.key).await?;
+            batch::answer(&reading, &keys).await
         }
         _ => Err(Problem::method_not_allowed(part.methods())),
     }
 }
 
+/// What answers that read have in common.
+pub(super) struct Reading<'r> {
+    pub(super) cache: &'r Arc<Cache>,
+    pub(super) index: usize,
+    pub(super) resource: Arc<Resource>,
+    pub(super) headers: &'r HeaderMap,
+    /// The transactions that the answer must show.
+    pub(super) tokens: Vec<Token>,
+    /// The members that are wanted; none for whole documents.
+    pub(super) fields: Option<Projection>,
+}
+
+impl<'r> Reading<'r> {
+    fn begin(cache: &'r Arc<Cache>, index: usize, head: &'r Parts) -> Result<Self, Problem> {
+        Ok(Self {
+            cache,
+            index,
+            tokens: tokens(&head.headers)?,
+            resource: cache.resource(index)?,
+            headers: &head.headers,
+            fields: None,
+        })
+    }
+}
+
 /// The document of a key as it stands in the path.
-async fn read_document(cache: &Arc<Cache>, index: usize, key: &str, head: &Parts) -> Answered {
-    let tokens = tokens(&head.headers)?;
-    let resource = cache.resource(index)?;
-    let key = resource.key.canonical(key)?;
-    let answer = lookup_key(cache, index, &key, &tokens).await?;
-    Ok((detail(answer.way), respond(&answer, &head.headers)))
+async fn read_document(mut reading: Reading<'_>, key: &str, head: &Parts) -> Answered {
+    if let Some(query) = head.uri.query() {
+        reading.fields = query::fields(query, &reading.resource)?;
+    }
+    let key = reading.resource.key.canonical(key)?;
+    let answer = lookup_key(reading.cache, reading.index, &key, &reading.tokens).await?;
+    let response = match (&reading.fields, &answer.found) {
+        (Some(fields), Some(document)) => {
+            let mut body = Vec::new();
+            let written = fields.write(document.body(), &mut body);
+            written.ok_or_else(Problem::unprojected)?;
+            let etag = entity_tag(xxh3_128(&body).to_be_bytes());
+            let mut response = json_response(&head.headers, &etag, || Whole::new(body.into()));
+            mark_way(&mut response, answer.way);
+            response
+        }
+        _ => respond(&answer, &head.headers),
+    };
+    Ok((detail(answer.way), response))
 }
 
 /// The documents that a query asks for.
-async fn read_collection(cache: &Arc<Cache>, index: usize, head: &Parts) -> Answered {
-    let tokens = tokens(&head.headers)?;
-    let resource = cache.resource(index)?;
+async fn read_collection(mut reading: Reading<'_>, head: &Parts) -> Answered {
     let query = head.uri.query().unwrap_or_default();
-    let keys = batch::asked(query, &resource.key)?.ok_or_else(Problem::no_such_path)?;
-    batch::answer(cache, index, &resource.key, &keys, &tokens, &head.headers).await
+    let Query { keys, page, fields } = Query::parse(query, &reading.resource)?;
+    reading.fields = fields;
+    match keys {
+        Some(keys) => batch::answer(&reading, &keys).await,
+        None => list::answer(&reading, page, &head.uri).await,
+    }
 }
 
 /// One document, at least as new as `tokens`.

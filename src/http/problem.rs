@@ -97,6 +97,30 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
+    pub(super) fn body_too_large(bytes_max: usize) -> Self {
+        let detail = format!("the body has at most {bytes_max} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    pub(super) fn unsupported_media_type(expected: &str) -> Self {
+        let detail = format!("the body is to be {expected}");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    /// A body whose part at `pointer` (RFC 6901) does not fit.
+    pub(super) fn unfit(pointer: &str, why: &str) -> Self {
+        let detail = match pointer {
+            "" => format!("the body {why}"),
+            pointer => format!("{pointer} {why}"),
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    }
+
+    /// A document whose bytes are not what its resource makes of rows.
+    pub(super) fn unprojected() -> Self {
+        Self::internal("the document can't be told apart into fields")
+    }
+
     pub(super) fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }

@@ -7,6 +7,9 @@ use percent_encoding::percent_decode_str;
 use crate::cache::Cache;
 use crate::http::problem::Problem;
 
+/// What follows the name of a resource where a body names its documents. No resource's name holds a colon.
+const BATCH: &str = ":batch";
+
 /// A resource by its index, and what of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target<'p> {
@@ -19,6 +22,8 @@ pub(super) struct Target<'p> {
 pub(super) enum Part<'p> {
     /// `/RESOURCE`: its documents.
     Collection,
+    /// `/RESOURCE:batch`: those of its documents that a body names.
+    Batch,
     /// `/RESOURCE/KEY`: one document; the key as it stands in the path.
     Document(&'p str),
 }
@@ -33,14 +38,17 @@ impl<'p> Target<'p> {
             .decode_utf8()
             .unwrap_or(Cow::Borrowed(""));
         let (name, part) = match (segments.next(), segments.next()) {
-            (None, _) => (&*name, Part::Collection),
+            (None, _) => match name.strip_suffix(BATCH) {
+                Some(name) => (name, Part::Batch),
+                None => (&*name, Part::Collection),
+            },
             (Some(key), None) => (&*name, Part::Document(key)),
             (Some(_), Some(_)) => return Err(Problem::no_such_path()),
         };
         match (cache.index_of(name), part) {
             (Some(index), part) => Ok(Self { index, part }),
             (None, Part::Document(_)) => Err(Problem::no_such_resource()),
-            (None, Part::Collection) => Err(Problem::no_such_path()),
+            (None, _) => Err(Problem::no_such_path()),
         }
     }
 }
@@ -50,6 +58,7 @@ impl Part<'_> {
     pub(super) fn methods(self) -> &'static str {
         match self {
             Self::Collection | Self::Document(_) => "GET, HEAD",
+            Self::Batch => "POST",
         }
     }
 }

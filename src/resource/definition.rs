@@ -76,6 +76,8 @@ pub struct ResourceDefinition {
     pub tiers: Tiers,
     /// Present if the user accepts that everyone sees the rows that larder's role sees.
     pub row_security_as_larder: bool,
+    /// Names of fields that lists may be asked by.
+    pub filters: Vec<Located<String>>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,
 }

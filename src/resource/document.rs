@@ -7,7 +7,7 @@
 
 mod order;
 mod scalar;
-mod text;
+pub(super) mod text;
 mod wire;
 
 pub(super) use order::Order;

@@ -1,4 +1,4 @@
-//! Which indexes documents and passes join by, and which of them are missing.
+//! Which indexes documents, passes and lists use, and which of them are missing.
 
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::key::KeyColumn;
@@ -6,10 +6,18 @@ use crate::resource::sql::identifier;
 use crate::resource::{Resource, Row};
 
 /// The `create index` statements that `resource` lacks. A document reads its children by their foreign key; a pass
-/// finds the rows that point to a changed looked-up row by their pointing columns. Keys have their unique indexes.
+/// finds the rows that point to a changed looked-up row by their pointing columns; a filter of lists finds its rows. Keys
+/// have their unique indexes.
 pub fn missing_indexes(resource: &Resource, catalogue: &Catalogue) -> Vec<String> {
     let mut missing = Vec::new();
     collect(&resource.root, catalogue, &mut missing);
+    for filter in &resource.filters {
+        missing.extend(statement(
+            &resource.root.table,
+            &[&filter.column],
+            catalogue,
+        ));
+    }
     missing.sort_unstable();
     missing.dedup();
     missing

@@ -5,11 +5,11 @@
 //! and `42` are one key, as are an upper-case and a lower-case uuid.
 
 mod spelling;
-pub(super) mod sql;
+pub(in crate::resource) mod sql;
 
 use std::borrow::Cow;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::resource::catalogue::Column;
 
@@ -187,15 +187,34 @@ impl KeyShape {
                 given.len()
             )));
         }
-        let mut joined = String::with_capacity(path_segment.len());
-        for (index, (column, part)) in self.columns.iter().zip(given).enumerate() {
-            let part = canonical_part(column, part)?;
-            if index > 0 {
-                joined.push(',');
-            }
-            joined.push_str(&part.replace('%', "%25").replace(',', "%2C"));
+        let parts = self.columns.iter().zip(given);
+        let parts = parts.map(|(column, part)| canonical_part(column, part));
+        Ok(Cow::Owned(joined(&parts.collect::<Result<Vec<_>, _>>()?)))
+    }
+
+    /// The canonical text of a key whose parts are given as they are, one for each column.
+    ///
+    /// # Errors
+    /// As [`KeyShape::canonical`], with the number of the part.
+    pub fn canonical_of(&self, parts: &[Cow<'_, str>]) -> Result<String, (usize, KeyError)> {
+        let mut canonical = Vec::with_capacity(parts.len());
+        for (number, (column, part)) in self.columns.iter().zip(parts).enumerate() {
+            let part = column.canonical(part);
+            canonical.push(part.map_err(|why| (number, refused(column, &why)))?);
         }
-        Ok(Cow::Owned(joined))
+        Ok(match canonical.as_slice() {
+            [part] => part.to_string(),
+            parts => joined(parts),
+        })
+    }
+
+    /// A canonical text as it stands in a path or a query.
+    pub fn encoded(&self, canonical: &str) -> String {
+        let parts = key_parts(canonical, self.columns.len());
+        let encoded = parts
+            .iter()
+            .map(|part| utf8_percent_encode(part, ENCODED).to_string());
+        encoded.collect::<Vec<_>>().join(",")
     }
 
     /// A canonical text as JSON: a number or a string, for several columns an array of them.
@@ -214,24 +233,46 @@ impl KeyShape {
     }
 }
 
+/// What RFC 3986 reserves, and all that is no ASCII.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+fn joined(parts: &[Cow<'_, str>]) -> String {
+    let escaped = parts
+        .iter()
+        .map(|part| part.replace('%', "%25").replace(',', "%2C"));
+    escaped.collect::<Vec<_>>().join(",")
+}
+
 fn canonical_part<'t>(column: &KeyColumn, encoded: &'t str) -> Result<Cow<'t, str>, KeyError> {
-    let refuse = |why: &str| KeyError(format!("the key's part {} {why}", column.name));
-    let text = percent_decode_str(encoded)
-        .decode_utf8()
-        .map_err(|_| refuse("is not valid UTF-8"))?;
-    if text.len() > KEY_BYTES_MAX {
-        return Err(refuse(&format!("is longer than {KEY_BYTES_MAX} bytes")));
-    }
-    if text.contains('\0') {
-        return Err(refuse("contains a zero byte"));
-    }
-    let owned = match text {
-        Cow::Borrowed(text) => return column.key_type.canonical(text).map_err(|why| refuse(&why)),
-        Cow::Owned(text) => text,
+    let decoded = percent_decode_str(encoded).decode_utf8();
+    let canonical = match decoded {
+        Err(_) => Err("is not valid UTF-8".to_owned()),
+        Ok(Cow::Borrowed(text)) => column.canonical(text),
+        Ok(Cow::Owned(text)) => column
+            .canonical(&text)
+            .map(|text| Cow::Owned(text.into_owned())),
     };
-    match column.key_type.canonical(&owned) {
-        Ok(canonical) => Ok(Cow::Owned(canonical.into_owned())),
-        Err(why) => Err(refuse(&why)),
+    canonical.map_err(|why| refused(column, &why))
+}
+
+fn refused(column: &KeyColumn, why: &str) -> KeyError {
+    KeyError(format!("the key's part {} {why}", column.name))
+}
+
+impl KeyColumn {
+    /// The canonical text of one value as it is, or why it is none, for the end of a sentence about it.
+    pub(super) fn canonical<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
+        if text.len() > KEY_BYTES_MAX {
+            return Err(format!("is longer than {KEY_BYTES_MAX} bytes"));
+        }
+        if text.contains('\0') {
+            return Err("contains a zero byte".to_owned());
+        }
+        self.key_type.canonical(text)
     }
 }
 

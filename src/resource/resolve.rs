@@ -8,7 +8,7 @@ use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::writable::Writable;
-use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
+use crate::resource::{Child, Field, Filter, Lookup, Rendering, Resource, Row};
 
 /// Checks `definitions` against `catalogue`.
 ///
@@ -72,6 +72,9 @@ impl<'a> Resolver<'a> {
             None => self.primary_key(table, &definition.table),
         };
         let root = self.row(table, &definition.row, columns.as_deref());
+        let filters = root
+            .as_ref()
+            .and_then(|root| self.filters(table, root, definition));
         let key = KeyShape { columns: columns? };
         let root = root?;
         Some(Resource {
@@ -79,6 +82,7 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             documents_sql: documents_sql(&key, &root),
+            filters: filters?,
             template: Template::new(&root),
             writable: Writable::new(&definition.name.value, &root, &key.columns, self.catalogue),
             key,
@@ -155,6 +159,42 @@ impl<'a> Resolver<'a> {
             return None;
         };
         self.key_columns(table, columns, &written.place)
+    }
+
+    /// The columns that lists may be asked by: fields of the root row whose values have one spelling each.
+    fn filters(
+        &mut self,
+        table: &Table,
+        root: &Row,
+        definition: &ResourceDefinition,
+    ) -> Option<Vec<Filter>> {
+        let mistakes = self.mistakes.len();
+        let mut filters = Vec::with_capacity(definition.filters.len());
+        for Located { value: name, place } in &definition.filters {
+            let fields = &root.fields;
+            let Some(field) = fields.iter().find(|field| field.name == *name) else {
+                let hint = suggestion(name, fields.iter().map(|field| field.name.as_str()));
+                self.mistake(place, format!("the document has no field {name}{hint}"));
+                continue;
+            };
+            let Some(column) = self.column(table, &field.column, place) else {
+                continue;
+            };
+            match key_type(column) {
+                Ok(key_type) => filters.push(Filter {
+                    name: name.clone(),
+                    column: KeyColumn::new(column, key_type),
+                }),
+                Err(why) => {
+                    let why = why.replace("keys are", "filters, as keys, are");
+                    self.mistake(
+                        place,
+                        format!("column {} of {} {why}", field.column, table.name),
+                    );
+                }
+            }
+        }
+        (self.mistakes.len() == mistakes).then_some(filters)
     }
 
     /// The columns of these names as key columns.

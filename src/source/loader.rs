@@ -6,6 +6,8 @@
 //! own, so no request cancels a load (a future dropped in the middle of a statement would leave its connection in an
 //! unknown state). At most `WAITING_KEYS_MAX` keys wait.
 
+mod link;
+mod pages;
 mod statement;
 mod waiting;
 
@@ -15,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::postgres::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -23,14 +24,13 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
+use crate::source::loader::link::{GRACE, Link};
+use crate::source::loader::pages::Pages;
+use crate::source::loader::statement::Batch;
 pub(crate) use crate::source::loader::statement::documents_query;
-use crate::source::loader::statement::{prove, statement};
 use crate::source::loader::waiting::Waiting;
 use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
-
-/// What waits longer than the server's own `statement_timeout` by this is given up.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A statement that takes longer keeps no key waiting: another worker asks for those.
 const LATE: Duration = Duration::from_millis(5);
@@ -76,6 +76,7 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// One for each worker.
     bells: Vec<Notify>,
+    pages: Pages,
     database: Database,
     document_bytes_max: usize,
     /// The database that the feed follows; none while it follows none.
@@ -124,6 +125,7 @@ impl Loader {
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
             bells: (0..config.connections).map(|_| Notify::new()).collect(),
+            pages: Pages::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
             followed: watch::channel(None).0,
@@ -135,7 +137,7 @@ impl Loader {
             let worker = Worker {
                 number,
                 shared: Arc::clone(&shared),
-                connection: None,
+                link: Link::default(),
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
@@ -180,6 +182,7 @@ impl Loader {
     pub async fn stop(&self) {
         self.stop.send_replace(true);
         self.shared.waiting().close();
+        self.shared.close_pages();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = async { while workers.join_next().await.is_some() {} };
@@ -192,8 +195,7 @@ impl Loader {
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
-    /// With the identity that it has proved to reach.
-    connection: Option<(Arc<Identity>, PgConnection)>,
+    link: Link,
 }
 
 impl Worker {
@@ -231,17 +233,9 @@ impl Worker {
     /// Answers every load of `batch`.
     async fn serve(&mut self, batch: Vec<Load>) {
         (self.shared.on_batch)(batch.len());
-        let reused = self.connection.is_some();
-        let mut following = self.shared.followed.subscribe();
-        following.mark_unchanged();
-        let mut outcome = self.ask(&batch).await;
-        if matches!(outcome, Err(SourceError::Unavailable(_)))
-            && (reused || following.has_changed().unwrap_or(false))
-        {
-            // The connection may have died since it was last used, or since the feed lost its own; a new one decides.
-            outcome = self.ask(&batch).await;
-        }
-        match outcome {
+        let shared = &self.shared;
+        let asked = self.link.ask_again(shared, &Batch(shared, &batch)).await;
+        match asked {
             Ok(found) => {
                 for (load, loaded) in batch.into_iter().zip(found) {
                     (load.done)(loaded);
@@ -265,7 +259,7 @@ impl Worker {
         for load in batch {
             let loaded = match &given_up {
                 Some(error) => Err(error.clone()),
-                None => match self.ask(std::slice::from_ref(&load)).await {
+                None => match self.ask(&load).await {
                     Ok(mut found) => found.pop().unwrap_or(Ok(None)),
                     Err(error) => {
                         if !error.concerns_single_keys() {
@@ -281,47 +275,9 @@ impl Worker {
         }
     }
 
-    /// Asks for all keys in one statement: the outcome of each, in order. A connection that failed is given up, and
-    /// one that was proved before the feed turned to another database.
-    async fn ask(&mut self, batch: &[Load]) -> Result<Vec<Loaded>, SourceError> {
-        let mut following = self.shared.followed.subscribe();
-        let Some(followed) = following.borrow_and_update().clone() else {
-            return Err(SourceError::Unavailable(
-                "the feed has not found its database yet".into(),
-            ));
-        };
-        let connection = match self.connection.take() {
-            Some((proved, connection)) if Arc::ptr_eq(&proved, &followed) => connection,
-            _ => self.connect(&followed).await?,
-        };
-        let limit = self.shared.database.statement_timeout() + GRACE;
-        let asked = statement(connection, &self.shared, &followed, batch);
-        let asked = tokio::select! {
-            asked = tokio::time::timeout(limit, asked) => asked,
-            // The feed had to find its database anew, so this connection may be half open.
-            _ = following.changed() => return Err(SourceError::silent()),
-        };
-        match asked {
-            Ok((connection, outcome)) => {
-                // After an error the session is in order; after a lost connection it is not.
-                if !matches!(
-                    outcome,
-                    Err(SourceError::Unavailable(_) | SourceError::OtherDatabase)
-                ) {
-                    self.connection = Some((followed, connection));
-                }
-                outcome
-            }
-            // Dropping the connection closes its socket, whatever state it is in.
-            Err(_) => Err(SourceError::Timeout),
-        }
-    }
-
-    async fn connect(&self, followed: &Identity) -> Result<PgConnection, SourceError> {
-        let mut connection = self.shared.database.connect().await?;
-        if !self.shared.database.pooler() {
-            prove(&mut connection, followed).await?;
-        }
-        Ok(connection)
+    /// Asks for one key alone: a list of one outcome.
+    async fn ask(&mut self, load: &Load) -> Result<Vec<Loaded>, SourceError> {
+        let batch = Batch(&self.shared, std::slice::from_ref(load));
+        self.link.ask(&self.shared, &batch).await
     }
 }

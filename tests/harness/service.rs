@@ -117,7 +117,18 @@ impl TestService {
         path: &str,
         headers: &[(&str, &str)],
     ) -> Answer {
-        send(&self.public, method, path, headers).await
+        self.send(method, path, headers, "").await
+    }
+
+    /// As [`TestService::request`], with a body.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        send(&self.public, method, path, headers, body).await
     }
 
     /// The public address's service, to be served over a socket.
@@ -127,17 +138,17 @@ impl TestService {
 
     /// Any method on the admin address.
     pub(crate) async fn request_admin(&self, method: Method, path: &str) -> Answer {
-        send(&self.admin, method, path, &[]).await
+        send(&self.admin, method, path, &[], "").await
     }
 
     /// `GET` on the admin address.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
-        send(&self.admin, Method::GET, path, &[]).await
+        send(&self.admin, Method::GET, path, &[], "").await
     }
 
     /// `POST` on the admin address.
     pub(crate) async fn post_admin(&self, path: &str) -> Answer {
-        send(&self.admin, Method::POST, path, &[]).await
+        send(&self.admin, Method::POST, path, &[], "").await
     }
 
     /// The value of the first metric of this name.
@@ -177,7 +188,13 @@ pub(crate) async fn execute(url: &str, sql: &str) {
     connection.close().await.unwrap();
 }
 
-async fn send<S, B>(service: &S, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer
+async fn send<S, B>(
+    service: &S,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Answer
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     B: HttpBody<Error: Debug>,
@@ -186,7 +203,7 @@ where
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Body::empty()).unwrap();
+    let request = request.body(Body::from(body.to_owned())).unwrap();
     let response = service.clone().oneshot(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

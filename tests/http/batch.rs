@@ -1,4 +1,4 @@
-//! `?keys=`: many documents in one answer.
+//! `?keys=` and `:batch`: many documents in one answer.
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
@@ -112,6 +112,7 @@ async fn what_is_no_list_of_keys_is_refused() {
         "keys",
         "key=1,2",
         "keys=1&limit=2",
+        "keys=1&after=2",
         "42",
     ] {
         assert_problem(&larder.get(&format!("/items?{query}")).await, 400);
@@ -119,9 +120,98 @@ async fn what_is_no_list_of_keys_is_refused() {
     let many = |count: usize| format!("/items?keys={}", vec!["42"; count].join(","));
     assert_eq!(larder.get(&many(1_000)).await.status, StatusCode::OK);
     assert_problem(&larder.get(&many(1_001)).await, 413);
-    assert_problem(&larder.get("/items").await, 404);
-    assert_problem(&larder.get("/items?").await, 404);
     assert_problem(&larder.get("/nothing?keys=1").await, 404);
     let refused = larder.request(Method::POST, "/items?keys=42", &[]).await;
     assert_problem(&refused, 405);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_asks_as_a_query_does() {
+    let larder = larder().await;
+    let json = [("content-type", "application/json; charset=utf-8")];
+    let batch = async |path: &str, body: &str| larder.send(Method::POST, path, &json, body).await;
+    let asked = larder.get("/items?keys=42,1,7,42,-3").await;
+    let answer = batch("/items:batch", r#" {"keys": [42, "1", "007", [42], -3]} "#).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.body, asked.body);
+    assert_eq!(answer.header("etag"), asked.header("etag"));
+    assert_eq!(answer.cache_status(), MEMORY);
+    assert_eq!(
+        batch("/items:batch", r#"{"keys":[]}"#).await.json()["documents"],
+        json!([])
+    );
+
+    // Text is as it is, percent signs and commas included.
+    let tags = batch("/tags:batch", r#"{"keys":["a/b","a,b","50%","\u00e9",7]}"#)
+        .await
+        .json();
+    let numbers = tags["documents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tag| &tag["n"]);
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 3, 4, 5]);
+    assert_eq!(tags["missing"], json!(["7"]));
+    let parts = r#"{"keys":[[7,"NO"],["07","N,O"],[7,"50%2C"],[8,"SE"]]}"#;
+    let parts = batch("/parts:batch", parts).await.json();
+    let numbers = parts["documents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| &part["n"]);
+    assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 4]);
+    assert_eq!(parts["missing"], json!([[8, "SE"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_fit_names_the_place() {
+    let larder = larder().await;
+    let batch = async |path: &str, body: &str| larder.send(Method::POST, path, &[], body).await;
+    for (body, pointer) in [
+        ("[]", "the body is"),
+        ("{}", "/keys is"),
+        (r#"{"keys":1}"#, "/keys is"),
+        (r#"{"keys":[1],"keys":[2]}"#, "/keys is"),
+        (r#"{"keys":[1],"a/b":[2]}"#, "/a~1b is"),
+        (r#"{"keys":[1,"x"]}"#, "/keys/1 is"),
+        (r#"{"keys":[1,null]}"#, "/keys/1 is"),
+        (r#"{"keys":[1,{"id":1}]}"#, "/keys/1 is"),
+        (r#"{"keys":[1,[1,2]]}"#, "/keys/1 is"),
+        (r#"{"keys":[[[1]]]}"#, "/keys/0/0 is"),
+        (r#"{"keys":[1.5]}"#, "/keys/0 is"),
+        (r#"{"keys":[4e1]}"#, "/keys/0 is"),
+        (r#"{"keys":[9223372036854775808]}"#, "/keys/0 is"),
+    ] {
+        let answer = batch("/items:batch", body).await;
+        assert_problem(&answer, 422);
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.starts_with(pointer), "{body}: {detail}");
+    }
+    let composite = batch("/parts:batch", r#"{"keys":[[7,"NO"],["x","NO"]]}"#).await;
+    assert_problem(&composite, 422);
+    assert!(
+        composite.body.contains("/keys/1/0 is no key"),
+        "{composite:?}"
+    );
+    assert_problem(&batch("/parts:batch", r#"{"keys":["7,NO"]}"#).await, 422);
+    let deep = format!("{{\"keys\":{}", "[".repeat(100_000));
+    for body in ["", "{", "{\"keys\":[1}", deep.as_str()] {
+        assert_problem(&batch("/items:batch", body).await, 400);
+    }
+    let many = |count: usize| format!("{{\"keys\":[{}]}}", vec!["42"; count].join(","));
+    assert_eq!(
+        batch("/items:batch", &many(1_000)).await.status,
+        StatusCode::OK
+    );
+    assert_problem(&batch("/items:batch", &many(1_001)).await, 413);
+    let long = format!("{}{}", many(1), " ".repeat(1 << 20));
+    assert_problem(&batch("/items:batch", &long).await, 413);
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let form = larder
+        .send(Method::POST, "/items:batch", &form, &many(1))
+        .await;
+    assert_problem(&form, 415);
+    let get = larder.get("/items:batch").await;
+    assert_problem(&get, 405);
+    assert!(get.header("allow").contains("POST"));
 }

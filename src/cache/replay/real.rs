@@ -330,6 +330,7 @@ fn definition() -> Resource {
             columns: Vec::new(),
         },
         template: Template::new(&root),
+        filters: Vec::new(),
         writable: Err("it is only read".into()),
         root,
         documents_sql: String::new(),

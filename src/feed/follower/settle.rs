@@ -51,7 +51,7 @@ impl<F: FnMut(Event)> Feed<F> {
         if !matches!(*self.first.borrow(), Some(Ok(()))) {
             for statement in missing_indexes {
                 tracing::warn!(
-                    "documents or passes will scan a table for want of an index: {statement}"
+                    "documents, passes or lists will scan a table for want of an index: {statement}"
                 );
             }
             self.first.send_replace(Some(Ok(())));

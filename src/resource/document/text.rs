@@ -21,7 +21,7 @@ const ESCAPES: [u8; 256] = {
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
 /// Writes `text` in quotes.
-pub(super) fn write_text(text: &[u8], out: &mut Vec<u8>) {
+pub(in crate::resource) fn write_text(text: &[u8], out: &mut Vec<u8>) {
     out.reserve(text.len() + 2);
     out.push(b'"');
     let mut plain = 0;

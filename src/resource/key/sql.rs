@@ -51,7 +51,7 @@ pub(in crate::resource) fn key_part_sql(
 
 impl KeyType {
     /// The type's name for casts in SQL text; without a length, so that a cast never cuts.
-    fn sql_type(self) -> &'static str {
+    pub(in crate::resource) fn sql_type(self) -> &'static str {
         match self {
             Self::SmallInt => "int2",
             Self::Integer => "int4",

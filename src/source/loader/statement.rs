@@ -1,4 +1,4 @@
-//! One statement for all keys of a batch, on a connection that is proved to reach the right database.
+//! One statement for all keys of a batch.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,58 +9,24 @@ use bytes::BytesMut;
 use futures_util::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection, Postgres, Row, ValueRef};
+use sqlx::{AssertSqlSafe, Postgres, Row, ValueRef};
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
 use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
 use crate::source::SourceError;
+use crate::source::loader::link::Statement;
 use crate::source::loader::{Load, Loaded, Shared};
-use crate::source::session::{Identity, identity, patiently};
 
-/// One statement for all of `batch`, and the connection back.
-pub(super) async fn statement(
-    mut connection: PgConnection,
-    shared: &Shared,
-    followed: &Identity,
-    batch: &[Load],
-) -> (PgConnection, Result<Vec<Loaded>, SourceError>) {
-    let outcome = if shared.database.pooler() {
-        in_transaction(&mut connection, shared, followed, batch).await
-    } else {
-        documents(&mut connection, shared, batch).await
-    };
-    (connection, outcome)
-}
+/// Keys that wait, asked for in one statement: the outcome of each, in order.
+pub(super) struct Batch<'b>(pub(super) &'b Shared, pub(super) &'b [Load]);
 
-/// Behind a pooler only a transaction stays on one server: it sets, proves and reads.
-async fn in_transaction(
-    connection: &mut PgConnection,
-    shared: &Shared,
-    followed: &Identity,
-    batch: &[Load],
-) -> Result<Vec<Loaded>, SourceError> {
-    let mut transaction = connection.begin_with("begin read only").await?;
-    let settings = AssertSqlSafe(shared.database.transaction_settings());
-    sqlx::raw_sql(settings).execute(&mut *transaction).await?;
-    prove(&mut transaction, followed).await?;
-    let found = documents(&mut transaction, shared, batch).await?;
-    transaction.commit().await?;
-    Ok(found)
-}
+impl Statement for Batch<'_> {
+    type Found = Vec<Loaded>;
 
-/// Fails unless `connection` reaches the database that the feed follows.
-pub(super) async fn prove(
-    connection: &mut PgConnection,
-    followed: &Identity,
-) -> Result<(), SourceError> {
-    let reached = patiently(identity(connection)).await;
-    let reached = reached.ok_or_else(SourceError::silent)??;
-    if reached.as_ref() == Some(followed) {
-        Ok(())
-    } else {
-        Err(SourceError::OtherDatabase)
+    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<Loaded>, SourceError> {
+        documents(connection, self.0, self.1).await
     }
 }
 

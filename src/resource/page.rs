@@ -1,0 +1,71 @@
+//! Pages of keys: which documents of a resource there are, in the order of their keys. SQL text only.
+
+use crate::resource::key::KeyColumn;
+use crate::resource::key::sql::canonical_key_sql;
+use crate::resource::sql::identifier;
+use crate::resource::{Filter, Resource};
+
+/// One page of a resource's keys.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The canonical key before the first; none for the first page.
+    pub after: Option<String>,
+    /// Places in the resource's list of filters, rising, and what the column equals: a canonical text, or null.
+    pub filters: Vec<(usize, Option<String>)>,
+    /// Keys, at most.
+    pub limit: usize,
+}
+
+impl Filter {
+    /// What a filter of this column is to equal, as text of its type.
+    ///
+    /// # Errors
+    /// Why it is none, for the end of a sentence about it.
+    pub fn canonical(&self, value: &str) -> Result<String, String> {
+        self.column.canonical(value).map(Into::into)
+    }
+}
+
+impl Page {
+    /// SQL for the page's keys: the parts of `after` come as text in `$1, …`, then the values of the filters, then the
+    /// limit.
+    ///
+    /// Which filters there are is part of the text, so that PostgreSQL can use their indexes. The order is that of the
+    /// columns, their collations included, and so is the comparison with `after`.
+    pub fn sql(&self, resource: &Resource) -> String {
+        let columns = &resource.key.columns;
+        let name = |column: &KeyColumn| format!("t0.{}", identifier(&column.name));
+        let names: Vec<String> = columns.iter().map(name).collect();
+        let mut parameters = 0;
+        let mut parameter = |column: &KeyColumn| {
+            parameters += 1;
+            format!("${parameters}::text::{}", column.key_type.sql_type())
+        };
+        // A row without a whole key has no document.
+        let mut conditions: Vec<String> = names
+            .iter()
+            .map(|name| format!("{name} is not null"))
+            .collect();
+        if self.after.is_some() {
+            let after: Vec<String> = columns.iter().map(&mut parameter).collect();
+            conditions.push(format!("({}) > ({})", names.join(", "), after.join(", ")));
+        }
+        for (place, value) in &self.filters {
+            let Some(Filter { column, .. }) = resource.filters.get(*place) else {
+                continue;
+            };
+            conditions.push(match value {
+                Some(_) => format!("{} = {}", name(column), parameter(column)),
+                None => format!("{} is null", name(column)),
+            });
+        }
+        format!(
+            "select {key} from {table} t0 where {conditions} order by {order} limit ${limit}",
+            key = canonical_key_sql(columns, "t0"),
+            table = resource.root.table.sql(),
+            conditions = conditions.join(" and "),
+            order = names.join(", "),
+            limit = parameters + 1,
+        )
+    }
+}
