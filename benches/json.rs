@@ -1,8 +1,8 @@
 //! Is simd-json the better choice for the JSON that larder reads and writes itself, rather than serde_json?
 //!
 //! Documents are not among it: PostgreSQL's values become JSON in `resource::document`, and what is stored is passed on
-//! unread. What there is: the disk tier's mark, read at a start and written with each batch, errors for clients, and
-//! keys in lists of what is missing.
+//! unread; `benches/body.rs` measures bodies of writes. What there is: the disk tier's mark, read at a start and written
+//! with each batch, errors for clients, and keys in lists of what is missing.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde::{Deserialize, Serialize};

@@ -3,14 +3,16 @@
 //! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
 //! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
 //! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
-//! them ([`link`]). A document that is written is rows again ([`writable`]).
+//! them ([`link`]). A document that is written is rows again ([`writable`]), as [`body`] reads them.
 
+pub mod body;
 pub mod catalogue;
 pub mod definition;
 pub mod document;
 pub mod index;
 pub mod key;
 pub mod link;
+mod moment;
 pub mod page;
 pub mod projection;
 pub mod query;

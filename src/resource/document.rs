@@ -11,7 +11,7 @@ pub(super) mod text;
 mod wire;
 
 pub(super) use order::Order;
-pub(super) use scalar::Scalar;
+pub(super) use scalar::{Scalar, timestamp_text};
 
 use crate::resource::document::text::write_text;
 use crate::resource::document::wire::Wire;

@@ -3,7 +3,7 @@
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
 use crate::resource::key::KeyColumn;
 use crate::resource::value::ValueType;
-use crate::resource::{Pair, Row};
+use crate::resource::{Child, Pair, Row};
 
 /// Which rows a document is written to.
 #[derive(Clone, Debug)]
@@ -141,6 +141,25 @@ impl LevelRows {
     pub fn count(&self) -> usize {
         self.parents.len()
     }
+
+    /// Adds a row of which nothing is said; gives its number.
+    pub(super) fn add(&mut self, parent: u32, place: u32) -> usize {
+        self.parents.push(parent);
+        self.places.push(place);
+        for column in &mut self.columns {
+            column.push(Given::Absent);
+        }
+        self.count() - 1
+    }
+
+    /// Forgets all but the first rows.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.parents.truncate(count);
+        self.places.truncate(count);
+        for column in &mut self.columns {
+            column.truncate(count);
+        }
+    }
 }
 
 impl Rows {
@@ -163,9 +182,7 @@ impl Rows {
     /// Forgets all rows and keeps their space.
     pub fn clear(&mut self) {
         for level in &mut self.levels {
-            level.parents.clear();
-            level.places.clear();
-            level.columns.iter_mut().for_each(Vec::clear);
+            level.truncate(0);
         }
     }
 }
@@ -174,7 +191,7 @@ impl Rows {
 ///
 /// The column of a link is the row above's: its text where the body or the path tells it, absent where the row above
 /// gets it by default.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Given {
     /// Nothing: the column's default, or null.
     Absent,
@@ -226,7 +243,8 @@ impl Levels<'_> {
             let own = level.identifying(table, &pair.own.name)?;
             let upper = parent.and_then(|parent: usize| self.levels.get(parent));
             let upper = upper.and_then(|upper| upper.at(&pair.upper.name));
-            level.link.push((own, upper.unwrap_or_default()));
+            let unknown = || format!("{} is linked to a column that is not there", row.table);
+            level.link.push((own, upper.ok_or_else(unknown)?));
         }
         // Those that rows below are linked to.
         for pair in row.children.iter().flat_map(|child| &child.on) {
@@ -235,8 +253,7 @@ impl Levels<'_> {
         let number = self.levels.len();
         self.levels.push(level);
         for child in &row.children {
-            let below = child_table(catalogue, &child.row.table)?;
-            let key: Vec<&str> = below.iter().map(String::as_str).collect();
+            let key = child_key(catalogue, child)?;
             let at = self.add(&child.name, &child.row, &key, Some((number, &child.on)))?;
             self.levels[number].member(&child.name, Means::Rows(at));
         }
@@ -247,16 +264,38 @@ impl Levels<'_> {
     }
 }
 
-/// The primary key of a child's table.
-fn child_table<'c>(catalogue: &'c Catalogue, name: &TableName) -> Result<&'c [String], String> {
+/// The primary key of a child's table. A body must tell it: what other columns of the row hold would be lost with a
+/// row that is taken for another.
+fn child_key<'c>(catalogue: &'c Catalogue, child: &Child) -> Result<Vec<&'c str>, String> {
+    let name = &child.row.table;
     let mut known = catalogue.tables.values();
     let table = known.find(|table| table.name == *name);
-    table.and_then(Table::primary_key).ok_or_else(|| {
-        format!("{name} has no primary key to tell its rows apart by, so they can't be written")
-    })
+    let Some(key) = table.and_then(Table::primary_key) else {
+        return Err(format!(
+            "{name} has no primary key to tell its rows apart by, so they can't be written"
+        ));
+    };
+    let told = |column: &str| {
+        child.on.iter().any(|pair| pair.own.name == column)
+            || child.row.fields.iter().any(|field| field.column == column)
+    };
+    match key.iter().find(|column| !told(column)) {
+        None => Ok(key.iter().map(String::as_str).collect()),
+        Some(column) => Err(format!(
+            "column {column} of {name}'s primary key is not among the fields, so its rows can't be told apart"
+        )),
+    }
 }
 
 impl Level {
+    /// The place in `members` of the one called `name`, most likely `expected`.
+    pub(super) fn member_at(&self, name: &str, expected: usize) -> Option<usize> {
+        match self.members.get(expected) {
+            Some(member) if member.name == name => Some(expected),
+            _ => self.members.iter().position(|member| member.name == name),
+        }
+    }
+
     fn at(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.column == column)
     }

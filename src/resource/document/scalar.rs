@@ -3,6 +3,7 @@
 mod moment;
 mod number;
 
+pub(in crate::resource) use self::moment::timestamp_text;
 use crate::resource::document::RenderError;
 use crate::resource::document::text::{write_hexadecimal, write_text};
 

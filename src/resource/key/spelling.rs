@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use uuid::Uuid;
 
 use crate::resource::key::KeyType;
+use crate::resource::moment;
 
 impl KeyType {
     /// The canonical text of `text`, or what was expected instead.
@@ -87,52 +88,9 @@ fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// `YYYY-MM-DD`, years past 9999 with more digits, ` BC` after years before the common era, and the infinities.
 fn date(text: &str) -> Result<Cow<'_, str>, String> {
-    let refuse = || "is not a date of the form YYYY-MM-DD".to_owned();
-    if matches!(text, "infinity" | "-infinity") {
-        return Ok(Cow::Borrowed(text));
-    }
-    let (day_text, before_christ) = match text.strip_suffix(" BC") {
-        Some(day_text) => (day_text, true),
-        None => (text, false),
-    };
-    let mut parts = day_text.split('-');
-    let (Some(year), Some(month), Some(day), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(refuse());
-    };
-    let plain = [year, month, day]
-        .iter()
-        .all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
-    let padded = year.len() == 4 || (year.len() > 4 && !year.starts_with('0'));
-    if !plain || !padded || month.len() != 2 || day.len() != 2 {
-        return Err(refuse());
-    }
-    let (Ok(year), Ok(month), Ok(day)) = (
-        year.parse::<i64>(),
-        month.parse::<i64>(),
-        day.parse::<i64>(),
-    ) else {
-        return Err(refuse());
-    };
-    // PostgreSQL manual, "Date/Time Types": date reaches from 4713 BC to 5874897 AD.
-    let year_max = if before_christ { 4713 } else { 5_874_897 };
-    let astronomical = if before_christ { 1 - year } else { year };
-    if year < 1 || year > year_max || day < 1 || day > days_in_month(astronomical, month) {
-        return Err(refuse());
-    }
-    Ok(Cow::Borrowed(text))
-}
-
-fn days_in_month(year: i64, month: i64) -> i64 {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 if leap => 29,
-        2 => 28,
-        _ => 0,
+    match matches!(text, "infinity" | "-infinity") || moment::day(text).is_some() {
+        true => Ok(Cow::Borrowed(text)),
+        false => Err("is not a date of the form YYYY-MM-DD".to_owned()),
     }
 }

@@ -31,6 +31,19 @@ pub(super) fn write_timestamp(microseconds: i64, out: &mut Vec<u8>) {
         _ => {}
     }
     out.push(b'"');
+    write_instant(microseconds, out);
+    out.push(b'"');
+}
+
+/// The same of a finite instant, without quotes. PostgreSQL reads it as a value of both types.
+pub(in crate::resource) fn timestamp_text(microseconds: i64) -> String {
+    let mut text = Vec::with_capacity(32);
+    write_instant(microseconds, &mut text);
+    // It is ASCII.
+    String::from_utf8(text).unwrap_or_default()
+}
+
+fn write_instant(microseconds: i64, out: &mut Vec<u8>) {
     let before_christ = write_day(microseconds.div_euclid(MICROSECONDS_PER_DAY), out);
     let time = microseconds.rem_euclid(MICROSECONDS_PER_DAY);
     let (seconds, fraction) = (time / 1_000_000, time % 1_000_000);
@@ -53,7 +66,9 @@ pub(super) fn write_timestamp(microseconds: i64, out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(b"+00:00");
-    out.extend_from_slice(if before_christ { b" BC\"" } else { b"\"" });
+    if before_christ {
+        out.extend_from_slice(b" BC");
+    }
 }
 
 /// `YYYY-MM-DD`; whether it is before Christ. The algorithm is Howard Hinnant's `civil_from_days`

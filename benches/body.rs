@@ -1,0 +1,123 @@
+//! How long does a body take until its rows are known and checked?
+//!
+//! A document of one department and ten employees, as the demo has them, and a merge patch of it.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use larder::resource::body::{Mode, Scratch, merge_patch, rows_of};
+use larder::resource::catalogue::TableName;
+use larder::resource::value::ValueType;
+use larder::resource::writable::{Level, Means, Member, Rows, Writable, WritableColumn};
+
+fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
+    let members = columns.iter().enumerate().map(|(at, (name, _))| Member {
+        name: (*name).to_owned(),
+        means: Means::Column(at),
+    });
+    let columns = columns.iter().map(|(name, value)| WritableColumn {
+        column: (*name).to_owned(),
+        field: Some((*name).to_owned()),
+        type_sql: String::new(),
+        value: value.clone(),
+        nullable: true,
+        default: None,
+        generated: false,
+        identity_always: false,
+    });
+    Level {
+        name: name.to_owned(),
+        parent: None,
+        table: TableName {
+            oid: 1,
+            schema: "public".to_owned(),
+            name: name.to_owned(),
+        },
+        members: members.collect(),
+        columns: columns.collect(),
+        key: vec![0],
+        link: Vec::new(),
+    }
+}
+
+fn depts() -> Writable {
+    let text = ValueType::Text { max: None };
+    let mut dept = level(
+        "depts",
+        &[
+            ("deptNumber", ValueType::BigInt),
+            ("deptName", text.clone()),
+            ("deptLocation", text.clone()),
+        ],
+    );
+    let mut emp = level(
+        "emps",
+        &[
+            ("empNo", ValueType::BigInt),
+            ("empName", text.clone()),
+            ("job", text),
+            ("mgr", ValueType::BigInt),
+            ("hiredate", ValueType::Timestamp),
+            ("sal", ValueType::BigInt),
+            ("comm", ValueType::BigInt),
+            ("deptNumber", ValueType::BigInt),
+        ],
+    );
+    (emp.parent, emp.link) = (Some(0), vec![(7, 0)]);
+    dept.members.push(Member {
+        name: "emps".to_owned(),
+        means: Means::Rows(1),
+    });
+    Writable {
+        levels: vec![dept, emp],
+    }
+}
+
+fn document() -> String {
+    let mut json =
+        r#"{"deptNumber":42,"deptName":"ACCOUNTING 42","deptLocation":"NEW YORK","emps":["#
+            .to_owned();
+    for number in 0..10 {
+        let separator = if number == 0 { "" } else { "," };
+        let _ = write!(
+            json,
+            r#"{separator}{{"empNo":{},"empName":"EMPLOYEE {number}","job":"SALESMAN","mgr":{},"#,
+            4_200 + number,
+            4_100 + number,
+        );
+        json.push_str(
+            r#""hiredate":"1981-02-20T00:00:00+00:00","sal":1600,"comm":null,"deptNumber":42}"#,
+        );
+    }
+    json + "]}"
+}
+
+fn bodies(criterion: &mut Criterion) {
+    let (writable, document) = (depts(), document());
+    let key = [Cow::Borrowed("42")];
+    let (mut rows, mut scratch) = (Rows::of(&writable), Scratch::default());
+    let mut group = criterion.benchmark_group("body of 11 rows");
+    group.throughput(Throughput::Bytes(document.len() as u64));
+    group.bench_function("rows", |bencher| {
+        bencher.iter(|| {
+            rows.clear();
+            let mode = Mode::Replace(&key);
+            rows_of(
+                &writable,
+                document.as_bytes(),
+                mode,
+                &mut scratch,
+                &mut rows,
+            )
+        });
+    });
+    let patch = br#"{"deptLocation":"BOSTON"}"#;
+    group.bench_function("merge patch", |bencher| {
+        bencher.iter(|| merge_patch(&writable, document.as_bytes(), patch, &mut scratch));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, bodies);
+criterion_main!(benches);

@@ -1,0 +1,223 @@
+//! Numbers of JSON as PostgreSQL's number types take them, without losing a digit.
+
+/// Digits that a `numeric` without a precision holds before and after the point (PostgreSQL manual, "Numeric Types").
+const DIGITS_BEFORE_MAX: i64 = 131_072;
+const DIGITS_AFTER_MAX: i64 = 16_383;
+
+/// Longest spelling of an integer in digits.
+const INTEGER_DIGITS_MAX: i64 = 1_000;
+
+/// A number as it was written, taken apart.
+pub(super) struct Decimal<'t> {
+    negative: bool,
+    /// Before and after the point.
+    digits: [&'t [u8]; 2],
+    exponent: i64,
+    /// Powers of ten of the first and the last digit that is not 0; none for 0.
+    ends: Option<(i64, i64)>,
+}
+
+impl<'t> Decimal<'t> {
+    /// `text` is a number by JSON's grammar; none where it is not.
+    pub(super) fn of(text: &'t str) -> Option<Self> {
+        let (negative, rest) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (mantissa, exponent) = match rest.split_once(['e', 'E']) {
+            Some((mantissa, exponent)) => (mantissa, power(exponent)?),
+            None => (rest, 0),
+        };
+        let (whole, fraction) = match mantissa.split_once('.') {
+            Some((_, "")) => return None,
+            Some(parts) => parts,
+            None => (mantissa, ""),
+        };
+        let digits = [whole.as_bytes(), fraction.as_bytes()];
+        let plain = digits.iter().copied().flatten().all(u8::is_ascii_digit);
+        if !plain || whole.is_empty() || (whole.len() > 1 && whole.starts_with('0')) {
+            return None;
+        }
+        let mut decimal = Self {
+            negative,
+            digits,
+            exponent,
+            ends: None,
+        };
+        let other_than_zero = |digit: &u8| *digit != b'0';
+        let all = || digits.iter().copied().flatten();
+        if let Some(first) = all().position(other_than_zero) {
+            let behind = all().rev().position(other_than_zero).unwrap_or_default();
+            let top = whole.len() as i64 - 1 + exponent;
+            let bottom = exponent - fraction.len() as i64;
+            decimal.ends = Some((top - first as i64, bottom + behind as i64));
+        }
+        Some(decimal)
+    }
+
+    pub(super) fn is_zero(&self) -> bool {
+        self.ends.is_none()
+    }
+
+    /// The digits of a whole number, with its sign.
+    pub(super) fn integer(&self) -> Option<String> {
+        let Some((first, last)) = self.ends else {
+            return Some("0".to_owned());
+        };
+        if last < 0 || first >= INTEGER_DIGITS_MAX {
+            return None;
+        }
+        let sign = self.negative.then_some('-');
+        let digits = (0..=first).rev().map(|place| self.digit(place));
+        Some(sign.into_iter().chain(digits.map(char::from)).collect())
+    }
+
+    /// Whether a `numeric` without a precision holds it.
+    pub(super) fn is_numeric(&self) -> bool {
+        let after = self.digits[1].len() as i64 - self.exponent;
+        let before = self.ends.map_or(0, |(first, _)| first + 1);
+        before <= DIGITS_BEFORE_MAX && after <= DIGITS_AFTER_MAX
+    }
+
+    /// Whether a `numeric(precision, scale)` holds it, rounded as PostgreSQL rounds: half away from zero.
+    pub(super) fn fits(&self, precision: u16, scale: i16) -> bool {
+        let Some((first, _)) = self.ends else {
+            return true;
+        };
+        let end = i64::from(precision) - i64::from(scale);
+        if first != end - 1 {
+            return first < end;
+        }
+        let lowest = -i64::from(scale);
+        // Only nines all the way grow by a digit.
+        let nines = (lowest..end).all(|place| self.digit(place) == b'9');
+        !(nines && self.digit(lowest - 1) >= b'5')
+    }
+
+    /// The digit at a power of ten.
+    fn digit(&self, place: i64) -> u8 {
+        let [whole, fraction] = self.digits;
+        let at = whole.len() as i64 - 1 + self.exponent - place;
+        let digit = usize::try_from(at).ok().and_then(|at| {
+            let in_fraction = at.checked_sub(whole.len());
+            in_fraction.map_or_else(|| whole.get(at), |at| fraction.get(at))
+        });
+        digit.copied().unwrap_or(b'0')
+    }
+}
+
+/// An exponent; those that no type could hold are cut to ones that none holds either.
+fn power(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    const BEYOND: i64 = 1 << 40;
+    let power = digits.parse().unwrap_or(BEYOND).min(BEYOND);
+    Some(if negative { -power } else { power })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decimal(text: &str) -> Decimal<'_> {
+        Decimal::of(text).unwrap()
+    }
+
+    #[test]
+    fn grammar_is_that_of_json() {
+        for text in [
+            "0",
+            "-0",
+            "10",
+            "0.10",
+            "1e5",
+            "1E+05",
+            "-1.5e-3",
+            "0e99999999999999999999",
+        ] {
+            assert!(Decimal::of(text).is_some(), "{text}");
+        }
+        for text in [
+            "", "-", "+1", "01", ".5", "1.", "1e", "1e+", "1.e1", "0x1", "1 ", "NaN", "--1",
+        ] {
+            assert!(Decimal::of(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_one_spelling() {
+        for (text, integer) in [
+            ("0", "0"),
+            ("-0.00", "0"),
+            ("1.0", "1"),
+            ("-12e2", "-1200"),
+            ("1200e-2", "12"),
+            ("1.25e2", "125"),
+            ("0.00001e5", "1"),
+            (
+                "123456789012345678901234567890",
+                "123456789012345678901234567890",
+            ),
+        ] {
+            assert_eq!(decimal(text).integer().as_deref(), Some(integer), "{text}");
+        }
+        for text in ["1.5", "1e-1", "1e1000", "1e99999999999"] {
+            assert_eq!(decimal(text).integer(), None, "{text}");
+        }
+    }
+
+    /// As `select '…'::numeric(5, 2)` and so on say.
+    #[test]
+    fn numerics_fit_after_rounding() {
+        for (text, precision, scale, fits) in [
+            ("999.99", 5, 2, true),
+            ("999.994", 5, 2, true),
+            ("999.995", 5, 2, false),
+            ("-999.995", 5, 2, false),
+            ("998.999", 5, 2, true),
+            ("1000", 5, 2, false),
+            ("1e2", 5, 2, true),
+            ("1e3", 5, 2, false),
+            ("0.0000001", 5, 2, true),
+            ("0e9999", 5, 2, true),
+            ("9.4", 1, 0, true),
+            ("9.5", 1, 0, false),
+            ("0.00994", 2, 4, true),
+            ("0.00995", 2, 4, false),
+            ("0.01", 2, 4, false),
+            ("99499", 2, -3, true),
+            ("99500", 2, -3, false),
+            ("100000", 2, -3, false),
+        ] {
+            assert_eq!(decimal(text).fits(precision, scale), fits, "{text}");
+        }
+    }
+
+    #[test]
+    fn numerics_without_precision_end_somewhere() {
+        for text in [
+            "1e131071",
+            "1e-16383",
+            "0e131072",
+            "0e99999999999",
+            "1.5e131071",
+        ] {
+            assert!(decimal(text).is_numeric(), "{text}");
+        }
+        for text in [
+            "1e131072",
+            "1e-16384",
+            "0e-16384",
+            "1e99999999999",
+            "1e-99999999999",
+        ] {
+            assert!(!decimal(text).is_numeric(), "{text}");
+        }
+    }
+}

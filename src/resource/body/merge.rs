@@ -1,0 +1,261 @@
+//! JSON merge patches (RFC 7396), on text, so that numbers keep every digit.
+
+use std::collections::HashMap;
+
+use crate::resource::body::parse::{Scratch, Token, Tokens, with_tokens};
+use crate::resource::body::{BodyError, Faults};
+use crate::resource::writable::{Means, Writable};
+
+/// The document that `patch` makes of `document`, for [`rows_of`](super::rows_of) to check.
+///
+/// Null in place of a column means null, not its default; in place of children it means none.
+/// # Errors
+/// [`BodyError`], also where the patch names what is only read.
+pub fn merge_patch(
+    writable: &Writable,
+    document: &[u8],
+    patch: &[u8],
+    scratch: &mut Scratch,
+) -> Result<Vec<u8>, BodyError> {
+    let mut faults = Faults::default();
+    let mut merged = Vec::with_capacity(document.len() + patch.len());
+    let read = with_tokens(document, &mut Scratch::default(), |tokens| {
+        let document = Json::read(tokens);
+        with_tokens(patch, scratch, |tokens| {
+            check(writable, tokens.clone(), &mut faults);
+            if faults.found.is_empty() {
+                let keeps_null = |name: &str| is_column(writable, name);
+                merge(
+                    Some(&document),
+                    &Json::read(tokens),
+                    &keeps_null,
+                    &mut merged,
+                );
+            }
+        })
+    });
+    read.flatten().map_err(BodyError::Malformed)?;
+    match faults.found.is_empty() {
+        true => Ok(merged),
+        false => Err(BodyError::Faults(faults.found)),
+    }
+}
+
+/// Finds what a patch must not name. What it names of arrays and columns is checked as a part of the document.
+fn check(writable: &Writable, mut tokens: Tokens<'_>, faults: &mut Faults) {
+    let (Token::Object(length), Some(root)) = (tokens.next(), writable.levels.first()) else {
+        return faults.add("must be an object");
+    };
+    let mut seen = vec![false; root.members.len()];
+    for _ in 0..length {
+        let name = tokens.name();
+        tokens.raw(|_| {});
+        let at = root.member_at(name, 0);
+        let refusal = match at.map(|at| (&root.members[at].means, &mut seen[at])) {
+            None => "is no member of this object",
+            Some((_, true)) => "is given twice",
+            Some((Means::Lookup, _)) => "is only read, and can't be patched",
+            Some((Means::Column(at), _)) if root.columns[*at].generated => {
+                "is only read, and can't be patched"
+            }
+            Some((_, seen)) => {
+                *seen = true;
+                continue;
+            }
+        };
+        faults.within(name, |faults| faults.add(refusal));
+    }
+}
+
+fn is_column(writable: &Writable, name: &str) -> bool {
+    writable.levels.first().is_some_and(|root| {
+        let at = root.member_at(name, 0);
+        at.is_some_and(|at| matches!(root.members[at].means, Means::Column(_)))
+    })
+}
+
+/// A value as it is written, and an object's members.
+struct Json<'t> {
+    raw: &'t [u8],
+    members: Option<Vec<Member<'t>>>,
+}
+
+struct Member<'t> {
+    name: &'t str,
+    /// With its quotes.
+    raw_name: &'t [u8],
+    value: Json<'t>,
+}
+
+impl<'t> Json<'t> {
+    fn read(tokens: &mut Tokens<'t>) -> Self {
+        let (raw, members) = tokens.raw_members(|tokens| {
+            let mut name = "";
+            let raw_name = tokens.raw(|token| {
+                if let Token::String(text) = token {
+                    name = text;
+                }
+            });
+            Member {
+                name,
+                raw_name,
+                value: Self::read(tokens),
+            }
+        });
+        Self { raw, members }
+    }
+}
+
+/// RFC 7396, section 2. Members of this object whose null is a value are those that `keeps_null` says.
+fn merge(
+    target: Option<&Json<'_>>,
+    patch: &Json<'_>,
+    keeps_null: &dyn Fn(&str) -> bool,
+    out: &mut Vec<u8>,
+) {
+    let Some(patched) = &patch.members else {
+        return out.extend_from_slice(patch.raw);
+    };
+    let kept = target.and_then(|target| target.members.as_deref());
+    let kept = kept.unwrap_or_default();
+    // The last of several of one name counts.
+    let mut changes: HashMap<&str, &Member<'_>> =
+        patched.iter().map(|member| (member.name, member)).collect();
+    out.push(b'{');
+    let begin = out.len();
+    let name = |member: &Member<'_>, out: &mut Vec<u8>| {
+        if out.len() > begin {
+            out.push(b',');
+        }
+        out.extend_from_slice(member.raw_name);
+        out.push(b':');
+    };
+    for member in kept {
+        let change = changes.remove(member.name);
+        match change {
+            None => {
+                name(member, out);
+                out.extend_from_slice(member.value.raw);
+            }
+            Some(change) if change.is_kept(keeps_null) => {
+                name(member, out);
+                merge(Some(&member.value), &change.value, &|_| false, out);
+            }
+            Some(_) => {}
+        }
+    }
+    // In the order of the patch.
+    for member in patched {
+        let change = changes.remove(member.name);
+        if let Some(change) = change.filter(|change| change.is_kept(keeps_null)) {
+            name(member, out);
+            merge(None, &change.value, &|_| false, out);
+        }
+    }
+    out.push(b'}');
+}
+
+impl Member<'_> {
+    fn is_kept(&self, keeps_null: &dyn Fn(&str) -> bool) -> bool {
+        self.value.raw != b"null" || keeps_null(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::body::{Fault, testing};
+
+    fn merged(document: &str, patch: &str) -> Result<String, Vec<Fault>> {
+        let writable = testing::depts();
+        let mut scratch = Scratch::default();
+        let merged = merge_patch(
+            &writable,
+            document.as_bytes(),
+            patch.as_bytes(),
+            &mut scratch,
+        );
+        match merged {
+            Ok(merged) => Ok(String::from_utf8(merged).unwrap()),
+            Err(BodyError::Faults(faults)) => Err(faults),
+            Err(BodyError::Malformed(why)) => panic!("{why}"),
+        }
+    }
+
+    /// The examples of RFC 7396, appendix A, in a `jsonb` column.
+    #[test]
+    fn patches_are_merged_as_in_rfc_7396() {
+        for (target, patch, result) in [
+            (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+            (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
+            (r#"{"a":"b"}"#, r#"{"a":null}"#, "{}"),
+            (r#"{"a":"b","b":"c"}"#, r#"{"a":null}"#, r#"{"b":"c"}"#),
+            (r#"{"a":["b"]}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
+            (r#"{"a":"c"}"#, r#"{"a":["b"]}"#, r#"{"a":["b"]}"#),
+            (
+                r#"{"a":{"b":"c"}}"#,
+                r#"{"a":{"b":"d","c":null}}"#,
+                r#"{"a":{"b":"d"}}"#,
+            ),
+            (r#"{"a":[{"b":"c"}]}"#, r#"{"a":[1]}"#, r#"{"a":[1]}"#),
+            (r#"["a","b"]"#, r#"["c","d"]"#, r#"["c","d"]"#),
+            (r#"{"a":"b"}"#, r#"["c"]"#, r#"["c"]"#),
+            (r#"{"a":"foo"}"#, "null", "null"),
+            (r#"{"a":"foo"}"#, r#""bar""#, r#""bar""#),
+            (r#"{"e":null}"#, r#"{"a":1}"#, r#"{"e":null,"a":1}"#),
+            ("[1,2]", r#"{"a":"b","c":null}"#, r#"{"a":"b"}"#),
+            ("{}", r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#),
+            // Digits and escapes stay as they are, and the last of several counts.
+            (
+                r#"{"\u0061":1.50,"b":1e400}"#,
+                r#"{"c":0.10,"c":0.20}"#,
+                r#"{"\u0061":1.50,"b":1e400,"c":0.20}"#,
+            ),
+        ] {
+            let document = format!(r#"{{"no":1,"data":{target},"loc":"x"}}"#);
+            let result = format!(r#"{{"no":1,"data":{result},"loc":"x"}}"#);
+            let patch = format!(r#"{{"data":{patch}}}"#);
+            assert_eq!(merged(&document, &patch), Ok(result), "{document} {patch}");
+        }
+    }
+
+    #[test]
+    fn null_is_a_columns_value_and_arrays_are_replaced() {
+        let document = r#"{"no":1,"a/b":"x","loc":"y","emps":[{"empno":1,"sal":2.50}]}"#;
+        assert_eq!(
+            merged(document, r#" { "loc" : null , "emps" : null } "#),
+            Ok(r#"{"no":1,"a/b":"x","loc":null}"#.to_owned())
+        );
+        assert_eq!(
+            merged(document, r#"{"emps":[{"sal":null}]}"#),
+            Ok(r#"{"no":1,"a/b":"x","loc":"y","emps":[{"sal":null}]}"#.to_owned())
+        );
+        assert_eq!(merged(document, "{}"), Ok(document.to_owned()));
+    }
+
+    #[test]
+    fn what_is_only_read_cannot_be_patched() {
+        let faults = merged(
+            "{}",
+            r#"{"site":null,"upper":"x","z":null,"loc":1,"loc":2}"#,
+        );
+        let told: Vec<String> = faults
+            .unwrap_err()
+            .into_iter()
+            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "/site is only read, and can't be patched",
+                "/upper is only read, and can't be patched",
+                "/z is no member of this object",
+                "/loc is given twice",
+            ]
+        );
+        assert_eq!(
+            merged("{}", "[]").unwrap_err()[0].message,
+            "must be an object"
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Resources for the tests of bodies.
+
+use crate::resource::catalogue::TableName;
+use crate::resource::value::ValueType;
+use crate::resource::writable::{Level, Means, Member, Writable, WritableColumn};
+
+pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
+    WritableColumn {
+        column: name.to_owned(),
+        field: Some(name.to_owned()),
+        type_sql: String::new(),
+        value,
+        nullable: true,
+        default: None,
+        generated: false,
+        identity_always: false,
+    }
+}
+
+fn not_null(name: &str, value: ValueType) -> WritableColumn {
+    WritableColumn {
+        nullable: false,
+        ..column(name, value)
+    }
+}
+
+/// A level whose columns are all shown; the first is its key.
+pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
+    let fields = columns.iter().enumerate();
+    let members = fields.map(|(at, column)| Member {
+        name: column.column.clone(),
+        means: Means::Column(at),
+    });
+    Level {
+        name: name.to_owned(),
+        parent: None,
+        table: TableName {
+            oid: 1,
+            schema: "public".to_owned(),
+            name: name.to_owned(),
+        },
+        members: members.collect(),
+        columns,
+        key: vec![0],
+        link: Vec::new(),
+    }
+}
+
+/// Departments with employees, who have notes; a department looks up its site.
+pub(super) fn depts() -> Writable {
+    let mut dept = level(
+        "depts",
+        vec![
+            not_null("no", ValueType::BigInt),
+            not_null("a/b", ValueType::Text { max: Some(10) }),
+            column("loc", ValueType::Text { max: None }),
+            WritableColumn {
+                generated: true,
+                ..column("upper", ValueType::Text { max: None })
+            },
+            column("data", ValueType::Jsonb),
+        ],
+    );
+    let mut emp = level(
+        "emps",
+        vec![
+            WritableColumn {
+                default: Some("nextval('s')".to_owned()),
+                ..not_null("empno", ValueType::Integer)
+            },
+            not_null("dept", ValueType::BigInt),
+            column(
+                "sal",
+                ValueType::Numeric {
+                    digits: Some((7, 2)),
+                },
+            ),
+        ],
+    );
+    let mut note = level(
+        "notes",
+        vec![
+            not_null("id", ValueType::Integer),
+            not_null("text", ValueType::Text { max: None }),
+        ],
+    );
+    let mut hidden = not_null("emp", ValueType::Integer);
+    hidden.field = None;
+    note.columns.push(hidden);
+    (emp.parent, emp.link) = (Some(0), vec![(1, 0)]);
+    (note.parent, note.link) = (Some(1), vec![(2, 0)]);
+    let member = |name: &str, means| Member {
+        name: name.to_owned(),
+        means,
+    };
+    emp.members.push(member("notes", Means::Rows(2)));
+    dept.members.push(member("emps", Means::Rows(1)));
+    dept.members.push(member("site", Means::Lookup));
+    Writable {
+        levels: vec![dept, emp, note],
+    }
+}

@@ -1,0 +1,369 @@
+//! Values of JSON as the text that PostgreSQL reads.
+
+mod composed;
+mod scalar;
+
+use crate::resource::body::Faults;
+use crate::resource::body::decimal::Decimal;
+use crate::resource::body::parse::{Token, Tokens};
+use crate::resource::value::ValueType;
+use crate::resource::writable::Given;
+
+/// Reads the next value as one of `value`; `None` where it is none, which is told.
+pub(super) fn given(
+    value: &ValueType,
+    nullable: bool,
+    tokens: &mut Tokens<'_>,
+    faults: &mut Faults,
+) -> Option<Given> {
+    if let ValueType::Json | ValueType::Jsonb = value {
+        let binary = *value == ValueType::Jsonb;
+        return json(binary, nullable, tokens, faults);
+    }
+    let token = tokens.next();
+    match token {
+        Token::Null if nullable => Some(Given::Null),
+        Token::Null => {
+            faults.add("must not be null");
+            None
+        }
+        token => text(value, token, tokens, faults).map(Given::Text),
+    }
+}
+
+/// The same for `token`, which has been read and is no null; `value` is no JSON.
+fn text(
+    value: &ValueType,
+    token: Token<'_>,
+    tokens: &mut Tokens<'_>,
+    faults: &mut Faults,
+) -> Option<String> {
+    match (value, token) {
+        (ValueType::Array(element), Token::Array(length)) => {
+            composed::array(element, length, tokens, faults)
+        }
+        (ValueType::Composite(attributes), Token::Object(length)) => {
+            composed::composite(attributes, length, tokens, faults)
+        }
+        _ => {
+            tokens.leave(token, |_| {});
+            let text = scalar::text(value, token);
+            text.map_err(|expected| faults.add(expected)).ok()
+        }
+    }
+}
+
+/// A value of `json`, or of `jsonb` where it is `binary`, as it is written.
+fn json(
+    binary: bool,
+    nullable: bool,
+    tokens: &mut Tokens<'_>,
+    faults: &mut Faults,
+) -> Option<Given> {
+    let (mut zero, mut beyond) = (false, false);
+    let raw = tokens.raw(|token| match token {
+        Token::String(text) => zero |= binary && text.contains('\0'),
+        Token::Number(text) => {
+            beyond |= binary && !Decimal::of(text).is_some_and(|number| number.is_numeric());
+        }
+        _ => {}
+    });
+    if zero {
+        faults.add("must not contain \\u0000, which jsonb does not hold");
+    }
+    if beyond {
+        faults.add("must not contain numbers beyond the range of numeric");
+    }
+    if zero || beyond {
+        return None;
+    }
+    match raw {
+        // SQL's null shows as the same document.
+        b"null" if nullable => Some(Given::Null),
+        raw => Some(Given::Text(String::from_utf8_lossy(raw).into_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::body::parse::{Scratch, with_tokens};
+
+    /// What PostgreSQL is given for `json`, or the faults as `pointer message`.
+    fn read(value: &ValueType, json: &str) -> Result<Given, String> {
+        let mut faults = Faults::default();
+        let given = with_tokens(json.as_bytes(), &mut Scratch::default(), |tokens| {
+            given(value, true, tokens, &mut faults)
+        });
+        let told = faults.found.iter();
+        let told: Vec<String> = told
+            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+            .collect();
+        let given = given.unwrap_or_else(|why| panic!("{json}: {why}"));
+        assert_eq!(given.is_none(), !told.is_empty(), "{json}");
+        given.ok_or_else(|| told.join("; "))
+    }
+
+    /// `accepted`: JSON and the text for PostgreSQL, the same where it is empty.
+    #[track_caller]
+    fn check(value: &ValueType, accepted: &[(&str, &str)], refused: &[&str]) {
+        for (json, text) in accepted {
+            let text = if text.is_empty() { json } else { text };
+            let expected = Given::Text((*text).to_owned());
+            assert_eq!(read(value, json), Ok(expected), "{value:?} {json}");
+        }
+        for json in refused {
+            let told = read(value, json);
+            assert!(told.is_err(), "{value:?} {json}: {told:?}");
+        }
+        assert_eq!(read(value, " null "), Ok(Given::Null), "{value:?}");
+    }
+
+    #[test]
+    fn numbers_are_in_range() {
+        let refused = &["1.5", "1e-1", "\"1\"", "true", "[1]", "{}", "1e400"];
+        check(
+            &ValueType::SmallInt,
+            &[("-32768", ""), ("32767", ""), ("-0", "0"), ("1.0e2", "100")],
+            &["32768", "-32769"],
+        );
+        check(&ValueType::Integer, &[("2147483647", "")], &["2147483648"]);
+        check(
+            &ValueType::BigInt,
+            &[
+                ("-9223372036854775808", ""),
+                ("9223372036854775807.0", "9223372036854775807"),
+            ],
+            &["9223372036854775808"],
+        );
+        check(&ValueType::Integer, &[], refused);
+        let (nan, infinity) = (("\"NaN\"", "NaN"), ("\"-Infinity\"", "-Infinity"));
+        check(
+            &ValueType::Real,
+            &[("3.4e38", ""), ("1e-45", ""), ("-0", ""), nan, infinity],
+            &["3.5e38", "1e-46", "\"nan\"", "\"1\""],
+        );
+        check(
+            &ValueType::Double,
+            &[("1.7e308", ""), ("0.1", ""), ("0e999", ""), nan, infinity],
+            &["1.8e308", "1e-400", "{}"],
+        );
+        check(
+            &ValueType::Numeric { digits: None },
+            &[("0.10", ""), ("1e400", ""), nan, infinity],
+            &["1e131072", "1e-16384", "\"1\""],
+        );
+        check(
+            &ValueType::Numeric {
+                digits: Some((5, 2)),
+            },
+            &[("999.994", ""), ("1.00", ""), nan],
+            &["999.995", "1000", "\"Infinity\""],
+        );
+        // A key of this type has one spelling.
+        check(
+            &ValueType::Numeric {
+                digits: Some((5, 0)),
+            },
+            &[("12.0", "12"), ("1e2", "100"), ("1.5", "")],
+            &["100000"],
+        );
+    }
+
+    #[test]
+    fn strings_are_of_their_type() {
+        check(
+            &ValueType::Text { max: Some(3) },
+            &[
+                ("\"abc\"", "abc"),
+                ("\"é€😀\"", "é€😀"),
+                ("\"a    \"", "a  "),
+                ("\"\\n\"", "\n"),
+            ],
+            &["\"abcd\"", "\"é€😀x\"", "\"\\u0000\"", "1", "[]"],
+        );
+        check(
+            &ValueType::Char { length: Some(3) },
+            &[("\"a  \"", "a"), ("\"abc   \"", "abc")],
+            &["\"abcd\""],
+        );
+        let uuid = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11";
+        let quoted = format!("\"{}\"", uuid.to_uppercase());
+        check(
+            &ValueType::Uuid,
+            &[(&quoted, uuid)],
+            &["\"a0eebc999c0b4ef8bb6d6bb9bd380a11\"", "\"\""],
+        );
+        check(
+            &ValueType::Bytea,
+            &[("\"\"", "\\x"), ("\"AP8=\"", "\\x00ff")],
+            &["\"AP8\"", "\"A\"", "\"AP8=\\n\"", "\"-_-_\""],
+        );
+        let moods = ValueType::Enum(vec!["glad".to_owned(), "so \"so\"".to_owned()]);
+        check(
+            &moods,
+            &[("\"so \\\"so\\\"\"", "so \"so\"")],
+            &["\"sad\"", "\"\""],
+        );
+        assert_eq!(
+            read(&moods, "\"x\""),
+            Err(" must be one of \"glad\", \"so \\\"so\\\"\"".to_owned())
+        );
+        check(
+            &ValueType::Boolean,
+            &[("true", ""), ("false", "")],
+            &["1", "\"true\""],
+        );
+        check(
+            &ValueType::Other,
+            &[("\"::1\"", "::1")],
+            &["1", "{}", "\"\\u0000\""],
+        );
+        check(&ValueType::Interval, &[("\"1 day\"", "1 day")], &["1"]);
+    }
+
+    #[test]
+    fn moments_are_read_in_utc() {
+        check(
+            &ValueType::Date,
+            &[
+                ("\"0044-03-15 BC\"", "0044-03-15 BC"),
+                ("\"infinity\"", "infinity"),
+            ],
+            &["\"2023-02-29\"", "\"today\"", "1"],
+        );
+        let offset = (
+            "\"2024-02-29T23:30:00.5-01:00\"",
+            "2024-03-01T00:30:00.5+00:00",
+        );
+        check(
+            &ValueType::Timestamp,
+            &[
+                offset,
+                ("\"2024-02-29 12:00:00\"", "2024-02-29T12:00:00+00:00"),
+            ],
+            &["\"2024-02-29\"", "\"2024-02-30T00:00:00Z\""],
+        );
+        check(
+            &ValueType::TimestampTz,
+            &[offset, ("\"-infinity\"", "-infinity")],
+            &["\"2024-02-29T12:00:00\""],
+        );
+        check(
+            &ValueType::Time,
+            &[("\"24:00:00\"", "24:00:00")],
+            &["\"12:00:00Z\""],
+        );
+        check(
+            &ValueType::TimeTz,
+            &[("\"12:00:00-05\"", "12:00:00-05")],
+            &["\"12:00:00\""],
+        );
+    }
+
+    #[test]
+    fn json_stays_as_it_is_written() {
+        let text = r#"{"a" :[ 1.50,1e400],"a":"\u00e9"}"#;
+        check(
+            &ValueType::Json,
+            &[(text, ""), ("1e999999", ""), ("\"\\u0000\"", "")],
+            &[],
+        );
+        check(
+            &ValueType::Jsonb,
+            &[(text, ""), ("\"null\"", "")],
+            &[
+                "1e999999",
+                "\"\\u0000\"",
+                "{\"\\u0000\":1}",
+                "[[{\"a\":[\"\\u0000\"]}]]",
+            ],
+        );
+        let mut faults = Faults::default();
+        let given = with_tokens(b" null ", &mut Scratch::default(), |tokens| {
+            given(&ValueType::Json, false, tokens, &mut faults)
+        });
+        assert_eq!(given, Ok(Some(Given::Text("null".to_owned()))));
+    }
+
+    #[test]
+    fn arrays_are_rectangular() {
+        let array = |element| ValueType::Array(Box::new(element));
+        check(
+            &array(ValueType::Integer),
+            &[
+                ("[]", "{}"),
+                ("[1,null,-3]", r#"{"1",NULL,"-3"}"#),
+                ("[[1,2],[null,4]]", r#"{{"1","2"},{NULL,"4"}}"#),
+                ("[[[[[[1]]]]]]", r#"{{{{{{"1"}}}}}}"#),
+            ],
+            &[
+                "1",
+                "\"{}\"",
+                "[\"1\"]",
+                "[[1],2]",
+                "[1,[2]]",
+                "[[1],[2,3]]",
+                "[[]]",
+                "[[],[]]",
+                "[[[[[[[1]]]]]]]",
+                "[null,[1]]",
+                "[[1],null]",
+                "[[1],[[2]]]",
+                "[[[1]],[2]]",
+                "[{}]",
+            ],
+        );
+        assert_eq!(
+            read(&array(ValueType::Integer), "[[1,2],[3,true]]"),
+            Err("/1/1 must be an integer from -2147483648 to 2147483647".to_owned())
+        );
+        check(
+            &array(ValueType::Text { max: None }),
+            &[(r#"["a\"b\\",""]"#, r#"{"a\"b\\",""}"#)],
+            &[],
+        );
+        check(
+            &array(ValueType::Jsonb),
+            &[(r#"[[1,"a"],null,{}]"#, r#"{"[1,\"a\"]",NULL,"{}"}"#)],
+            &[],
+        );
+        check(
+            &array(ValueType::Bytea),
+            &[(r#"["AP8="]"#, r#"{"\\x00ff"}"#)],
+            &["[\"?\"]"],
+        );
+    }
+
+    #[test]
+    fn composites_are_objects() {
+        let pair = ValueType::Composite(vec![
+            ("a b".to_owned(), ValueType::Integer),
+            ("t".to_owned(), ValueType::Text { max: None }),
+            ("j".to_owned(), ValueType::Json),
+        ]);
+        check(
+            &pair,
+            &[
+                (
+                    r#"{"t":"\"\\","a b":1,"j":{"x": 1}}"#,
+                    r#"("1","""\\","{""x"": 1}")"#,
+                ),
+                ("{}", "(,,)"),
+                (r#"{"t":"","j":null}"#, r#"(,"",)"#),
+            ],
+            &[
+                "[]",
+                "\"(,,)\"",
+                r#"{"z":1}"#,
+                r#"{"t":"","t":""}"#,
+                r#"{"a b":1.5}"#,
+            ],
+        );
+        check(
+            &ValueType::Array(Box::new(pair)),
+            &[(r#"[{"t":"x"},null]"#, r#"{"(,\"x\",)",NULL}"#)],
+            &["[[]]", "[1]"],
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Arrays and composite values, as their input functions read them: every part in quotes.
+
+use crate::resource::body::parse::{Token, Tokens};
+use crate::resource::body::{Faults, values};
+use crate::resource::value::ValueType;
+use crate::resource::writable::Given;
+
+/// Dimensions of an array, at most (PostgreSQL's `MAXDIM`).
+const DIMENSIONS_MAX: usize = 6;
+
+/// An array of `length` values, whose token has been read.
+pub(super) fn array(
+    element: &ValueType,
+    length: usize,
+    tokens: &mut Tokens<'_>,
+    faults: &mut Faults,
+) -> Option<String> {
+    let before = faults.found.len();
+    let mut array = Array {
+        element,
+        lengths: Vec::new(),
+        innermost: None,
+        text: String::new(),
+    };
+    array.dimension(0, length, tokens, faults);
+    (faults.found.len() == before).then_some(array.text)
+}
+
+struct Array<'e> {
+    element: &'e ValueType,
+    /// The length of each dimension.
+    lengths: Vec<usize>,
+    /// The dimension of the elements, as soon as one is reached.
+    innermost: Option<usize>,
+    text: String,
+}
+
+impl Array<'_> {
+    /// One array of dimension `depth`.
+    fn dimension(
+        &mut self,
+        depth: usize,
+        length: usize,
+        tokens: &mut Tokens<'_>,
+        faults: &mut Faults,
+    ) {
+        match self.lengths.get(depth) {
+            None => self.lengths.push(length),
+            Some(known) if *known == length => {}
+            Some(_) => faults.add("must be as long as the arrays beside it"),
+        }
+        if depth > 0 && length == 0 {
+            faults.add("must not be empty");
+        }
+        self.text.push('{');
+        for place in 0..length {
+            if faults.are_full() {
+                return;
+            }
+            if place > 0 {
+                self.text.push(',');
+            }
+            let outside = faults.enter_place(place);
+            self.item(depth, tokens, faults);
+            faults.leave(outside);
+        }
+        self.text.push('}');
+    }
+
+    fn item(&mut self, depth: usize, tokens: &mut Tokens<'_>, faults: &mut Faults) {
+        if let ValueType::Json | ValueType::Jsonb = self.element {
+            let given = values::given(self.element, true, tokens, faults);
+            return self.push(given);
+        }
+        let token = tokens.next();
+        match token {
+            Token::Array(length) if self.innermost == Some(depth) => {
+                tokens.leave(Token::Array(length), |_| {});
+                faults.add("must not be an array, as the values beside it are none");
+            }
+            Token::Array(length) if depth + 1 == DIMENSIONS_MAX => {
+                tokens.leave(Token::Array(length), |_| {});
+                faults.add(format!("must not nest {DIMENSIONS_MAX} arrays or more"));
+            }
+            Token::Array(length) => self.dimension(depth + 1, length, tokens, faults),
+            token if self.lengths.len() > depth + 1 => {
+                tokens.leave(token, |_| {});
+                faults.add("must be an array, as those beside it are");
+            }
+            Token::Null => {
+                self.innermost = Some(depth);
+                self.push(Some(Given::Null));
+            }
+            token => {
+                self.innermost = Some(depth);
+                let text = values::text(self.element, token, tokens, faults);
+                self.push(text.map(Given::Text));
+            }
+        }
+    }
+
+    fn push(&mut self, given: Option<Given>) {
+        match given {
+            Some(Given::Text(text)) => {
+                self.text.push('"');
+                for character in text.chars() {
+                    if matches!(character, '"' | '\\') {
+                        self.text.push('\\');
+                    }
+                    self.text.push(character);
+                }
+                self.text.push('"');
+            }
+            _ => self.text.push_str("NULL"),
+        }
+    }
+}
+
+/// An object of `length` members, whose token has been read. Attributes that it lacks are null.
+pub(super) fn composite(
+    attributes: &[(String, ValueType)],
+    length: usize,
+    tokens: &mut Tokens<'_>,
+    faults: &mut Faults,
+) -> Option<String> {
+    let before = faults.found.len();
+    let mut given: Vec<Option<Given>> = vec![None; attributes.len()];
+    for _ in 0..length {
+        if faults.are_full() {
+            break;
+        }
+        let name = tokens.name();
+        let known = attributes.iter().position(|(known, _)| known == name);
+        let slot = known.and_then(|at| Some((&attributes[at].1, given.get_mut(at)?)));
+        faults.within(name, |faults| match slot {
+            Some((value, slot @ None)) => {
+                let read = values::given(value, true, tokens, faults);
+                *slot = Some(read.unwrap_or(Given::Null));
+            }
+            other => {
+                tokens.raw(|_| {});
+                faults.add(match other {
+                    Some(_) => "is given twice",
+                    None => "is no attribute of this column's type",
+                });
+            }
+        });
+    }
+    let mut text = String::from("(");
+    for (place, given) in given.into_iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        if let Some(Given::Text(value)) = given {
+            text.push('"');
+            text.push_str(&value.replace('\\', "\\\\").replace('"', "\"\""));
+            text.push('"');
+        }
+    }
+    text.push(')');
+    (faults.found.len() == before).then_some(text)
+}

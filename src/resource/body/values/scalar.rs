@@ -1,0 +1,187 @@
+//! Values without parts.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::resource::body::decimal::Decimal;
+use crate::resource::body::parse::Token;
+use crate::resource::document::timestamp_text;
+use crate::resource::moment;
+use crate::resource::value::ValueType;
+
+/// Labels of an enum that a message lists.
+const LABELS_MAX: usize = 20;
+
+type Expected = Cow<'static, str>;
+
+/// The text of `token` as a value of `value`, or what is expected instead.
+pub(super) fn text(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
+    match (value, token) {
+        (ValueType::Boolean, Token::Boolean(true)) => Ok("true".to_owned()),
+        (ValueType::Boolean, Token::Boolean(false)) => Ok("false".to_owned()),
+        (ValueType::Boolean, _) => Err("must be true or false".into()),
+        (ValueType::SmallInt, token) => integer(token, i16::MIN.into(), i16::MAX.into()),
+        (ValueType::Integer, token) => integer(token, i32::MIN.into(), i32::MAX.into()),
+        (ValueType::BigInt, token) => integer(token, i64::MIN, i64::MAX),
+        (ValueType::Real | ValueType::Double | ValueType::Numeric { .. }, token) => {
+            number(value, token)
+        }
+        (value, Token::String(text)) => string(value, text),
+        (ValueType::Array(_), _) => Err("must be an array".into()),
+        (ValueType::Composite(_), _) => Err("must be an object".into()),
+        _ => Err("must be a string".into()),
+    }
+}
+
+fn integer(token: Token<'_>, min: i64, max: i64) -> Result<String, Expected> {
+    let text = match token {
+        // What is short has one spelling, but for zero's sign.
+        Token::Number(text) if text.parse().is_ok_and(|value: i64| value != 0) => {
+            Some(Cow::Borrowed(text))
+        }
+        Token::Number(text) => Decimal::of(text)
+            .and_then(|number| number.integer())
+            .map(Cow::Owned),
+        _ => None,
+    };
+    text.filter(|text| text.parse().is_ok_and(|value| (min..=max).contains(&value)))
+        .map(Cow::into_owned)
+        .ok_or_else(|| format!("must be an integer from {min} to {max}").into())
+}
+
+fn number(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
+    let text = match token {
+        Token::Number(text) => text,
+        Token::String(text @ ("NaN" | "Infinity" | "-Infinity")) => {
+            let finite = matches!(value, ValueType::Numeric { digits: Some(_) });
+            return match finite && text != "NaN" {
+                true => Err("must be a finite number or \"NaN\"".into()),
+                false => Ok(text.to_owned()),
+            };
+        }
+        _ => return Err("must be a number".into()),
+    };
+    let number = Decimal::of(text).ok_or("must be a number")?;
+    match value {
+        ValueType::Real => held(&number, text.parse().unwrap_or(f32::INFINITY).into()),
+        ValueType::Double => held(&number, text.parse().unwrap_or(f64::INFINITY)),
+        ValueType::Numeric {
+            digits: Some((precision, scale)),
+        } => match number.fits(*precision, *scale) {
+            true if *scale == 0 => return Ok(number.integer().unwrap_or_else(|| text.to_owned())),
+            true => Ok(()),
+            false => Err(format!(
+                "must be a number that numeric({precision},{scale}) holds, {} digits before the point",
+                i32::from(*precision) - i32::from(*scale)
+            )
+            .into()),
+        },
+        _ if number.is_numeric() => Ok(()),
+        _ => Err("must be a number that numeric holds".into()),
+    }?;
+    Ok(text.to_owned())
+}
+
+/// Whether a floating-point type holds a number, of which it makes `value`.
+fn held(number: &Decimal<'_>, value: f64) -> Result<(), Expected> {
+    match value.is_infinite() || (value == 0.0 && !number.is_zero()) {
+        true => Err("must be a number in the range of its floating-point type".into()),
+        false => Ok(()),
+    }
+}
+
+fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
+    if text.contains('\0') {
+        return Err("must not contain \\u0000".into());
+    }
+    match value {
+        ValueType::Text { max } => bounded(text, *max),
+        // Its trailing blanks don't count.
+        ValueType::Char { length } => bounded(text.trim_end_matches(' '), *length),
+        ValueType::Uuid => match uuid::Uuid::try_parse(text) {
+            Ok(uuid) if text.len() == 36 => Ok(uuid.hyphenated().to_string()),
+            _ => Err("must be a uuid of the form 8-4-4-4-12".into()),
+        },
+        ValueType::Bytea => bytea(text),
+        ValueType::Date => match is_infinite(text) || moment::day(text).is_some() {
+            true => Ok(text.to_owned()),
+            false => Err("must be a date of the form YYYY-MM-DD".into()),
+        },
+        ValueType::Timestamp | ValueType::TimestampTz => {
+            let local = *value == ValueType::Timestamp;
+            match moment::instant(text, local) {
+                Some(microseconds) => Ok(timestamp_text(microseconds)),
+                None if is_infinite(text) => Ok(text.to_owned()),
+                None => Err("must be a date and time as in RFC 3339".into()),
+            }
+        }
+        ValueType::Time | ValueType::TimeTz => {
+            let zone = *value == ValueType::TimeTz;
+            match moment::is_time(text, zone) {
+                true => Ok(text.to_owned()),
+                false if zone => Err("must be a time of the form HH:MM:SS+HH:MM".into()),
+                false => Err("must be a time of the form HH:MM:SS".into()),
+            }
+        }
+        ValueType::Enum(labels) => match labels.iter().any(|label| label == text) {
+            true => Ok(text.to_owned()),
+            false => Err(one_of(labels).into()),
+        },
+        ValueType::Interval | ValueType::Other => Ok(text.to_owned()),
+        ValueType::Composite(_) => Err("must be an object".into()),
+        ValueType::Array(_) => Err("must be an array".into()),
+        // All that are left are no strings.
+        _ => Err("must not be a string".into()),
+    }
+}
+
+fn is_infinite(text: &str) -> bool {
+    matches!(text, "infinity" | "-infinity")
+}
+
+/// `text` of at most `max` characters; blanks beyond are cut, as the SQL standard has it.
+fn bounded(text: &str, max: Option<u32>) -> Result<String, Expected> {
+    let max = max.map_or(usize::MAX, |max| max as usize);
+    if text.len() <= max {
+        return Ok(text.to_owned());
+    }
+    let end = text
+        .char_indices()
+        .nth(max)
+        .map_or(text.len(), |(at, _)| at);
+    match text.split_at_checked(end) {
+        Some((kept, beyond)) if beyond.bytes().all(|byte| byte == b' ') => Ok(kept.to_owned()),
+        _ => Err(format!("must be at most {max} characters long").into()),
+    }
+}
+
+/// Base64 to the text that PostgreSQL reads as `bytea`.
+fn bytea(text: &str) -> Result<String, Expected> {
+    let bytes = STANDARD
+        .decode(text)
+        .map_err(|_| "must be base64 with padding and without line breaks")?;
+    let mut hexadecimal = String::with_capacity(2 + 2 * bytes.len());
+    hexadecimal.push_str("\\x");
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(hexadecimal, "{byte:02x}");
+    }
+    Ok(hexadecimal)
+}
+
+fn one_of(labels: &[String]) -> String {
+    let listed: Vec<String> = labels
+        .iter()
+        .take(LABELS_MAX)
+        .map(|label| format!("{label:?}"))
+        .collect();
+    let more = if labels.len() > LABELS_MAX {
+        " and others"
+    } else {
+        ""
+    };
+    format!("must be one of {}{more}", listed.join(", "))
+}

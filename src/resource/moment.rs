@@ -1,0 +1,259 @@
+//! Dates and times as they are written, read as PostgreSQL reads them under UTC.
+
+/// One day in microseconds.
+const DAY: i64 = 86_400_000_000;
+
+/// Years that a `date` may lie after Christ (PostgreSQL manual, "Date/Time Types").
+const YEAR_MAX: i64 = 5_874_897;
+
+/// 4714-11-24 BC, the first day there is, in days since 2000-01-01 (`DATETIME_MIN_JULIAN`).
+const DAY_MIN: i64 = -2_451_545;
+
+/// 294277-01-01, the first microsecond that a `timestamp` can't hold (`END_TIMESTAMP`).
+const MICROSECOND_END: i64 = 9_223_371_331_200_000_000;
+
+/// Days since 2000-01-01 of `YYYY-MM-DD`, with more digits for years past 9999 and ` BC` after years before the common
+/// era; none where there is no such day or PostgreSQL doesn't hold it.
+pub(super) fn day(text: &str) -> Option<i64> {
+    let (text, before_christ) = without_era(text);
+    let mut parts = text.split('-');
+    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
+    let padded = year.len() == 4 || (year.len() > 4 && !year.starts_with('0'));
+    if parts.next().is_some() || !padded || month.len() != 2 || day.len() != 2 {
+        return None;
+    }
+    let (year, month, day) = (digits(year)?, digits(month)?, digits(day)?);
+    // There is no year 0: the one before 1 is 1 BC.
+    let astronomical = if before_christ { 1 - year } else { year };
+    if !(1..=YEAR_MAX).contains(&year) || day < 1 || day > days_in_month(astronomical, month) {
+        return None;
+    }
+    let days = days_since_2000(astronomical, month, day);
+    (days >= DAY_MIN).then_some(days)
+}
+
+/// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text, with years as [`day`] takes them; ` BC` comes last.
+/// Without an offset it is UTC where `local` says so. Digits below the microsecond are rounded.
+pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
+    let (text, before_christ) = without_era(text);
+    let (date, rest) = text.split_at_checked(text.find(['T', 't', ' '])?)?;
+    let days = match before_christ {
+        true => day(&format!("{date} BC"))?,
+        false => day(date)?,
+    };
+    let rest = rest.get(1..)?;
+    let offset_at = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
+    let (clock, offset) = rest.split_at_checked(offset_at)?;
+    let offset = match offset {
+        "" if local => 0,
+        offset => offset_seconds(offset)?,
+    };
+    // The greatest sum is below 6 million years, which is beyond 64 bits in microseconds.
+    let microseconds =
+        i128::from(days) * i128::from(DAY) + i128::from(time_of_day(clock)? - offset * 1_000_000);
+    let microseconds = i64::try_from(microseconds).ok()?;
+    (DAY_MIN * DAY..MICROSECOND_END)
+        .contains(&microseconds)
+        .then_some(microseconds)
+}
+
+/// Whether `text` is a time of day, `24:00:00` too; with an offset where there is a zone.
+pub(super) fn is_time(text: &str, zone: bool) -> bool {
+    let (clock, offset) = match text.find(['Z', 'z', '+', '-']) {
+        Some(at) if zone => text.split_at(at),
+        None if !zone => (text, "+00:00"),
+        _ => return false,
+    };
+    let is_end = clock.strip_prefix("24:00:00").is_some_and(|rest| {
+        rest.trim_start_matches('.')
+            .bytes()
+            .all(|byte| byte == b'0')
+    });
+    (is_end || time_of_day(clock).is_some()) && offset_seconds(offset).is_some()
+}
+
+fn without_era(text: &str) -> (&str, bool) {
+    match text.strip_suffix(" BC") {
+        Some(text) => (text, true),
+        None => (text, false),
+    }
+}
+
+/// Microseconds since midnight of `HH:MM:SS[.fraction]`; second 60 is the next minute's first, as PostgreSQL has it.
+fn time_of_day(text: &str) -> Option<i64> {
+    let (whole, fraction) = match text.split_once('.') {
+        Some((_, "")) => return None,
+        Some((whole, fraction)) => (whole, fraction),
+        None => (text, ""),
+    };
+    let (hour, minute, second) = match whole.as_bytes() {
+        [_, _, b':', _, _, b':', _, _] => {
+            let two = |at: usize| whole.get(at..at + 2).and_then(digits);
+            (two(0)?, two(3)?, two(6)?)
+        }
+        _ => return None,
+    };
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let mut microseconds = 0;
+    let mut power = 100_000;
+    for (place, byte) in fraction.bytes().enumerate() {
+        let digit = i64::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?);
+        microseconds += digit * power;
+        power /= 10;
+        if place == 6 && digit > 4 {
+            microseconds += 1;
+        }
+    }
+    Some(((hour * 60 + minute) * 60 + second) * 1_000_000 + microseconds)
+}
+
+/// Seconds east of UTC of `Z` or `±HH:MM[:SS]`, less than 16 hours as in PostgreSQL.
+fn offset_seconds(text: &str) -> Option<i64> {
+    let (sign, rest) = match text.as_bytes().first()? {
+        b'Z' | b'z' => return (text.len() == 1).then_some(0),
+        b'+' => (1, &text[1..]),
+        b'-' => (-1, &text[1..]),
+        _ => return None,
+    };
+    let mut parts = rest.split(':').map(|part| match part.len() {
+        2 => digits(part),
+        _ => None,
+    });
+    // PostgreSQL leaves out minutes of whole hours.
+    let hours = parts.next()??;
+    let minutes = parts.next().unwrap_or(Some(0))?;
+    let seconds = parts.next().unwrap_or(Some(0))?;
+    if parts.next().is_some() || hours > 15 || minutes > 59 || seconds > 59 {
+        return None;
+    }
+    Some(sign * ((hours * 60 + minutes) * 60 + seconds))
+}
+
+/// The number that `text` writes in digits alone.
+fn digits(text: &str) -> Option<i64> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => text.parse().ok(),
+        false => None,
+    }
+}
+
+/// Howard Hinnant's `days_from_civil` ("chrono-Compatible Low-Level Date Algorithms", 2021).
+fn days_since_2000(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let month_from_march = (month + 9) % 12;
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    // From 0000-03-01 to 2000-01-01 are 730,425 days.
+    year.div_euclid(400) * 146_097 + day_of_era - 730_425
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_counted_as_postgresql_counts_them() {
+        // select date '…' - date '2000-01-01'
+        for (text, days) in [
+            ("2000-01-01", 0),
+            ("1999-12-31", -1),
+            ("2024-02-29", 8825),
+            ("0001-01-01", -730_119),
+            ("0001-12-31 BC", -730_120),
+            ("0005-02-29 BC", -731_887),
+            ("4714-11-24 BC", DAY_MIN),
+            ("5874897-12-31", 2_145_031_948),
+        ] {
+            assert_eq!(day(text), Some(days), "{text}");
+        }
+        for text in [
+            "4714-11-23 BC",
+            "5874898-01-01",
+            "0000-01-01",
+            "2023-02-29",
+            "02023-01-01",
+            "2023-1-1",
+            "2023-+1-01",
+            "2023-01-01-01",
+            "99999999999999999999-01-01",
+            "",
+            "é",
+        ] {
+            assert_eq!(day(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn instants_keep_their_offset() {
+        let second = 1_000_000;
+        for (text, microseconds) in [
+            ("2000-01-01T00:00:00Z", 0),
+            ("2000-01-01t01:30:00+01:30", 0),
+            ("1999-12-31 18:59:60.000001-05", second / second),
+            ("2000-01-01T00:00:00.1234567Z", 123_457),
+            ("2000-01-01T00:00:00.9999999Z", second),
+            ("4714-11-24T00:00:00+00:00 BC", DAY_MIN * DAY),
+            ("294276-12-31T23:59:59.999999+00:00", MICROSECOND_END - 1),
+        ] {
+            assert_eq!(instant(text, false), Some(microseconds), "{text}");
+        }
+        assert_eq!(instant("2000-01-01T00:00:01", true), Some(second));
+        for text in [
+            "2000-01-01T00:00:01",
+            "2000-01-01",
+            "2000-01-01T24:00:00Z",
+            "2000-01-01T00:00Z",
+            "2000-01-01T00:00:00.Z",
+            "2000-01-01T00:00:00+16:00",
+            "2000-01-01T00:00:00+1:00",
+            "4714-11-24T00:00:00+00:01 BC",
+            "294276-12-31T23:59:59.9999999Z",
+            "5874897-01-01T00:00:00Z",
+            "T",
+            "",
+            "2000-01-01é00:00:00Z",
+        ] {
+            assert_eq!(instant(text, false), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_a_zone_or_none() {
+        for text in [
+            "00:00:00",
+            "23:59:59.5",
+            "24:00:00",
+            "24:00:00.000",
+            "23:59:60",
+        ] {
+            assert!(is_time(text, false), "{text}");
+            assert!(is_time(&format!("{text}-13:59:59"), true), "{text}");
+            assert!(!is_time(text, true), "{text}");
+        }
+        for text in [
+            "24:00:01",
+            "25:00:00",
+            "1:00:00",
+            "12:00",
+            "12:00:00 AM",
+            "+",
+            "",
+        ] {
+            assert!(!is_time(text, false), "{text}");
+        }
+    }
+}
