@@ -37,6 +37,7 @@ use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
+use crate::http::accept::Limits;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::source::SourceConfig;
 
@@ -78,6 +79,8 @@ pub struct Config {
     pub feed: FeedConfig,
     /// Self-audit.
     pub audit: AuditConfig,
+    /// What clients may take.
+    pub limits: Limits,
     /// In the order of the file; the demo's where there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
@@ -195,6 +198,14 @@ impl Config {
                 keys_per_statement: 0,
             },
             audit: AuditConfig { sample: 0.0 },
+            limits: Limits {
+                connections: 0,
+                connections_per_address: 0,
+                header_timeout: Duration::ZERO,
+                idle_timeout: Duration::ZERO,
+                body_timeout: Duration::ZERO,
+                write_timeout: Duration::ZERO,
+            },
             resources: Vec::new(),
         }
     }

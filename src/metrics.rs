@@ -15,6 +15,9 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// `larder_request_duration_seconds`: from the parsed request to its ready answer.
     pub request_duration: Histogram,
+    /// `larder_connections_closed_total{reason}`: connections that larder closed, or refused, by the limit that they
+    /// reached: `connections`, `connections_per_address`, `descriptors`, `header`, `idle`, `write`.
+    pub connections_closed: IntCounterVec,
     /// `larder_tier_bytes{tier}`: weight of what a tier holds.
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
@@ -73,12 +76,14 @@ impl Metrics {
                 "Seconds from the parsed request to its ready answer.",
                 seconds()?,
             )?,
+            connections_closed: counters(
+                "larder_connections_closed_total",
+                "Connections closed or refused, by the limit that they reached.",
+                &["reason"],
+            )?,
             tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
             tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
-            evictions: counter(
-                "larder_evictions_total",
-                "Entries that left memory for want of space.",
-            )?,
+            evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,
             invalidations: counters(
                 "larder_invalidations_total",
                 "Keys or whole resources invalidated.",

@@ -25,7 +25,7 @@ use crate::commands::seed::seed;
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
-use crate::http::accept::serve;
+use crate::http::accept::{AcceptConfig, serve};
 use crate::http::admin;
 use crate::http::admin::Admin;
 use crate::http::public::Public;
@@ -114,6 +114,14 @@ impl Service {
         Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics))
     }
 
+    /// How the addresses are served.
+    pub fn accept_config(&self, config: &Config) -> AcceptConfig {
+        AcceptConfig {
+            limits: config.limits.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+
     /// The admin address's router.
     pub fn admin_router(&self, log_level: Option<LogLevel>) -> Router {
         admin::router(Admin {
@@ -181,14 +189,21 @@ async fn run_on(
     let runtimes = workers.runtimes();
     let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
+    let accept = service.accept_config(config);
     let documents = service.public();
     let documents = move |_| documents.clone();
-    let documents = serve(public, documents, runtimes.to_vec(), stopping());
+    let documents = serve(
+        public,
+        documents,
+        runtimes.to_vec(),
+        accept.clone(),
+        stopping(),
+    );
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
-    let admin = tokio::spawn(serve(private, operators, here, stopping()));
+    let admin = tokio::spawn(serve(private, operators, here, accept, stopping()));
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,

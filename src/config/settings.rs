@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 6] = [
+pub(super) const SECTIONS: [Section; 7] = [
     Section { name: "", help: "" },
     Section {
         name: "database",
@@ -44,6 +44,10 @@ pub(super) const SECTIONS: [Section; 6] = [
     Section {
         name: "audit",
         help: "Hits are read again from PostgreSQL, beside serving: larder_audit_stale_total must stay 0.",
+    },
+    Section {
+        name: "limits",
+        help: "What clients may take. Times are kept to the second.",
     },
 ];
 
@@ -89,7 +93,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 25] = [
+pub(super) const SETTINGS: [Setting; 31] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -239,6 +243,42 @@ pub(super) const SETTINGS: [Setting; 25] = [
         preset: Preset::Value("0.001"),
         help: "The share of hits that are read again and compared; 0 switches the audit off.",
         slot: |c| Slot::Share(&mut c.audit.sample),
+    },
+    Setting {
+        path: "limits.connections",
+        preset: Preset::Value("16384"),
+        help: "Open connections; further ones are closed at once.",
+        slot: |c| Slot::Count(&mut c.limits.connections, 1..=1_000_000),
+    },
+    Setting {
+        path: "limits.connections_per_address",
+        preset: Preset::Value("4096"),
+        help: "The same for one client: an IPv4 address or a /64 of IPv6.",
+        slot: |c| Slot::Count(&mut c.limits.connections_per_address, 1..=1_000_000),
+    },
+    Setting {
+        path: "limits.header_timeout",
+        preset: Preset::Value("5s"),
+        help: "From connecting to the first request, and from a request's first byte to the end of its head.",
+        slot: |c| Slot::Duration(&mut c.limits.header_timeout, SECOND..=HOUR),
+    },
+    Setting {
+        path: "limits.idle_timeout",
+        preset: Preset::Value("75s"),
+        help: "How long a connection stays open without a request.",
+        slot: |c| Slot::Duration(&mut c.limits.idle_timeout, SECOND..=DAYS_30),
+    },
+    Setting {
+        path: "limits.body_timeout",
+        preset: Preset::Value("30s"),
+        help: "How long a client may let its body be waited for; each 500 bytes that come give a second more.",
+        slot: |c| Slot::Duration(&mut c.limits.body_timeout, SECOND..=HOUR),
+    },
+    Setting {
+        path: "limits.write_timeout",
+        preset: Preset::Value("60s"),
+        help: "How long a client may take nothing of its answer.",
+        slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
     },
 ];
 

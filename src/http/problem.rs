@@ -121,6 +121,13 @@ impl Problem {
         Self::internal("the document can't be told apart into fields")
     }
 
+    pub(super) fn uri_too_long() -> Self {
+        Self::new(
+            StatusCode::URI_TOO_LONG,
+            "the path with its query is too long",
+        )
+    }
+
     pub(super) fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }

@@ -15,7 +15,11 @@ use tower_service::Service;
 use crate::cache::Cache;
 use crate::http::body::Whole;
 use crate::http::documents::{self, Documents};
+use crate::http::problem::Problem;
 use crate::metrics::Metrics;
+
+/// The longest path and query: a thousand uuids fit.
+const URI_BYTES_MAX: usize = 48 << 10;
 
 /// The body of an answer: a document out of memory, or what a handler of axum's made.
 pub type AnswerBody = http_body_util::Either<Whole, Body>;
@@ -73,6 +77,11 @@ where
             .documents
             .hit(request.method(), request.uri(), request.headers());
         if let Some(response) = hit {
+            return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
+        }
+        let asked = request.uri().path_and_query();
+        if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
+            let response = Problem::uri_too_long().into_whole_response();
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
         let answer = self.inner.router.clone().call(request);

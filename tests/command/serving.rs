@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
@@ -198,4 +198,41 @@ async fn database_may_come_later_than_larder() {
     assert_eq!(answer.json()["title"], "item 1");
     assert_eq!(serving.terminate().await.code(), Some(0));
     forward.abort();
+}
+
+/// Who can't be served for want of descriptors is told, and whoever comes when there are some again is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
+    let (_directory, _url, serving) = start(CONFIG).await;
+    let request = b"GET /items/1 HTTP/1.1\r\nHost: a\r\n\r\n";
+    let pid = serving.child.id().unwrap();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count();
+    let limit = format!("--nofile={}", open + 4);
+    let pid = pid.to_string();
+    let limited = tokio::process::Command::new("prlimit")
+        .args(["--pid", &pid, &limit])
+        .status();
+    assert!(limited.await.unwrap().success());
+    let (mut served, mut refused) = (Vec::new(), 0);
+    while refused < 5 {
+        let mut client = TcpStream::connect(serving.listen).await.unwrap();
+        let _reset = client.write_all(request).await;
+        let mut answer = [0; 1];
+        let read = tokio::time::timeout(Duration::from_secs(30), client.read(&mut answer)).await;
+        match read.expect("an answer or an end") {
+            Ok(1) => served.push(client),
+            _ => refused += 1,
+        }
+        assert!(served.len() < 10);
+    }
+    assert!(!served.is_empty());
+    drop(served);
+    eventually("served again", async || {
+        let mut client = TcpStream::connect(serving.listen).await.ok()?;
+        client.write_all(request).await.ok()?;
+        (client.read(&mut [0; 1]).await.ok()? == 1).then_some(())
+    })
+    .await;
 }

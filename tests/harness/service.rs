@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use larder::commands::serve;
 use larder::config::Config;
+use larder::http::accept::AcceptConfig;
 use larder::http::public::Public;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
@@ -134,6 +135,12 @@ impl TestService {
     /// The public address's service, to be served over a socket.
     pub(crate) fn public(&self) -> Public {
         self.public.clone()
+    }
+
+    /// How it would be served there.
+    pub(crate) fn accept_config(&self) -> AcceptConfig {
+        let config = Config::from_toml("", &[]).unwrap();
+        self.service.accept_config(&config)
     }
 
     /// Any method on the admin address.

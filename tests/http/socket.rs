@@ -36,6 +36,7 @@ async fn server() -> Server {
         listener,
         move |_| public.clone(),
         vec![Handle::current()],
+        larder.accept_config(),
         stopped,
     ));
     Server {
@@ -96,6 +97,16 @@ async fn malformed_requests_are_refused_and_harm_nobody() {
     }
     let answer = fetch(server.address, "GET", "/items/42").await;
     assert_eq!(answer.status, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_too_long_is_a_problem() {
+    let server = server().await;
+    for (bytes, status) in [(40 << 10, 400), (50 << 10, 414)] {
+        let path = format!("/tags/{}", "x".repeat(bytes));
+        let answer = fetch(server.address, "GET", &path).await;
+        super::assert_problem(&answer, status);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::net::TcpStream as StdStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,28 +22,36 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::http::accept::Peer;
+use crate::http::accept::door::Client;
 use crate::http::accept::progress::{Counted, Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
+use crate::http::accept::{Arriving, Peer};
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
+/// Requests over HTTP/2 that one connection has at a time.
+const STREAMS_MAX: u32 = 200;
+/// Requests that a client may take back before they were looked at; one more and the connection ends (CVE-2023-44487,
+/// "rapid reset"). h2 bounds by itself the frames that a list of headers comes in (CONTINUATION flood, h2 0.4.4).
+const RESET_STREAMS_MAX: usize = 20;
+/// The same for requests that larder has to reset, since they break the protocol (RUSTSEC-2024-0003).
+const ERROR_STREAMS_MAX: usize = 256;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
-/// Answers what comes on `stream` by what `make` makes for `peer`, until it ends or is told to.
+/// Answers what comes from `client` by what `make` makes for it, until it ends or is told to.
 pub(super) async fn serve_connection<S, B>(
-    stream: StdStream,
-    peer: Peer,
+    client: Client,
     make: impl Fn(Peer) -> S,
+    body_timeout: Duration,
     progress: Arc<Progress>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
-    let stream = match TcpStream::from_std(stream) {
+    let stream = match TcpStream::from_std(client.stream) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::warn!("a connection can't be served: {error}");
@@ -57,10 +64,11 @@ pub(super) async fn serve_connection<S, B>(
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
     let counted = Arc::clone(&progress);
     // hyper shares it among the requests of the connection; none is called within another's call.
-    let service = RefCell::new(make(peer));
+    let service = RefCell::new(make(client.peer));
     let service = service_fn(move |request: Request<Incoming>| {
         let unsent = counted.unsent(request.version());
         let answering = counted.answer();
+        let request = request.map(|body| Arriving::new(body, body_timeout));
         service
             .borrow_mut()
             .call(request)
@@ -78,7 +86,10 @@ pub(super) async fn serve_connection<S, B>(
     http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
     builder
         .http2()
-        .max_header_list_size(BUFFER_BYTES_MAX as u32);
+        .max_header_list_size(BUFFER_BYTES_MAX as u32)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(ERROR_STREAMS_MAX);
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut stage = Stage::Serving;
     let mut grace = None;
@@ -89,7 +100,7 @@ pub(super) async fn serve_connection<S, B>(
         if served.is_ready() {
             return served;
         }
-        if progress.is_told(Order::Close) && progress.is_idle(stage) {
+        if progress.must_close(stage) {
             return Poll::Ready(Ok(()));
         }
         if stage == Stage::Serving && progress.is_told(Order::Drain) {
@@ -152,9 +163,15 @@ mod tests {
         let (stream, from) = listener.accept().unwrap();
         stream.set_nonblocking(true).unwrap();
         let progress = Arc::new(Progress::default());
-        let peer = Peer { address: from.ip() };
+        let accepted = Client::new((stream, from));
         let make = move |_| router.clone();
-        tokio::spawn(serve_connection(stream, peer, make, Arc::clone(&progress)));
+        let body_timeout = Duration::from_secs(30);
+        tokio::spawn(serve_connection(
+            accepted,
+            make,
+            body_timeout,
+            Arc::clone(&progress),
+        ));
         (client, progress)
     }
 

@@ -25,37 +25,77 @@ pub(super) enum Order {
     Drain = 1,
     /// End at once, if nothing has happened since.
     Close = 2,
+    /// End at once, if no request has been read since.
+    CloseHead = 3,
 }
 
 /// What has happened on a connection, and what it is told.
-#[derive(Default)]
 pub(super) struct Progress {
     /// One reference more for each request that was read and whose answer is being made; whether it was told to drain.
     answering: Arc<AtomicBool>,
     /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may
     /// come.
     unsent: Arc<()>,
-    /// Requests come over HTTP/2.
-    multiplexed: AtomicBool,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
     pub(super) holds: AtomicBool,
     /// Requests read, and writes that the client's side took.
     pub(super) steps: AtomicU64,
-    /// Steps at which it was told to close.
-    pub(super) idle_at: AtomicU64,
+    /// Twice the requests read, and one more while the head of the next is awaited: before the first request, and once
+    /// anything came after the last answer.
+    pub(super) head: AtomicU64,
+    /// There was a request over HTTP/2, where much else may come besides.
+    multiplexed: AtomicBool,
+    /// What `steps` or `head` is if nothing has happened since it was told to close.
+    pub(super) expected: AtomicU64,
     /// An [`Order`], or 0.
     order: AtomicU8,
     /// Wakes the connection for its order.
     pub(super) waker: AtomicWaker,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            answering: Arc::default(),
+            unsent: Arc::default(),
+            full: AtomicBool::default(),
+            holds: AtomicBool::default(),
+            steps: AtomicU64::default(),
+            head: AtomicU64::new(1),
+            multiplexed: AtomicBool::default(),
+            expected: AtomicU64::default(),
+            order: AtomicU8::default(),
+            waker: AtomicWaker::default(),
+        }
+    }
+}
+
+// Only the connection's own task counts, so that nothing is lost though it is loaded and stored.
 impl Progress {
     /// A request was read. Whoever makes its answer keeps what this returns: by then, whether to drain.
     pub(super) fn answer(&self) -> Arc<AtomicBool> {
         self.step();
+        let head = self.head.load(Ordering::Relaxed);
+        self.head
+            .store((head | 1).wrapping_add(1), Ordering::Relaxed);
         Arc::clone(&self.answering)
+    }
+
+    /// Something was read.
+    pub(super) fn receive(&self) {
+        let head = self.head.load(Ordering::Relaxed);
+        self.head.store(head | 1, Ordering::Relaxed);
+    }
+
+    /// Something was written: what came before belonged to a request that is being answered.
+    pub(super) fn send(&self) {
+        self.step();
+        let head = self.head.load(Ordering::Relaxed);
+        if head > 1 {
+            self.head.store(head & !1, Ordering::Relaxed);
+        }
     }
 
     /// What the body of an answer over `version` keeps. Over HTTP/1.1 the socket alone tells what is unsent.
@@ -73,8 +113,7 @@ impl Progress {
         asked && !self.multiplexed.load(Ordering::Relaxed)
     }
 
-    /// Only the connection's own task calls this, so that no step is lost.
-    pub(super) fn step(&self) {
+    fn step(&self) {
         let steps = self.steps.load(Ordering::Relaxed);
         self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
     }
@@ -91,16 +130,30 @@ impl Progress {
         self.order.load(Ordering::Acquire) == order as u8
     }
 
-    pub(super) fn is_idle(&self, stage: Stage) -> bool {
-        let steps = self.steps.load(Ordering::Relaxed);
-        steps == self.idle_at.load(Ordering::Relaxed) && !self.owes(stage)
+    /// Whether it is to end at once: it was told so, and nothing has happened since.
+    pub(super) fn must_close(&self, stage: Stage) -> bool {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let same = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == expected;
+        let still = (self.is_told(Order::Close) && same(&self.steps))
+            || (self.is_told(Order::CloseHead) && same(&self.head));
+        still && !self.owes(stage)
+    }
+
+    /// Whether a head is awaited and nothing else.
+    pub(super) fn awaits_head(&self) -> bool {
+        let multiplexed = self.multiplexed.load(Ordering::Relaxed);
+        self.head.load(Ordering::Relaxed) & 1 == 1 && !multiplexed
     }
 
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
     /// the kernel tells only now and then, is cut off by that alone.
     pub(super) fn owes(&self, stage: Stage) -> bool {
-        let unsent = || self.full.load(Ordering::Relaxed) || Arc::strong_count(&self.unsent) > 1;
-        Arc::strong_count(&self.answering) > 1 || (stage == Stage::Draining && unsent())
+        Arc::strong_count(&self.answering) > 1 || (stage == Stage::Draining && self.is_unsent())
+    }
+
+    /// Whether there is an answer that the client does not take.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.full.load(Ordering::Relaxed) || Arc::strong_count(&self.unsent) > 1
     }
 }
 

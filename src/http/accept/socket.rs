@@ -110,7 +110,7 @@ impl Socket {
 
     fn count(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if sent.is_ready() {
-            self.progress.step();
+            self.progress.send();
         }
         let full = sent.is_pending();
         self.progress.full.store(full, Ordering::Relaxed);
@@ -140,9 +140,12 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let filled = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > filled && self.writes > 0 {
-            self.several = self.writes > 1;
-            self.writes = 0;
+        if buffer.filled().len() > filled {
+            self.progress.receive();
+            if self.writes > 0 {
+                self.several = self.writes > 1;
+                self.writes = 0;
+            }
         }
         read
     }

@@ -1,0 +1,118 @@
+//! What clients may take, and how many there are.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bits of an address of IPv6 that make out a client: a network of this size is what one subscriber gets (RFC 6177).
+const NETWORK_BITS: u32 = 64;
+
+/// Section `[limits]`.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Open connections.
+    pub connections: usize,
+    /// Open connections of one client's address.
+    pub connections_per_address: usize,
+    /// From the connection to the first request, and from a request's first byte to the end of its head.
+    pub header_timeout: Duration,
+    /// Without a request.
+    pub idle_timeout: Duration,
+    /// For what a client sends of a body beyond the least rate.
+    pub body_timeout: Duration,
+    /// In which a client takes nothing of its answer.
+    pub write_timeout: Duration,
+}
+
+/// Open connections by client.
+#[derive(Clone)]
+pub(super) struct Clients {
+    connections_max: usize,
+    connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Clients {
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self {
+            connections_max,
+            connections: Arc::default(),
+        }
+    }
+
+    /// Counts a connection of `address`, unless it has too many.
+    pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
+        let client = client(address);
+        let mut connections = lock(&self.connections);
+        let open = connections.entry(client).or_default();
+        if *open >= self.connections_max {
+            return None;
+        }
+        *open += 1;
+        Some(Admitted {
+            client,
+            connections: Arc::clone(&self.connections),
+        })
+    }
+}
+
+/// A connection that counts.
+pub(super) struct Admitted {
+    client: IpAddr,
+    connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut connections = lock(&self.connections);
+        if let Some(open) = connections.get_mut(&self.client) {
+            *open -= 1;
+            if *open == 0 {
+                connections.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Numbers are whole whoever panicked.
+fn lock(connections: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whom limits count as one.
+fn client(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & (u128::MAX << NETWORK_BITS);
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_so_many_connections_and_no_more() {
+        let clients = Clients::new(2);
+        let one: IpAddr = "192.0.2.1".parse().unwrap();
+        let first = clients.admit(one).unwrap();
+        let second = clients.admit(one).unwrap();
+        assert!(clients.admit(one).is_none());
+        assert!(clients.admit("192.0.2.2".parse().unwrap()).is_some());
+        drop(first);
+        let third = clients.admit(one).unwrap();
+        drop((second, third));
+        assert!(lock(&clients.connections).is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let clients = Clients::new(1);
+        let _first = clients.admit("2001:db8::1".parse().unwrap()).unwrap();
+        assert!(clients.admit("2001:db8::2:1".parse().unwrap()).is_none());
+        assert!(clients.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
+    }
+}
