@@ -36,7 +36,7 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut session = Session::new(demo.url(), 0)?;
     let mut larder = demo
-        .larder("kills", &binary, Tier::Memory, SERVER_CORES, &[])
+        .larder("kills", &binary, Tier::Memory, SERVER_CORES)
         .await?;
     let next = Arc::new(AtomicU64::new(1));
     let mut acknowledged: HashSet<u64> = HashSet::new();

@@ -39,12 +39,8 @@ const P99_RATIO_MAX: f64 = 2.0;
 /// Whether hits stayed fast, the slow ones were closed in time, the idle ones were not, and neither cost much memory.
 pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
-    let environment = [
-        ("LARDER_LIMITS__CONNECTIONS", "100000"),
-        ("LARDER_LIMITS__CONNECTIONS_PER_ADDRESS", "100000"),
-    ];
     let mut larder = demo
-        .larder("crowd", &binary, Tier::Memory, SERVER_CORES, &environment)
+        .larder("crowd", &binary, Tier::Memory, SERVER_CORES)
         .await?;
     let wrk = Wrk::new(demo.workplace.directory(), TOOL_CORES, DEPTS)?;
     let mut outcome = Outcome::default();

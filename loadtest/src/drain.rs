@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &DrainArgs, binary: PathBuf, seed: u64) -> anyhow:
     let mut held = true;
     for round in 1..=args.rounds {
         let mut larder = demo
-            .larder("drain", &binary, Tier::Memory, SERVER_CORES, &[])
+            .larder("drain", &binary, Tier::Memory, SERVER_CORES)
             .await?;
         let mut clients = JoinSet::new();
         let pause = Duration::from_secs_f64(CONNECTIONS as f64 / args.per_second);

@@ -27,7 +27,7 @@ const COUNTER: &str = "\"deptName\":\"";
 pub(crate) async fn run(args: &RacesArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut larder = demo
-        .larder("races", &binary, Tier::Memory, SERVER_CORES, &[])
+        .larder("races", &binary, Tier::Memory, SERVER_CORES)
         .await?;
     let target = larder.config.listen;
     let began = Instant::now();

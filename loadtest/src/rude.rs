@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &RudeArgs, binary: PathBuf, seed: u64) -> anyhow::
     println!("seed {seed}");
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut larder = demo
-        .larder("rude", &binary, Tier::Memory, SERVER_CORES, &[])
+        .larder("rude", &binary, Tier::Memory, SERVER_CORES)
         .await?;
     let target = larder.config.listen;
     let duration = Duration::from_secs(args.seconds);

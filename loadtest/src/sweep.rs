@@ -102,7 +102,7 @@ impl Sweep<'_> {
             self.progress
                 .set_message(format!("filling {}", tier.name()));
             let mut larder = demo
-                .larder(tier.name(), &binary, *tier, &trial.server_cores, &[])
+                .larder(tier.name(), &binary, *tier, &trial.server_cores)
                 .await?;
             let target = larder.config.listen;
             self.run.provenance.commands.push(larder.shown());

@@ -117,7 +117,6 @@ impl Contest {
                 binary,
                 tier,
                 &args.trial.server_cores,
-                &[],
             )
             .await?;
         self.contenders.push(Contender {

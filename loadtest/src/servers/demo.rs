@@ -30,6 +30,8 @@ const MEMORY_BYTES_PER_DOCUMENT: u64 = 8 << 10;
 const FILLERS: usize = 64;
 /// Of PostgreSQL, for larders, besides what else connects.
 const CONNECTIONS: usize = 60;
+/// Connections that clients may open, above what descriptors allow.
+const CLIENTS_MAX: &str = "100000";
 const SAMPLE: u32 = 1_000;
 /// The first so many pay for buffers and connections; the rest is what documents cost.
 const FIRST: u32 = 1_000;
@@ -147,19 +149,21 @@ impl Demo {
         free_address(&mut self.rng)
     }
 
-    /// Starts a larder with one tier on these cores, a worker for each, and fills it; `environment` is for its process
-    /// alone.
+    /// Starts a larder with one tier on these cores, a worker for each, and fills it. All its clients come from one
+    /// address, as many as a measurement wants.
     pub(crate) async fn larder(
         &mut self,
         name: &str,
         binary: &Path,
         tier: Tier,
         cores: &str,
-        environment: &[(&str, &str)],
     ) -> anyhow::Result<Larder> {
         let workers = process::cores(cores)?.len().to_string();
-        let variables = [("LARDER_WORKERS", workers.as_str())];
-        let variables = variables.iter().chain(environment);
+        let variables = [
+            ("LARDER_WORKERS", workers.as_str()),
+            ("LARDER_LIMITS__CONNECTIONS", CLIENTS_MAX),
+            ("LARDER_LIMITS__CONNECTIONS_PER_ADDRESS", CLIENTS_MAX),
+        ];
         let mut larder = Larder::new(LarderConfig {
             binary: binary.to_owned(),
             directory: self.workplace.directory().join(name),
@@ -172,8 +176,8 @@ impl Demo {
             arguments: vec!["--tiers".to_owned(), tier.name().to_owned()],
             cores: Some(cores.to_owned()),
             environment: variables
-                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
         })?;
         larder.start_ready().await?;
         self.fill(name, &larder).await?;
