@@ -16,6 +16,7 @@
 pub mod audit;
 pub mod disk;
 pub mod document;
+pub mod encoding;
 mod eviction;
 mod fill;
 mod follow;

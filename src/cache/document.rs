@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::mem::size_of;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use triomphe::{Arc, ThinArc};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::cache::encoding::Encoding;
 use crate::clock::Boottime;
 use crate::sync::AtomicU8;
 
@@ -25,6 +27,8 @@ struct Head {
     key_bytes: u32,
     exists: bool,
     touches: AtomicU8,
+    /// A bit for each encoding that has been made or found to be no smaller; their texts follow the body.
+    encoded: u8,
 }
 
 impl Head {
@@ -37,12 +41,16 @@ impl Head {
             key_bytes: key_bytes as u32,
             exists,
             touches: AtomicU8::new(0),
+            encoded: 0,
         }
     }
 }
 
 /// What the allocator and the reference count add to a block: a count and a length here, a size in the allocator.
 const BLOCK_BYTES: usize = size_of::<Head>() + 3 * size_of::<usize>();
+
+/// At the end of a block with encodings: how long each is, in the order of [`Encoding::ALL`].
+const LENGTHS_BYTES: usize = Encoding::ALL.len() * size_of::<u32>();
 
 /// Blocks come in multiples of this (glibc and most others, on 64 bits).
 const BLOCK_STEP: usize = 16;
@@ -84,7 +92,78 @@ impl Document {
 
     /// Compact JSON.
     pub fn body(&self) -> &[u8] {
-        &self.0.slice[self.head().key_bytes as usize..]
+        let text = &self.0.slice[self.head().key_bytes as usize..];
+        match self.head().encoded {
+            0 => text,
+            _ => {
+                let encoded: usize = self.lengths().iter().sum();
+                &text[..text.len() - LENGTHS_BYTES - encoded]
+            }
+        }
+    }
+
+    /// The body in this encoding; none while nobody has made it.
+    pub fn encoded(&self, encoding: Encoding) -> Option<Encoded> {
+        if self.head().encoded & bit(encoding) == 0 {
+            return None;
+        }
+        let lengths = self.lengths();
+        let place = encoding as usize;
+        let behind: usize = lengths[place + 1..].iter().sum();
+        let end = self.0.slice.len() - LENGTHS_BYTES - behind;
+        Some(Encoded {
+            document: self.clone(),
+            text: end - lengths[place]..end,
+        })
+    }
+
+    /// The same document with its body in one more encoding; an empty one says that it would not be smaller.
+    pub(super) fn with_encoded(&self, encoding: Encoding, encoded: &[u8]) -> Self {
+        let mut lengths = self.lengths();
+        let place = encoding as usize;
+        let before: usize = lengths[..place].iter().sum();
+        let text = self.0.slice.len() - self.tail_bytes();
+        let (before, behind) = self.0.slice[..text].split_at(self.text_bytes() + before);
+        lengths[place] = encoded.len();
+        // Documents are bounded by document_max, at most 1 GiB.
+        let lengths = lengths.map(|length| (length as u32).to_ne_bytes());
+        let parts = [before, encoded, &behind[..], lengths.as_flattened()];
+        let head = self.head();
+        let head = Head {
+            // A moment later: tickets tell it from the one whose place it takes.
+            since: Boottime(head.since.0 + 1),
+            touches: AtomicU8::new(head.touches.load(Ordering::Relaxed)),
+            encoded: head.encoded | bit(encoding),
+            ..*head
+        };
+        Self(ThinArc::from_header_and_slice(head, &parts.concat()))
+    }
+
+    /// Whether both are references to one block.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self.head(), other.head())
+    }
+
+    /// Bytes of key and body.
+    fn text_bytes(&self) -> usize {
+        self.head().key_bytes as usize + self.body().len()
+    }
+
+    fn tail_bytes(&self) -> usize {
+        match self.head().encoded {
+            0 => 0,
+            _ => LENGTHS_BYTES,
+        }
+    }
+
+    /// How long the body is in each encoding; 0 where it is not there.
+    fn lengths(&self) -> [usize; Encoding::ALL.len()] {
+        let mut lengths = [0; Encoding::ALL.len()];
+        let tail = &self.0.slice[self.0.slice.len() - self.tail_bytes()..];
+        for (length, bytes) in lengths.iter_mut().zip(tail.as_chunks().0) {
+            *length = u32::from_ne_bytes(*bytes) as usize;
+        }
+        lengths
     }
 
     /// The strong entity tag, quotes included: 128 bits of XXH3 over the body.
@@ -143,6 +222,23 @@ impl Document {
 
     fn head(&self) -> &Head {
         &self.0.header.header
+    }
+}
+
+fn bit(encoding: Encoding) -> u8 {
+    1 << encoding as u8
+}
+
+/// A document's body in one encoding, for whoever sends it without a copy. Empty where it would not be smaller.
+#[derive(Clone)]
+pub struct Encoded {
+    document: Document,
+    text: Range<usize>,
+}
+
+impl AsRef<[u8]> for Encoded {
+    fn as_ref(&self) -> &[u8] {
+        &self.document.0.slice[self.text.clone()]
     }
 }
 
@@ -216,6 +312,37 @@ mod tests {
         assert_eq!(BLOCK_BYTES, 64);
         let document = Document::new("123456", 1, &[b'x'; 1_650]);
         assert_eq!(document.block_bytes(), 1_728);
+    }
+
+    #[test]
+    fn encodings_stand_behind_the_body_in_whatever_order_they_come() {
+        let plain = Document::new("42", 9, b"{\"a\":1}");
+        plain.touch();
+        let [zstd, brotli, gzip] = Encoding::ALL;
+        assert!(plain.encoded(gzip).is_none());
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+            let mut document = plain.clone();
+            for place in order {
+                let text: &[u8] = [&b"zz"[..], b"", b"gggg"][place];
+                document = document.with_encoded(Encoding::ALL[place], text);
+                assert_eq!(
+                    document.encoded(Encoding::ALL[place]).unwrap().as_ref(),
+                    text
+                );
+                assert_eq!(document.body(), plain.body());
+            }
+            assert_eq!(document.encoded(zstd).unwrap().as_ref(), b"zz");
+            assert_eq!(document.encoded(brotli).unwrap().as_ref(), b"");
+            assert_eq!(document.encoded(gzip).unwrap().as_ref(), b"gggg");
+            assert_eq!((document.key(), document.epoch()), (&b"42"[..], 9));
+            assert_eq!(document.etag(), plain.etag());
+            assert_ne!(document.id(), plain.id());
+            assert!(document.use_up_touch());
+            // Two, none, four and the lengths.
+            let grown = document.0.slice.len() - plain.0.slice.len();
+            assert_eq!(grown, 6 + LENGTHS_BYTES);
+            assert!(document.block_bytes() >= plain.block_bytes() + grown - BLOCK_STEP);
+        }
     }
 
     #[test]

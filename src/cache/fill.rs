@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::cache::document::{Document, Found};
+use crate::cache::encoding::Encoding;
 use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
 use crate::cache::queue::Put;
 #[cfg(test)]
@@ -146,6 +147,23 @@ impl Cache {
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }
         }
+    }
+
+    /// Keeps the body of `document` in one more encoding beside it, where memory has that very document; an empty
+    /// text says that it would not be smaller. Returns the document with it.
+    pub fn keep_encoded(
+        &self,
+        index: usize,
+        document: &Document,
+        encoding: Encoding,
+        encoded: &[u8],
+    ) -> Document {
+        let larger = document.with_encoded(encoding, encoded);
+        if self.shelves[index].tiers.memory {
+            self.memory
+                .replace(index, document, larger.clone(), &self.versions);
+        }
+        larger
     }
 
     /// Keeps a document in memory that came from nowhere: for benches, which have no PostgreSQL.

@@ -116,6 +116,31 @@ impl Memory {
         versions: &Versions,
         valid: impl FnOnce() -> bool,
     ) -> bool {
+        self.put(resource, document, versions, |_| valid())
+    }
+
+    /// Puts `document` in the place of `former`, the same with fewer encodings, if that is still there: nothing has
+    /// invalidated it then, and what does so later takes `document` away. Returns whether it is kept.
+    pub fn replace(
+        &self,
+        resource: usize,
+        former: &Document,
+        document: Document,
+        versions: &Versions,
+    ) -> bool {
+        self.put(resource, document, versions, |there| {
+            there.is_some_and(|there| there.is(former))
+        })
+    }
+
+    /// Keeps `document` if `valid` holds of what is there, while its place is locked.
+    fn put(
+        &self,
+        resource: usize,
+        document: Document,
+        versions: &Versions,
+        valid: impl FnOnce(Option<&Document>) -> bool,
+    ) -> bool {
         let shelf = &self.shelves[resource];
         let weight = weight(&document);
         let (Ok(ticket_weight), Ok(ticket_resource)) = (weight.try_into(), resource.try_into())
@@ -134,7 +159,11 @@ impl Memory {
         };
         {
             let slot = shelf.documents.entry(hash);
-            if !valid() {
+            let there = match &slot {
+                Slot::Occupied(occupied) => Some(occupied.get()),
+                Slot::Vacant(_) => None,
+            };
+            if !valid(there) {
                 return false;
             }
             self.bytes.fetch_add(weight, Ordering::Relaxed);

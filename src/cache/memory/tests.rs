@@ -1,4 +1,5 @@
 use super::*;
+use crate::cache::encoding::Encoding;
 
 fn memory(bytes_max: u64) -> (Memory, Versions) {
     (
@@ -199,4 +200,49 @@ fn a_void_fill_is_not_installed() {
     let document = Document::absent("1", versions.epoch(0));
     assert!(!memory.install(0, document, &versions, || false));
     assert!(!has(&memory, &versions, 0, "1"));
+}
+
+#[test]
+fn a_document_grows_only_while_it_is_there() {
+    let (memory, versions) = memory(1 << 20);
+    assert!(put(&memory, &versions, 0, "1", 1_000));
+    let plain = memory.get(0, "1", versions.epoch(0)).unwrap().unwrap();
+    let before = memory.bytes();
+    let larger = plain.with_encoded(Encoding::Gzip, &[b'g'; 500]);
+    assert!(memory.replace(0, &plain, larger.clone(), &versions));
+    assert_eq!(
+        memory.bytes() - before,
+        (larger.block_bytes() - plain.block_bytes()) as u64
+    );
+    let there = memory.get(0, "1", versions.epoch(0)).unwrap().unwrap();
+    assert_eq!(there.encoded(Encoding::Gzip).unwrap().as_ref().len(), 500);
+    // Made of what has been replaced by now.
+    let late = plain.with_encoded(Encoding::Zstd, b"z");
+    assert!(!memory.replace(0, &plain, late, &versions));
+    // Made of what has been invalidated by now, or read anew.
+    memory.overtake(0, "1", &versions);
+    let late = there.with_encoded(Encoding::Zstd, b"z");
+    assert!(!memory.replace(0, &there, late.clone(), &versions));
+    assert_eq!(memory.bytes(), 0);
+    assert!(put(&memory, &versions, 0, "1", 1_000));
+    assert!(!memory.replace(0, &there, late, &versions));
+    assert_eq!(memory.bytes(), before);
+}
+
+#[test]
+fn the_byte_bound_holds_while_documents_grow() {
+    let bytes_max = 200_000;
+    let (memory, versions) = memory(bytes_max);
+    for number in 0..2_000_usize {
+        let key = (number % 300).to_string();
+        put(&memory, &versions, 0, &key, 900);
+        let Some(Some(document)) = memory.get(0, &key, versions.epoch(0)) else {
+            continue;
+        };
+        let larger = document.with_encoded(Encoding::Brotli, &[b'b'; 700]);
+        memory.replace(0, &document, larger, &versions);
+        assert!(memory.bytes() <= bytes_max);
+    }
+    memory.empty(0);
+    assert_eq!(memory.bytes(), 0);
 }

@@ -29,6 +29,8 @@ mod sync {
 }
 
 mod cache {
+    pub(crate) use larder::cache::encoding;
+
     #[path = "../../../../src/cache/document.rs"]
     mod document;
     #[path = "../../../../src/cache/eviction.rs"]
