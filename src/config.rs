@@ -38,6 +38,7 @@ use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::accept::Limits;
+use crate::http::cors::CorsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::source::SourceConfig;
 
@@ -81,6 +82,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// What clients may take.
     pub limits: Limits,
+    /// Pages of other origins.
+    pub cors: CorsConfig,
     /// In the order of the file; the demo's where there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
@@ -205,6 +208,13 @@ impl Config {
                 idle_timeout: Duration::ZERO,
                 body_timeout: Duration::ZERO,
                 write_timeout: Duration::ZERO,
+            },
+            cors: CorsConfig {
+                origins: Vec::new(),
+                methods: Vec::new(),
+                headers: Vec::new(),
+                credentials: false,
+                max_age: Duration::ZERO,
             },
             resources: Vec::new(),
         }

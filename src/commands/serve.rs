@@ -28,8 +28,10 @@ use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::accept::{AcceptConfig, serve};
 use crate::http::admin;
 use crate::http::admin::Admin;
-use crate::http::public::Public;
+use crate::http::labels::Labels;
+use crate::http::public::{Public, PublicConfig};
 use crate::metrics::Metrics;
+use crate::resource::definition::Located;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::state::StateLock;
@@ -49,6 +51,7 @@ const STOPPING_SHARE: u32 = 10;
 pub struct Service {
     cache: Arc<Cache>,
     metrics: Arc<Metrics>,
+    public: PublicConfig,
     feed: FeedHandle,
     started_at: Instant,
 }
@@ -104,6 +107,7 @@ impl Service {
         Ok(Self {
             cache,
             metrics,
+            public: public_config(config),
             feed,
             started_at: Instant::now(),
         })
@@ -111,7 +115,8 @@ impl Service {
 
     /// The public address's service.
     pub fn public(&self) -> Public {
-        Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics))
+        let config = self.public.clone();
+        Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics), config)
     }
 
     /// How the addresses are served.
@@ -147,6 +152,19 @@ impl Service {
             tracing::error!("stopping the feed failed");
         }
         self.cache.stop().await;
+    }
+}
+
+fn public_config(config: &Config) -> PublicConfig {
+    let text = |setting: &Option<Located<String>>| setting.as_ref().map(|text| text.value.clone());
+    let labels = config.resources.iter().map(|resource| {
+        let cache_control = text(&resource.cache_control);
+        let surrogate_key = text(&resource.surrogate_key);
+        Labels::new(cache_control.as_deref(), surrogate_key.as_deref())
+    });
+    PublicConfig {
+        labels: labels.collect(),
+        cors: config.cors.clone(),
     }
 }
 

@@ -58,6 +58,15 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
             format_args!("filters = [{}]", names.collect::<Vec<_>>().join(", ")),
         );
     }
+    let texts = [
+        ("cache_control", &resource.cache_control),
+        ("surrogate_key", &resource.surrogate_key),
+    ];
+    for (key, text) in texts {
+        if let Some(text) = text {
+            line(out, format_args!("{key} = {}", quoted(&text.value)));
+        }
+    }
     row(out, "resource", &resource.row);
 }
 

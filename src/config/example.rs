@@ -28,6 +28,10 @@ key = "deptno"
 #row_security = "as-larder"
 # Fields that lists may be asked by, as in /depts?deptLocation=eq.BOSTON; each column should have an index.
 #filters = ["deptLocation"]
+# What caches may do with its answers. Absent: "no-cache", ask again each time.
+#cache_control = "public, max-age=1"
+# Names by which shared caches purge its answers; {key} is the document's key. Absent: none.
+#surrogate_key = "dept-{key} depts"
 # Column = name in the document, in the document's order. Absent: every column under its own name.
 fields = { deptno = "deptNumber", dname = "deptName", loc = "deptLocation" }
 

@@ -44,6 +44,10 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             format!("{admin} is the public address too: the admin needs one of its own"),
         );
     }
+    if config.cors.credentials && config.cors.origins.iter().any(|origin| origin == "*") {
+        let message = "credentials are for origins by name: with \"*\" every page could use them";
+        refuse(&["cors.credentials", "cors.origins"], message.to_owned());
+    }
     let feed = &config.feed;
     if feed.poll_interval > feed.max_staleness {
         let message = format!(
@@ -68,6 +72,33 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn credentials_are_for_origins_by_name() {
+        let cors = |origins: &str| format!("[cors]\norigins = {origins}\ncredentials = true");
+        crate::config::testing::only(
+            &cors("['*']"),
+            "3: cors.credentials: credentials are for origins by name",
+        );
+        let text = cors("['https://a.example', 'http://localhost:3000']");
+        let config = crate::config::Config::from_toml(&text, &[]).unwrap();
+        assert_eq!(config.cors.origins.len(), 2);
+        let again = crate::config::dump(&config);
+        let again = crate::config::Config::from_toml(&again, &[]).unwrap();
+        assert_eq!(again.cors.origins, config.cors.origins);
+        for wrong in [
+            "https://a.example/",
+            "a.example",
+            "null",
+            "https://A.example",
+            "",
+        ] {
+            crate::config::testing::only(
+                &format!("[cors]\norigins = ['{wrong}']"),
+                "2: cors.origins: expected a list of origins such as",
+            );
+        }
+    }
+
     use crate::config::Config;
     use crate::config::testing::only;
 

@@ -10,13 +10,15 @@ use super::value::found;
 use crate::resource::definition::{Located, ResourceDefinition, Tiers};
 
 /// What `[[resource]]` may hold.
-pub(super) const RESOURCE_KEYS: [&str; 9] = [
+pub(super) const RESOURCE_KEYS: [&str; 11] = [
     "name",
     "table",
     "key",
     "tiers",
     "row_security",
     "filters",
+    "cache_control",
+    "surrogate_key",
     "fields",
     "children",
     "lookups",
@@ -51,6 +53,8 @@ fn resource(
     let tiers = tiers(table, reader);
     let row_security_as_larder = row_security(table, reader);
     let filters = filters(table, reader);
+    let cache_control = header_value(table, "cache_control", reader);
+    let surrogate_key = header_value(table, "surrogate_key", reader);
     let row = row(table, reader);
     Some(ResourceDefinition {
         name: name?,
@@ -59,6 +63,8 @@ fn resource(
         tiers,
         row_security_as_larder,
         filters,
+        cache_control,
+        surrogate_key,
         row,
     })
 }
@@ -106,6 +112,22 @@ fn tiers(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Tiers {
         }
     }
     tiers
+}
+
+/// A text that can be the value of a header.
+fn header_value(
+    table: &Table<'_, '_>,
+    key: &str,
+    reader: &mut Reader<'_>,
+) -> Option<Located<String>> {
+    let value = reader.string(table.get(key)?, table.path_of(key))?;
+    let visible = |c: char| c == ' ' || c.is_ascii_graphic();
+    let trimmed = value.value.trim() == value.value && !value.value.is_empty();
+    if !trimmed || !value.value.chars().all(visible) {
+        let message = "a header's value is not empty, and holds visible ASCII and spaces between";
+        reader.mistakes.push(names::mistake(&value.place, message));
+    }
+    Some(value)
 }
 
 /// Which fields there are is for the catalogue to say, where `fields` is absent.
@@ -265,6 +287,26 @@ mod tests {
         let config = Config::from_toml(&with("['a', 'b']"), &[]).unwrap();
         assert_eq!(config.resources[0].filters[1].value, "b");
         assert!(crate::config::dump(&config).contains("filters = [\"a\", \"b\"]\n"));
+    }
+
+    #[test]
+    fn header_values_are_checked() {
+        let with = |line: &str| format!("[[resource]]\nname = 'n'\ntable = 't'\n{line}");
+        for key in ["cache_control", "surrogate_key"] {
+            for wrong in ["''", "' a'", "\"a\\nb\"", "'é'"] {
+                only(
+                    &with(&format!("{key} = {wrong}")),
+                    &format!("4: resource[0].{key}: a header's value is"),
+                );
+            }
+            let text = with(&format!("{key} = 'x-{{key}} y'"));
+            let config = Config::from_toml(&text, &[]).unwrap();
+            let dump = crate::config::dump(&config);
+            assert!(
+                dump.contains(&format!("{key} = \"x-{{key}} y\"\n")),
+                "{dump}"
+            );
+        }
     }
 
     #[test]

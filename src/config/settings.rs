@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytesize::{GIB, KIB, PIB, TIB};
 
 use super::Config;
-use super::value::{Slot, ValueError};
+use super::value::{ORIGINS, Slot, TOKENS, ValueError};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 7] = [
+pub(super) const SECTIONS: [Section; 8] = [
     Section { name: "", help: "" },
     Section {
         name: "database",
@@ -48,6 +48,10 @@ pub(super) const SECTIONS: [Section; 7] = [
     Section {
         name: "limits",
         help: "What clients may take. Times are kept to the second.",
+    },
+    Section {
+        name: "cors",
+        help: "Pages of other origins in browsers. Without origins they may do nothing.",
     },
 ];
 
@@ -93,7 +97,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 31] = [
+pub(super) const SETTINGS: [Setting; 36] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -279,6 +283,38 @@ pub(super) const SETTINGS: [Setting; 31] = [
         preset: Preset::Value("60s"),
         help: "How long a client may take nothing of its answer.",
         slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
+    },
+    Setting {
+        path: "cors.origins",
+        preset: Preset::Absent("https://app.example"),
+        help: "Origins whose pages may read answers; [\"*\"] for all.",
+        slot: |c| Slot::List(&mut c.cors.origins, &ORIGINS),
+    },
+    Setting {
+        path: "cors.methods",
+        preset: Preset::Value("GET,HEAD,POST,PUT,PATCH,DELETE"),
+        help: "Methods that they may use.",
+        slot: |c| Slot::List(&mut c.cors.methods, &TOKENS),
+    },
+    Setting {
+        path: "cors.headers",
+        preset: Preset::Value(
+            "authorization,content-type,idempotency-key,if-match,if-none-match,larder-token,prefer",
+        ),
+        help: "Headers that they may send.",
+        slot: |c| Slot::List(&mut c.cors.headers, &TOKENS),
+    },
+    Setting {
+        path: "cors.credentials",
+        preset: Preset::Value("false"),
+        help: "They may send cookies and such; needs origins by name.",
+        slot: |c| Slot::Flag(&mut c.cors.credentials),
+    },
+    Setting {
+        path: "cors.max_age",
+        preset: Preset::Value("10m"),
+        help: "How long browsers may remember all this.",
+        slot: |c| Slot::Duration(&mut c.cors.max_age, Duration::ZERO..=HOUR * 24),
     },
 ];
 

@@ -47,6 +47,43 @@ pub(super) enum Slot<'a> {
     Count32(&'a mut u32, RangeInclusive<u32>),
     /// A part of a whole, from 0 to 1.
     Share(&'a mut f64),
+    /// Texts of one kind, in a list or between commas.
+    List(&'a mut Vec<String>, &'static ListOf),
+}
+
+/// What a list is of.
+pub(super) struct ListOf {
+    expected: &'static str,
+    /// Whether a text is one of them.
+    takes: fn(&str) -> bool,
+}
+
+/// Origins as browsers send them, or all of them.
+pub(super) const ORIGINS: ListOf = ListOf {
+    expected: "a list of origins such as [\"https://app.example\"], or [\"*\"]",
+    takes: |text| text == "*" || is_origin(text),
+};
+
+/// Names of methods or headers (RFC 9110, section 5.6.2).
+pub(super) const TOKENS: ListOf = ListOf {
+    expected: "a list of names such as [\"content-type\"]",
+    takes: |text| {
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        !text.is_empty() && text.chars().all(token)
+    },
+};
+
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, host)) = text.split_once("://") else {
+        return false;
+    };
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let of_host = |c: char| lower(c) || ".-:[]".contains(c);
+    let of_scheme = |c: char| lower(c) || "+-.".contains(c);
+    !scheme.is_empty()
+        && scheme.chars().all(of_scheme)
+        && !host.is_empty()
+        && host.chars().all(of_host)
 }
 
 /// Why a value is refused; the text is for the user.
@@ -128,6 +165,13 @@ impl Slot<'_> {
                 let read = text.parse().map_err(|_| malformed())?;
                 *at = bounded(read, &(0.0..=1.0), text, |share| share.to_string())?;
             }
+            Slot::List(at, of) => {
+                let texts: Vec<&str> = text.split(',').map(str::trim).collect();
+                if !texts.iter().all(|text| (of.takes)(text)) {
+                    return Err(malformed());
+                }
+                *at = texts.into_iter().map(str::to_owned).collect();
+            }
         }
         Ok(())
     }
@@ -138,6 +182,16 @@ impl Slot<'_> {
         let takes_integer = is_number || matches!(self, Slot::Bytes(..));
         let takes_string = !is_number && !matches!(self, Slot::Flag(_));
         match value {
+            DeValue::Array(items) if matches!(self, Slot::List(..)) => {
+                let texts = items.iter().map(|item| item.get_ref().as_str());
+                let texts: Option<Vec<&str>> = texts.collect();
+                let texts = texts.filter(|texts| texts.iter().all(|text| !text.contains(',')));
+                let texts = texts.map(|texts| Cow::Owned(texts.join(",")));
+                texts.ok_or_else(|| ValueError::Type {
+                    expected: self.expected(),
+                    found: found(value),
+                })
+            }
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
             DeValue::Integer(integer) if takes_integer => Ok(Cow::Owned(
                 i128::from_str_radix(integer.as_str(), integer.radix())
@@ -170,6 +224,11 @@ impl Slot<'_> {
             Slot::Count(at, _) => at.to_string(),
             Slot::Count32(at, _) => at.to_string(),
             Slot::Share(at) => at.to_string(),
+            Slot::List(texts, _) if texts.is_empty() => return None,
+            Slot::List(texts, _) => {
+                let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+                format!("[{}]", texts.join(", "))
+            }
         })
     }
 
@@ -197,6 +256,7 @@ impl Slot<'_> {
             Slot::Bytes(..) => "a size such as \"256MiB\"",
             Slot::Count(..) | Slot::Count32(..) => "a whole number",
             Slot::Share(_) => "a share such as 0.001",
+            Slot::List(_, of) => of.expected,
         }
     }
 }

@@ -16,8 +16,10 @@ use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, LookupError, Way};
 use crate::clock::Boottime;
 use crate::http::body::Whole;
-use crate::http::documents::{Answered, Reading, detail, json_response, lookup_key, mark_way};
+use crate::http::documents::{Answered, Reading, lookup_key};
+use crate::http::labels::detail;
 use crate::http::problem::Problem;
+use crate::http::respond::made;
 use crate::resource::key::KeyShape;
 
 /// Keys in one request.
@@ -148,14 +150,14 @@ pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
     let missing = missing.filter(|(_, answer)| answer.found.is_none());
     let missing: Vec<String> = missing.map(|(key, _)| shape.json(key)).collect();
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
-    let mut response = respond(reading, &answers, "{\"documents\":[", &end)?;
+    let mut response = respond(reading, &answers, "{\"documents\":[", &end).await?;
     let way = farthest(&answers);
-    mark_way(&mut response, way);
+    reading.labels.mark(&mut response, way, None);
     Ok((detail(way), response))
 }
 
 /// Documents between `begin` and `end`, whose tag is a hash of all that is sent.
-pub(super) fn respond(
+pub(super) async fn respond(
     reading: &Reading<'_>,
     answers: &[Answer],
     begin: &'static str,
@@ -175,7 +177,7 @@ pub(super) fn respond(
         body.extend_from_slice(end.as_bytes());
         hash.update(&body);
         let etag = entity_tag(hash.digest128().to_be_bytes());
-        return Ok(json_response(headers, &etag, || Whole::new(body.into())));
+        return Ok(made(headers, &etag, || vec![body.into()]).await);
     }
     // Documents' tags are hashes of their bytes, so this is one of all bytes.
     for document in documents(answers) {
@@ -183,9 +185,7 @@ pub(super) fn respond(
     }
     hash.update(end.as_bytes());
     let etag = entity_tag(hash.digest128().to_be_bytes());
-    Ok(json_response(headers, &etag, || {
-        Whole::of(parts(answers, begin, end))
-    }))
+    Ok(made(headers, &etag, || parts(answers, begin, end)).await)
 }
 
 fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {

@@ -3,21 +3,22 @@
 use axum::http::HeaderMap;
 use axum::http::header::IF_NONE_MATCH;
 
-/// Whether `If-None-Match` names `etag`, a strong entity tag with its quotes, or `*`.
+use crate::cache::encoding::Encoding;
+
+/// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same:
+/// that tag, or `etag` itself for `*`.
 ///
 /// Comparison is weak, as section 13.1.2 asks: `W/` before a tag does not count. Several header lines are one list.
-pub(super) fn none_match_fails(headers: &HeaderMap, etag: &[u8]) -> bool {
-    headers
-        .get_all(IF_NONE_MATCH)
-        .iter()
-        .any(|value| names(value.as_bytes(), etag))
+pub(super) fn none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
+    let mut lines = headers.get_all(IF_NONE_MATCH).iter();
+    lines.find_map(|value| named(value.as_bytes(), etag))
 }
 
-fn names(mut list: &[u8], etag: &[u8]) -> bool {
+fn named<'t>(mut list: &'t [u8], etag: &'t [u8]) -> Option<&'t [u8]> {
     loop {
         list = list.trim_ascii_start();
         if list == b"*" {
-            return true;
+            return Some(etag);
         }
         if let Some(rest) = list.strip_prefix(b",") {
             list = rest;
@@ -25,18 +26,28 @@ fn names(mut list: &[u8], etag: &[u8]) -> bool {
         }
         let tag = list.strip_prefix(b"W/").unwrap_or(list);
         // A tag may hold commas, so it ends at its own closing quote.
-        let Some(length) = tag
-            .strip_prefix(b"\"")
-            .and_then(|inner| inner.iter().position(|&byte| byte == b'"'))
-        else {
-            return false;
-        };
+        let inner = tag.strip_prefix(b"\"")?;
+        let length = inner.iter().position(|&byte| byte == b'"')?;
         let (tag, rest) = tag.split_at(length + 2);
-        if tag == etag {
-            return true;
+        if is_of_same(tag, etag) {
+            return Some(tag);
         }
         list = rest;
     }
+}
+
+/// Whether `tag` is `etag`, or `etag` with the name of an encoding before its closing quote.
+fn is_of_same(tag: &[u8], etag: &[u8]) -> bool {
+    if tag == etag {
+        return true;
+    }
+    let plain = etag.strip_suffix(b"\"").unwrap_or(etag);
+    let suffix = tag
+        .strip_prefix(plain)
+        .and_then(|rest| rest.strip_prefix(b"-"));
+    let name = suffix.and_then(|rest| rest.strip_suffix(b"\""));
+    let mut encodings = Encoding::ALL.iter();
+    name.is_some_and(|name| encodings.any(|encoding| encoding.name().as_bytes() == name))
 }
 
 #[cfg(test)]
@@ -54,8 +65,10 @@ mod tests {
             "*",
             " , \"b\"",
         ] {
-            assert!(names(list.as_bytes(), etag), "{list}");
+            assert_eq!(named(list.as_bytes(), etag), Some(&etag[..]), "{list}");
         }
+        let encoded = b"\"x\", W/\"b-gzip\"";
+        assert_eq!(named(encoded, etag), Some(&b"\"b-gzip\""[..]));
         // A tag has no escapes: this one ends before x, and what follows is no list.
         for list in [
             "\"a,\\\"x\", W/\"b\"",
@@ -66,8 +79,11 @@ mod tests {
             "\"a\" \"c\"",
             "\"ab\"",
             ",",
+            "\"b-\"",
+            "\"b-lzma\"",
+            "\"-gzip\"",
         ] {
-            assert!(!names(list.as_bytes(), etag), "{list}");
+            assert_eq!(named(list.as_bytes(), etag), None, "{list}");
         }
     }
 }

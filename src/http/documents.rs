@@ -4,35 +4,28 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{
-    AGE, CACHE_CONTROL, CACHE_STATUS, CONTENT_TYPE, ETAG, HeaderName, WARNING,
-};
+use axum::http::header::{ALLOW, HeaderName, RANGE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use prometheus::IntCounter;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::cache::document::entity_tag;
+use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::feed::position::{Token, TokenError};
 use crate::http::body::Whole;
-use crate::http::conditional::none_match_fails;
+use crate::http::labels::{Labels, detail};
+use crate::http::negotiate::accepts_json;
 use crate::http::problem::Problem;
 use crate::http::query::{self, Query};
-use crate::http::target::{Part, Target};
-use crate::http::{batch, list};
+use crate::http::target::{METHODS, Part, Target};
+use crate::http::{batch, list, respond};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::projection::Projection;
 
 const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
-const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
-/// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
-const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
-/// Headers of a document's answer, as made here.
-const HEADERS: usize = 4;
 
 /// The documents of a cache over HTTP.
 #[derive(Clone)]
@@ -41,6 +34,8 @@ pub(super) struct Documents {
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
+    /// By resource.
+    labels: Arc<[Labels]>,
 }
 
 /// One resource's answers out of memory; looking a counter up by its labels takes longer than counting.
@@ -73,13 +68,14 @@ impl HitCounters {
 }
 
 impl Documents {
-    pub(super) fn new(cache: Arc<Cache>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(cache: Arc<Cache>, metrics: Arc<Metrics>, labels: Vec<Labels>) -> Self {
         let names = cache.names();
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
         Self {
             cache,
             metrics,
             hits,
+            labels: labels.into(),
         }
     }
 
@@ -91,7 +87,12 @@ impl Documents {
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Option<Response<Whole>> {
-        if *method != Method::GET || uri.query().is_some() || headers.contains_key(LARDER_TOKEN) {
+        if *method != Method::GET
+            || uri.query().is_some()
+            || headers.contains_key(LARDER_TOKEN)
+            || headers.contains_key(RANGE)
+            || !accepts_json(headers)
+        {
             return None;
         }
         let began = Boottime::now();
@@ -102,7 +103,19 @@ impl Documents {
         }
         let key = self.cache.canonical_key(index, key).ok()?.ok()?;
         let answer = self.cache.hit(index, &key, began)?;
-        let response = respond(&answer, headers);
+        let mut response = match &answer.found {
+            Some(document) => respond::document(headers, document).ok()?,
+            None => Problem::no_such_document().into_whole_response(),
+        };
+        let labels = self.labels.get(index)?;
+        match labels.name_keys() {
+            false => labels.mark(&mut response, answer.way, None),
+            true => {
+                let resource = self.cache.resource(index).ok()?;
+                let key = Some((&resource.key, &*key));
+                labels.mark(&mut response, answer.way, key);
+            }
+        }
         self.hits[index].of(response.status()).inc();
         self.observe(began);
         Some(response)
@@ -124,7 +137,11 @@ pub(super) async fn answer(
     let target = Target::parse(head.uri.path(), &documents.cache);
     let index = target.as_ref().ok().map(|target| target.index);
     let answered = match target {
-        Ok(target) => dispatch(&documents.cache, target, &head, body).await,
+        Ok(target) => dispatch(&documents, target, &head, body).await,
+        // The server as a whole.
+        Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {
+            Ok(("request", allow(METHODS)))
+        }
         Err(problem) => Err(problem),
     };
     let (detail, response) = answered.unwrap_or_else(|problem| {
@@ -148,24 +165,34 @@ pub(super) async fn answer(
 pub(super) type Answered = Result<(&'static str, Response<Whole>), Problem>;
 
 /// Answers one target by the request's method.
-async fn dispatch(cache: &Arc<Cache>, target: Target<'_>, head: &Parts, body: Body) -> Answered {
+async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body: Body) -> Answered {
     let Target { index, part } = target;
     match (part, &head.method) {
         (Part::Document(key), &Method::GET | &Method::HEAD) => {
-            read_document(Reading::begin(cache, index, head)?, key, head).await
+            read_document(Reading::begin(documents, index, head)?, key, head).await
         }
         (Part::Collection, &Method::GET | &Method::HEAD) => {
-            read_collection(Reading::begin(cache, index, head)?, head).await
+            read_collection(Reading::begin(documents, index, head)?, head).await
         }
         (Part::Batch, &Method::POST) => {
-            let mut reading = Reading::begin(cache, index, head)?;
+            let mut reading = Reading::begin(documents, index, head)?;
             let query = head.uri.query().unwrap_or_default();
             reading.fields = query::fields(query, &reading.resource)?;
             let keys = batch::keys_in_body(&head.headers, body, &reading.resource.key).await?;
             batch::answer(&reading, &keys).await
         }
+        (_, &Method::OPTIONS) => Ok(("request", allow(part.methods()))),
         _ => Err(Problem::method_not_allowed(part.methods())),
     }
+}
+
+/// 204 with the methods that are answered.
+fn allow(methods: &'static str) -> Response<Whole> {
+    let mut response = Response::new(Whole::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(ALLOW, HeaderValue::from_static(methods));
+    response
 }
 
 /// What answers that read have in common.
@@ -173,6 +200,7 @@ pub(super) struct Reading<'r> {
     pub(super) cache: &'r Arc<Cache>,
     pub(super) index: usize,
     pub(super) resource: Arc<Resource>,
+    pub(super) labels: &'r Labels,
     pub(super) headers: &'r HeaderMap,
     /// The transactions that the answer must show.
     pub(super) tokens: Vec<Token>,
@@ -181,12 +209,22 @@ pub(super) struct Reading<'r> {
 }
 
 impl<'r> Reading<'r> {
-    fn begin(cache: &'r Arc<Cache>, index: usize, head: &'r Parts) -> Result<Self, Problem> {
+    fn begin(documents: &'r Documents, index: usize, head: &'r Parts) -> Result<Self, Problem> {
+        if !accepts_json(&head.headers) {
+            return Err(Problem::not_acceptable());
+        }
+        let cache = &documents.cache;
+        // There are as many as resources.
+        let labels = documents
+            .labels
+            .get(index)
+            .ok_or_else(Problem::no_such_resource)?;
         Ok(Self {
             cache,
             index,
             tokens: tokens(&head.headers)?,
             resource: cache.resource(index)?,
+            labels,
             headers: &head.headers,
             fields: None,
         })
@@ -200,19 +238,59 @@ async fn read_document(mut reading: Reading<'_>, key: &str, head: &Parts) -> Ans
     }
     let key = reading.resource.key.canonical(key)?;
     let answer = lookup_key(reading.cache, reading.index, &key, &reading.tokens).await?;
-    let response = match (&reading.fields, &answer.found) {
-        (Some(fields), Some(document)) => {
-            let mut body = Vec::new();
-            let written = fields.write(document.body(), &mut body);
-            written.ok_or_else(Problem::unprojected)?;
-            let etag = entity_tag(xxh3_128(&body).to_be_bytes());
-            let mut response = json_response(&head.headers, &etag, || Whole::new(body.into()));
-            mark_way(&mut response, answer.way);
-            response
-        }
-        _ => respond(&answer, &head.headers),
+    let mut response = match &answer.found {
+        None => Problem::no_such_document().into_whole_response(),
+        Some(document) => match &reading.fields {
+            Some(fields) => projected(&reading, fields, document).await?,
+            None => whole_or_part(&reading, document, head).await,
+        },
     };
+    let key = (&reading.resource.key, &*key);
+    reading.labels.mark(&mut response, answer.way, Some(key));
     Ok((detail(answer.way), response))
+}
+
+/// The members of `document` that are wanted.
+async fn projected(
+    reading: &Reading<'_>,
+    fields: &Projection,
+    document: &Document,
+) -> Result<Response<Whole>, Problem> {
+    let mut body = Vec::new();
+    let written = fields.write(document.body(), &mut body);
+    written.ok_or_else(Problem::unprojected)?;
+    let etag = entity_tag(xxh3_128(&body).to_be_bytes());
+    Ok(respond::made(reading.headers, &etag, || vec![body.into()]).await)
+}
+
+/// `document`, or what `Range` asks for of it. An encoding that it does not have yet is made and kept beside it.
+async fn whole_or_part(
+    reading: &Reading<'_>,
+    document: &Document,
+    head: &Parts,
+) -> Response<Whole> {
+    let headers = reading.headers;
+    if head.method == Method::GET
+        && let Some(part) = respond::part(headers, document)
+    {
+        return part;
+    }
+    let encoding = match respond::document(headers, document) {
+        Ok(response) => return response,
+        Err(encoding) => encoding,
+    };
+    let body = [Bytes::from_owner(document.clone())];
+    // Where it can't be made now, the document is sent as if it were no smaller.
+    let response = match respond::encoded(encoding, &body).await {
+        Some(encoded) => {
+            let cache = reading.cache;
+            let document = cache.keep_encoded(reading.index, document, encoding, &encoded);
+            respond::document(headers, &document)
+        }
+        None => respond::document(&HeaderMap::new(), document),
+    };
+    // An encoding that was just made is there.
+    response.unwrap_or_else(|_| Problem::unprojected().into_whole_response())
 }
 
 /// The documents that a query asks for.
@@ -249,91 +327,4 @@ fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
             token.map_err(|why: TokenError| Problem::bad_request(format!("Larder-Token: {why}")))
         })
         .collect()
-}
-
-/// The value of label `detail`.
-pub(super) fn detail(way: Way) -> &'static str {
-    match way {
-        Way::Memory => "memory",
-        Way::Disk => "disk",
-        Way::Miss { .. } => "postgres",
-        Way::Bypass { .. } => "feed",
-        Way::Ahead { .. } => "token",
-        Way::Stale { .. } => "stale",
-    }
-}
-
-/// RFC 9211.
-fn cache_status(way: Way) -> HeaderValue {
-    HeaderValue::from_static(match way {
-        Way::Memory => "larder; hit; detail=memory",
-        Way::Disk => "larder; hit; detail=disk",
-        Way::Miss {
-            stored: true,
-            collapsed: false,
-        } => "larder; fwd=miss; stored; detail=postgres",
-        Way::Miss {
-            stored: true,
-            collapsed: true,
-        } => "larder; fwd=miss; stored; detail=postgres; collapsed",
-        Way::Miss {
-            stored: false,
-            collapsed: false,
-        } => "larder; fwd=miss; detail=postgres",
-        Way::Miss {
-            stored: false,
-            collapsed: true,
-        } => "larder; fwd=miss; detail=postgres; collapsed",
-        Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
-        Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
-        Way::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
-        Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
-        Way::Stale { .. } => "larder; hit; detail=stale",
-    })
-}
-
-fn respond(answer: &Answer, headers: &HeaderMap) -> Response<Whole> {
-    let mut response = match &answer.found {
-        None => Problem::no_such_document().into_whole_response(),
-        Some(document) => json_response(headers, &document.etag(), || {
-            Whole::new(Bytes::from_owner(document.clone()))
-        }),
-    };
-    mark_way(&mut response, answer.way);
-    response
-}
-
-/// Says which way an answer came.
-pub(super) fn mark_way(response: &mut Response<Whole>, way: Way) {
-    let headers = response.headers_mut();
-    headers.insert(CACHE_STATUS, cache_status(way));
-    headers.insert(CACHE_CONTROL, NO_CACHE);
-    if let Way::Stale { age } = way {
-        headers.insert(AGE, HeaderValue::from(age.as_secs()));
-        headers.insert(WARNING, STALE_WARNING);
-    }
-}
-
-/// 200 with a JSON body, or 304 where the client has it. The server adds the body's length, for `HEAD` as well, where
-/// it leaves the body away.
-pub(super) fn json_response(
-    asked: &HeaderMap,
-    etag: &[u8],
-    body: impl FnOnce() -> Whole,
-) -> Response<Whole> {
-    let mut headers = HeaderMap::with_capacity(HEADERS);
-    let mut response = if none_match_fails(asked, etag) {
-        let mut response = Response::new(Whole::default());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        response
-    } else {
-        headers.insert(CONTENT_TYPE, APPLICATION_JSON);
-        Response::new(body())
-    };
-    // A quoted hexadecimal number is always a valid header value.
-    if let Ok(etag) = HeaderValue::from_bytes(etag) {
-        headers.insert(ETAG, etag);
-    }
-    *response.headers_mut() = headers;
-    response
 }

@@ -9,7 +9,8 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Way;
 use crate::http::batch::{farthest, look_up, respond};
-use crate::http::documents::{Answered, Reading, detail, mark_way};
+use crate::http::documents::{Answered, Reading};
+use crate::http::labels::detail;
 use crate::http::problem::Problem;
 use crate::resource::Resource;
 use crate::resource::page::Page;
@@ -110,7 +111,7 @@ pub(super) async fn answer(reading: &Reading<'_>, mut asked: Asked, uri: &Uri) -
     let follows = keys.len() > limit;
     keys.truncate(limit);
     let answers = look_up(reading, &keys).await?;
-    let mut response = respond(reading, &answers, "[", "]")?;
+    let mut response = respond(reading, &answers, "[", "]").await?;
     // What the keys came from counts, too.
     let way = match farthest(&answers) {
         Way::Memory | Way::Disk | Way::Miss { .. } => Way::Miss {
@@ -119,7 +120,7 @@ pub(super) async fn answer(reading: &Reading<'_>, mut asked: Asked, uri: &Uri) -
         },
         way => way,
     };
-    mark_way(&mut response, way);
+    reading.labels.mark(&mut response, way, None);
     if let Some(last) = keys.last().filter(|_| follows) {
         let next = next_page(uri, &reading.resource.key.encoded(last));
         if let Ok(next) = HeaderValue::try_from(next) {

@@ -107,6 +107,16 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    pub(super) fn not_acceptable() -> Self {
+        let detail = "there is only application/json here, which Accept leaves out";
+        Self::new(StatusCode::NOT_ACCEPTABLE, detail)
+    }
+
+    pub(super) fn range_not_satisfiable(bytes: usize) -> Self {
+        let detail = format!("the document has {bytes} bytes");
+        Self::new(StatusCode::RANGE_NOT_SATISFIABLE, detail)
+    }
+
     /// A body whose part at `pointer` (RFC 6901) does not fit.
     pub(super) fn unfit(pointer: &str, why: &str) -> Self {
         let detail = match pointer {

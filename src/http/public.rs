@@ -14,7 +14,9 @@ use tower_service::Service;
 
 use crate::cache::Cache;
 use crate::http::body::Whole;
+use crate::http::cors::{Cors, CorsConfig};
 use crate::http::documents::{self, Documents};
+use crate::http::labels::Labels;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 
@@ -33,17 +35,33 @@ pub struct Public {
 struct Inner {
     documents: Documents,
     router: Router,
+    /// None where no other origin may do anything.
+    cors: Option<Cors>,
+}
+
+/// What the public address says besides documents.
+#[derive(Clone, Debug)]
+pub struct PublicConfig {
+    /// Of each resource, in the order of their indices.
+    pub labels: Vec<Labels>,
+    /// Pages of other origins.
+    pub cors: CorsConfig,
 }
 
 impl Public {
     /// Serves the documents of `cache`, and counts the answers.
-    pub fn new(cache: Arc<Cache>, metrics: Arc<Metrics>) -> Self {
-        let documents = Documents::new(cache, metrics);
+    pub fn new(cache: Arc<Cache>, metrics: Arc<Metrics>, config: PublicConfig) -> Self {
+        let cors = Cors::new(&config.cors);
+        let documents = Documents::new(cache, metrics, config.labels);
         // Paths are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
         let router = Router::new().fallback(documents::answer);
         let router = router.with_state(documents.clone());
         Self {
-            inner: Arc::new(Inner { documents, router }),
+            inner: Arc::new(Inner {
+                documents,
+                router,
+                cors,
+            }),
         }
     }
 }
@@ -72,10 +90,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let hit = self
-            .inner
-            .documents
-            .hit(request.method(), request.uri(), request.headers());
+        let (method, headers) = (request.method(), request.headers());
+        let cors = self.inner.cors.as_ref();
+        let hit = cors
+            .and_then(|cors| cors.preflight(method, headers))
+            .or_else(|| {
+                let hit = self.inner.documents.hit(method, request.uri(), headers);
+                hit.map(|mut response| {
+                    if let Some(cors) = cors {
+                        cors.mark(cors.origin(headers), response.headers_mut());
+                    }
+                    response
+                })
+            });
         if let Some(response) = hit {
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
@@ -84,8 +111,17 @@ where
             let response = Problem::uri_too_long().into_whole_response();
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
+        let origin = cors.and_then(|cors| cors.origin(headers));
         let answer = self.inner.router.clone().call(request);
+        let inner = Arc::clone(&self.inner);
+        let answer = answer.map_ok(move |response| {
+            let mut response = routed(response);
+            if let Some(cors) = &inner.cors {
+                cors.mark(origin, response.headers_mut());
+            }
+            response
+        });
         // hyper moves this future, so what only a miss needs is kept elsewhere.
-        Either::Right(answer.map_ok(routed).boxed())
+        Either::Right(answer.boxed())
     }
 }

@@ -10,6 +10,9 @@ use crate::http::problem::Problem;
 /// What follows the name of a resource where a body names its documents. No resource's name holds a colon.
 const BATCH: &str = ":batch";
 
+/// What any target answers.
+pub(super) const METHODS: &str = "GET, HEAD, POST, OPTIONS";
+
 /// A resource by its index, and what of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target<'p> {
@@ -57,8 +60,8 @@ impl Part<'_> {
     /// The methods that it answers, for `Allow`.
     pub(super) fn methods(self) -> &'static str {
         match self {
-            Self::Collection | Self::Document(_) => "GET, HEAD",
-            Self::Batch => "POST",
+            Self::Collection | Self::Document(_) => "GET, HEAD, OPTIONS",
+            Self::Batch => "POST, OPTIONS",
         }
     }
 }

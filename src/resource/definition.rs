@@ -78,6 +78,10 @@ pub struct ResourceDefinition {
     pub row_security_as_larder: bool,
     /// Names of fields that lists may be asked by.
     pub filters: Vec<Located<String>>,
+    /// The value of `Cache-Control`; `None`: `no-cache`.
+    pub cache_control: Option<Located<String>>,
+    /// Words for `Surrogate-Key`, in which `{key}` stands for the document's key.
+    pub surrogate_key: Option<Located<String>>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,
 }

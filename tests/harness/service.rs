@@ -35,7 +35,9 @@ pub(crate) struct TestService {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    /// Empty where it is no text.
     pub(crate) body: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -217,6 +219,7 @@ where
     Answer {
         status: head.status,
         headers: head.headers,
-        body: String::from_utf8(body.to_vec()).unwrap(),
+        body: String::from_utf8(body.to_vec()).unwrap_or_default(),
+        bytes: body.to_vec(),
     }
 }

@@ -54,6 +54,7 @@ pub(crate) fn parse(received: &[u8]) -> Answer {
     Answer {
         status: StatusCode::from_bytes(status.as_bytes()).unwrap(),
         headers,
+        bytes: body.as_bytes().to_vec(),
         body: body.to_owned(),
     }
 }

@@ -1,0 +1,119 @@
+//! What answers say to caches: the way they came, how long they may be kept, and what they are called.
+
+use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
+use axum::http::{HeaderValue, Response};
+
+use crate::cache::Way;
+use crate::http::body::Whole;
+use crate::resource::key::KeyShape;
+
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+/// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
+const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
+/// By which shared caches purge what belongs together; Fastly's and Varnish's name for it.
+const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
+/// Stands for the key in a resource's surrogate keys.
+const KEY: &str = "{key}";
+
+/// What a resource's answers say to caches, as it was configured.
+#[derive(Clone, Debug)]
+pub struct Labels {
+    cache_control: HeaderValue,
+    surrogate_key: Option<String>,
+}
+
+impl Labels {
+    /// Of values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` stands for
+    /// a document's.
+    pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>) -> Self {
+        let cache_control = cache_control.and_then(|value| HeaderValue::from_str(value).ok());
+        Self {
+            cache_control: cache_control.unwrap_or(NO_CACHE),
+            surrogate_key: surrogate_key.map(str::to_owned),
+        }
+    }
+
+    /// Says which way an answer came and what caches may do with it. `key` is the canonical key of the document that it
+    /// is about, if it is about one.
+    pub(super) fn mark(
+        &self,
+        response: &mut Response<Whole>,
+        way: Way,
+        key: Option<(&KeyShape, &str)>,
+    ) {
+        let headers = response.headers_mut();
+        headers.insert(CACHE_STATUS, cache_status(way));
+        if let Way::Stale { age } = way {
+            // Nobody knows whether it still holds.
+            headers.insert(CACHE_CONTROL, NO_CACHE);
+            headers.insert(AGE, HeaderValue::from(age.as_secs()));
+            headers.insert(WARNING, STALE_WARNING);
+        } else {
+            headers.insert(CACHE_CONTROL, self.cache_control.clone());
+        }
+        if let Some(template) = &self.surrogate_key
+            && let Ok(value) = HeaderValue::try_from(surrogate_key(template, key))
+        {
+            headers.insert(SURROGATE_KEY, value);
+        }
+    }
+
+    /// Whether [`Labels::mark`] has a use for the key.
+    pub(super) fn name_keys(&self) -> bool {
+        self.surrogate_key.is_some()
+    }
+}
+
+/// Of an answer with many documents, only the words that are the same for all of them: with the others the header would
+/// be longer than what proxies take.
+fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
+    match key {
+        Some((shape, key)) => template.replace(KEY, &shape.encoded(key)),
+        None => {
+            let words = template.split_ascii_whitespace();
+            let words: Vec<&str> = words.filter(|word| !word.contains(KEY)).collect();
+            words.join(" ")
+        }
+    }
+}
+
+/// The value of label `detail`.
+pub(super) fn detail(way: Way) -> &'static str {
+    match way {
+        Way::Memory => "memory",
+        Way::Disk => "disk",
+        Way::Miss { .. } => "postgres",
+        Way::Bypass { .. } => "feed",
+        Way::Ahead { .. } => "token",
+        Way::Stale { .. } => "stale",
+    }
+}
+
+/// RFC 9211.
+fn cache_status(way: Way) -> HeaderValue {
+    HeaderValue::from_static(match way {
+        Way::Memory => "larder; hit; detail=memory",
+        Way::Disk => "larder; hit; detail=disk",
+        Way::Miss {
+            stored: true,
+            collapsed: false,
+        } => "larder; fwd=miss; stored; detail=postgres",
+        Way::Miss {
+            stored: true,
+            collapsed: true,
+        } => "larder; fwd=miss; stored; detail=postgres; collapsed",
+        Way::Miss {
+            stored: false,
+            collapsed: false,
+        } => "larder; fwd=miss; detail=postgres",
+        Way::Miss {
+            stored: false,
+            collapsed: true,
+        } => "larder; fwd=miss; detail=postgres; collapsed",
+        Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
+        Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
+        Way::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
+        Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
+        Way::Stale { .. } => "larder; hit; detail=stale",
+    })
+}

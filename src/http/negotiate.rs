@@ -1,0 +1,153 @@
+//! What a client takes: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
+
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
+
+use crate::cache::encoding::Encoding;
+
+/// Whether JSON may be sent. Almost everyone says `*/*` or nothing.
+pub(super) fn accepts_json(headers: &HeaderMap) -> bool {
+    match headers.get(ACCEPT) {
+        None => true,
+        Some(value) if value == "*/*" => true,
+        Some(_) => wants_json(headers),
+    }
+}
+
+fn wants_json(headers: &HeaderMap) -> bool {
+    // The most specific range counts.
+    let mut best: Option<(u8, u16)> = None;
+    let mut any = false;
+    for (range, weight) in preferences(headers, ACCEPT) {
+        any = true;
+        let specificity = match range {
+            "*/*" => 0,
+            _ if range.eq_ignore_ascii_case("application/*") => 1,
+            _ if range.eq_ignore_ascii_case("application/json") => 2,
+            _ => continue,
+        };
+        best = best.max(Some((specificity, weight)));
+    }
+    !any || best.is_some_and(|(_, weight)| weight > 0)
+}
+
+/// The encoding to send; none where the document is sent as it is.
+pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    // Without the header every encoding would be allowed, but who wants one says so.
+    headers.get(ACCEPT_ENCODING)?;
+    let mut weights = [None; Encoding::ALL.len()];
+    let mut others = None;
+    let mut identity = None;
+    for (name, weight) in preferences(headers, ACCEPT_ENCODING) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        if let Some(place) = Encoding::ALL
+            .iter()
+            .position(|encoding| is(encoding.name()))
+        {
+            weights[place] = Some(weight);
+        } else if name == "*" {
+            others = Some(weight);
+        } else if is("identity") {
+            identity = Some(weight);
+        }
+    }
+    let mut best = (identity.unwrap_or(0).max(1), None);
+    for (encoding, weight) in Encoding::ALL.into_iter().zip(weights) {
+        let weight = weight.or(others).unwrap_or(0);
+        // An encoding wins over none where both are wanted alike.
+        if weight > best.0 || (weight == best.0 && best.1.is_none()) {
+            best = (weight, Some(encoding));
+        }
+    }
+    best.1
+}
+
+/// The members of a list such as `gzip;q=0.5, *`, and how much each is wanted, in thousandths.
+fn preferences(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, u16)> {
+    let lines = headers.get_all(name).iter();
+    let listed = lines.flat_map(|line: &HeaderValue| line.to_str().unwrap_or_default().split(','));
+    listed.filter_map(|member| {
+        let mut parts = member.split(';').map(str::trim_ascii);
+        let name = parts.next().filter(|name| !name.is_empty())?;
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+        Some((name, weight.map_or(1_000, thousandths)))
+    })
+}
+
+/// `0`, `0.25`, `1.000`; what is no weight is none.
+fn thousandths(weight: &str) -> u16 {
+    let weight: f64 = weight.parse().unwrap_or(0.0);
+    // Saturates, and takes NaN for 0.
+    (weight.clamp(0.0, 1.0) * 1_000.0).round() as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: HeaderName, lines: &[&'static str]) -> HeaderMap {
+        let lines = lines
+            .iter()
+            .map(|line| (name.clone(), HeaderValue::from_static(line)));
+        lines.collect()
+    }
+
+    #[test]
+    fn json_or_a_range_around_it_is_to_be_accepted() {
+        let accepts = |lines: &[&'static str]| accepts_json(&headers(ACCEPT, lines));
+        for lines in [
+            &[][..],
+            &["*/*"],
+            &["application/json"],
+            &["Application/JSON; charset=utf-8"],
+            &["application/*;q=0.1"],
+            &["text/html, application/xhtml+xml, */*;q=0.8"],
+            &["text/html", "application/json"],
+            &["*/*;q=0, application/json;q=0.001"],
+            &[""],
+        ] {
+            assert!(accepts(lines), "{lines:?}");
+        }
+        for lines in [
+            &["text/html"][..],
+            &["application/json;q=0, */*"],
+            &["application/json; charset=utf-8; q=0.0"],
+            &["application/*;q=0, */*"],
+            &["application/problem+json"],
+            &["*/*;q=x"],
+        ] {
+            assert!(!accepts(lines), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_encoding_is_the_one_that_is_wanted_most() {
+        use Encoding::{Brotli, Gzip, Zstd};
+        for (line, expected) in [
+            ("gzip", Some(Gzip)),
+            ("GZIP;q=0.5, deflate", Some(Gzip)),
+            ("gzip, deflate, br, zstd", Some(Zstd)),
+            ("gzip, br", Some(Brotli)),
+            ("gzip;q=1.0, br;q=0.9", Some(Gzip)),
+            ("*", Some(Zstd)),
+            ("*;q=0.5, zstd;q=0", Some(Brotli)),
+            ("identity, gzip;q=0.5", None),
+            ("identity;q=0.5, gzip;q=0.5", Some(Gzip)),
+            ("gzip;q=0", None),
+            ("*;q=0", None),
+            ("deflate", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                encoding(&headers(ACCEPT_ENCODING, &[line])),
+                expected,
+                "{line}"
+            );
+        }
+        assert_eq!(encoding(&HeaderMap::new()), None);
+        assert_eq!(
+            encoding(&headers(ACCEPT_ENCODING, &["br;q=0.1", "gzip;q=0.2"])),
+            Some(Gzip)
+        );
+    }
+}

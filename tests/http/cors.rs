@@ -1,0 +1,114 @@
+//! Pages of other origins, and `OPTIONS`.
+
+use axum::http::{Method, StatusCode};
+
+use super::{assert_problem, larder};
+use crate::harness::service::TestService;
+
+const SCHEMA: &str = "create table item (id bigint primary key); insert into item values (42);";
+const RESOURCE: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
+const ORIGIN: (&str, &str) = ("origin", "https://app.example");
+const PREFLIGHT: (&str, &str) = ("access-control-request-method", "GET");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_are_204_with_allow() {
+    let larder = larder().await;
+    for (path, allow) in [
+        ("/items/42", "GET, HEAD, OPTIONS"),
+        ("/items/x", "GET, HEAD, OPTIONS"),
+        ("/items", "GET, HEAD, OPTIONS"),
+        ("/items:batch", "POST, OPTIONS"),
+        ("*", "GET, HEAD, POST, OPTIONS"),
+    ] {
+        let answer = larder.request(Method::OPTIONS, path, &[]).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{path}");
+        assert_eq!(answer.header("allow"), allow, "{path}");
+    }
+    assert_problem(&larder.request(Method::OPTIONS, "/nothing", &[]).await, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_origins_are_denied_unless_configured() {
+    let larder = larder().await;
+    for method in [Method::GET, Method::OPTIONS] {
+        let answer = larder
+            .request(method, "/items/42", &[ORIGIN, PREFLIGHT])
+            .await;
+        assert!(answer.status.is_success());
+        let allowed = answer
+            .headers
+            .keys()
+            .any(|name| name.as_str().starts_with("access-control"));
+        assert!(!allowed, "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn named_origins_may_read_what_they_ask_for() {
+    let cors =
+        "[cors]\norigins = ['https://app.example', 'http://localhost:3000']\ncredentials = true\n";
+    let larder = TestService::start(SCHEMA, &format!("{cors}max_age = '2m'\n{RESOURCE}")).await;
+    let preflight = larder
+        .request(Method::OPTIONS, "/items/42", &[ORIGIN, PREFLIGHT])
+        .await;
+    assert_eq!(preflight.status, StatusCode::NO_CONTENT);
+    for (name, value) in [
+        ("access-control-allow-origin", "https://app.example"),
+        (
+            "access-control-allow-methods",
+            "GET, HEAD, POST, PUT, PATCH, DELETE",
+        ),
+        ("access-control-allow-credentials", "true"),
+        ("access-control-max-age", "120"),
+        ("vary", "origin"),
+    ] {
+        assert_eq!(preflight.header(name), value, "{name}");
+    }
+    assert!(
+        preflight
+            .header("access-control-allow-headers")
+            .contains("larder-token")
+    );
+    larder.get("/items/42").await;
+    // A hit, a miss, a list, errors.
+    for path in ["/items/42", "/items/7", "/items", "/items/x", "/nothing"] {
+        let answer = larder.request(Method::GET, path, &[ORIGIN]).await;
+        assert_eq!(
+            answer.header("access-control-allow-origin"),
+            ORIGIN.1,
+            "{path}"
+        );
+        assert!(
+            answer
+                .header("access-control-expose-headers")
+                .contains("etag")
+        );
+        let stranger = [("origin", "https://evil.example")];
+        for headers in [&stranger[..], &[]] {
+            let answer = larder.request(Method::GET, path, headers).await;
+            assert_eq!(answer.header("access-control-allow-origin"), "", "{path}");
+            assert_eq!(answer.header("vary"), "origin", "{path}");
+        }
+    }
+    let stranger = [("origin", "https://evil.example"), PREFLIGHT];
+    let refused = larder
+        .request(Method::OPTIONS, "/items/42", &stranger)
+        .await;
+    assert_eq!(refused.status, StatusCode::NO_CONTENT);
+    assert_eq!(refused.header("access-control-allow-methods"), "");
+    // Not every OPTIONS is a preflight.
+    let options = larder
+        .request(Method::OPTIONS, "/items/42", &[ORIGIN])
+        .await;
+    assert_eq!(options.header("allow"), "GET, HEAD, OPTIONS");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_origins_may_where_that_is_said() {
+    let larder = TestService::start(SCHEMA, &format!("[cors]\norigins = ['*']\n{RESOURCE}")).await;
+    let answer = larder.request(Method::GET, "/items/42", &[ORIGIN]).await;
+    assert_eq!(answer.header("access-control-allow-origin"), "*");
+    assert_eq!(answer.header("vary"), "");
+    let without = larder.get("/items/42").await;
+    assert_eq!(without.header("access-control-allow-origin"), "");
+}
