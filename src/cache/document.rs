@@ -127,7 +127,7 @@ impl Document {
         lengths[place] = encoded.len();
         // Documents are bounded by document_max, at most 1 GiB.
         let lengths = lengths.map(|length| (length as u32).to_ne_bytes());
-        let parts = [before, encoded, &behind[..], lengths.as_flattened()];
+        let parts = [before, encoded, behind, lengths.as_flattened()];
         let head = self.head();
         let head = Head {
             // A moment later: tickets tell it from the one whose place it takes.

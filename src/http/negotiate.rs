@@ -85,7 +85,7 @@ fn thousandths(weight: &str) -> u16 {
 mod tests {
     use super::*;
 
-    fn headers(name: HeaderName, lines: &[&'static str]) -> HeaderMap {
+    fn headers(name: &HeaderName, lines: &[&'static str]) -> HeaderMap {
         let lines = lines
             .iter()
             .map(|line| (name.clone(), HeaderValue::from_static(line)));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn json_or_a_range_around_it_is_to_be_accepted() {
-        let accepts = |lines: &[&'static str]| accepts_json(&headers(ACCEPT, lines));
+        let accepts = |lines: &[&'static str]| accepts_json(&headers(&ACCEPT, lines));
         for lines in [
             &[][..],
             &["*/*"],
@@ -139,14 +139,14 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(
-                encoding(&headers(ACCEPT_ENCODING, &[line])),
+                encoding(&headers(&ACCEPT_ENCODING, &[line])),
                 expected,
                 "{line}"
             );
         }
         assert_eq!(encoding(&HeaderMap::new()), None);
         assert_eq!(
-            encoding(&headers(ACCEPT_ENCODING, &["br;q=0.1", "gzip;q=0.2"])),
+            encoding(&headers(&ACCEPT_ENCODING, &["br;q=0.1", "gzip;q=0.2"])),
             Some(Gzip)
         );
     }
