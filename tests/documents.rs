@@ -4,6 +4,7 @@ mod bound;
 mod drawn;
 pub(crate) mod oracle;
 pub(crate) mod rendering;
+mod returned;
 pub(crate) mod shapes;
 
 use sqlx::{Connection, PgConnection};

@@ -1,6 +1,6 @@
 //! Documents of tables, columns, values and shapes that are drawn by chance are PostgreSQL's own JSON, byte for byte.
 
-mod values;
+pub(crate) mod values;
 
 use std::fmt::Write as _;
 
