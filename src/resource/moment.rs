@@ -64,12 +64,15 @@ pub(super) fn is_time(text: &str, zone: bool) -> bool {
         None if !zone => (text, "+00:00"),
         _ => return false,
     };
-    let is_end = clock.strip_prefix("24:00:00").is_some_and(|rest| {
-        rest.trim_start_matches('.')
-            .bytes()
-            .all(|byte| byte == b'0')
-    });
-    (is_end || time_of_day(clock).is_some()) && offset_seconds(offset).is_some()
+    let is_end = match clock.strip_prefix("24:00:00") {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix('.').is_some_and(|fraction| {
+            !fraction.is_empty() && fraction.bytes().all(|byte| byte == b'0')
+        }),
+        None => false,
+    };
+    let is_within = time_of_day(clock).is_some_and(|microseconds| microseconds <= DAY);
+    (is_end || is_within) && offset_seconds(offset).is_some()
 }
 
 fn without_era(text: &str) -> (&str, bool) {
@@ -245,7 +248,11 @@ mod tests {
             assert!(!is_time(text, true), "{text}");
         }
         for text in [
+            "23:59:60.5",
             "24:00:01",
+            "24:00:000",
+            "24:00:00.",
+            "24:00:00..0",
             "25:00:00",
             "1:00:00",
             "12:00",

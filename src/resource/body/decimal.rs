@@ -4,6 +4,9 @@
 const DIGITS_BEFORE_MAX: i64 = 131_072;
 const DIGITS_AFTER_MAX: i64 = 16_383;
 
+/// An exponent that PostgreSQL still reads, whatever it stands with (numeric.c refuses half of what an int holds).
+const EXPONENT_MAX: i64 = 1_000_000_000;
+
 /// Longest spelling of an integer in digits.
 const INTEGER_DIGITS_MAX: i64 = 1_000;
 
@@ -72,17 +75,17 @@ impl<'t> Decimal<'t> {
         Some(sign.into_iter().chain(digits.map(char::from)).collect())
     }
 
-    /// Whether a `numeric` without a precision holds it.
+    /// Whether PostgreSQL reads it as a `numeric` at all, whose precision comes second.
     pub(super) fn is_numeric(&self) -> bool {
         let after = self.digits[1].len() as i64 - self.exponent;
         let before = self.ends.map_or(0, |(first, _)| first + 1);
-        before <= DIGITS_BEFORE_MAX && after <= DIGITS_AFTER_MAX
+        before <= DIGITS_BEFORE_MAX && after <= DIGITS_AFTER_MAX && self.exponent <= EXPONENT_MAX
     }
 
     /// Whether a `numeric(precision, scale)` holds it, rounded as PostgreSQL rounds: half away from zero.
     pub(super) fn fits(&self, precision: u16, scale: i16) -> bool {
-        let Some((first, _)) = self.ends else {
-            return true;
+        let Some((first, _)) = self.ends.filter(|_| self.is_numeric()) else {
+            return self.is_numeric();
         };
         let end = i64::from(precision) - i64::from(scale);
         if first != end - 1 {
@@ -186,6 +189,8 @@ mod tests {
             ("1e3", 5, 2, false),
             ("0.0000001", 5, 2, true),
             ("0e9999", 5, 2, true),
+            ("1e-20000", 5, 2, false),
+            ("0e99999999999", 5, 2, false),
             ("9.4", 1, 0, true),
             ("9.5", 1, 0, false),
             ("0.00994", 2, 4, true),
@@ -205,7 +210,7 @@ mod tests {
             "1e131071",
             "1e-16383",
             "0e131072",
-            "0e99999999999",
+            "0e1000000000",
             "1.5e131071",
         ] {
             assert!(decimal(text).is_numeric(), "{text}");
@@ -214,6 +219,7 @@ mod tests {
             "1e131072",
             "1e-16384",
             "0e-16384",
+            "0e99999999999",
             "1e99999999999",
             "1e-99999999999",
         ] {
