@@ -39,6 +39,7 @@ use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::accept::Limits;
 use crate::http::cors::CorsConfig;
+use crate::http::tls::TlsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::source::SourceConfig;
 
@@ -82,6 +83,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// What clients may take.
     pub limits: Limits,
+    /// The certificate.
+    pub tls: TlsConfig,
     /// Pages of other origins.
     pub cors: CorsConfig,
     /// In the order of the file; the demo's where there is no file.
@@ -135,6 +138,7 @@ impl Config {
         read_file(sources, &mut reading);
         reading.environment(&sources.environment);
         reading.overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
+        reading.files();
         let mut config = reading.finish()?;
         if let Some(tiers) = sources.tiers {
             config.restrict_tiers(tiers);
@@ -208,6 +212,11 @@ impl Config {
                 idle_timeout: Duration::ZERO,
                 body_timeout: Duration::ZERO,
                 write_timeout: Duration::ZERO,
+            },
+            tls: TlsConfig {
+                certificate_file: None,
+                key_file: None,
+                hsts: None,
             },
             cors: CorsConfig {
                 origins: Vec::new(),

@@ -5,7 +5,7 @@
 //! where by the page; `query` reads what a query says of it. `respond` makes the answers: `conditional` decides on 304,
 //! `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors` who may see them. `problem` is
 //! the one place where an error gets its status; `admin` is never on the public address. Services need no socket, so
-//! tests don't; `accept` serves them.
+//! tests don't; `accept` serves them, over `tls` where that is configured.
 
 pub mod accept;
 pub mod admin;
@@ -23,3 +23,4 @@ mod query;
 mod range;
 mod respond;
 mod target;
+pub mod tls;

@@ -18,3 +18,4 @@ mod loading;
 mod outage;
 mod seed;
 mod state;
+mod tls;

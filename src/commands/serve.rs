@@ -30,6 +30,7 @@ use crate::http::admin;
 use crate::http::admin::Admin;
 use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
+use crate::http::tls::Tls;
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::source::loader::Loader;
@@ -119,11 +120,12 @@ impl Service {
         Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics), config)
     }
 
-    /// How the addresses are served.
+    /// How the addresses are served, without TLS.
     pub fn accept_config(&self, config: &Config) -> AcceptConfig {
         AcceptConfig {
             limits: config.limits.clone(),
             metrics: Arc::clone(&self.metrics),
+            tls: None,
         }
     }
 
@@ -207,21 +209,23 @@ async fn run_on(
     let runtimes = workers.runtimes();
     let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
-    let accept = service.accept_config(config);
+    let tls = Tls::load(&config.tls)?.map(Arc::new);
+    if let Some(tls) = &tls {
+        reload_at_hangup(Arc::clone(tls))?;
+    }
+    let plain = service.accept_config(config);
+    let accept = AcceptConfig {
+        tls,
+        ..plain.clone()
+    };
     let documents = service.public();
     let documents = move |_| documents.clone();
-    let documents = serve(
-        public,
-        documents,
-        runtimes.to_vec(),
-        accept.clone(),
-        stopping(),
-    );
+    let documents = serve(public, documents, runtimes.to_vec(), accept, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
-    let admin = tokio::spawn(serve(private, operators, here, accept, stopping()));
+    let admin = tokio::spawn(serve(private, operators, here, plain, stopping()));
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,
@@ -318,13 +322,19 @@ fn banner(
     listen: SocketAddr,
     admin: SocketAddr,
 ) -> String {
-    let mut text = format!("larder listens on http://{listen}, for operators on http://{admin}\n");
+    let scheme = if config.tls.certificate_file.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let mut text =
+        format!("larder listens on {scheme}://{listen}, for operators on http://{admin}\n");
     if database.is_private() {
         text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
     }
     if let Some(resource) = config.resources.first() {
         text.push_str(&format!(
-            "try: curl -i http://{listen}/{}/1\n     curl http://{admin}/status\n",
+            "try: curl -i {scheme}://{listen}/{}/1\n     curl http://{admin}/status\n",
             resource.name.value
         ));
     }
@@ -357,6 +367,22 @@ fn raise_descriptor_limit() {
     if let Err(error) = raised {
         tracing::debug!("RLIMIT_NOFILE: {error}");
     }
+}
+
+/// Reads the certificate again at each SIGHUP; where that fails, what was in force stays.
+fn reload_at_hangup(tls: Arc<Tls>) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            let tls = Arc::clone(&tls);
+            match tokio::task::spawn_blocking(move || tls.reload()).await {
+                Ok(Ok(())) => tracing::info!("the certificate was read again"),
+                Ok(Err(error)) => tracing::error!("the certificate stays as it was: {error}"),
+                Err(error) => tracing::error!("the certificate stays as it was: {error}"),
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Counts why larder is to stop: SIGTERM, SIGINT, or that it can't go on.

@@ -1,6 +1,7 @@
 //! What concerns several settings at once.
 
 use super::Config;
+use crate::http::tls::Tls;
 use crate::resource::definition::{Mistake, Place};
 
 /// Who set a setting last; absent while its default holds.
@@ -32,6 +33,12 @@ impl Places {
     }
 }
 
+/// Finds what is wrong with files that settings name.
+pub(super) fn check_files(config: &Config, places: &Places) -> Option<Mistake> {
+    let error = Tls::load(&config.tls).err()?;
+    Some(places.mistake(&[error.setting()], error.to_string()))
+}
+
 /// Finds settings that are each valid but do not fit together.
 pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
@@ -56,6 +63,17 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             humantime::format_duration(feed.max_staleness)
         );
         refuse(&["feed.poll_interval", "feed.max_staleness"], message);
+    }
+    match (&config.tls.certificate_file, &config.tls.key_file) {
+        (Some(_), None) => {
+            let message = "key_file must name the certificate's key".to_owned();
+            refuse(&["tls.certificate_file"], message);
+        }
+        (None, Some(_)) => {
+            let message = "certificate_file must name the key's certificate".to_owned();
+            refuse(&["tls.key_file"], message);
+        }
+        _ => {}
     }
     if config.source.pooler && config.listen_url.is_none() {
         let message = "a pooler swallows LISTEN: set [database] listen_url to a direct connection";

@@ -227,6 +227,12 @@ impl Reading {
         }
     }
 
+    /// Looks into the files that settings name.
+    pub(super) fn files(&mut self) {
+        let mistake = fit::check_files(&self.config, &self.places);
+        self.mistakes.extend(mistake);
+    }
+
     fn put(&mut self, setting: &'static Setting, text: &str, place: Place) {
         match setting.put(&mut self.config, text) {
             Ok(()) => {

@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 8] = [
+pub(super) const SECTIONS: [Section; 9] = [
     Section { name: "", help: "" },
     Section {
         name: "database",
@@ -48,6 +48,10 @@ pub(super) const SECTIONS: [Section; 8] = [
     Section {
         name: "limits",
         help: "What clients may take. Times are kept to the second.",
+    },
+    Section {
+        name: "tls",
+        help: "TLS 1.2 and 1.3 on the public address. SIGHUP reads the files again.",
     },
     Section {
         name: "cors",
@@ -97,7 +101,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 36] = [
+pub(super) const SETTINGS: [Setting; 39] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -283,6 +287,24 @@ pub(super) const SETTINGS: [Setting; 36] = [
         preset: Preset::Value("60s"),
         help: "How long a client may take nothing of its answer.",
         slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
+    },
+    Setting {
+        path: "tls.certificate_file",
+        preset: Preset::Absent("/etc/larder/fullchain.pem"),
+        help: "PEM: the certificate, then those that lead to a root. Without it there is no TLS.",
+        slot: |c| Slot::File(&mut c.tls.certificate_file),
+    },
+    Setting {
+        path: "tls.key_file",
+        preset: Preset::Absent("/etc/larder/privkey.pem"),
+        help: "PEM: the certificate's private key.",
+        slot: |c| Slot::File(&mut c.tls.key_file),
+    },
+    Setting {
+        path: "tls.hsts",
+        preset: Preset::Absent("max-age=31536000"),
+        help: "Strict-Transport-Security of every answer.",
+        slot: |c| Slot::Header(&mut c.tls.hsts),
     },
     Setting {
         path: "cors.origins",

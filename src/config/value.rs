@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use bytesize::ByteSize;
 use toml::de::DeValue;
 
@@ -29,6 +30,10 @@ pub(super) enum Slot<'a> {
     Address(&'a mut SocketAddr),
     /// A path, relative to the working directory.
     Path(&'a mut PathBuf),
+    /// The path of a file, where there is one.
+    File(&'a mut Option<PathBuf>),
+    /// The value of a header.
+    Header(&'a mut Option<HeaderValue>),
     /// A PostgreSQL URL.
     Url(&'a mut Option<String>),
     /// `auto` or `manual`.
@@ -136,7 +141,11 @@ impl Slot<'_> {
                 return Err(ValueError::Negative { expected });
             }
             Slot::Address(at) => *at = text.parse().map_err(|_| malformed())?,
-            Slot::Path(_) if text.is_empty() => return Err(malformed()),
+            Slot::Path(_) | Slot::File(_) | Slot::Header(_) if text.is_empty() => {
+                return Err(malformed());
+            }
+            Slot::File(path) => *path = Some(PathBuf::from(text)),
+            Slot::Header(at) => *at = Some(text.parse().map_err(|_| malformed())?),
             Slot::Path(path) => *path = PathBuf::from(text),
             Slot::Url(at) => {
                 url::check(text)?;
@@ -215,6 +224,8 @@ impl Slot<'_> {
         Some(match self {
             Slot::Address(at) => quoted(&at.to_string()),
             Slot::Path(path) => quoted(&path.to_string_lossy()),
+            Slot::File(path) => quoted(&path.as_ref()?.to_string_lossy()),
+            Slot::Header(at) => quoted(&String::from_utf8_lossy(at.as_ref()?.as_bytes())),
             Slot::Url(at) => quoted(&url::masked_url(at.as_ref()?)),
             Slot::Install(install) => quoted(word_of(&INSTALL, install)),
             Slot::OnLoss(on_loss) => quoted(word_of(&ON_LOSS, on_loss)),
@@ -247,7 +258,8 @@ impl Slot<'_> {
     fn expected(&self) -> &'static str {
         match self {
             Slot::Address(_) => "an IP address and a port such as \"127.0.0.1:8080\"",
-            Slot::Path(_) => "a path",
+            Slot::Path(_) | Slot::File(_) => "a path",
+            Slot::Header(_) => "the value of a header",
             Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
             Slot::Install(_) => "\"auto\" or \"manual\"",
             Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",

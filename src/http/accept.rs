@@ -11,6 +11,7 @@ mod door;
 mod limits;
 mod progress;
 mod socket;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use crate::http::accept::connection::serve_connection;
 use crate::http::accept::connections::{Connections, LOOK_INTERVAL};
 use crate::http::accept::door::{Client, Door};
 use crate::http::accept::progress::Progress;
+use crate::http::tls::Tls;
 use crate::metrics::Metrics;
 
 /// Clients that the kernel lets in before they are accepted, as tokio asks for when it binds.
@@ -45,6 +47,8 @@ const BACKLOG_MAX: usize = 1_024;
 pub struct Peer {
     /// The client's address; one of IPv4 is never written as one of IPv6.
     pub address: IpAddr,
+    /// Whether it came over TLS.
+    pub secure: bool,
 }
 
 /// How an address is served.
@@ -54,6 +58,8 @@ pub struct AcceptConfig {
     pub limits: Limits,
     /// Counts whom larder closes.
     pub metrics: Arc<Metrics>,
+    /// Without it, clients are served without TLS.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// Serves each connection by what `make` makes for it, until `stop` ends; then accepts nothing more and ends when every
@@ -72,7 +78,11 @@ pub async fn serve<S, B>(
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
-    let AcceptConfig { limits, metrics } = config;
+    let AcceptConfig {
+        limits,
+        metrics,
+        tls,
+    } = config;
     let body_timeout = limits.body_timeout;
     let mut connections = Connections::new(&limits, metrics.connections_closed.clone());
     let mut door = Door::new(limits, metrics);
@@ -81,9 +91,9 @@ pub async fn serve<S, B>(
         let admitted = door.admit(&client, connections.tasks.len());
         if let (Some(admitted), Some(runtime)) = (admitted, runtimes.next()) {
             let progress = Arc::new(Progress::default());
-            let (make, counted) = (make.clone(), Arc::clone(&progress));
+            let (make, tls, counted) = (make.clone(), tls.clone(), Arc::clone(&progress));
             let served = async move {
-                serve_connection(client, make, body_timeout, counted).await;
+                serve_connection(client, tls, make, body_timeout, counted).await;
                 drop(admitted);
             };
             connections.spawn(served, progress, runtime);

@@ -78,7 +78,8 @@ impl Serving {
                 panic!("larder ended at its start: {log}");
             }
         }
-        let mut addresses = banner.split("http://").skip(1).map(|rest| {
+        let plain = banner.replace("https://", "http://");
+        let mut addresses = plain.split("http://").skip(1).map(|rest| {
             let end = rest.find([',', '\n', '/']).unwrap();
             rest[..end].parse().unwrap()
         });

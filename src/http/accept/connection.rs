@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::io;
+use std::net::TcpStream as StdStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
-use axum::http::header::CONNECTION;
+use axum::http::header::{CONNECTION, STRICT_TRANSPORT_SECURITY};
 use axum::http::{HeaderValue, Request, Response};
 use futures_util::TryFutureExt;
 use hyper::body::Incoming;
@@ -25,7 +27,9 @@ use tower_service::Service;
 use crate::http::accept::door::Client;
 use crate::http::accept::progress::{Counted, Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
+use crate::http::accept::stream::Stream;
 use crate::http::accept::{Arriving, Peer};
+use crate::http::tls::Tls;
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -43,6 +47,7 @@ const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 /// Answers what comes from `client` by what `make` makes for it, until it ends or is told to.
 pub(super) async fn serve_connection<S, B>(
     client: Client,
+    tls: Option<Arc<Tls>>,
     make: impl Fn(Peer) -> S,
     body_timeout: Duration,
     progress: Arc<Progress>,
@@ -51,23 +56,24 @@ pub(super) async fn serve_connection<S, B>(
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
-    let stream = match TcpStream::from_std(client.stream) {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::warn!("a connection can't be served: {error}");
-            return;
-        }
+    let Client { stream, mut peer } = client;
+    peer.secure = tls.is_some();
+    let hsts = tls.as_ref().and_then(|tls| tls.hsts.clone());
+    let Some(stream) = open(stream, tls, &progress).await else {
+        return;
     };
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!("TCP_NODELAY: {error}");
+    let mut builder = builder();
+    if stream.is_http2() {
+        builder = builder.http2_only();
     }
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&progress)));
     let counted = Arc::clone(&progress);
     // hyper shares it among the requests of the connection; none is called within another's call.
-    let service = RefCell::new(make(client.peer));
+    let service = RefCell::new(make(peer));
     let service = service_fn(move |request: Request<Incoming>| {
         let unsent = counted.unsent(request.version());
         let answering = counted.answer();
+        let hsts = hsts.clone();
         let request = request.map(|body| Arriving::new(body, body_timeout));
         service
             .borrow_mut()
@@ -76,20 +82,14 @@ pub(super) async fn serve_connection<S, B>(
                 if unsent.is_none() && answering.load(Ordering::Relaxed) {
                     answer.headers_mut().insert(CONNECTION, CLOSE);
                 }
+                if let Some(hsts) = hsts {
+                    let headers = answer.headers_mut();
+                    headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(&hsts));
+                }
                 drop(answering);
                 answer.map(|body| Counted { body, unsent })
             })
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    let mut http1 = builder.http1();
-    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
-    http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
-    builder
-        .http2()
-        .max_header_list_size(BUFFER_BYTES_MAX as u32)
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
-        .max_local_error_reset_streams(ERROR_STREAMS_MAX);
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut stage = Stage::Serving;
     let mut grace = None;
@@ -121,6 +121,51 @@ pub(super) async fn serve_connection<S, B>(
     if let Err(error) = served.await {
         tracing::debug!("a connection failed: {error}");
     }
+}
+
+/// What to read from and to write to, once hands are shaken where there is TLS.
+async fn open(stream: StdStream, tls: Option<Arc<Tls>>, progress: &Progress) -> Option<Stream> {
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!("a connection can't be served: {error}");
+            return None;
+        }
+    };
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!("TCP_NODELAY: {error}");
+    }
+    let Some(tls) = tls else {
+        return Some(Stream::Plain(stream));
+    };
+    // Boxed, or every connection would have place for it.
+    let secured = progress
+        .unless_closed(Box::pin(secure(&tls, stream)))
+        .await?;
+    secured
+        .inspect_err(|error| tracing::debug!("a handshake failed: {error}"))
+        .ok()
+}
+
+async fn secure(tls: &Tls, stream: TcpStream) -> io::Result<Stream> {
+    let _permit = tls.handshakes.acquire().await.map_err(io::Error::other)?;
+    let stream = tls.acceptor().accept(stream).await?;
+    Ok(Stream::Secure(Box::new(stream)))
+}
+
+/// Both versions of HTTP, with their bounds.
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut http1 = builder.http1();
+    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
+    http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
+    builder
+        .http2()
+        .max_header_list_size(BUFFER_BYTES_MAX as u32)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(ERROR_STREAMS_MAX);
+    builder
 }
 
 /// Polls `connection`; before it waits, what it has kept back of its answers is sent.
@@ -168,6 +213,7 @@ mod tests {
         let body_timeout = Duration::from_secs(30);
         tokio::spawn(serve_connection(
             accepted,
+            None,
             make,
             body_timeout,
             Arc::clone(&progress),

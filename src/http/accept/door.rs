@@ -32,7 +32,10 @@ impl Client {
         let address = address.ip().to_canonical();
         Self {
             stream,
-            peer: Peer { address },
+            peer: Peer {
+                address,
+                secure: false,
+            },
         }
     }
 }

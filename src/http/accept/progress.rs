@@ -1,6 +1,7 @@
 //! What has happened on a connection, and what it is told.
 
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -128,6 +129,20 @@ impl Progress {
 
     pub(super) fn is_told(&self, order: Order) -> bool {
         self.order.load(Ordering::Acquire) == order as u8
+    }
+
+    /// What `future` gives, unless the connection is to close before.
+    pub(super) async fn unless_closed<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            self.waker.register(context.waker());
+            match future.as_mut().poll(context) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending if self.must_close(Stage::Serving) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Whether it is to end at once: it was told so, and nothing has happened since.

@@ -6,16 +6,18 @@
 //! document's own memory.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::task::unconstrained;
 
 use crate::http::accept::progress::Progress;
+use crate::http::accept::stream::Stream;
 
 /// What is gathered at most.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
@@ -32,7 +34,7 @@ thread_local! {
 
 /// A socket that gathers small writes, and tells its progress.
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
     progress: Arc<Progress>,
     /// Taken as written; without memory where nothing is gathered.
     gathered: Vec<u8>,
@@ -45,7 +47,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(stream: Stream, progress: Arc<Progress>) -> Self {
         Self {
             stream,
             progress,
@@ -121,14 +123,17 @@ impl Socket {
 impl Drop for Socket {
     /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request.
     /// What was answered before is sent all the same, as far as the socket takes it; what hyper itself has not written
-    /// by then is lost with it.
+    /// by then is lost with it. Over TLS the client is told that this is the end, and nobody cuts it short.
     fn drop(&mut self) {
-        while self.sent < self.gathered.len() {
-            match self.stream.try_write(&self.gathered[self.sent..]) {
-                Ok(bytes) if bytes > 0 => self.sent += bytes,
-                _ => return,
-            }
+        let is_plain = matches!(self.stream, Stream::Plain(_));
+        if is_plain && self.sent == self.gathered.len() {
+            return;
         }
+        let sent = pin!(unconstrained(poll_fn(|context| {
+            ready!(self.poll_drain(context))?;
+            Pin::new(&mut self.stream).poll_shutdown(context)
+        })));
+        let _as_far_as_it_goes = sent.poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 
@@ -177,7 +182,11 @@ impl AsyncWrite for Socket {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_drain(context))?;
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS keeps what the socket has no place for.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        let full = flushed.is_pending();
+        self.progress.full.store(full, Ordering::Relaxed);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -24,7 +24,11 @@ fn config() -> AcceptConfig {
         write_timeout: Duration::from_secs(60),
     };
     let metrics = Arc::new(Metrics::new().unwrap());
-    AcceptConfig { limits, metrics }
+    AcceptConfig {
+        limits,
+        metrics,
+        tls: None,
+    }
 }
 
 /// An address that answers `GET /` with `text`, and what stops it.

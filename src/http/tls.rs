@@ -1,0 +1,124 @@
+//! TLS: the certificate in force, and its replacement.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::http::HeaderValue;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::ProducesTickets;
+use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
+
+/// Handshakes at a time; further clients wait, as long as they may take for their first request.
+const HANDSHAKES_MAX: usize = 1_024;
+
+/// Section `[tls]`.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    /// PEM: the certificate, then those that lead to a root. Without it there is no TLS.
+    pub certificate_file: Option<PathBuf>,
+    /// PEM: the certificate's key, as PKCS#8, SEC1 or PKCS#1.
+    pub key_file: Option<PathBuf>,
+    /// The value of `Strict-Transport-Security`.
+    pub hsts: Option<HeaderValue>,
+}
+
+/// Why there is no certificate to use.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file with the certificate.
+    #[error("no certificate can be read from {0:?}: {1}")]
+    Certificate(PathBuf, PemError),
+    /// The file with the key.
+    #[error("no private key can be read from {0:?}: {1}")]
+    Key(PathBuf, PemError),
+    /// What they hold.
+    #[error("certificate and key can't be used: {0}")]
+    Unusable(#[from] RustlsError),
+}
+
+impl TlsError {
+    /// The setting to blame.
+    pub fn setting(&self) -> &'static str {
+        match self {
+            Self::Certificate(..) | Self::Unusable(_) => "tls.certificate_file",
+            Self::Key(..) => "tls.key_file",
+        }
+    }
+}
+
+/// The certificate in force.
+pub struct Tls {
+    certificate_file: PathBuf,
+    key_file: PathBuf,
+    /// Kept when the certificate is replaced, so that clients may resume their sessions.
+    tickets: Arc<dyn ProducesTickets>,
+    current: ArcSwap<ServerConfig>,
+    pub(super) handshakes: Semaphore,
+    pub(super) hsts: Option<Arc<HeaderValue>>,
+}
+
+impl Tls {
+    /// Reads both files; `None` where none are configured. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`TlsError`] where there is nothing usable in them.
+    pub fn load(config: &TlsConfig) -> Result<Option<Self>, TlsError> {
+        let (Some(certificate_file), Some(key_file)) = (&config.certificate_file, &config.key_file)
+        else {
+            return Ok(None);
+        };
+        let tickets = ring::Ticketer::new()?;
+        let current = read(certificate_file, key_file, &tickets)?;
+        Ok(Some(Self {
+            certificate_file: certificate_file.clone(),
+            key_file: key_file.clone(),
+            tickets,
+            current: ArcSwap::from_pointee(current),
+            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            hsts: config.hsts.clone().map(Arc::new),
+        }))
+    }
+
+    /// Reads both files again, for connections that come from now on. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`TlsError`] where there is nothing usable in them; what was in force stays.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let next = read(&self.certificate_file, &self.key_file, &self.tickets)?;
+        self.current.store(Arc::new(next));
+        Ok(())
+    }
+
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.current.load_full())
+    }
+}
+
+/// TLS 1.2 and 1.3, as rustls has them by default.
+fn read(
+    certificate_file: &Path,
+    key_file: &Path,
+    tickets: &Arc<dyn ProducesTickets>,
+) -> Result<ServerConfig, TlsError> {
+    let unreadable = |error| TlsError::Certificate(certificate_file.to_owned(), error);
+    let chain = CertificateDer::pem_file_iter(certificate_file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(unreadable)?;
+    if chain.is_empty() {
+        return Err(unreadable(PemError::NoItemsFound));
+    }
+    let key = PrivateKeyDer::from_pem_file(key_file)
+        .map_err(|error| TlsError::Key(key_file.to_owned(), error))?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.ticketer = Arc::clone(tickets);
+    Ok(config)
+}
