@@ -143,7 +143,8 @@ async fn read_columns(
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
            coalesce(l.collisdeterministic, true) as deterministic, \
-           a.atttypmod as own_modifier, a.attnotnull or at.typnotnull as not_null, \
+           a.atttypmod as own_modifier, a.attnotnull or at.typnotnull or exists (select from chain c \
+             join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attidentity = 'a' as identity_always, \
            case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, f.adrelid), \
              'pg_catalog.nextval(' || quote_literal(case when a.attidentity <> '' then pg_get_serial_sequence( \

@@ -151,7 +151,8 @@ async fn every_document_is_a_body_of_the_same_rows() {
 
 const TYPED: &str = r#"
     create type mood as enum ('glad', 'sad');
-    create domain sure as varchar(7) not null default 'x';
+    create domain seven as varchar(7) not null;
+    create domain sure as seven default 'x';
     create type pair as (a numeric(5, 2)[], m mood);
     create schema "S";
     create table "S"."T" (
