@@ -24,3 +24,4 @@ mod range;
 mod respond;
 mod target;
 pub mod tls;
+mod writes;

@@ -13,6 +13,11 @@
 //!   ▼
 //! cache::fill              memory now; disk through the writer's queue
 //!
+//! PUT /depts/42
+//!   │ http::writes ── resource::body: rows, checked by the catalogue
+//!   ▼
+//! source::writes ── one transaction ── commit ──► as any client's; answered when the pass has been applied
+//!
 //! any client ── commit ──► triggers ──► larder.change ── bell ──► feed: a pass ──► cache::follow
 //! ```
 //!
@@ -28,6 +33,13 @@
 //!    lease, which notes the key's generation.
 //! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
 //! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
+//!
+//! # A write
+//! 1. `http::writes` takes the body for rows ([`resource::body`]): what does not fit costs PostgreSQL nothing.
+//! 2. [`source::writes`] runs one transaction on a task of its own, with one statement for the rows of all levels
+//!    ([`resource::write`]); documents that are only inserted share it.
+//! 3. The answer waits for the pass that covers the transaction ([`cache::Cache::catch_up`]), which is an invalidation
+//!    like any other.
 //!
 //! # An invalidation
 //! 1. A transaction touches a row; the trigger of its table writes the key that leads to the document into

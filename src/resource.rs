@@ -3,7 +3,8 @@
 //! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
 //! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
 //! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
-//! them ([`link`]). A document that is written is rows again ([`writable`]), as [`body`] reads them.
+//! them ([`link`]). A document that is written is rows again ([`writable`]), as [`body`] reads them and
+//! [`write`] puts them into the tables.
 
 pub mod body;
 pub mod catalogue;
@@ -20,6 +21,7 @@ pub mod resolve;
 mod sql;
 pub mod value;
 pub mod writable;
+pub mod write;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -29,6 +31,7 @@ use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
+use crate::resource::write::WriteSql;
 
 /// Documents of one kind: checked against the database, ready to be read.
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub struct Resource {
     pub template: Template,
     /// The rows that a document is written to, or a sentence that says why it can't be.
     pub writable: Result<Writable, String>,
+    /// The statements that write them, where it can be.
+    pub write_sql: Option<WriteSql>,
 }
 
 impl Resource {

@@ -1,4 +1,5 @@
-//! PostgreSQL, as the place that documents come from: connections, catalogue, and the loader that reads documents.
+//! PostgreSQL, as the place that documents come from: connections, catalogue, the loader that reads documents, and the
+//! writes.
 //!
 //! Knows no tier and no HTTP. Every connection proves which database it reaches before a document is read over it.
 
@@ -6,6 +7,7 @@ pub mod catalogue;
 pub mod embedded;
 pub mod loader;
 pub mod session;
+pub mod writes;
 
 use std::time::Duration;
 

@@ -19,3 +19,4 @@ mod outage;
 mod seed;
 mod state;
 mod tls;
+mod writes;

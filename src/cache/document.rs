@@ -242,8 +242,8 @@ impl AsRef<[u8]> for Encoded {
     }
 }
 
-/// 128 bits of XXH3.
-pub(super) fn digest(body: &[u8]) -> [u8; 16] {
+/// What the entity tag of a body is made of: 128 bits of XXH3.
+pub fn digest(body: &[u8]) -> [u8; 16] {
     xxh3_128(body).to_be_bytes()
 }
 

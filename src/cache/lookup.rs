@@ -106,6 +106,25 @@ impl Cache {
         self.load(index, Arc::from(key), Why::Ahead).await
     }
 
+    /// Waits until what the transaction of `token` did, which has committed, has been applied here.
+    ///
+    /// At most `max_staleness`, and that is as good: the last pass that does not cover it began before it committed,
+    /// so by then no tier answers with what it knew before.
+    pub async fn catch_up(&self, token: &Token) {
+        let mut followed = self.followed.subscribe();
+        let tokens = std::slice::from_ref(token);
+        let told = followed.wait_for(|followed| followed.cover(tokens) == Some(true));
+        // The sender lives as long as the cache.
+        let _late = tokio::time::timeout(self.max_staleness, told)
+            .await
+            .is_err();
+    }
+
+    /// The longest wait of a request.
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
     fn serves_stale(&self, shelf: &Shelf) -> bool {
         self.on_loss == OnLoss::ServeStale
             && shelf.current.load().is_some()

@@ -35,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
+use crate::source::writes::Writes;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
 
@@ -51,6 +52,7 @@ const STOPPING_SHARE: u32 = 10;
 /// A running larder without its sockets.
 pub struct Service {
     cache: Arc<Cache>,
+    writes: Arc<Writes>,
     metrics: Arc<Metrics>,
     public: PublicConfig,
     feed: FeedHandle,
@@ -75,9 +77,10 @@ impl Service {
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
         let batches = Arc::clone(&metrics);
         // Batches are far below 2^52, so the cast is exact.
-        let loader = Loader::start(source, &config.source, runtimes, move |keys| {
+        let loader = Loader::start(source.clone(), &config.source, runtimes, move |keys| {
             batches.source_batch_keys.observe(keys as f64)
         });
+        let writes = Writes::start(source, &config.source, runtimes, loader.followed());
         let resources = config.resources.iter();
         let cache_config = CacheConfig {
             resources: resources
@@ -107,6 +110,7 @@ impl Service {
             feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
         Ok(Self {
             cache,
+            writes: Arc::new(writes),
             metrics,
             public: public_config(config),
             feed,
@@ -116,8 +120,9 @@ impl Service {
 
     /// The public address's service.
     pub fn public(&self) -> Public {
+        let (cache, writes) = (Arc::clone(&self.cache), Arc::clone(&self.writes));
         let config = self.public.clone();
-        Public::new(Arc::clone(&self.cache), Arc::clone(&self.metrics), config)
+        Public::new(cache, writes, Arc::clone(&self.metrics), config)
     }
 
     /// How the addresses are served, without TLS.
@@ -144,8 +149,9 @@ impl Service {
         self.feed.first_outcome()
     }
 
-    /// Ends feed, loader and tiers; what waits for the disk is written.
+    /// Ends writes, feed, loader and tiers; what waits for the disk is written.
     pub async fn stop(self) {
+        self.writes.stop().await;
         let feed = self.feed;
         if tokio::task::spawn_blocking(move || feed.stop())
             .await

@@ -179,8 +179,32 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
     for table in tables {
         grants.push_str(&format!("grant select on {table} to {role};\n"));
     }
+    for right in resources.iter().flat_map(|resource| write_rights(resource)) {
+        let grant = format!("grant {right} to {role};\n");
+        if !grants.contains(&grant) {
+            grants.push_str(&grant);
+        }
+    }
     let sql = definitions_sql(&logging_sql(loggers, &Installed::default()));
     format!("begin;\nset local lock_timeout = '1s';\n{sql}\n{grants}commit;\n")
+}
+
+/// What writes of a resource's documents need beside `select`; a sequence is drawn from before rows are inserted.
+fn write_rights(resource: &Resource) -> Vec<String> {
+    let Ok(writable) = &resource.writable else {
+        return Vec::new();
+    };
+    let mut rights = Vec::new();
+    for level in &writable.levels {
+        rights.push(format!("insert, update, delete on {}", level.table.sql()));
+        let defaults = level.columns.iter().flat_map(|column| &column.default);
+        for drawn in defaults.filter_map(|default| default.split_once("nextval('")) {
+            // A name in quotes may hold a quote, which is doubled in the literal.
+            let name = drawn.1.split("'::").next().unwrap_or_default();
+            rights.push(format!("usage on sequence {}", name.replace("''", "'")));
+        }
+    }
+    rights
 }
 
 /// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.

@@ -1,9 +1,11 @@
 //! Conditional requests (RFC 9110, section 13).
 
 use axum::http::HeaderMap;
-use axum::http::header::IF_NONE_MATCH;
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 
+use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
+use crate::source::writes::Condition;
 
 /// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same:
 /// that tag, or `etag` itself for `*`.
@@ -11,12 +13,19 @@ use crate::cache::encoding::Encoding;
 /// Comparison is weak, as section 13.1.2 asks: `W/` before a tag does not count. Several header lines are one list.
 pub(super) fn none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
     let mut lines = headers.get_all(IF_NONE_MATCH).iter();
-    lines.find_map(|value| named(value.as_bytes(), etag))
+    lines.find_map(|value| named(value.as_bytes(), etag, Comparison::Weak))
 }
 
-fn named<'t>(mut list: &'t [u8], etag: &'t [u8]) -> Option<&'t [u8]> {
+/// How tags are compared (RFC 9110, section 8.8.3.2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+fn named<'t>(mut list: &'t [u8], etag: &'t [u8], comparison: Comparison) -> Option<&'t [u8]> {
     loop {
-        list = list.trim_ascii_start();
+        list = list.trim_ascii();
         if list == b"*" {
             return Some(etag);
         }
@@ -24,12 +33,15 @@ fn named<'t>(mut list: &'t [u8], etag: &'t [u8]) -> Option<&'t [u8]> {
             list = rest;
             continue;
         }
-        let tag = list.strip_prefix(b"W/").unwrap_or(list);
+        let (weak, tag) = match list.strip_prefix(b"W/") {
+            Some(tag) => (true, tag),
+            None => (false, list),
+        };
         // A tag may hold commas, so it ends at its own closing quote.
         let inner = tag.strip_prefix(b"\"")?;
         let length = inner.iter().position(|&byte| byte == b'"')?;
         let (tag, rest) = tag.split_at(length + 2);
-        if is_of_same(tag, etag) {
+        if is_of_same(tag, etag) && (comparison == Comparison::Weak || !weak) {
             return Some(tag);
         }
         list = rest;
@@ -50,9 +62,74 @@ fn is_of_same(tag: &[u8], etag: &[u8]) -> bool {
     name.is_some_and(|name| encodings.any(|encoding| encoding.name().as_bytes() == name))
 }
 
+/// Whether `If-None-Match: *` says that nothing must exist.
+pub(super) fn is_if_none_match_any(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(IF_NONE_MATCH).iter();
+    values.any(|value| value.as_bytes().trim_ascii() == b"*")
+}
+
+/// What `If-Match` and `If-None-Match` ask of the document that a write finds.
+pub(super) fn condition(headers: &HeaderMap) -> Option<Condition> {
+    let lists = |name| -> Vec<Vec<u8>> {
+        let values = headers.get_all(name).iter();
+        values.map(|value| value.as_bytes().to_vec()).collect()
+    };
+    let (wanted, unwanted) = (lists(IF_MATCH), lists(IF_NONE_MATCH));
+    if wanted.is_empty() && unwanted.is_empty() {
+        return None;
+    }
+    Some(Box::new(move |document| {
+        let Some(document) = document else {
+            return wanted.is_empty();
+        };
+        let etag = entity_tag(digest(document));
+        let matches = wanted.is_empty()
+            || wanted
+                .iter()
+                .any(|list| named(list, &etag, Comparison::Strong).is_some());
+        matches
+            && !unwanted
+                .iter()
+                .any(|list| named(list, &etag, Comparison::Weak).is_some())
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn if_match_is_strong_but_for_the_encoding() {
+        let etag = b"\"b\"";
+        for list in [
+            "\"b\"",
+            "\"a\", \"b\"",
+            " , \"b-gzip\"",
+            "*",
+            " * ",
+            "W/\"b\", \"b\"",
+        ] {
+            assert!(
+                named(list.as_bytes(), etag, Comparison::Strong).is_some(),
+                "{list}"
+            );
+        }
+        for list in [
+            "",
+            "W/\"b\"",
+            "\"a\"",
+            "b",
+            "\"bc\"",
+            "\"b",
+            "\"a\", *",
+            "\"a\" \"c\"",
+        ] {
+            assert!(
+                !named(list.as_bytes(), etag, Comparison::Strong).is_some(),
+                "{list}"
+            );
+        }
+    }
 
     #[test]
     fn lists_are_searched_and_weakness_does_not_count() {
@@ -65,10 +142,17 @@ mod tests {
             "*",
             " , \"b\"",
         ] {
-            assert_eq!(named(list.as_bytes(), etag), Some(&etag[..]), "{list}");
+            assert_eq!(
+                named(list.as_bytes(), etag, Comparison::Weak),
+                Some(&etag[..]),
+                "{list}"
+            );
         }
         let encoded = b"\"x\", W/\"b-gzip\"";
-        assert_eq!(named(encoded, etag), Some(&b"\"b-gzip\""[..]));
+        assert_eq!(
+            named(encoded, etag, Comparison::Weak),
+            Some(&b"\"b-gzip\""[..])
+        );
         // A tag has no escapes: this one ends before x, and what follows is no list.
         for list in [
             "\"a,\\\"x\", W/\"b\"",
@@ -83,7 +167,11 @@ mod tests {
             "\"b-lzma\"",
             "\"-gzip\"",
         ] {
-            assert_eq!(named(list.as_bytes(), etag), None, "{list}");
+            assert_eq!(
+                named(list.as_bytes(), etag, Comparison::Weak),
+                None,
+                "{list}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `GET` and `HEAD` of documents, by path or by query.
+//! `GET` and `HEAD` of documents, by path or by query; all other methods are for [`writes`] to answer.
 
 use std::sync::Arc;
 
@@ -20,17 +20,19 @@ use crate::http::negotiate::accepts_json;
 use crate::http::problem::Problem;
 use crate::http::query::{self, Query};
 use crate::http::target::{METHODS, Part, Target};
-use crate::http::{batch, list, respond};
+use crate::http::{batch, list, respond, writes};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::projection::Projection;
+use crate::source::writes::Writes;
 
-const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
+pub(super) const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
 
 /// The documents of a cache over HTTP.
 #[derive(Clone)]
 pub(super) struct Documents {
     cache: Arc<Cache>,
+    writes: Arc<Writes>,
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
@@ -68,11 +70,17 @@ impl HitCounters {
 }
 
 impl Documents {
-    pub(super) fn new(cache: Arc<Cache>, metrics: Arc<Metrics>, labels: Vec<Labels>) -> Self {
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        writes: Arc<Writes>,
+        metrics: Arc<Metrics>,
+        labels: Vec<Labels>,
+    ) -> Self {
         let names = cache.names();
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
         Self {
             cache,
+            writes,
             metrics,
             hits,
             labels: labels.into(),
@@ -166,6 +174,7 @@ pub(super) type Answered = Result<(&'static str, Response<Whole>), Problem>;
 
 /// Answers one target by the request's method.
 async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body: Body) -> Answered {
+    let Documents { cache, writes, .. } = documents;
     let Target { index, part } = target;
     match (part, &head.method) {
         (Part::Document(key), &Method::GET | &Method::HEAD) => {
@@ -182,7 +191,7 @@ async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body:
             batch::answer(&reading, &keys).await
         }
         (_, &Method::OPTIONS) => Ok(("request", allow(part.methods()))),
-        _ => Err(Problem::method_not_allowed(part.methods())),
+        _ => writes::answer(cache, writes, target, head, body).await,
     }
 }
 

@@ -11,13 +11,18 @@ use serde::Serialize;
 
 use crate::cache::LookupError;
 use crate::http::body::Whole;
+use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
+use crate::source::writes::{Refusal, WriteError};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Seconds after which a client may try again: the feed finds a returned PostgreSQL within one.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// `unique_violation` (PostgreSQL manual, appendix A).
+const UNIQUE_VIOLATION: &str = "23505";
 
 /// An error on its way to a client.
 #[derive(Debug)]
@@ -27,6 +32,14 @@ pub(super) struct Problem {
     /// SQLSTATE.
     code: Option<String>,
     allow: Option<&'static str>,
+    errors: Vec<Fault9457>,
+}
+
+/// One of several faults, as the example of RFC 9457, section 3, has them.
+#[derive(Debug, Serialize)]
+struct Fault9457 {
+    pointer: String,
+    detail: String,
 }
 
 #[derive(Serialize)]
@@ -37,6 +50,8 @@ struct Body9457<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Fault9457]>::is_empty")]
+    errors: &'a [Fault9457],
 }
 
 impl Problem {
@@ -46,6 +61,7 @@ impl Problem {
             detail: detail.into(),
             code: None,
             allow: None,
+            errors: Vec::new(),
         }
     }
 
@@ -138,6 +154,29 @@ impl Problem {
         )
     }
 
+    /// As [`Problem::method_not_allowed`], where the resource is only read, and why.
+    pub(super) fn only_read(allow: &'static str, why: &str) -> Self {
+        Self {
+            allow: Some(allow),
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, why)
+        }
+    }
+
+    pub(super) fn precondition_failed() -> Self {
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "the document is not as If-Match or If-None-Match asks",
+        )
+    }
+
+    /// The write may go on, or have been done.
+    pub(super) fn write_deadline() -> Self {
+        Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "PostgreSQL took too long; the write may have been done",
+        )
+    }
+
     pub(super) fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
@@ -159,6 +198,7 @@ impl Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
             code: self.code.as_deref(),
+            errors: &self.errors,
         };
         // Strings and a number always serialise.
         let text = simd_json::to_string(&body).unwrap_or_default();
@@ -199,6 +239,90 @@ impl From<LookupError> for Problem {
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
             }
             LookupError::Source(error) => Self::from(error),
+        }
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Malformed(detail) => Self::bad_request(detail),
+            BodyError::Faults(faults) => {
+                let faults = faults.into_iter().map(|fault| Fault9457 {
+                    pointer: fault.pointer,
+                    detail: fault.message,
+                });
+                Self {
+                    errors: faults.collect(),
+                    ..Self::new(
+                        StatusCode::UNPROCESSABLE_ENTITY,
+                        "the document does not fit the resource",
+                    )
+                }
+            }
+        }
+    }
+}
+
+impl From<WriteError> for Problem {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Source(SourceError::TooLarge) => Self::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the stored document would be longer than document_max",
+            ),
+            WriteError::Source(error) => Self::from(error),
+            WriteError::Unknown => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "PostgreSQL was lost at the commit: the write may have been done",
+            ),
+            WriteError::Exists => Self {
+                code: Some(UNIQUE_VIOLATION.into()),
+                ..Self::new(
+                    StatusCode::CONFLICT,
+                    "there is a document with this key, or with another value that is unique",
+                )
+            },
+            WriteError::Absent => Self::no_such_document(),
+            WriteError::Precondition => Self::precondition_failed(),
+            WriteError::Body(error) => Self::from(error),
+            WriteError::Refused {
+                code,
+                refusal,
+                pointer,
+            } => Self::refused(code, refusal, pointer),
+        }
+    }
+}
+
+impl Problem {
+    fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
+        let (status, detail) = match refusal {
+            Refusal::Conflict => (
+                StatusCode::CONFLICT,
+                "other rows stand against it: a unique or a foreign key",
+            ),
+            Refusal::Invalid => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "PostgreSQL refuses the values",
+            ),
+            Refusal::Forbidden => (
+                StatusCode::FORBIDDEN,
+                "larder's role may not write this to the tables",
+            ),
+            Refusal::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "others hold locks on these rows",
+            ),
+        };
+        let fault = |pointer| Fault9457 {
+            pointer,
+            detail: detail.into(),
+        };
+        Self {
+            code: Some(code),
+            errors: pointer.map(fault).into_iter().collect(),
+            ..Self::new(status, detail)
         }
     }
 }

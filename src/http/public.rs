@@ -19,6 +19,7 @@ use crate::http::documents::{self, Documents};
 use crate::http::labels::Labels;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
+use crate::source::writes::Writes;
 
 /// The longest path and query: a thousand uuids fit.
 const URI_BYTES_MAX: usize = 48 << 10;
@@ -49,10 +50,15 @@ pub struct PublicConfig {
 }
 
 impl Public {
-    /// Serves the documents of `cache`, and counts the answers.
-    pub fn new(cache: Arc<Cache>, metrics: Arc<Metrics>, config: PublicConfig) -> Self {
+    /// Serves the documents of `cache`, writes those of clients by `writes`, and counts the answers.
+    pub fn new(
+        cache: Arc<Cache>,
+        writes: Arc<Writes>,
+        metrics: Arc<Metrics>,
+        config: PublicConfig,
+    ) -> Self {
         let cors = Cors::new(&config.cors);
-        let documents = Documents::new(cache, metrics, config.labels);
+        let documents = Documents::new(cache, writes, metrics, config.labels);
         // Paths are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
         let router = Router::new().fallback(documents::answer);
         let router = router.with_state(documents.clone());

@@ -15,7 +15,7 @@ use crate::http::negotiate;
 use crate::http::problem::Problem;
 use crate::http::range::{self, Asked};
 
-const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(super) const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 const BYTES: HeaderValue = HeaderValue::from_static("bytes");
 

@@ -57,10 +57,11 @@ impl<'p> Target<'p> {
 }
 
 impl Part<'_> {
-    /// The methods that it answers, for `Allow`.
+    /// The methods that it answers, for `Allow`, where the resource can be written.
     pub(super) fn methods(self) -> &'static str {
         match self {
-            Self::Collection | Self::Document(_) => "GET, HEAD, OPTIONS",
+            Self::Collection => "GET, HEAD, POST, OPTIONS",
+            Self::Document(_) => "GET, HEAD, PUT, PATCH, DELETE, OPTIONS",
             Self::Batch => "POST, OPTIONS",
         }
     }

@@ -8,6 +8,7 @@ use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::writable::Writable;
+use crate::resource::write::WriteSql;
 use crate::resource::{Child, Field, Filter, Lookup, Rendering, Resource, Row};
 
 /// Checks `definitions` against `catalogue`.
@@ -77,6 +78,10 @@ impl<'a> Resolver<'a> {
             .and_then(|root| self.filters(table, root, definition));
         let key = KeyShape { columns: columns? };
         let root = root?;
+        let name = &definition.name.value;
+        let writable = Writable::new(name, &root, &key.columns, self.catalogue);
+        let write_sql = writable.as_ref().ok();
+        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key));
         Some(Resource {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),
@@ -84,7 +89,8 @@ impl<'a> Resolver<'a> {
             documents_sql: documents_sql(&key, &root),
             filters: filters?,
             template: Template::new(&root),
-            writable: Writable::new(&definition.name.value, &root, &key.columns, self.catalogue),
+            writable,
+            write_sql,
             key,
             root,
         })

@@ -24,10 +24,12 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
+pub(in crate::source) use crate::source::loader::link::prove;
 use crate::source::loader::link::{GRACE, Link};
 use crate::source::loader::pages::Pages;
 use crate::source::loader::statement::Batch;
 pub(crate) use crate::source::loader::statement::documents_query;
+pub(in crate::source) use crate::source::loader::statement::read_documents;
 use crate::source::loader::waiting::Waiting;
 use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
@@ -151,6 +153,11 @@ impl Loader {
     /// Says which database the feed follows. Connections that lead elsewhere are not used.
     pub fn follow(&self, identity: Option<Identity>) {
         self.shared.followed.send_replace(identity.map(Arc::new));
+    }
+
+    /// The database that the feed follows, as [`Loader::follow`] is told.
+    pub fn followed(&self) -> watch::Receiver<Option<Arc<Identity>>> {
+        self.shared.followed.subscribe()
     }
 
     /// Hands in one key.

@@ -15,15 +15,17 @@ use crate::source::SourceError;
 const CONNECT_LOOKS: u32 = 8;
 const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
+/// Set for what larder alone runs. Users' triggers may rely on the search path of their role or database.
+const SEARCH_PATH: (&str, &str) = ("search_path", "pg_catalog");
+
 /// What makes a document's bytes, and the names of types, independent of the settings of role and database.
-const SETTINGS: [(&str, &str); 11] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("timezone", "UTC"),
     ("datestyle", "ISO, YMD"),
     ("intervalstyle", "postgres"),
     ("extra_float_digits", "1"),
     ("lc_monetary", "C"),
     ("bytea_output", "hex"),
-    ("search_path", "pg_catalog"),
     ("quote_all_identifiers", "off"),
     ("default_transaction_isolation", "read committed"),
     ("standard_conforming_strings", "on"),
@@ -37,6 +39,9 @@ const PLANS: [(&str, &str); 2] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
 ];
+
+/// What a transaction that writes may wait for, all as long as a statement may run: larder never leaves one idle.
+const WRITE_TIMEOUTS: [&str; 2] = ["statement_timeout", "idle_in_transaction_session_timeout"];
 
 /// Has glibc keep up to 8 MiB of a server process's heap. A record's values each take a buffer of 1 KiB while it is
 /// sent, and glibc gives a heap's free end back to the system above 128 KiB, to ask for it again at the next statement:
@@ -95,6 +100,7 @@ impl Database {
             .options
             .clone()
             .options(SETTINGS)
+            .options([SEARCH_PATH])
             .options(PLANS)
             .options([
                 ("statement_timeout", timeout.as_str()),
@@ -117,8 +123,26 @@ impl Database {
             .options
             .clone()
             .options(SETTINGS)
+            .options([SEARCH_PATH])
             .options(settings.iter().copied());
         self.open(options).await
+    }
+
+    /// Opens a connection that writes documents. The search path is that of role and database, as triggers expect it.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub async fn connect_for_writes(&self) -> Result<PgConnection, SourceError> {
+        if self.pooler {
+            let options = self.options.clone().extra_float_digits(None);
+            return self.open(options.statement_cache_capacity(0)).await;
+        }
+        let timeout = self.statement_timeout.as_millis().to_string();
+        let options = self.options.clone().options(SETTINGS).options(PLANS);
+        let options = options.options(WRITE_TIMEOUTS.map(|name| (name, timeout.as_str())));
+        let mut connection = self.open(options).await?;
+        within_connect_timeout(sqlx::raw_sql(KEEP_HEAP).execute(&mut connection)).await?;
+        Ok(connection)
     }
 
     /// The connection options without any setting of a session, for LISTEN.
@@ -132,16 +156,26 @@ impl Database {
 
     /// SQL that gives one transaction the settings that [`Database::connect`] gives a session.
     pub(crate) fn transaction_settings(&self) -> String {
-        let mut sql = String::new();
-        for (name, value) in SETTINGS {
-            sql.push_str(&format!("set local {name} = '{value}'; "));
-        }
+        let settings = SETTINGS.into_iter().chain([SEARCH_PATH]);
+        let mut sql = set_local(settings);
         sql.push_str(&format!(
             "set local statement_timeout = {}",
             self.statement_timeout.as_millis()
         ));
         sql
     }
+
+    /// The same as [`Database::connect_for_writes`] does it.
+    pub(crate) fn write_transaction_settings(&self) -> String {
+        let timeout = self.statement_timeout.as_millis().to_string();
+        let timeouts = WRITE_TIMEOUTS.map(|name| (name, timeout.as_str()));
+        set_local(SETTINGS.into_iter().chain(PLANS).chain(timeouts))
+    }
+}
+
+fn set_local<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String {
+    let settings = settings.map(|(name, value)| format!("set local {name} = '{value}'; "));
+    settings.collect()
 }
 
 async fn within_connect_timeout<T>(

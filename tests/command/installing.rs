@@ -80,6 +80,8 @@ async fn printed_sql_installs_and_grants_all_that_larder_needs() {
         (answer.body == r#"{"id":1,"note":"second","lines":[]}"#).then_some(())
     })
     .await;
+    let answer = fetch(serving.listen, "DELETE", "/orders/1").await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     assert_eq!(serving.terminate().await.code(), Some(0));
 
     // Nothing is missing, so that owning nothing is no hindrance.

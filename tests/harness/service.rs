@@ -123,6 +123,21 @@ impl TestService {
         self.send(method, path, headers, "").await
     }
 
+    /// As [`TestService::send`], the body JSON unless `headers` name another type.
+    pub(crate) async fn write(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let json = ("content-type", "application/json");
+        let mut all = vec![json];
+        all.retain(|(name, _)| headers.iter().all(|(other, _)| other != name));
+        all.extend_from_slice(headers);
+        self.send(method, path, &all, body).await
+    }
+
     /// As [`TestService::request`], with a body.
     pub(crate) async fn send(
         &self,

@@ -121,7 +121,7 @@ async fn what_is_no_list_of_keys_is_refused() {
     assert_eq!(larder.get(&many(1_000)).await.status, StatusCode::OK);
     assert_problem(&larder.get(&many(1_001)).await, 413);
     assert_problem(&larder.get("/nothing?keys=1").await, 404);
-    let refused = larder.request(Method::POST, "/items?keys=42", &[]).await;
+    let refused = larder.request(Method::PUT, "/items?keys=42", &[]).await;
     assert_problem(&refused, 405);
 }
 

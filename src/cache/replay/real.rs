@@ -332,6 +332,7 @@ fn definition() -> Resource {
         template: Template::new(&root),
         filters: Vec::new(),
         writable: Err("it is only read".into()),
+        write_sql: None,
         root,
         documents_sql: String::new(),
     }

@@ -114,7 +114,7 @@ async fn run<S: Statement>(
 }
 
 /// Fails unless `connection` reaches the database that the feed follows.
-pub(super) async fn prove(
+pub(in crate::source) async fn prove(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {

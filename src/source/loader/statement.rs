@@ -85,13 +85,36 @@ async fn documents(
             wanted.push(&load.key);
         }
     }
-    let query = documents_query(resource, &wanted, shared.document_bytes_max)?
-        .persistent(!shared.database.pooler());
     let now = Boottime::now();
     for load in batch {
         load.sent_at.mark(now);
     }
-    let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
+    let persistent = !shared.database.pooler();
+    let bytes_max = shared.document_bytes_max;
+    let found = read_documents(connection, resource, &wanted, persistent, bytes_max).await?;
+    let outcome = batch.iter().map(|load| {
+        let place = places.get(&*load.key);
+        let loaded = place.and_then(|&place| found.get(place).cloned());
+        loaded.unwrap_or(Ok(None))
+    });
+    Ok(outcome.collect())
+}
+
+/// The documents of `keys`, which are canonical and differ, in their order: one statement, one snapshot.
+///
+/// # Errors
+/// What PostgreSQL said of the statement; inside, why one of the documents can't be given.
+pub(in crate::source) async fn read_documents(
+    connection: &mut PgConnection,
+    resource: &Resource,
+    keys: &[&str],
+    persistent: bool,
+    document_bytes_max: usize,
+) -> Result<Vec<Loaded>, SourceError> {
+    let numbers = keys.iter().enumerate();
+    let places: HashMap<&str, usize> = numbers.map(|(place, key)| (*key, place)).collect();
+    let query = documents_query(resource, keys, document_bytes_max)?.persistent(persistent);
+    let mut found: Vec<Option<Loaded>> = vec![None; keys.len()];
     let mut stranger = None;
     // Documents share memory, one after the other: none needs a place of its own for so short a time.
     let mut texts = BytesMut::new();
@@ -102,7 +125,7 @@ async fn documents(
         match places.get(key) {
             None => stranger = Some(key.to_owned()),
             Some(&place) => {
-                let written = document(resource, &row, shared.document_bytes_max, &mut json)?;
+                let written = document(resource, &row, document_bytes_max, &mut json)?;
                 let several = found[place].is_some();
                 found[place] = Some(match several {
                     true => Err(SourceError::Ambiguous),
@@ -125,12 +148,8 @@ async fn documents(
         );
         return Err(SourceError::Unexpected(message));
     }
-    let outcome = batch.iter().map(|load| {
-        let place = places.get(&*load.key);
-        let loaded = place.and_then(|&place| found[place].clone());
-        loaded.unwrap_or(Ok(None))
-    });
-    Ok(outcome.collect())
+    let found = found.into_iter().map(|found| found.unwrap_or(Ok(None)));
+    Ok(found.collect())
 }
 
 /// Writes the document in a row of the statement into `json`, in the place of what is there.

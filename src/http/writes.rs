@@ -1,0 +1,247 @@
+//! `POST`, `PUT`, `PATCH` and `DELETE` of whole documents.
+//!
+//! What can be refused without PostgreSQL is. A write is answered once this node has applied what it changed, so that
+//! whoever reads after the answer sees it.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, LOCATION};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::cache::Cache;
+use crate::cache::document::{digest, entity_tag};
+use crate::feed::position::Token;
+use crate::http::body::Whole;
+use crate::http::conditional::{condition, is_if_none_match_any};
+use crate::http::documents::{Answered, LARDER_TOKEN};
+use crate::http::problem::Problem;
+use crate::http::respond::APPLICATION_JSON;
+use crate::http::target::{Part, Target};
+use crate::resource::Resource;
+use crate::resource::body::{Mode, Scratch, rows_of};
+use crate::resource::key::{KeyShape, key_parts};
+use crate::resource::writable::{Rows, Writable};
+use crate::source::writes::{Action, Outcome, Write, WriteError, Writes, Written};
+
+const ONLY_READ: &str = "GET, HEAD, OPTIONS";
+/// The value of label `detail`.
+const WRITTEN: &str = "postgres";
+
+const JSON: &str = "application/json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const RETURN_MINIMAL: &str = "return=minimal";
+const RETURN_REPRESENTATION: &str = "return=representation";
+
+/// What a part of a key is written with in a path: all but the unreserved characters (RFC 3986, section 2.3).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Answers a method that does not read.
+pub(super) async fn answer(
+    cache: &Arc<Cache>,
+    writes: &Writes,
+    target: Target<'_>,
+    head: &Parts,
+    body: Body,
+) -> Answered {
+    let resource = cache.resource(target.index)?;
+    let bytes_max = writes.document_bytes_max();
+    let action = action(&resource, target.part, head, body, bytes_max).await?;
+    let preferred = preferred(&head.headers);
+    let inserts = matches!(action, Action::Insert { .. });
+    let write = Write {
+        resource: Arc::clone(&resource),
+        action,
+        // All documents together, which POST addresses, have no tag.
+        condition: condition(&head.headers).filter(|_| !inserts),
+        representation: preferred != Some(RETURN_MINIMAL),
+    };
+    let written = tokio::time::timeout(cache.request_timeout(), writes.write(write)).await;
+    let written = match written.map_err(|_| Problem::write_deadline())? {
+        Err(WriteError::Exists) if is_if_none_match_any(&head.headers) => {
+            return Err(Problem::precondition_failed());
+        }
+        written => written?,
+    };
+    if let Ok(token) = written.token.parse::<Token>() {
+        cache.catch_up(&token).await;
+    }
+    let name = head.uri.path().split('/').nth(1).unwrap_or_default();
+    Ok((WRITTEN, respond(name, &resource, written, preferred)))
+}
+
+/// What the request asks for.
+async fn action(
+    resource: &Resource,
+    part: Part<'_>,
+    head: &Parts,
+    body: Body,
+    bytes_max: usize,
+) -> Result<Action, Problem> {
+    let writable = match &resource.writable {
+        Ok(writable) => writable,
+        Err(why) => return Err(Problem::only_read(ONLY_READ, why)),
+    };
+    let canonical = |key| resource.key.canonical(key);
+    Ok(match (&head.method, part) {
+        (&Method::POST, Part::Collection) => {
+            let body = read(head, body, &[JSON], bytes_max).await?;
+            let rows = rows(writable, &body, Mode::Insert)?;
+            Action::Insert { rows }
+        }
+        (&Method::PUT, Part::Document(key)) => {
+            let key = canonical(key)?.into_owned();
+            let body = read(head, body, &[JSON], bytes_max).await?;
+            let parts = key_parts(&key, resource.key.columns.len());
+            let rows = rows(writable, &body, Mode::Replace(&parts))?;
+            Action::Replace { key, rows }
+        }
+        (&Method::PATCH, Part::Document(key)) => {
+            let key = canonical(key)?.into_owned();
+            let patch = read(head, body, &[MERGE_PATCH, JSON], bytes_max).await?;
+            Action::Patch { key, patch }
+        }
+        (&Method::DELETE, Part::Document(key)) => {
+            let key = canonical(key)?.into_owned();
+            Action::Delete { key }
+        }
+        _ => return Err(Problem::method_not_allowed(part.methods())),
+    })
+}
+
+fn rows(writable: &Writable, body: &[u8], mode: Mode<'_>) -> Result<Rows, Problem> {
+    let mut rows = Rows::of(writable);
+    rows_of(writable, body, mode, &mut Scratch::default(), &mut rows)?;
+    Ok(rows)
+}
+
+/// The body of a request, if it is of one of the types `accepted` and not too long.
+async fn read(
+    head: &Parts,
+    body: Body,
+    accepted: &[&str],
+    bytes_max: usize,
+) -> Result<Bytes, Problem> {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next());
+    let media_type = media_type.unwrap_or_default().trim();
+    let fits = |accepted: &&str| accepted.eq_ignore_ascii_case(media_type);
+    if !accepted.iter().any(fits) {
+        return Err(Problem::unsupported_media_type(&accepted.join(" or ")));
+    }
+    let length = head.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > bytes_max) {
+        return Err(Problem::body_too_large(bytes_max));
+    }
+    let body = Limited::new(body, bytes_max).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => Problem::body_too_large(bytes_max),
+        false => Problem::bad_request("the body broke off"),
+    })?;
+    let body = body.to_bytes();
+    match body.is_empty() {
+        true => Err(Problem::bad_request("the request has no body")),
+        false => Ok(body),
+    }
+}
+
+/// Which `return` the client prefers (RFC 7240), if it says so; the first one counts.
+fn preferred(headers: &HeaderMap) -> Option<&'static str> {
+    let values = headers.get_all(PREFER).iter();
+    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    let mut known = listed.filter_map(|preference| {
+        let preference = preference.split(';').next().unwrap_or_default();
+        let plain: String = preference
+            .chars()
+            .filter(|sign| !matches!(sign, ' ' | '\t' | '"'))
+            .collect();
+        [RETURN_MINIMAL, RETURN_REPRESENTATION]
+            .into_iter()
+            .find(|known| known.eq_ignore_ascii_case(&plain))
+    });
+    known.next()
+}
+
+fn respond(
+    name: &str,
+    resource: &Resource,
+    written: Written,
+    preferred: Option<&'static str>,
+) -> Response<Whole> {
+    let status = match (written.outcome, &written.document) {
+        (Outcome::Created, _) => StatusCode::CREATED,
+        (Outcome::Replaced, Some(_)) => StatusCode::OK,
+        (Outcome::Replaced, None) | (Outcome::Deleted, _) => StatusCode::NO_CONTENT,
+    };
+    let mut headers = HeaderMap::new();
+    // What is put together from hexadecimal numbers and encoded parts is always a valid value.
+    if let Ok(token) = HeaderValue::try_from(written.token) {
+        headers.insert(LARDER_TOKEN, token);
+    }
+    if written.outcome == Outcome::Created
+        && let Ok(location) = HeaderValue::try_from(location(name, &resource.key, &written.key))
+    {
+        headers.insert(LOCATION, location);
+    }
+    if let Some(preferred) = preferred.filter(|_| written.outcome != Outcome::Deleted) {
+        headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
+    }
+    let body = written.document.map(|document| {
+        if let Ok(etag) = HeaderValue::from_bytes(&entity_tag(digest(&document))) {
+            headers.insert(ETAG, etag);
+        }
+        headers.insert(CONTENT_TYPE, APPLICATION_JSON);
+        Whole::new(document)
+    });
+    let mut response = Response::new(body.unwrap_or_default());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The path of a document.
+fn location(name: &str, shape: &KeyShape, key: &str) -> String {
+    let parts = key_parts(key, shape.columns.len());
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|part| utf8_percent_encode(part, ENCODED).to_string())
+        .collect();
+    format!("/{name}/{}", parts.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_known_preference_counts() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(PREFER, HeaderValue::from_static(value));
+            }
+            preferred(&headers)
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["respond-async"]), None);
+        assert_eq!(of(&["return=minimal"]), Some(RETURN_MINIMAL));
+        assert_eq!(
+            of(&["wait=3, Return = \"minimal\"; x=1"]),
+            Some(RETURN_MINIMAL)
+        );
+        let both = ["return=representation", "return=minimal"];
+        assert_eq!(of(&both), Some(RETURN_REPRESENTATION));
+    }
+}

@@ -1,0 +1,153 @@
+//! What the statements of a write take: rows as arrays, and defaults that rows below must know.
+
+use std::borrow::Cow;
+
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres};
+
+use crate::resource::Resource;
+use crate::resource::key::key_parts;
+use crate::resource::writable::{Given, LevelRows, Rows, Writable};
+use crate::resource::write::{Draw, Parameter, Statement};
+
+/// `statement` with what it takes of `rows`, and of `key`, which is canonical.
+pub(super) fn bound<'q>(
+    statement: &'q Statement,
+    resource: &Resource,
+    rows: &Rows,
+    key: &str,
+) -> Query<'q, Postgres, PgArguments> {
+    let parts = key_parts(key, resource.key.columns.len());
+    let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
+    for parameter in &statement.parameters {
+        query = match *parameter {
+            Parameter::Key(part) => query.bind(parts.get(part).map(Cow::as_ref)),
+            Parameter::Values(level, column) => query.bind(texts(rows, level, column)),
+            Parameter::Absent(level, column) => query.bind(absences(rows, level, column)),
+            Parameter::Documents(level) => query.bind(documents(resource, rows, level)),
+        };
+    }
+    query
+}
+
+fn column(rows: &Rows, level: usize, column: usize) -> &[Given] {
+    let level = rows.levels.get(level);
+    let values = level.and_then(|level| level.columns.get(column));
+    values.map_or(&[], Vec::as_slice)
+}
+
+fn texts(rows: &Rows, level: usize, number: usize) -> Vec<Option<&str>> {
+    let texts = column(rows, level, number).iter().map(|given| match given {
+        Given::Text(text) => Some(text.as_str()),
+        Given::Absent | Given::Null => None,
+    });
+    texts.collect()
+}
+
+fn absences(rows: &Rows, level: usize, number: usize) -> Vec<bool> {
+    let values = column(rows, level, number).iter();
+    values.map(|given| *given == Given::Absent).collect()
+}
+
+/// For each row of a level its document's number, counted from 1.
+fn documents(resource: &Resource, rows: &Rows, level: usize) -> Vec<i64> {
+    let Ok(writable) = &resource.writable else {
+        return Vec::new();
+    };
+    let (Some(at), Some(of)) = (writable.levels.get(level), rows.levels.get(level)) else {
+        return Vec::new();
+    };
+    match at.parent {
+        None => (1..).take(of.count()).collect(),
+        Some(parent) => {
+            let above = documents(resource, rows, parent);
+            let number = |upper: &u32| above.get(*upper as usize).copied().unwrap_or(0);
+            of.parents.iter().map(number).collect()
+        }
+    }
+}
+
+/// The rows of all of `documents` together.
+pub(super) fn joined<'r>(writable: &Writable, documents: impl Iterator<Item = &'r Rows>) -> Rows {
+    let mut joined = Rows::of(writable);
+    for rows in documents {
+        let before: Vec<usize> = joined.levels.iter().map(LevelRows::count).collect();
+        for (number, (to, from)) in joined.levels.iter_mut().zip(&rows.levels).enumerate() {
+            let parent = writable.levels.get(number).and_then(|level| level.parent);
+            // At the root it is the document's number, and each document has one root row.
+            let above = before.get(parent.unwrap_or(0)).copied().unwrap_or(0);
+            // A document is far below 2^32 rows, and few documents share a transaction.
+            let parents = from.parents.iter().map(|row| row + above as u32);
+            to.parents.extend(parents);
+            to.places.extend_from_slice(&from.places);
+            for (to, from) in to.columns.iter_mut().zip(&from.columns) {
+                to.extend_from_slice(from);
+            }
+        }
+    }
+    joined
+}
+
+/// Draws the defaults that rows below must know, and gives them to those.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub(super) async fn complete(
+    connection: &mut PgConnection,
+    writable: &Writable,
+    draws: &[Draw],
+    persistent: bool,
+    rows: &mut Rows,
+) -> Result<(), sqlx::Error> {
+    for number in 0..writable.levels.len() {
+        link(writable, rows, number);
+        for draw in draws.iter().filter(|draw| draw.level == number) {
+            let absent = absences(rows, draw.level, draw.column);
+            let count = absent.iter().filter(|absent| **absent).count();
+            if count == 0 {
+                continue;
+            }
+            let drawn: Vec<Option<String>> = sqlx::query_scalar(AssertSqlSafe(draw.sql.as_str()))
+                .bind(i64::try_from(count).unwrap_or(i64::MAX))
+                .persistent(persistent)
+                .fetch_all(&mut *connection)
+                .await?;
+            let level = rows.levels.get_mut(draw.level);
+            let values = level.and_then(|level| level.columns.get_mut(draw.column));
+            let open = values
+                .into_iter()
+                .flatten()
+                .filter(|given| **given == Given::Absent);
+            for (given, text) in open.zip(drawn) {
+                *given = text.map_or(Given::Null, Given::Text);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives the rows of a level what links them to the rows above.
+fn link(writable: &Writable, rows: &mut Rows, number: usize) {
+    let Some(level) = writable.levels.get(number) else {
+        return;
+    };
+    let Some(parent) = level.parent else {
+        return;
+    };
+    for &(own, upper) in &level.link {
+        let uppers = column(rows, parent, upper);
+        let Some(of) = rows.levels.get(number) else {
+            return;
+        };
+        let linked = of.parents.iter().map(|row| {
+            let given = uppers.get(*row as usize).cloned();
+            given.unwrap_or(Given::Absent)
+        });
+        let linked: Vec<Given> = linked.collect();
+        let of = rows.levels.get_mut(number);
+        if let Some(values) = of.and_then(|of| of.columns.get_mut(own)) {
+            *values = linked;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Why a document was not written.
+
+use sqlx::postgres::PgDatabaseError;
+
+use crate::resource::body::BodyError;
+use crate::resource::writable::Writable;
+use crate::source::SourceError;
+
+/// Why a document was not written.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// PostgreSQL gave no answer, or one that no client is to blame for.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The connection was lost, or PostgreSQL took too long, while it was to commit: what is stored is not known.
+    #[error("what became of the commit is not known")]
+    Unknown,
+    /// There is a document with this key, or with another value that must be unique.
+    #[error("the document exists")]
+    Exists,
+    /// There is no document with this key.
+    #[error("the document does not exist")]
+    Absent,
+    /// The condition did not hold.
+    #[error("the condition does not hold")]
+    Precondition,
+    /// What a patch comes to is no document of the resource.
+    #[error("what the patch comes to does not fit")]
+    Body(BodyError),
+    /// PostgreSQL refused it.
+    #[error("PostgreSQL says {code}")]
+    Refused {
+        /// SQLSTATE.
+        code: String,
+        /// What that means to the client.
+        refusal: Refusal,
+        /// The member that PostgreSQL named, as a JSON pointer.
+        pointer: Option<String>,
+    },
+}
+
+/// What PostgreSQL's refusal means to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Other rows stand against it: a unique or a foreign key, or an exclusion.
+    Conflict,
+    /// The values don't fit the table.
+    Invalid,
+    /// larder's role may not.
+    Forbidden,
+    /// Others hold locks, or were faster each time.
+    Busy,
+}
+
+impl WriteError {
+    /// Of documents that share a transaction, each may fare better alone.
+    pub(super) fn concerns_single_documents(&self) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Source(error) => matches!(
+                error,
+                SourceError::Refused { .. } | SourceError::Timeout | SourceError::Unexpected(_)
+            ),
+            _ => true,
+        }
+    }
+
+    /// The connection is of no use any more.
+    pub(super) fn is_of_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Source(
+                SourceError::Unavailable(_) | SourceError::OtherDatabase | SourceError::Standby
+            )
+        )
+    }
+}
+
+/// An attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: WriteError,
+    /// The same again may succeed.
+    pub(super) again: bool,
+}
+
+impl<E: Into<WriteError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            error: error.into(),
+            again: false,
+        }
+    }
+}
+
+/// `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
+const AGAIN: [&str; 2] = ["40001", "40P01"];
+
+/// What `error`, from a statement that writes, means.
+pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failure {
+    let sqlx::Error::Database(database) = &error else {
+        return SourceError::from(error).into();
+    };
+    let code = database.code().unwrap_or_default().into_owned();
+    let refusal = match code.as_str() {
+        "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
+        "42501" => Refusal::Forbidden,
+        "55P03" | "40001" | "40P01" => Refusal::Busy,
+        // read_only_sql_transaction: the server has become a standby.
+        "25006" => return SourceError::Standby.into(),
+        // What a trigger of the table raised, and a view's check option.
+        "P0001" | "44000" => Refusal::Invalid,
+        // 22: data exception, 23: integrity constraint violation, 54: program limit exceeded, as by an index's entry.
+        code if ["22", "23", "54"]
+            .iter()
+            .any(|class| code.starts_with(class)) =>
+        {
+            Refusal::Invalid
+        }
+        _ => return SourceError::from(error).into(),
+    };
+    let named = database.try_downcast_ref::<PgDatabaseError>();
+    let pointer = named
+        .zip(writable)
+        .and_then(|(error, writable)| pointer(error, writable));
+    tracing::debug!("PostgreSQL refuses a write with {code}");
+    Failure {
+        again: AGAIN.contains(&code.as_str()),
+        error: WriteError::Refused {
+            code,
+            refusal,
+            pointer,
+        },
+    }
+}
+
+/// The root row's member whose column PostgreSQL names; which of several rows below it means, it does not say.
+fn pointer(error: &PgDatabaseError, writable: &Writable) -> Option<String> {
+    let root = writable.levels.first()?;
+    let is_root = error.table() == Some(root.table.name.as_str())
+        && error.schema() == Some(root.table.schema.as_str());
+    let column = error.column().filter(|_| is_root)?;
+    let mut columns = root.columns.iter();
+    let field = columns
+        .find(|known| known.column == column)?
+        .field
+        .as_ref()?;
+    Some(format!("/{}", field.replace('~', "~0").replace('/', "~1")))
+}

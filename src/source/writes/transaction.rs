@@ -1,0 +1,190 @@
+//! One transaction that writes, from `begin` to `commit`.
+
+use bytes::Bytes;
+use sqlx::AssertSqlSafe;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::resource::Resource;
+use crate::resource::writable::{Rows, Writable};
+use crate::resource::write::{Statement, WriteSql};
+use crate::source::SourceError;
+use crate::source::loader::{prove, read_documents};
+use crate::source::session::{Database, Identity};
+use crate::source::writes::bound::{bound, complete};
+use crate::source::writes::error::{Failure, failure};
+use crate::source::writes::{Action, Outcome, Write, WriteOutcome, Written};
+
+pub(super) struct Transaction<'t> {
+    pub(super) connection: PgConnection,
+    pub(super) database: &'t Database,
+    pub(super) document_bytes_max: usize,
+    pub(super) followed: &'t Identity,
+    /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
+    pub(super) committing: bool,
+}
+
+/// What a statement needs to be run.
+pub(super) struct Target<'w> {
+    pub(super) resource: &'w Resource,
+    pub(super) writable: &'w Writable,
+    pub(super) sql: &'w WriteSql,
+}
+
+impl<'w> Target<'w> {
+    fn of(resource: &'w Resource) -> Result<Self, SourceError> {
+        match (&resource.writable, &resource.write_sql) {
+            (Ok(writable), Some(sql)) => Ok(Self {
+                resource,
+                writable,
+                sql,
+            }),
+            _ => Err(SourceError::Unexpected(
+                "a write to what is only read".into(),
+            )),
+        }
+    }
+}
+
+/// What became of a document within the transaction.
+pub(super) struct Done {
+    pub(super) outcome: Outcome,
+    pub(super) key: String,
+    pub(super) xid: String,
+}
+
+impl Transaction<'_> {
+    /// Writes all of `writes`, of one resource, and commits. Several are documents to insert.
+    pub(super) async fn run(&mut self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, Failure> {
+        let Some(first) = writes.first() else {
+            return Ok(Vec::new());
+        };
+        let target = Target::of(&first.resource)?;
+        self.begin().await?;
+        let outcomes = match (&first.action, writes) {
+            (Action::Insert { .. }, _) => self.insert(&target, writes).await?,
+            (_, [write]) => vec![Ok(self.alone(&target, write).await?)],
+            _ => return Err(SourceError::Unexpected("writes that share nothing".into()).into()),
+        };
+        let mut written = Vec::with_capacity(outcomes.len());
+        for outcome in outcomes {
+            written.push(outcome.map(|done| self.written(done)));
+        }
+        self.represent(&target, writes, &mut written).await?;
+        self.committing = true;
+        sqlx::raw_sql("commit")
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| failure(error, Some(target.writable)))?;
+        Ok(written)
+    }
+
+    async fn begin(&mut self) -> Result<(), Failure> {
+        let mut begin = "begin isolation level read committed, read write; ".to_owned();
+        if self.database.pooler() {
+            begin.push_str(&self.database.write_transaction_settings());
+        }
+        sqlx::raw_sql(AssertSqlSafe(begin))
+            .execute(&mut self.connection)
+            .await
+            .map_err(SourceError::from)?;
+        if self.database.pooler() {
+            prove(&mut self.connection, self.followed).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn roll_back(&mut self) -> Result<(), SourceError> {
+        sqlx::raw_sql("rollback")
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
+    }
+
+    fn written(&self, done: Done) -> Written {
+        Written {
+            outcome: done.outcome,
+            key: done.key,
+            document: None,
+            token: format!("{}.{}", self.followed.nonce, done.xid),
+        }
+    }
+
+    /// Adds the stored documents to those of `written` that want them.
+    async fn represent(
+        &mut self,
+        target: &Target<'_>,
+        writes: &[&Write],
+        written: &mut [WriteOutcome],
+    ) -> Result<(), Failure> {
+        let wanted: Vec<usize> = written
+            .iter()
+            .zip(writes)
+            .enumerate()
+            .filter(|(_, (outcome, write))| match outcome {
+                Ok(written) => write.representation && written.outcome != Outcome::Deleted,
+                Err(_) => false,
+            })
+            .map(|(at, _)| at)
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let of = |at: &usize| written.get(*at).and_then(|outcome| outcome.as_ref().ok());
+        let keys: Vec<&str> = wanted
+            .iter()
+            .filter_map(of)
+            .map(|w| w.key.as_str())
+            .collect();
+        let found = self.read(target, &keys).await?;
+        for (at, document) in wanted.into_iter().zip(found) {
+            let document = document?;
+            if let Some(Ok(written)) = written.get_mut(at) {
+                written.document = document;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read(
+        &mut self,
+        target: &Target<'_>,
+        keys: &[&str],
+    ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
+        let persistent = !self.database.pooler();
+        let bytes_max = self.document_bytes_max;
+        let reading = read_documents(
+            &mut self.connection,
+            target.resource,
+            keys,
+            persistent,
+            bytes_max,
+        );
+        Ok(reading.await?)
+    }
+
+    pub(super) async fn ask(
+        &mut self,
+        target: &Target<'_>,
+        statement: &Statement,
+        rows: &Rows,
+        key: &str,
+    ) -> Result<Vec<PgRow>, Failure> {
+        bound(statement, target.resource, rows, key)
+            .persistent(!self.database.pooler())
+            .fetch_all(&mut self.connection)
+            .await
+            .map_err(|error| failure(error, Some(target.writable)))
+    }
+
+    pub(super) async fn complete(
+        &mut self,
+        target: &Target<'_>,
+        rows: &mut Rows,
+    ) -> Result<(), Failure> {
+        let persistent = !self.database.pooler();
+        let (writable, draws) = (target.writable, &target.sql.draws);
+        complete(&mut self.connection, writable, draws, persistent, rows)
+            .await
+            .map_err(|error| failure(error, Some(writable)))
+    }
+}

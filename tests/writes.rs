@@ -1,0 +1,98 @@
+//! Documents written over HTTP, and what PostgreSQL and later readers see of them.
+
+mod bodies;
+mod concurrent;
+mod conditions;
+mod documents;
+mod errors;
+mod visibility;
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::service::{Answer, TestService};
+
+/// Three levels: a dept, its emps, their skills, whose key holds what links them.
+const SCHEMA: &str = "
+    create table dept (deptno bigint primary key, dname text not null, loc text, code text unique,
+                       hidden text default 'h');
+    create table emp (empno bigint primary key, ename text, sal numeric, badge text unique,
+                      deptno bigint not null references dept, hidden text default 'h');
+    create index on emp (deptno);
+    create table skill (empno bigint references emp, name text, level int default 1,
+                        primary key (empno, name));
+";
+
+const CONFIG: &str = "
+    [[resource]]
+    name = 'depts'
+    table = 'dept'
+    fields = { deptno = 'no', dname = 'name', loc = 'loc', code = 'code' }
+      [[resource.children]]
+      name = 'emps'
+      table = 'emp'
+      fields = { empno = 'no', ename = 'name', sal = 'sal', badge = 'badge' }
+        [[resource.children.children]]
+        name = 'skills'
+        table = 'skill'
+        fields = { name = 'name', level = 'level' }
+    [[resource]]
+    name = 'emps'
+    table = 'emp'
+    fields = { empno = 'no', ename = 'name' }
+";
+
+async fn start() -> TestService {
+    TestService::start(SCHEMA, CONFIG).await
+}
+
+/// A dept with two emps, of whom the first has two skills.
+fn dept(no: i64) -> Value {
+    let (first, second) = (no * 10, no * 10 + 1);
+    json!({"no": no, "name": "SALES", "loc": null, "code": format!("c{no}"), "emps": [
+        {"no": first, "name": "KING", "sal": 10.5, "badge": format!("b{first}"), "skills": [
+            {"name": "go", "level": 2}, {"name": "rust", "level": 3}]},
+        {"no": second, "name": "FORD", "sal": null, "badge": format!("b{second}"), "skills": []}]})
+}
+
+impl TestService {
+    async fn post(&self, path: &str, document: &Value) -> Answer {
+        self.write(Method::POST, path, &[], &document.to_string())
+            .await
+    }
+
+    async fn put(&self, path: &str, document: &Value) -> Answer {
+        self.write(Method::PUT, path, &[], &document.to_string())
+            .await
+    }
+
+    async fn patch(&self, path: &str, document: &Value) -> Answer {
+        self.write(Method::PATCH, path, &[], &document.to_string())
+            .await
+    }
+
+    async fn delete(&self, path: &str) -> Answer {
+        self.request(Method::DELETE, path, &[]).await
+    }
+
+    /// One text out of the database.
+    async fn ask(&self, sql: &str) -> String {
+        use sqlx::Connection;
+        let mut connection = self.connect().await;
+        let text: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned()))
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        connection.close().await.unwrap();
+        text.unwrap_or_default()
+    }
+}
+
+/// The document that `answer` shows is `expected`, and so is what is read afterwards.
+async fn stored(larder: &TestService, answer: &Answer, path: &str, expected: &Value) {
+    assert_eq!(&answer.json(), expected);
+    let read = larder.get(path).await;
+    assert_eq!(read.status, StatusCode::OK);
+    assert_eq!(read.body, answer.body);
+    assert_eq!(read.header("etag"), answer.header("etag"));
+}

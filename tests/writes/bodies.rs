@@ -1,0 +1,61 @@
+//! Bodies of requests: their type, their length, what they hold.
+
+use axum::http::{Method, StatusCode};
+
+use crate::harness::service::TestService;
+use crate::writes::{CONFIG, dept, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_json_is_taken() {
+    let larder = start().await;
+    let body = dept(1).to_string();
+    for wrong in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/merge-patch+json",
+        "",
+    ] {
+        let answer = larder
+            .write(Method::POST, "/depts", &[("content-type", wrong)], &body)
+            .await;
+        assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{wrong}");
+    }
+    for wrong in ["", "{", "[", "nul"] {
+        let answer = larder.write(Method::PUT, "/depts/1", &[], wrong).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::BAD_REQUEST,
+            "{wrong}: {}",
+            answer.body
+        );
+    }
+    let json = [("content-type", "Application/JSON; charset=utf-8")];
+    let answer = larder.write(Method::POST, "/depts", &json, &body).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_bodies_are_refused() {
+    let larder = start().await;
+    let url = larder.url.clone();
+    let state = larder.stop().await;
+    let bound = [("document_max", "400B")];
+    let larder = TestService::start_in(state, &url, CONFIG, &bound).await;
+    let body = dept(1).to_string();
+    assert!(body.len() < 400);
+    let answer = larder.write(Method::POST, "/depts", &[], &body).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let long = body.replace("SALES", &"S".repeat(400));
+    let answer = larder.write(Method::PUT, "/depts/1", &[], &long).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    // Below the bound, and above it once it is written as it is stored.
+    let patch = format!("{{\"loc\":\"{}\"}}", "x".repeat(300));
+    let answer = larder.write(Method::PATCH, "/depts/1", &[], &patch).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "{}",
+        answer.body
+    );
+    assert_eq!(larder.get("/depts/1").await.json(), dept(1));
+}

@@ -1,0 +1,139 @@
+//! What is refused, and how.
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::cluster::TestRole;
+use crate::harness::lock::{hold, let_go};
+use crate::harness::service::TestService;
+use crate::writes::{CONFIG, SCHEMA, dept, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_belong_to_paths() {
+    let larder = start().await;
+    for (method, path, allow) in [
+        (Method::PUT, "/depts", "GET, HEAD, POST"),
+        (Method::DELETE, "/depts", "GET, HEAD, POST"),
+        (Method::POST, "/depts/1", "GET, HEAD, PUT, PATCH, DELETE"),
+        (Method::TRACE, "/depts/1", "GET, HEAD, PUT, PATCH, DELETE"),
+    ] {
+        let answer = larder.write(method, path, &[], "{}").await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(answer.header("allow"), allow);
+    }
+    assert_eq!(
+        larder.put("/depts/x", &dept(1)).await.status,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(
+        larder.put("/none/1", &dept(1)).await.status,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        larder.put("/depts/1/2", &dept(1)).await.status,
+        StatusCode::NOT_FOUND
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_be_written_says_why() {
+    let larder = TestService::start(
+        "create table p (id int primary key); create table c (p int references p, n int unique)",
+        "[[resource]]\nname = 'ps'\ntable = 'p'\n[[resource.children]]\nname = 'cs'\ntable = 'c'\norder_by = 'n'\n",
+    )
+    .await;
+    let answer = larder.post("/ps", &json!({"id": 1})).await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(answer.header("allow"), "GET, HEAD");
+    assert!(answer.body.contains("primary key"), "{}", answer.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_refusals_carry_their_code_and_nothing_else() {
+    let larder = TestService::start(
+        &format!(
+            "{SCHEMA} alter table dept add check (loc <> 'secret');
+             create function no() returns trigger language plpgsql as $$ begin
+               raise exception 'secret %', new.dname; end $$;
+             create trigger no before insert on dept for each row when (new.dname = 'raise') execute function no();"
+        ),
+        CONFIG,
+    )
+    .await;
+    larder.post("/depts", &dept(1)).await;
+    let mut taken = dept(2);
+    taken["code"] = json!("c1");
+    for (document, status, code) in [
+        (taken, StatusCode::CONFLICT, "23505"),
+        (
+            json!({"no": 3, "name": "x", "loc": "secret"}),
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "23514",
+        ),
+        (
+            json!({"no": 3, "name": "raise"}),
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "P0001",
+        ),
+    ] {
+        for answer in [
+            larder.post("/depts", &document).await,
+            larder
+                .put(&format!("/depts/{}", document["no"]), &document)
+                .await,
+        ] {
+            assert_eq!(answer.status, status, "{}", answer.body);
+            assert_eq!(answer.header("content-type"), "application/problem+json");
+            assert_eq!(answer.json()["code"], code);
+            assert!(!answer.body.contains("secret"), "{}", answer.body);
+        }
+    }
+    larder
+        .execute("create table badge (empno bigint references emp); insert into badge values (10)")
+        .await;
+    let answer = larder.delete("/depts/1").await;
+    assert_eq!(answer.status, StatusCode::CONFLICT);
+    assert_eq!(answer.json()["code"], "23503");
+    assert_eq!(larder.get("/depts/1").await.json(), dept(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_table_is_waited_for_within_the_bound() {
+    let larder = start().await;
+    larder.post("/depts", &dept(1)).await;
+    let url = larder.url.clone();
+    let state = larder.stop().await;
+    let brief = [("database.statement_timeout", "200ms")];
+    let larder = TestService::start_in(state, &url, CONFIG, &brief).await;
+    let holder = hold(&url, "dept").await;
+    let answer = larder.delete("/depts/1").await;
+    assert_eq!(
+        answer.status,
+        StatusCode::GATEWAY_TIMEOUT,
+        "{}",
+        answer.body
+    );
+    let_go(holder).await;
+    assert_eq!(
+        larder.delete("/depts/1").await.status,
+        StatusCode::NO_CONTENT
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_only_read_is_forbidden_to_write() {
+    let larder = start().await;
+    let role = TestRole::create(&larder.url).await;
+    let grants = format!(
+        "grant usage on schema larder to {name}; grant select on all tables in schema larder to {name};
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {name};
+         grant select on dept, emp, skill to {name}; grant execute on all functions in schema larder to {name};
+         grant execute on function pg_control_system() to {name}",
+        name = role.name
+    );
+    larder.execute(&grants).await;
+    let reader = TestService::start_on(&role.url, CONFIG, &[("install", "manual")]).await;
+    let answer = reader.post("/depts", &dept(1)).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
+    assert_eq!(answer.json()["code"], "42501");
+}
