@@ -40,6 +40,21 @@ create table if not exists larder.logger (
   needed_at timestamptz not null
 );
 
+-- What was answered to writes with an Idempotency-Key, for whoever repeats the request. A row is written in the write's
+-- own transaction, so that the one is there if and only if the other is; `request` is a hash of method, path and body.
+create table if not exists larder.answer (
+  principal    text not null,
+  key          text not null,
+  request      bytea not null,
+  outcome      text,
+  document_key text,
+  document     text,
+  token        text,
+  answered_at  timestamptz not null default now(),
+  primary key (principal, key)
+);
+create index if not exists answer_answered_at on larder.answer (answered_at);
+
 -- Moves the horizon up to the oldest position of the larders seen within `retention`, or to now where there is none,
 -- and deletes what is below it from the log, at most `rows_max` rows. Larders do so all the time; by hand it is of use
 -- while none runs. Returns the number of rows deleted.

@@ -5,6 +5,7 @@ mod concurrent;
 mod conditions;
 mod documents;
 mod errors;
+mod repeats;
 mod visibility;
 
 use axum::http::{Method, StatusCode};

@@ -20,6 +20,9 @@ const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
 const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(40);
 
+/// How long a write with an `Idempotency-Key` may be repeated.
+const ANSWERS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Pause between two looks for logging functions that no larder needs any more.
 const LOGGERS_PAUSE: Duration = Duration::from_secs(60);
 
@@ -41,6 +44,7 @@ pub(super) struct Housekeeping {
     beat_at: Option<Instant>,
     prune_at: Instant,
     loggers_at: Instant,
+    answers_at: Instant,
     /// This node has said what it needs.
     needs_told: bool,
 }
@@ -65,6 +69,7 @@ impl Housekeeping {
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
             loggers_at: Instant::now(),
+            answers_at: Instant::now(),
             needs_told: false,
         }
     }
@@ -144,6 +149,10 @@ impl Housekeeping {
             let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
             remove_unneeded(connection, &self.loggers, self.retention, remove).await?;
         }
+        if now >= self.answers_at {
+            let more = prune_answers(connection).await?;
+            self.answers_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
+        }
         Ok(())
     }
 
@@ -178,4 +187,17 @@ impl Housekeeping {
             .await?;
         Ok(deleted == PRUNED_ROWS_MAX)
     }
+}
+
+/// Deletes a batch of answers that are too old to be repeated. Returns whether there may be more.
+async fn prune_answers(connection: &mut PgConnection) -> Result<bool, SourceError> {
+    let deleted = sqlx::query(
+        "delete from larder.answer where ctid = any (array( \
+         select ctid from larder.answer where answered_at < now() - make_interval(secs => $1) limit $2))",
+    )
+    .bind(ANSWERS_KEPT.as_secs_f64())
+    .bind(PRUNED_ROWS_MAX)
+    .execute(connection)
+    .await?;
+    Ok(i64::try_from(deleted.rows_affected()) == Ok(PRUNED_ROWS_MAX))
 }

@@ -42,10 +42,10 @@ pub(super) async fn read_installed(
 ) -> Result<Installed, SourceError> {
     let mut installed = Installed::default();
     let row = sqlx::query(
-        "select count(*) = 5 and to_regprocedure('larder.token()') is not null \
+        "select count(*) = 6 and to_regprocedure('larder.token()') is not null \
            and to_regprocedure('larder.prune(interval, bigint)') is not null \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
-         where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node', 'logger')",
+         where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node', 'logger', 'answer')",
     )
     .fetch_one(&mut *connection)
     .await?;
@@ -157,7 +157,7 @@ pub(super) fn install_script(loggers: &[Logger], resources: &[&Resource], role: 
     let mut grants = format!(
         "grant usage on schema larder to {role};\n\
          grant select on all tables in schema larder to {role};\n\
-         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {role};\n\
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.answer to {role};\n\
          grant execute on function larder.prune(interval, bigint) to {role};\n"
     );
     let mut schemas: Vec<&str> = Vec::new();
@@ -320,7 +320,7 @@ pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<Strin
     sql.push_str(
         // What larder had until 2026-11 tied its triggers to the table with a function.
         "drop function if exists larder.token(), larder.prune(interval, bigint), larder.installed;\n\
-         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger;\n\
+         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.answer;\n\
          drop schema if exists larder;\n",
     );
     Ok(sql)

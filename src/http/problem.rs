@@ -286,6 +286,10 @@ impl From<WriteError> for Problem {
             WriteError::Absent => Self::no_such_document(),
             WriteError::Precondition => Self::precondition_failed(),
             WriteError::Body(error) => Self::from(error),
+            WriteError::KeyReused => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "the Idempotency-Key was used for another request",
+            ),
             WriteError::Refused {
                 code,
                 refusal,

@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::Cache;
 use crate::cache::document::{digest, entity_tag};
@@ -25,7 +26,7 @@ use crate::resource::Resource;
 use crate::resource::body::{Mode, Scratch, rows_of};
 use crate::resource::key::{KeyShape, key_parts};
 use crate::resource::writable::{Rows, Writable};
-use crate::source::writes::{Action, Outcome, Write, WriteError, Writes, Written};
+use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Writes, Written};
 
 const ONLY_READ: &str = "GET, HEAD, OPTIONS";
 /// The value of label `detail`.
@@ -36,6 +37,8 @@ const MERGE_PATCH: &str = "application/merge-patch+json";
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 const RETURN_MINIMAL: &str = "return=minimal";
 const RETURN_REPRESENTATION: &str = "return=representation";
 
@@ -56,7 +59,9 @@ pub(super) async fn answer(
 ) -> Answered {
     let resource = cache.resource(target.index)?;
     let bytes_max = writes.document_bytes_max();
-    let action = action(&resource, target.part, head, body, bytes_max).await?;
+    let mut asked = asked(head);
+    let action = action(&resource, target.part, head, body, bytes_max, &mut asked).await?;
+    let repeatable = repeatable(&head.headers, &asked)?;
     let preferred = preferred(&head.headers);
     let inserts = matches!(action, Action::Insert { .. });
     let write = Write {
@@ -65,6 +70,7 @@ pub(super) async fn answer(
         // All documents together, which POST addresses, have no tag.
         condition: condition(&head.headers).filter(|_| !inserts),
         representation: preferred != Some(RETURN_MINIMAL),
+        repeatable,
     };
     let written = tokio::time::timeout(cache.request_timeout(), writes.write(write)).await;
     let written = match written.map_err(|_| Problem::write_deadline())? {
@@ -80,13 +86,43 @@ pub(super) async fn answer(
     Ok((WRITTEN, respond(name, &resource, written, preferred)))
 }
 
-/// What the request asks for.
+/// The beginning of a hash of all that a request asks for.
+fn asked(head: &Parts) -> Xxh3 {
+    let mut asked = Xxh3::new();
+    for part in [head.method.as_str(), head.uri.path()] {
+        asked.update(part.as_bytes());
+        asked.update(&[0]);
+    }
+    asked
+}
+
+/// What `Idempotency-Key` says (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
+fn repeatable(headers: &HeaderMap, asked: &Xxh3) -> Result<Option<Repeatable>, Problem> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    let key = key.to_str().unwrap_or_default().trim();
+    let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    let key = bare.unwrap_or(key);
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
+        let why = format!("Idempotency-Key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} ASCII characters");
+        return Err(Problem::bad_request(why));
+    }
+    Ok(Some(Repeatable {
+        principal: String::new(),
+        key: key.to_owned(),
+        request: asked.digest128().to_be_bytes(),
+    }))
+}
+
+/// What the request asks for; `asked` takes in its body.
 async fn action(
     resource: &Resource,
     part: Part<'_>,
     head: &Parts,
     body: Body,
     bytes_max: usize,
+    asked: &mut Xxh3,
 ) -> Result<Action, Problem> {
     let writable = match &resource.writable {
         Ok(writable) => writable,
@@ -96,12 +132,14 @@ async fn action(
     Ok(match (&head.method, part) {
         (&Method::POST, Part::Collection) => {
             let body = read(head, body, &[JSON], bytes_max).await?;
+            asked.update(&body);
             let rows = rows(writable, &body, Mode::Insert)?;
             Action::Insert { rows }
         }
         (&Method::PUT, Part::Document(key)) => {
             let key = canonical(key)?.into_owned();
             let body = read(head, body, &[JSON], bytes_max).await?;
+            asked.update(&body);
             let parts = key_parts(&key, resource.key.columns.len());
             let rows = rows(writable, &body, Mode::Replace(&parts))?;
             Action::Replace { key, rows }
@@ -109,6 +147,7 @@ async fn action(
         (&Method::PATCH, Part::Document(key)) => {
             let key = canonical(key)?.into_owned();
             let patch = read(head, body, &[MERGE_PATCH, JSON], bytes_max).await?;
+            asked.update(&patch);
             Action::Patch { key, patch }
         }
         (&Method::DELETE, Part::Document(key)) => {

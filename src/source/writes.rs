@@ -9,6 +9,7 @@ mod actions;
 mod bound;
 mod error;
 mod queue;
+mod repeat;
 mod transaction;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,7 @@ use crate::source::session::{Database, Identity};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
 use crate::source::writes::queue::{Queue, Waiting};
+pub use crate::source::writes::repeat::Repeatable;
 use crate::source::writes::transaction::Transaction;
 use crate::source::{SourceConfig, SourceError};
 
@@ -90,12 +92,16 @@ pub struct Write {
     pub condition: Option<Condition>,
     /// The stored document is wanted.
     pub representation: bool,
+    /// The answer is kept for whoever repeats the request.
+    pub repeatable: Option<Repeatable>,
 }
 
 impl Write {
     /// Whether it may share a transaction.
     fn is_groupable(&self) -> bool {
-        matches!(self.action, Action::Insert { .. }) && self.condition.is_none()
+        matches!(self.action, Action::Insert { .. })
+            && self.condition.is_none()
+            && self.repeatable.is_none()
     }
 }
 

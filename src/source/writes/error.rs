@@ -27,6 +27,9 @@ pub enum WriteError {
     /// What a patch comes to is no document of the resource.
     #[error("what the patch comes to does not fit")]
     Body(BodyError),
+    /// Another request had the same `Idempotency-Key`.
+    #[error("the Idempotency-Key is another request's")]
+    KeyReused,
     /// PostgreSQL refused it.
     #[error("PostgreSQL says {code}")]
     Refused {

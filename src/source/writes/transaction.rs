@@ -60,6 +60,13 @@ impl Transaction<'_> {
         };
         let target = Target::of(&first.resource)?;
         self.begin().await?;
+        let persistent = !self.database.pooler();
+        if let Some(repeatable) = &first.repeatable
+            && let Some(written) = repeatable.claim(&mut self.connection, persistent).await?
+        {
+            self.roll_back().await?;
+            return Ok(vec![Ok(written)]);
+        }
         let outcomes = match (&first.action, writes) {
             (Action::Insert { .. }, _) => self.insert(&target, writes).await?,
             (_, [write]) => vec![Ok(self.alone(&target, write).await?)],
@@ -70,6 +77,12 @@ impl Transaction<'_> {
             written.push(outcome.map(|done| self.written(done)));
         }
         self.represent(&target, writes, &mut written).await?;
+        if let (Some(repeatable), Some(written)) = (&first.repeatable, written.first()) {
+            let written = written.as_ref().map_err(Clone::clone)?;
+            repeatable
+                .keep(&mut self.connection, persistent, written)
+                .await?;
+        }
         self.committing = true;
         sqlx::raw_sql("commit")
             .execute(&mut self.connection)

@@ -1,0 +1,122 @@
+//! Answers that are kept with the writes they are of, for requests that are repeated.
+
+use bytes::Bytes;
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::source::SourceError;
+use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::{Outcome, Written};
+
+/// By which a request is known again.
+pub struct Repeatable {
+    /// Who asks: keys of others are other keys. Empty where nobody is told apart.
+    pub principal: String,
+    /// The `Idempotency-Key`.
+    pub key: String,
+    /// A hash of what is asked.
+    pub request: [u8; 16],
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Replaced => "replaced",
+            Self::Deleted => "deleted",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let all = [Self::Created, Self::Replaced, Self::Deleted];
+        all.into_iter().find(|outcome| outcome.as_str() == text)
+    }
+}
+
+impl Repeatable {
+    /// Claims the key for the running transaction, or gives what was answered before. A transaction that has claimed it
+    /// and is not over is waited for.
+    pub(super) async fn claim(
+        &self,
+        connection: &mut PgConnection,
+        persistent: bool,
+    ) -> Result<Option<Written>, Failure> {
+        let claimed = sqlx::query(
+            "insert into larder.answer (principal, key, request) values ($1, $2, $3) on conflict do nothing",
+        )
+        .bind(&self.principal)
+        .bind(&self.key)
+        .bind(self.request.as_slice())
+        .persistent(persistent)
+        .execute(&mut *connection)
+        .await
+        .map_err(SourceError::from)?;
+        if claimed.rows_affected() > 0 {
+            return Ok(None);
+        }
+        let row = sqlx::query(
+            "select request, outcome, document_key, document, token from larder.answer \
+             where principal = $1 and key = $2",
+        )
+        .bind(&self.principal)
+        .bind(&self.key)
+        .persistent(persistent)
+        .fetch_optional(connection)
+        .await
+        .map_err(SourceError::from)?;
+        // Pruned since: the key is free.
+        let Some(row) = row else {
+            let error = SourceError::Unexpected("an answer was pruned meanwhile".into()).into();
+            return Err(Failure { error, again: true });
+        };
+        let text = |name| row.try_get::<Option<String>, _>(name);
+        let answered = || -> Result<Option<Written>, sqlx::Error> {
+            let outcome = text("outcome")?.and_then(|outcome| Outcome::parse(&outcome));
+            Ok(outcome.zip(text("document_key")?).zip(text("token")?).map(
+                |((outcome, key), token)| Written {
+                    outcome,
+                    key,
+                    document: None,
+                    token,
+                },
+            ))
+        };
+        let request: Vec<u8> = row.try_get("request").map_err(SourceError::from)?;
+        if request != self.request {
+            return Err(WriteError::KeyReused.into());
+        }
+        let mut written = answered()
+            .map_err(SourceError::from)?
+            .ok_or_else(|| SourceError::Unexpected("larder.answer holds no answer".into()))?;
+        written.document = text("document")
+            .map_err(SourceError::from)?
+            .map(Bytes::from);
+        Ok(Some(written))
+    }
+
+    /// Keeps the answer.
+    pub(super) async fn keep(
+        &self,
+        connection: &mut PgConnection,
+        persistent: bool,
+        written: &Written,
+    ) -> Result<(), Failure> {
+        let document = written.document.as_deref();
+        let document = document.and_then(|document| std::str::from_utf8(document).ok());
+        sqlx::query(
+            "update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
+             where principal = $1 and key = $2",
+        )
+        .bind(&self.principal)
+        .bind(&self.key)
+        .bind(written.outcome.as_str())
+        .bind(&written.key)
+        .bind(document)
+        .bind(&written.token)
+        .persistent(persistent)
+        .execute(connection)
+        .await
+        .map_err(SourceError::from)?;
+        Ok(())
+    }
+}
