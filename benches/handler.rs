@@ -1,16 +1,19 @@
 //! What does one request cost from the parsed request to the ready response, through the whole service?
 //!
-//! One memory hit, one 304, one disk hit, one miss: random departments of one `dept` and ten `emp` rows, feed on, over
-//! a private PostgreSQL of the bench's own. The counterpart is the handler of the 2020 Go test bed, 13.3 µs for a hit.
+//! One memory hit, the same for who shows a token, one 304, one disk hit, one miss: random departments of one `dept` and
+//! ten `emp` rows, feed on, over a private PostgreSQL of the bench's own. The counterpart is the handler of the 2020 Go
+//! test bed, 13.3 µs for a hit.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderValue, Request, StatusCode};
 use criterion::{BatchSize, Criterion};
 use http_body_util::BodyExt;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use larder::commands::serve::Service;
 use larder::config::Config;
 use larder::http::public::Public;
@@ -25,6 +28,21 @@ mod bed;
 use crate::bed::{DEMO, with_postgres};
 
 const DEPTS: u32 = 1_000;
+const MEMORY: Tiers = Tiers {
+    memory: true,
+    disk: false,
+};
+const DISK: Tiers = Tiers {
+    memory: false,
+    disk: true,
+};
+const NONE: Tiers = Tiers {
+    memory: false,
+    disk: false,
+};
+/// Everyone has to show a token.
+const JWT: &str =
+    "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n";
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -36,15 +54,8 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
     let mut criterion = Criterion::default().configure_from_args();
-    let memory = Bed::start(
-        runtime,
-        url,
-        Tiers {
-            memory: true,
-            disk: false,
-        },
-    )?;
-    let document = runtime.block_on(get(&memory.public, 1))?;
+    let memory = Bed::start(runtime, url, MEMORY)?;
+    let document = runtime.block_on(memory.get(1))?;
     memory.bench(
         runtime,
         &mut criterion,
@@ -61,14 +72,16 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         Some(&etag),
     )?;
     memory.stop(runtime);
-    let disk = Bed::start(
+    let verified = Bed::start_with(runtime, url, MEMORY, JWT)?;
+    verified.bench(
         runtime,
-        url,
-        Tiers {
-            memory: false,
-            disk: true,
-        },
+        &mut criterion,
+        "memory hit with a token",
+        "larder; hit; detail=memory",
+        None,
     )?;
+    verified.stop(runtime);
+    let disk = Bed::start(runtime, url, DISK)?;
     disk.bench(
         runtime,
         &mut criterion,
@@ -77,14 +90,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         None,
     )?;
     disk.stop(runtime);
-    let none = Bed::start(
-        runtime,
-        url,
-        Tiers {
-            memory: false,
-            disk: false,
-        },
-    )?;
+    let none = Bed::start(runtime, url, NONE)?;
     none.bench(
         runtime,
         &mut criterion,
@@ -101,11 +107,17 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
 struct Bed {
     service: Service,
     public: Public,
+    /// What requests show, where they have to.
+    authorization: Option<HeaderValue>,
     _state: TempDir,
 }
 
 impl Bed {
     fn start(runtime: &Runtime, url: &str, tiers: Tiers) -> anyhow::Result<Self> {
+        Self::start_with(runtime, url, tiers, "")
+    }
+
+    fn start_with(runtime: &Runtime, url: &str, tiers: Tiers, auth: &str) -> anyhow::Result<Self> {
         let state = tempfile::tempdir()?;
         let directory = state
             .path()
@@ -116,14 +128,19 @@ impl Bed {
             ("state_dir", directory),
             ("disk.linger", "1ms"),
         ];
-        let mut config = Config::from_toml(DEMO, &overrides)?;
+        let mut config = Config::from_toml(&format!("{auth}{DEMO}"), &overrides)?;
         config.restrict_tiers(tiers);
         let _entered = runtime.enter();
         let service = Service::start(&config, url, Uuid::new_v4(), &[Handle::current()])?;
         let public = service.public();
+        let authorization = match config.auth.is_on() {
+            true => Some(HeaderValue::from_str(&format!("Bearer {}", token()?))?),
+            false => None,
+        };
         let bed = Self {
             service,
             public,
+            authorization,
             _state: state,
         };
         runtime.block_on(bed.warm())?;
@@ -144,7 +161,7 @@ impl Bed {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         for key in 1..=DEPTS {
-            get(&self.public, key).await?;
+            self.get(key).await?;
         }
         Ok(())
     }
@@ -160,7 +177,7 @@ impl Bed {
     ) -> anyhow::Result<()> {
         for key in 1..=DEPTS {
             let mut tries = 0;
-            while runtime.block_on(get(&self.public, key))?.cache_status != cache_status {
+            while runtime.block_on(self.get(key))?.cache_status != cache_status {
                 tries += 1;
                 ensure!(
                     tries < 500,
@@ -189,7 +206,11 @@ impl Bed {
                 Some(etag) => request.header("if-none-match", etag),
                 None => request,
             };
-            request.body(Body::empty())
+            let mut request = request.body(Body::empty());
+            if let Ok(request) = &mut request {
+                self.authorize(request);
+            }
+            request
         };
         criterion.bench_function(name, |bencher| {
             bencher.to_async(runtime).iter_batched(
@@ -205,6 +226,35 @@ impl Bed {
         Ok(())
     }
 
+    fn authorize(&self, request: &mut Request<Body>) {
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+    }
+
+    async fn get(&self, key: u32) -> anyhow::Result<Got> {
+        let mut request = Request::get(format!("/depts/{key}")).body(Body::empty())?;
+        self.authorize(&mut request);
+        let response = self.public.clone().oneshot(request).await?;
+        let header = |name: &str| {
+            let value = response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        ensure!(
+            response.status().is_success(),
+            "document {key}: {}",
+            response.status()
+        );
+        Ok(Got {
+            cache_status: header("cache-status"),
+            etag: header("etag"),
+        })
+    }
+
     fn stop(self, runtime: &Runtime) {
         runtime.block_on(self.service.stop());
     }
@@ -215,23 +265,14 @@ struct Got {
     etag: String,
 }
 
-async fn get(public: &Public, key: u32) -> anyhow::Result<Got> {
-    let request = Request::get(format!("/depts/{key}"));
-    let response = public.clone().oneshot(request.body(Body::empty())?).await?;
-    let header = |name: &str| {
-        let value = response
-            .headers()
-            .get(name)
-            .and_then(|value| value.to_str().ok());
-        value.unwrap_or_default().to_owned()
-    };
-    ensure!(
-        response.status().is_success(),
-        "document {key}: {}",
-        response.status()
-    );
-    Ok(Got {
-        cache_status: header("cache-status"),
-        etag: header("etag"),
-    })
+/// A token as an identity provider gives it out, good for an hour.
+fn token() -> anyhow::Result<String> {
+    let claims = serde_json::json!({
+        "iss": "https://login.example/realms/shop",
+        "sub": Uuid::from_u128(42).to_string(),
+        "exp": SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600,
+        "roles": ["reader", "writer", "operator"],
+    });
+    let key = EncodingKey::from_secret(b"a secret that is thirty-two bytes");
+    Ok(encode(&Header::new(Algorithm::HS256), &claims, &key)?)
 }

@@ -80,6 +80,8 @@ pub enum Command {
     Uninstall(InstallArgs),
     /// Show an example file, or the configuration in force
     Config(ConfigArgs),
+    /// Read a password from the terminal or stdin, and print its hash for [[auth.user]]
+    HashPassword,
 }
 
 /// Flags of `serve`.

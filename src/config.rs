@@ -6,6 +6,7 @@
 //!
 //! All mistakes are told at once, each with file, line and key, and none repeats a password.
 
+mod access;
 mod columns;
 mod dump;
 mod environment;
@@ -38,6 +39,7 @@ use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::accept::Limits;
+use crate::http::auth::config::AuthConfig;
 use crate::http::cors::CorsConfig;
 use crate::http::tls::TlsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
@@ -57,6 +59,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Admin address.
     pub admin: SocketAddr,
+    /// The public address may lie beyond loopback without authentication or TLS.
+    pub insecure: bool,
     /// Private PostgreSQL, disk tier, node name.
     pub state_dir: PathBuf,
     /// `serve` installs schema and triggers by itself.
@@ -87,6 +91,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Pages of other origins.
     pub cors: CorsConfig,
+    /// Who may.
+    pub auth: AuthConfig,
     /// In the order of the file; the demo's where there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
@@ -158,6 +164,11 @@ impl Config {
         reading.finish()
     }
 
+    /// Whether the public address speaks TLS.
+    pub fn has_tls(&self) -> bool {
+        fit::has_tls(self)
+    }
+
     /// Takes every tier that is not among `tiers` from every resource.
     pub fn restrict_tiers(&mut self, tiers: Tiers) {
         for resource in &mut self.resources {
@@ -173,6 +184,7 @@ impl Config {
         Self {
             listen: unset,
             admin: unset,
+            insecure: false,
             state_dir: PathBuf::new(),
             install: true,
             shutdown_timeout: Duration::ZERO,
@@ -225,6 +237,7 @@ impl Config {
                 credentials: false,
                 max_age: Duration::ZERO,
             },
+            auth: AuthConfig::default(),
             resources: Vec::new(),
         }
     }

@@ -1,14 +1,16 @@
 //! Documents over HTTP, and the admin address. Knows no tier and no SQL.
 //!
 //! `public` is the service of the public address: what is in memory at once, everything else through axum's router.
-//! `target` says what a path names, `documents` answers `GET` and `HEAD`, `batch` where many are asked for by key, `list`
-//! where by the page; `query` reads what a query says of it. `respond` makes the answers: `conditional` decides on 304,
-//! `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors` who may see them. `problem` is
-//! the one place where an error gets its status; `admin` is never on the public address. Services need no socket, so
-//! tests don't; `accept` serves them, over `tls` where that is configured.
+//! `auth` says who may, `target` what a path names; `documents` answers `GET` and `HEAD`, `batch` where many are asked
+//! for by key, `list` where by the page; `query` reads what a query says of it. `respond` makes the answers:
+//! `conditional` decides on 304, `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors`
+//! who may see them; `writes` answers what changes documents. `problem` is the one place where an error gets its status;
+//! `admin` is never on the public address. Services need no socket, so tests don't; `accept` serves them, over `tls`
+//! where that is configured.
 
 pub mod accept;
 pub mod admin;
+pub mod auth;
 mod batch;
 pub mod body;
 mod conditional;

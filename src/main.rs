@@ -6,7 +6,7 @@ use anyhow::Context;
 use larder::cli::{Cli, Command, SeedArgs};
 use larder::commands::config::ConfigCommandError;
 use larder::commands::database::CommandDatabase;
-use larder::commands::{config, install, seed, serve};
+use larder::commands::{config, hash_password, install, seed, serve};
 use larder::config::{Config, ConfigError, Environment, Sources};
 use larder::telemetry::{self, LogLevel};
 
@@ -31,6 +31,9 @@ fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Resu
     if let Command::Config(args) = &command {
         return Ok(config::run(args, sources, std::io::stdout())?);
     }
+    if let Command::HashPassword = command {
+        return hash_password::run(&mut std::io::stdout());
+    }
     let config = Config::load(sources)?;
     // What serves has threads of its own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -39,7 +42,9 @@ fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Resu
         .context("starting the runtime")?;
     runtime.block_on(async {
         match command {
-            Command::Serve(_) | Command::Config(_) => serve::run(&config, Some(log_level)).await,
+            Command::Serve(_) | Command::Config(_) | Command::HashPassword => {
+                serve::run(&config, Some(log_level)).await
+            }
             Command::Seed(args) => seed_demo(&config, &args).await,
             Command::Install(args) => install::install(&config, args.print).await,
             Command::Uninstall(args) => install::uninstall(&config, args.print).await,

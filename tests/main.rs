@@ -5,6 +5,7 @@
 )]
 mod admin;
 mod audit;
+mod auth;
 mod catalogue;
 mod command;
 mod demo;

@@ -28,6 +28,8 @@ use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::accept::{AcceptConfig, serve};
 use crate::http::admin;
 use crate::http::admin::Admin;
+use crate::http::admin::token::AdminToken;
+use crate::http::auth::Auth;
 use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
 use crate::http::tls::Tls;
@@ -56,6 +58,8 @@ pub struct Service {
     metrics: Arc<Metrics>,
     public: PublicConfig,
     feed: FeedHandle,
+    auth: Option<Arc<Auth>>,
+    admin_token: Option<AdminToken>,
     started_at: Instant,
 }
 
@@ -64,7 +68,7 @@ impl Service {
     /// when this returns.
     ///
     /// # Errors
-    /// A URL that is none; threads that can't be started.
+    /// A URL that is none; threads that can't be started. [`ConfigError`] for keys that can't be read.
     pub fn start(
         config: &Config,
         url: &str,
@@ -72,6 +76,13 @@ impl Service {
         runtimes: &[Handle],
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new()?);
+        let misconfigured = |mistake| ConfigError {
+            mistakes: vec![mistake],
+        };
+        let counted = Arc::clone(&metrics);
+        let auth = Auth::start(&config.auth, &config.resources, config.has_tls(), counted)
+            .map_err(misconfigured)?;
+        let admin_token = AdminToken::read(&config.auth).map_err(misconfigured)?;
         let timeout = config.source.statement_timeout;
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
@@ -114,6 +125,8 @@ impl Service {
             metrics,
             public: public_config(config),
             feed,
+            auth,
+            admin_token,
             started_at: Instant::now(),
         })
     }
@@ -122,7 +135,8 @@ impl Service {
     pub fn public(&self) -> Public {
         let (cache, writes) = (Arc::clone(&self.cache), Arc::clone(&self.writes));
         let config = self.public.clone();
-        Public::new(cache, writes, Arc::clone(&self.metrics), config)
+        let (metrics, auth) = (Arc::clone(&self.metrics), self.auth.clone());
+        Public::new(cache, writes, metrics, config, auth)
     }
 
     /// How the addresses are served, without TLS.
@@ -141,6 +155,7 @@ impl Service {
             metrics: Arc::clone(&self.metrics),
             log_level,
             started_at: self.started_at,
+            token: self.admin_token.clone(),
         })
     }
 

@@ -1,16 +1,17 @@
-//! `config --dump`: the configuration in force as TOML that reads back to the same one.
+//! `config --dump`: the configuration in force as TOML that reads back to the same one, but for what is masked.
 
 use std::fmt::Write as _;
 
 use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
 use super::text::bare_or_quoted;
-use super::value::quoted;
+use super::value::{MASK, quoted};
+use crate::http::auth::config::AuthConfig;
 use crate::resource::definition::{
     ChildDefinition, Located, LookupDefinition, ResourceDefinition, RowDefinition,
 };
 
-/// The configuration as TOML, with `***` in place of passwords; what is not set is left out.
+/// The configuration as TOML, with `***` in place of passwords, secrets and hashes; what is not set is left out.
 pub fn dump(config: &Config) -> String {
     let mut config = config.clone();
     let mut out = String::new();
@@ -28,10 +29,27 @@ pub fn dump(config: &Config) -> String {
             }
         }
     }
+    credentials(&mut out, &config.auth);
     for definition in &config.resources {
         resource(&mut out, definition);
     }
     out
+}
+
+/// Hashes are masked as well: they let who has them guess.
+fn credentials(out: &mut String, auth: &AuthConfig) {
+    for user in &auth.users {
+        line(out, format_args!("\n[[auth.user]]"));
+        line(out, format_args!("name = {}", quoted(&user.name)));
+        line(out, format_args!("password = {}", quoted(MASK)));
+        line(out, format_args!("roles = {}", list(&user.roles)));
+    }
+    for key in &auth.keys {
+        line(out, format_args!("\n[[auth.key]]"));
+        line(out, format_args!("name = {}", quoted(&key.name)));
+        line(out, format_args!("hash = {}", quoted(MASK)));
+        line(out, format_args!("roles = {}", list(&key.roles)));
+    }
 }
 
 fn resource(out: &mut String, resource: &ResourceDefinition) {
@@ -52,11 +70,14 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
         line(out, format_args!("row_security = \"as-larder\""));
     }
     if !resource.filters.is_empty() {
-        let names = resource.filters.iter().map(|name| quoted(&name.value));
-        line(
-            out,
-            format_args!("filters = [{}]", names.collect::<Vec<_>>().join(", ")),
-        );
+        let names = resource.filters.iter().map(|name| name.value.clone());
+        let names: Vec<String> = names.collect();
+        line(out, format_args!("filters = {}", list(&names)));
+    }
+    for (key, roles) in [("read", &resource.read), ("write", &resource.write)] {
+        if let Some(roles) = roles {
+            line(out, format_args!("{key} = {}", list(&roles.value)));
+        }
     }
     let texts = [
         ("cache_control", &resource.cache_control),
@@ -68,6 +89,11 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
         }
     }
     row(out, "resource", &resource.row);
+}
+
+fn list(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 /// Plain keys come before the tables below them, since a header ends the table above it.
@@ -116,8 +142,7 @@ fn columns(out: &mut String, key: &str, columns: Option<&Located<Vec<String>>>) 
         None => {}
         Some([column]) => line(out, format_args!("{key} = {}", quoted(column))),
         Some(columns) => {
-            let columns: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
-            line(out, format_args!("{key} = [{}]", columns.join(", ")));
+            line(out, format_args!("{key} = {}", list(columns)));
         }
     }
 }
@@ -133,6 +158,7 @@ mod tests {
 
     const FULL: &str = r#"
         listen = "0.0.0.0:80"
+        insecure = true
         install = "manual"
         workers = 3
         [database]
@@ -144,12 +170,18 @@ mod tests {
         linger = "1500ms"
         [feed]
         on_loss = "serve-stale"
+        [auth.jwt]
+        algorithms = ["RS256", "EdDSA"]
+        jwks_url = "https://login.example/keys"
+        leeway = "5s"
         [[resource]]
         name = "orders"
         table = '"a.b".c'
         key = ["no", "shop"]
         tiers = ["disk"]
         row_security = "as-larder"
+        read = ["anonymous"]
+        write = []
         fields = { "a b" = "x\"y", z = "z", a = "a" }
           [[resource.children]]
           name = "lines"
@@ -220,6 +252,7 @@ mod tests {
         let plain = (
             config.listen,
             config.admin,
+            config.insecure,
             &config.state_dir,
             config.install,
             config.workers,
@@ -232,6 +265,7 @@ mod tests {
             &config.disk,
             &config.feed,
             &config.audit,
+            &config.auth,
             &config.resources,
         );
         let text = format!("{plain:?} {times:?} {urls:?} {parts:?}");

@@ -12,6 +12,23 @@ const HEAD: &str = "\
 
 ";
 
+const AUTH: &str = r##"
+# Who may sign in by name and password (HTTP Basic, POST /signin).
+#[[auth.user]]
+#name = "anna"
+# What `larder hash-password` prints.
+#password = "$argon2id$v=19$m=19456,t=2,p=1$c29tZSBzYWx0IGZvciBh$WHqF8SBHpn2Nn2Bf5lxYJWYIV2WEgx4T4UbS1xpQwU4"
+#roles = ["staff"]
+
+# A program's key, sent as Authorization: Bearer KEY or X-API-Key: KEY. Draw it, since a plain hash keeps no guessable
+# one: openssl rand -hex 32.
+#[[auth.key]]
+#name = "reporting"
+# The key's SHA-256: printf %s KEY | sha256sum
+#hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+#roles = ["reports"]
+"##;
+
 const RESOURCES: &str = r##"
 # One resource: the JSON documents under /depts/KEY.
 [[resource]]
@@ -32,6 +49,10 @@ key = "deptno"
 #cache_control = "public, max-age=1"
 # Names by which shared caches purge its answers; {key} is the document's key. Absent: none.
 #surrogate_key = "dept-{key} depts"
+# The roles that may GET, and those that may POST, PUT, PATCH and DELETE; "anonymous" needs no credentials.
+# Absent: everyone who is authenticated. [] is nobody.
+#read = ["anonymous"]
+#write = ["staff"]
 # Column = name in the document, in the document's order. Absent: every column under its own name.
 fields = { deptno = "deptNumber", dname = "deptName", loc = "deptLocation" }
 
@@ -81,13 +102,14 @@ pub fn example() -> String {
             out.push_str(&lines(setting, &mut scratch));
         }
     }
+    out.push_str(AUTH);
     out.push_str(RESOURCES);
     out
 }
 
 /// The remark about one setting and its commented line.
 fn lines(setting: &Setting, scratch: &mut Config) -> String {
-    let (Preset::Value(text) | Preset::Absent(text)) = setting.preset;
+    let (Preset::Value(text) | Preset::Absent(text) | Preset::Instead(text)) = setting.preset;
     // That every preset is valid is a test of the table of settings.
     let value = match setting.put(scratch, text) {
         Ok(()) => (setting.slot)(scratch).show().unwrap_or_default(),
@@ -98,12 +120,18 @@ fn lines(setting: &Setting, scratch: &mut Config) -> String {
         .map(|bounds| format!(" ({bounds})"))
         .unwrap_or_default();
     let (_, key) = setting.section_and_key();
-    format!("# {}{bounds}\n#{key} = {value}\n", setting.help)
+    // A remark, since it can't be set beside the setting above.
+    let mark = match setting.preset {
+        Preset::Instead(_) => "# instead: ",
+        _ => "#",
+    };
+    format!("# {}{bounds}\n{mark}{key} = {value}\n", setting.help)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::access::{KEY_KEYS, USER_KEYS};
     use crate::config::resources::RESOURCE_KEYS;
     use crate::config::rows::{CHILD_KEYS, LOOKUP_KEYS};
 
@@ -145,9 +173,18 @@ mod tests {
                 .any(|line| line.trim_start().starts_with(&format!("{key} = ")))
         };
         for setting in &SETTINGS {
-            assert!(shows(setting.section_and_key().1), "{}", setting.path);
+            let (_, key) = setting.section_and_key();
+            let instead = text.contains(&format!("# instead: {key} = "));
+            assert!(instead || shows(key), "{}", setting.path);
         }
-        let keys = [&RESOURCE_KEYS[..], &CHILD_KEYS, &LOOKUP_KEYS].concat();
+        let keys = [
+            &RESOURCE_KEYS[..],
+            &CHILD_KEYS,
+            &LOOKUP_KEYS,
+            &USER_KEYS,
+            &KEY_KEYS,
+        ];
+        let keys = keys.concat();
         for key in keys
             .iter()
             .filter(|key| !["children", "lookups"].contains(key))

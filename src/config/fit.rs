@@ -1,6 +1,6 @@
 //! What concerns several settings at once.
 
-use super::Config;
+use super::{Config, access};
 use crate::http::tls::Tls;
 use crate::resource::definition::{Mistake, Place};
 
@@ -16,7 +16,7 @@ impl Places {
     }
 
     /// A mistake where the first of `paths` that anybody set was set.
-    fn mistake(&self, paths: &[&str], message: impl Into<String>) -> Mistake {
+    pub(super) fn mistake(&self, paths: &[&str], message: impl Into<String>) -> Mistake {
         let set = |path: &&str| self.0.iter().find(|(other, _)| other == path);
         let place = match paths.iter().find_map(set) {
             Some((_, place)) => place.clone(),
@@ -37,6 +37,11 @@ impl Places {
 pub(super) fn check_files(config: &Config, places: &Places) -> Option<Mistake> {
     let error = Tls::load(&config.tls).err()?;
     Some(places.mistake(&[error.setting()], error.to_string()))
+}
+
+/// Whether the public address speaks TLS.
+pub(super) fn has_tls(config: &Config) -> bool {
+    config.tls.certificate_file.is_some()
 }
 
 /// Finds settings that are each valid but do not fit together.
@@ -85,6 +90,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             "is of no use without [database] url or DATABASE_URL".to_owned(),
         );
     }
+    mistakes.extend(access::check(config, places));
     mistakes
 }
 

@@ -5,6 +5,7 @@
 
 use toml::de::{DeTable, DeValue};
 
+use super::access;
 use super::environment::Environment;
 use super::fit::{self, Places};
 use super::resources;
@@ -188,14 +189,29 @@ impl Reading {
                 .get_ref()
                 .as_array()
                 .is_none_or(|items| !items.is_empty());
-        } else if !SECTIONS
-            .iter()
-            .any(|section| !name.is_empty() && section.name == name)
-        {
+        } else if is_section(name) {
+            self.section(text, name, key, value);
+        } else {
             self.setting(text, "", key, value);
-        } else if let DeValue::Table(entries) = value.get_ref() {
+        }
+    }
+
+    fn section(&mut self, text: &Text, name: &str, key: &Key<'_>, value: &Value<'_>) {
+        if let DeValue::Table(entries) = value.get_ref() {
             for (key, value) in entries {
-                self.setting(text, name, key, value);
+                let path = dotted(name, key.get_ref());
+                if is_section(&path) {
+                    self.section(text, &path, key, value);
+                } else if !access::LISTS.contains(&path.as_str()) {
+                    self.setting(text, name, key, value);
+                }
+            }
+            if name == access::SECTION {
+                let mut reader = Reader {
+                    text,
+                    mistakes: &mut self.mistakes,
+                };
+                access::read(entries, &mut self.config.auth, &mut reader);
             }
         } else {
             let message = format!(
@@ -264,6 +280,10 @@ impl Reading {
     }
 }
 
+fn is_section(name: &str) -> bool {
+    !name.is_empty() && SECTIONS.iter().any(|section| section.name == name)
+}
+
 /// What to say about a key that its section does not have.
 fn unknown_setting(section: &str, key: &str) -> String {
     let elsewhere = SETTINGS
@@ -283,12 +303,13 @@ fn unknown_setting(section: &str, key: &str) -> String {
     let keys = settings
         .filter(|(other, _)| *other == section)
         .map(|(_, key)| key);
-    let tables = SECTIONS
-        .iter()
-        .map(|section| section.name)
-        .filter(|name| !name.is_empty())
-        .chain(["resource"]);
-    unknown_key(key, keys.chain(tables.filter(|_| section.is_empty())))
+    let sections = SECTIONS.iter().map(|section| section.name);
+    let tables = sections.chain(access::LISTS).chain(["resource"]);
+    let here = tables.filter_map(|name| match name.rsplit_once('.') {
+        Some((above, name)) => (above == section).then_some(name),
+        None => (section.is_empty() && !name.is_empty()).then_some(name),
+    });
+    unknown_key(key, keys.chain(here))
 }
 
 #[cfg(test)]

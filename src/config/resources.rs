@@ -2,6 +2,7 @@
 
 use toml::de::DeValue;
 
+use super::access;
 use super::columns::{columns, relation};
 use super::names::{self, Names};
 use super::rows::row;
@@ -10,7 +11,7 @@ use super::value::found;
 use crate::resource::definition::{Located, ResourceDefinition, Tiers};
 
 /// What `[[resource]]` may hold.
-pub(super) const RESOURCE_KEYS: [&str; 11] = [
+pub(super) const RESOURCE_KEYS: [&str; 13] = [
     "name",
     "table",
     "key",
@@ -19,6 +20,8 @@ pub(super) const RESOURCE_KEYS: [&str; 11] = [
     "filters",
     "cache_control",
     "surrogate_key",
+    "read",
+    "write",
     "fields",
     "children",
     "lookups",
@@ -55,6 +58,8 @@ fn resource(
     let filters = filters(table, reader);
     let cache_control = header_value(table, "cache_control", reader);
     let surrogate_key = header_value(table, "surrogate_key", reader);
+    let read = access::roles(table, "read", reader);
+    let write = access::roles(table, "write", reader);
     let row = row(table, reader);
     Some(ResourceDefinition {
         name: name?,
@@ -65,6 +70,8 @@ fn resource(
         filters,
         cache_control,
         surrogate_key,
+        read,
+        write,
         row,
     })
 }

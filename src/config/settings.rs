@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 9] = [
+pub(super) const SECTIONS: [Section; 11] = [
     Section { name: "", help: "" },
     Section {
         name: "database",
@@ -57,6 +57,14 @@ pub(super) const SECTIONS: [Section; 9] = [
         name: "cors",
         help: "Pages of other origins in browsers. Without origins they may do nothing.",
     },
+    Section {
+        name: "auth",
+        help: "Who may: without users, keys and a key for tokens everyone may do everything.",
+    },
+    Section {
+        name: "auth.jwt",
+        help: "JSON Web Tokens, as Authorization: Bearer or as a cookie; accepted where their key is named.",
+    },
 ];
 
 /// What holds where nobody set anything.
@@ -65,6 +73,8 @@ pub(super) enum Preset {
     Value(&'static str),
     /// What [`Config::blank`] holds; the example file shows this value.
     Absent(&'static str),
+    /// As `Absent`, for what takes the place of the setting above it and can't be set beside it.
+    Instead(&'static str),
 }
 
 /// One setting.
@@ -86,7 +96,7 @@ impl Setting {
 
     /// The name of its section, empty at the top of the file, and its key there.
     pub(super) fn section_and_key(&self) -> (&'static str, &'static str) {
-        self.path.split_once('.').unwrap_or(("", self.path))
+        self.path.rsplit_once('.').unwrap_or(("", self.path))
     }
 
     /// `LARDER_SECTION__KEY`.
@@ -101,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 39] = [
+pub(super) const SETTINGS: [Setting; 56] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -113,6 +123,12 @@ pub(super) const SETTINGS: [Setting; 39] = [
         preset: Preset::Value("127.0.0.1:8081"),
         help: "Health, metrics, status and purge; keep it off the public network.",
         slot: |c| Slot::Address(&mut c.admin),
+    },
+    Setting {
+        path: "insecure",
+        preset: Preset::Value("false"),
+        help: "listen may lie beyond loopback without [auth] or without [tls].",
+        slot: |c| Slot::Flag(&mut c.insecure),
     },
     Setting {
         path: "state_dir",
@@ -338,132 +354,108 @@ pub(super) const SETTINGS: [Setting; 39] = [
         help: "How long browsers may remember all this.",
         slot: |c| Slot::Duration(&mut c.cors.max_age, Duration::ZERO..=HOUR * 24),
     },
+    Setting {
+        path: "auth.admin_token_file",
+        preset: Preset::Absent("/run/secrets/larder-admin"),
+        help: "Holds the token of the admin address (Authorization: Bearer), which then always wants it.",
+        slot: |c| Slot::File(&mut c.auth.admin_token_file),
+    },
+    Setting {
+        path: "auth.admin_token",
+        preset: Preset::Instead("secret"),
+        help: "The token itself; LARDER_AUTH__ADMIN_TOKEN keeps it out of the file.",
+        slot: |c| Slot::Secret(&mut c.auth.admin_token),
+    },
+    Setting {
+        path: "auth.jwt.algorithms",
+        preset: Preset::Absent("HS256"),
+        help: "The only ones accepted: HS256/384/512 with a secret, else RS, PS, ES (256, 384), EdDSA.",
+        slot: |c| Slot::Algorithms(&mut c.auth.jwt.algorithms),
+    },
+    Setting {
+        path: "auth.jwt.secret_file",
+        preset: Preset::Absent("/run/secrets/larder-jwt"),
+        help: "Holds the secret of HS256 and its like. Files of keys are read again when they change.",
+        slot: |c| Slot::File(&mut c.auth.jwt.secret_file),
+    },
+    Setting {
+        path: "auth.jwt.secret",
+        preset: Preset::Instead("secret"),
+        help: "The secret itself; LARDER_AUTH__JWT__SECRET keeps it out of the file.",
+        slot: |c| Slot::Secret(&mut c.auth.jwt.secret),
+    },
+    Setting {
+        path: "auth.jwt.public_key_file",
+        preset: Preset::Instead("/etc/larder/jwt.pem"),
+        help: "A public key (PEM).",
+        slot: |c| Slot::File(&mut c.auth.jwt.public_key_file),
+    },
+    Setting {
+        path: "auth.jwt.private_key_file",
+        preset: Preset::Instead("/run/secrets/larder-jwt.pem"),
+        help: "Beside public_key_file: signs what POST /signin gives out (PEM, PKCS #8).",
+        slot: |c| Slot::File(&mut c.auth.jwt.private_key_file),
+    },
+    Setting {
+        path: "auth.jwt.jwks_file",
+        preset: Preset::Instead("/etc/larder/jwks.json"),
+        help: "Public keys (RFC 7517).",
+        slot: |c| Slot::File(&mut c.auth.jwt.jwks_file),
+    },
+    Setting {
+        path: "auth.jwt.jwks_url",
+        preset: Preset::Instead("https://login.example/.well-known/jwks.json"),
+        help: "Public keys, fetched every five minutes and for an unknown kid: https, or http on loopback.",
+        slot: |c| Slot::JwksUrl(&mut c.auth.jwt.jwks_url),
+    },
+    Setting {
+        path: "auth.jwt.issuer",
+        preset: Preset::Absent("https://login.example"),
+        help: "What claim iss has to be; absent: anything.",
+        slot: |c| Slot::Text(&mut c.auth.jwt.issuer),
+    },
+    Setting {
+        path: "auth.jwt.audience",
+        preset: Preset::Absent("larder"),
+        help: "What claim aud has to name; absent: tokens for any audience are refused.",
+        slot: |c| Slot::Text(&mut c.auth.jwt.audience),
+    },
+    Setting {
+        path: "auth.jwt.roles_claim",
+        preset: Preset::Value("roles"),
+        help: "The claim with the roles, a list or words in a text; a dotted path where it lies deeper.",
+        slot: |c| Slot::Text(&mut c.auth.jwt.roles_claim),
+    },
+    Setting {
+        path: "auth.jwt.leeway",
+        preset: Preset::Value("0s"),
+        help: "How far the clock of whoever signs may be off.",
+        slot: |c| {
+            Slot::Duration(
+                &mut c.auth.jwt.leeway,
+                Duration::ZERO..=Duration::from_secs(300),
+            )
+        },
+    },
+    Setting {
+        path: "auth.jwt.cookie",
+        preset: Preset::Absent("larder"),
+        help: "The cookie that may hold the token; absent: none.",
+        slot: |c| Slot::Text(&mut c.auth.jwt.cookie),
+    },
+    Setting {
+        path: "auth.jwt.lifetime",
+        preset: Preset::Value("15m"),
+        help: "How long a token of POST /signin and POST /refresh is good.",
+        slot: |c| Slot::Duration(&mut c.auth.jwt.lifetime, SECOND..=DAYS_30),
+    },
+    Setting {
+        path: "auth.jwt.session_max",
+        preset: Preset::Value("12h"),
+        help: "How long after signing in POST /refresh gives out tokens.",
+        slot: |c| Slot::Duration(&mut c.auth.jwt.session_max, SECOND..=DAYS_30),
+    },
 ];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::testing::only;
-
-    #[test]
-    fn every_preset_is_valid() {
-        let mut config = Config::blank();
-        for setting in &SETTINGS {
-            let (Preset::Value(text) | Preset::Absent(text)) = setting.preset;
-            assert_eq!(setting.put(&mut config, text), Ok(()), "{}", setting.path);
-        }
-    }
-
-    #[test]
-    fn every_setting_is_in_a_known_section() {
-        for setting in &SETTINGS {
-            let (name, _) = setting.section_and_key();
-            assert!(
-                SECTIONS.iter().any(|section| section.name == name),
-                "{}",
-                setting.path
-            );
-        }
-    }
-
-    #[test]
-    fn variables_follow_the_path() {
-        let variable = |path| Setting::find(path).map(Setting::variable);
-        assert_eq!(variable("listen").as_deref(), Some("LARDER_LISTEN"));
-        assert_eq!(
-            variable("memory.max_bytes").as_deref(),
-            Some("LARDER_MEMORY__MAX_BYTES")
-        );
-    }
-
-    #[test]
-    fn sizes_fit_their_unit() {
-        let mut config = Config::blank();
-        let setting = Setting::find("document_max").unwrap();
-        assert_eq!(setting.put(&mut config, "1GiB"), Ok(()));
-        assert_eq!(config.source.document_bytes_max, GIB);
-        assert!(setting.put(&mut config, "1025MiB").is_err());
-    }
-
-    #[test]
-    fn shares_read_back() {
-        for text in ["0", "1", "0.001", "1e-7", "0.000_1", "1.0"] {
-            let toml = format!("[audit]\nsample = {text}");
-            let config = Config::from_toml(&toml, &[]).unwrap();
-            let again = Config::from_toml(&crate::config::dump(&config), &[]).unwrap();
-            let expected: f64 = text.replace('_', "").parse().unwrap();
-            assert_eq!(again.audit.sample.to_bits(), expected.to_bits(), "{text}");
-        }
-    }
-
-    #[test]
-    fn values_name_their_line_and_key() {
-        only(
-            "\nlisten = 1",
-            "2: listen: expected an IP address and a port such as \"127.0.0.1:8080\", found the integer 1",
-        );
-        only(
-            "listen = 'x'",
-            "1: listen: expected an IP address and a port",
-        );
-        only(
-            "workers = '2'",
-            "1: workers: expected a whole number, found the string \"2\"",
-        );
-        only(
-            "workers = 0",
-            "1: workers: must be between 1 and 1024, found \"0\"",
-        );
-        only(
-            "install = 'never'",
-            "1: install: expected \"auto\" or \"manual\", found \"never\"",
-        );
-        only(
-            "document_max = '2GiB'",
-            "1: document_max: must be between 1B and 1GiB",
-        );
-        only(
-            "[memory]\nmax_bytes = -1",
-            "2: memory.max_bytes: can't be negative",
-        );
-        only(
-            "[memory]\nmax_bytes = 1.5",
-            "2: memory.max_bytes: expected a size such as \"256MiB\", found the float 1.5",
-        );
-        only(
-            "[feed]\nnotify = 'yes'",
-            "2: feed.notify: expected true or false, found the string \"yes\"",
-        );
-        only(
-            "[feed]\nmax_staleness = '5ms'",
-            "2: feed.max_staleness: must be between 10ms and 1h, found \"5ms\"",
-        );
-        only(
-            "[feed]\nretention = 60",
-            "2: feed.retention: expected a duration with its unit",
-        );
-        for wrong in ["1.001", "1e9", "nan", "inf"] {
-            only(
-                &format!("[audit]\nsample = {wrong}"),
-                &format!("2: audit.sample: must be between 0 and 1, found \"{wrong}\""),
-            );
-        }
-        only(
-            "[audit]\nsample = -0.5",
-            "2: audit.sample: can't be negative: expected a share such as 0.001",
-        );
-        only(
-            "[audit]\nsample = '1%'",
-            "2: audit.sample: expected a share such as 0.001, found the string \"1%\"",
-        );
-        only(
-            "memory = 1",
-            "1: memory: expected a section [memory], found the integer 1",
-        );
-        let config = Config::from_toml("[disk]\nbatch = 0x1_0\ncache = 1_000_000", &[]).unwrap();
-        assert_eq!(
-            (config.disk.batch_entries, config.disk.cache_bytes),
-            (16, 1_000_000)
-        );
-    }
-}
+mod tests;

@@ -2,6 +2,10 @@
 //!
 //! No error of this module repeats any part of the URL, because a mistyped one may carry its password anywhere.
 
+use std::net::{IpAddr, SocketAddr};
+
+use super::value::ValueError;
+
 /// Why a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlError {
@@ -35,6 +39,32 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
         Ok(())
     } else {
         Err(UrlError::Port)
+    }
+}
+
+/// Accepts what can be the URL of public keys: whoever could change the answer on its way could let anybody in.
+pub(super) fn check_protected(url: &str) -> Result<(), ValueError> {
+    if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(UrlError::Character.into());
+    }
+    if url
+        .strip_prefix("https://")
+        .is_some_and(|rest| !rest.is_empty())
+    {
+        return Ok(());
+    }
+    let rest = url.strip_prefix("http://").ok_or(ValueError::Unprotected)?;
+    let (authority, _) = split_authority(rest);
+    // No user name: what stands before an @ must not pass for a host.
+    let host = match authority.parse::<SocketAddr>() {
+        Ok(address) => address.ip().to_string(),
+        Err(_) => authority.split(':').next().unwrap_or_default().to_owned(),
+    };
+    let loopback = host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if !authority.contains('@') && (loopback || host == "localhost") {
+        Ok(())
+    } else {
+        Err(ValueError::Unprotected)
     }
 }
 

@@ -13,14 +13,19 @@ use axum::http::HeaderValue;
 use bytesize::ByteSize;
 use toml::de::DeValue;
 
+use jsonwebtoken::Algorithm;
+
 use super::url;
 use crate::feed::OnLoss;
+use crate::http::auth::config::Secret;
 
 const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
 const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
     ("serve-stale", OnLoss::ServeStale),
 ];
+/// Stands in place of a secret.
+pub(super) const MASK: &str = "***";
 /// Longer texts are cut where a message repeats them.
 const ECHO_CHARS_MAX: usize = 60;
 
@@ -54,6 +59,14 @@ pub(super) enum Slot<'a> {
     Share(&'a mut f64),
     /// Texts of one kind, in a list or between commas.
     List(&'a mut Vec<String>, &'static ListOf),
+    /// Any text but the empty one.
+    Text(&'a mut Option<String>),
+    /// A text that nothing shows.
+    Secret(&'a mut Option<Secret>),
+    /// Where public keys are fetched.
+    JwksUrl(&'a mut Option<String>),
+    /// Algorithms of signatures, in a list or between commas.
+    Algorithms(&'a mut Vec<Algorithm>),
 }
 
 /// What a list is of.
@@ -119,6 +132,9 @@ pub(super) enum ValueError {
     /// Not a PostgreSQL URL; says nothing of what was found.
     #[error(transparent)]
     Url(#[from] url::UrlError),
+    /// Keys must not come from just anybody on the way.
+    #[error("must begin with https://, or with http:// and a loopback address or localhost")]
+    Unprotected,
 }
 
 impl Slot<'_> {
@@ -141,7 +157,9 @@ impl Slot<'_> {
                 return Err(ValueError::Negative { expected });
             }
             Slot::Address(at) => *at = text.parse().map_err(|_| malformed())?,
-            Slot::Path(_) | Slot::File(_) | Slot::Header(_) if text.is_empty() => {
+            Slot::Path(_) | Slot::File(_) | Slot::Header(_) | Slot::Text(_) | Slot::Secret(_)
+                if text.is_empty() =>
+            {
                 return Err(malformed());
             }
             Slot::File(path) => *path = Some(PathBuf::from(text)),
@@ -181,6 +199,16 @@ impl Slot<'_> {
                 }
                 *at = texts.into_iter().map(str::to_owned).collect();
             }
+            Slot::Text(at) => *at = Some(text.to_owned()),
+            Slot::Secret(at) => *at = Some(Secret::new(text)),
+            Slot::JwksUrl(at) => {
+                url::check_protected(text)?;
+                *at = Some(text.to_owned());
+            }
+            Slot::Algorithms(at) => {
+                let names = text.split(',').map(|name| name.trim().parse());
+                *at = names.collect::<Result<_, _>>().map_err(|_| malformed())?;
+            }
         }
         Ok(())
     }
@@ -202,6 +230,20 @@ impl Slot<'_> {
                 })
             }
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
+            DeValue::Array(items) if matches!(self, Slot::Algorithms(_)) => {
+                let names = items.iter().map(|item| item.get_ref().as_str());
+                let names: Option<Vec<&str>> = names.collect();
+                names
+                    .map(|names| Cow::Owned(names.join(",")))
+                    .ok_or_else(|| ValueError::Type {
+                        expected: self.expected(),
+                        found: found(value),
+                    })
+            }
+            _ if matches!(self, Slot::Secret(_)) => Err(ValueError::Type {
+                expected: self.expected(),
+                found: "something else (not shown)".to_owned(),
+            }),
             DeValue::Integer(integer) if takes_integer => Ok(Cow::Owned(
                 i128::from_str_radix(integer.as_str(), integer.radix())
                     .map_or_else(|_| integer.to_string(), |number| number.to_string()),
@@ -240,6 +282,14 @@ impl Slot<'_> {
                 let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
                 format!("[{}]", texts.join(", "))
             }
+            Slot::Text(text) => quoted(text.as_ref()?),
+            Slot::Secret(secret) => quoted(secret.as_ref().map(|_| MASK)?),
+            Slot::JwksUrl(at) => quoted(&url::masked_url(at.as_ref()?)),
+            Slot::Algorithms(algorithms) if algorithms.is_empty() => return None,
+            Slot::Algorithms(algorithms) => {
+                let names = algorithms.iter().map(|name| quoted(&format!("{name:?}")));
+                format!("[{}]", names.collect::<Vec<_>>().join(", "))
+            }
         })
     }
 
@@ -260,6 +310,9 @@ impl Slot<'_> {
             Slot::Address(_) => "an IP address and a port such as \"127.0.0.1:8080\"",
             Slot::Path(_) | Slot::File(_) => "a path",
             Slot::Header(_) => "the value of a header",
+            Slot::Text(_) | Slot::Secret(_) => "a text",
+            Slot::JwksUrl(_) => "a URL such as \"https://login.example/.well-known/jwks.json\"",
+            Slot::Algorithms(_) => "a list of algorithms such as [\"RS256\", \"ES256\"]",
             Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
             Slot::Install(_) => "\"auto\" or \"manual\"",
             Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",
@@ -369,69 +422,4 @@ fn show_bytes(bytes: &u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bytes(text: &str) -> Result<u64, ValueError> {
-        let mut bytes = 0;
-        Slot::Bytes(&mut bytes, 1..=bytesize::PIB).put(text)?;
-        Ok(bytes)
-    }
-
-    #[test]
-    fn sizes_are_human() {
-        assert_eq!(bytes("256MiB"), Ok(256 << 20));
-        assert_eq!(bytes("4 GiB"), Ok(4 << 30));
-        assert_eq!(bytes("1000"), Ok(1000));
-        assert_eq!(bytes("1MB"), Ok(1_000_000));
-        assert!(matches!(bytes("-1"), Err(ValueError::Negative { .. })));
-        assert!(matches!(bytes("0"), Err(ValueError::Bounds { .. })));
-        assert!(matches!(
-            bytes("99999999999999999999EiB"),
-            Err(ValueError::Bounds { .. })
-        ));
-        assert!(matches!(bytes("much"), Err(ValueError::Text { .. })));
-        assert!(matches!(bytes(""), Err(ValueError::Text { .. })));
-    }
-
-    #[test]
-    fn shown_values_read_back() {
-        for size in [0, 1, 1023, 1024, 1536, 256 << 20, 5 << 40] {
-            assert_eq!(show_bytes(&size).parse::<ByteSize>().unwrap().0, size);
-        }
-        for millis in [0, 1, 50, 1500, 3_600_000, 2_592_000_000] {
-            let duration = Duration::from_millis(millis);
-            assert_eq!(
-                humantime::parse_duration(&show_duration(&duration)).unwrap(),
-                duration
-            );
-        }
-        let text = "a \"quote\", a \\, a\ttab, \u{7f} and é";
-        let value = DeValue::parse(&quoted(text))
-            .unwrap()
-            .into_inner()
-            .as_str()
-            .unwrap()
-            .to_owned();
-        assert_eq!(value, text);
-    }
-
-    #[test]
-    fn secrets_are_not_echoed() {
-        let mut address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let refused = Slot::Address(&mut address)
-            .put("postgres://app:s3cret@db/app")
-            .unwrap_err();
-        assert!(!refused.to_string().contains("s3cret"), "{refused}");
-        let mut url = None;
-        let refused = Slot::Url(&mut url)
-            .put("mysql://app:s3cret@db/app")
-            .unwrap_err();
-        assert!(!refused.to_string().contains("s3cret"), "{refused}");
-    }
-
-    #[test]
-    fn long_texts_are_cut() {
-        assert!(echo(&"é".repeat(1000)).len() < 200);
-    }
-}
+mod tests;

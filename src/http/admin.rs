@@ -1,5 +1,7 @@
 //! The admin address: health, readiness, metrics, status, explain, purge, log level. Never on the public address.
 
+pub mod token;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use axum::extract::rejection::StringRejection;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use percent_encoding::percent_decode_str;
@@ -16,6 +19,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::cache::Cache;
+use crate::http::admin::token::AdminToken;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 use crate::telemetry::LogLevel;
@@ -34,6 +38,8 @@ pub struct Admin {
     pub log_level: Option<LogLevel>,
     /// When larder started.
     pub started_at: Instant,
+    /// What requests have to show, all but those for health and readiness.
+    pub token: Option<AdminToken>,
 }
 
 /// The admin address.
@@ -53,6 +59,7 @@ pub fn router(admin: Admin) -> Router {
         .fallback(|| async { Problem::no_such_operation().into_response() })
         // The router adds Allow, which it alone knows.
         .method_not_allowed_fallback(|| async { Problem::wrong_method().into_response() })
+        .layer(from_fn_with_state(admin.token.clone(), token::check))
         .with_state(admin)
 }
 

@@ -108,6 +108,20 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// Whoever sends it adds `WWW-Authenticate`.
+    pub(super) fn unauthorized(detail: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, detail)
+    }
+
+    pub(super) fn forbidden(detail: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, detail)
+    }
+
+    /// Not now, and not for want of PostgreSQL.
+    pub(super) fn unavailable(detail: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
     pub(super) fn too_many_keys(keys_max: usize) -> Self {
         let detail = format!("one request asks for at most {keys_max} keys");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)

@@ -7,12 +7,13 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use axum::{BoxError, Router};
 use futures_util::future::{BoxFuture, Either, FutureExt, TryFutureExt};
 use tower_service::Service;
 
 use crate::cache::Cache;
+use crate::http::auth::{Auth, Glance};
 use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
 use crate::http::documents::{self, Documents};
@@ -34,6 +35,8 @@ pub struct Public {
 }
 
 struct Inner {
+    /// `None`: everyone may.
+    auth: Option<Arc<Auth>>,
     documents: Documents,
     router: Router,
     /// None where no other origin may do anything.
@@ -50,24 +53,90 @@ pub struct PublicConfig {
 }
 
 impl Public {
-    /// Serves the documents of `cache`, writes those of clients by `writes`, and counts the answers.
+    /// Serves the documents of `cache` to whom `auth` admits, writes those of clients by `writes`, and counts the
+    /// answers.
     pub fn new(
         cache: Arc<Cache>,
         writes: Arc<Writes>,
         metrics: Arc<Metrics>,
         config: PublicConfig,
+        auth: Option<Arc<Auth>>,
     ) -> Self {
         let cors = Cors::new(&config.cors);
         let documents = Documents::new(cache, writes, metrics, config.labels);
         // Paths are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
         let router = Router::new().fallback(documents::answer);
-        let router = router.with_state(documents.clone());
+        let mut router = router.with_state(documents.clone());
+        if let Some(auth) = &auth {
+            router = router.merge(auth.router());
+        }
         Self {
             inner: Arc::new(Inner {
+                auth,
                 documents,
                 router,
                 cors,
             }),
+        }
+    }
+}
+
+impl Inner {
+    /// An answer that is there at once.
+    fn ready(&self, headers: &HeaderMap, mut response: Response<Whole>) -> Response<AnswerBody> {
+        if let Some(cors) = &self.cors {
+            cors.mark(cors.origin(headers), response.headers_mut());
+        }
+        response.map(http_body_util::Either::Left)
+    }
+
+    fn hit<B>(&self, request: &Request<B>) -> Option<Response<AnswerBody>> {
+        let headers = request.headers();
+        let hit = self
+            .documents
+            .hit(request.method(), request.uri(), headers)?;
+        Some(self.ready(headers, hit))
+    }
+
+    /// The answer to a request that has been looked up in memory in vain.
+    fn route<B>(self: &Arc<Self>, request: Request<B>) -> BoxFuture<'static, Answered>
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let asked = request.uri().path_and_query();
+        if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
+            let response = Problem::uri_too_long().into_whole_response();
+            return ready(Ok(self.ready(request.headers(), response))).boxed();
+        }
+        let cors = self.cors.as_ref();
+        let origin = cors.and_then(|cors| cors.origin(request.headers()));
+        let answer = self.router.clone().call(request);
+        let inner = Arc::clone(self);
+        let answer = answer.map_ok(move |response| {
+            let mut response = routed(response);
+            if let Some(cors) = &inner.cors {
+                cors.mark(origin, response.headers_mut());
+            }
+            response
+        });
+        // hyper moves this future, so what only a miss needs is kept elsewhere.
+        answer.boxed()
+    }
+
+    /// The answer to a request whose credential was not known at once.
+    async fn verified<B>(self: Arc<Self>, auth: Arc<Auth>, request: Request<B>) -> Answered
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (mut head, body) = request.into_parts();
+        match auth.verify(&head.method, &head.uri, &head.headers).await {
+            Ok(principal) => head.extensions.insert(principal),
+            Err(refusal) => return Ok(self.ready(&head.headers, refusal)),
+        };
+        let request = Request::from_parts(head, body);
+        match self.hit(&request) {
+            Some(response) => Ok(response),
+            None => self.route(request).await,
         }
     }
 }
@@ -95,39 +164,33 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let inner = &self.inner;
         let (method, headers) = (request.method(), request.headers());
-        let cors = self.inner.cors.as_ref();
-        let hit = cors
-            .and_then(|cors| cors.preflight(method, headers))
-            .or_else(|| {
-                let hit = self.inner.documents.hit(method, request.uri(), headers);
-                hit.map(|mut response| {
-                    if let Some(cors) = cors {
-                        cors.mark(cors.origin(headers), response.headers_mut());
-                    }
-                    response
-                })
-            });
-        if let Some(response) = hit {
+        let cors = inner.cors.as_ref();
+        if let Some(response) = cors.and_then(|cors| cors.preflight(method, headers)) {
             return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
         }
-        let asked = request.uri().path_and_query();
-        if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
-            let response = Problem::uri_too_long().into_whole_response();
-            return Either::Left(ready(Ok(response.map(http_body_util::Either::Left))));
-        }
-        let origin = cors.and_then(|cors| cors.origin(headers));
-        let answer = self.inner.router.clone().call(request);
-        let inner = Arc::clone(&self.inner);
-        let answer = answer.map_ok(move |response| {
-            let mut response = routed(response);
-            if let Some(cors) = &inner.cors {
-                cors.mark(origin, response.headers_mut());
+        let mut admitted = None;
+        if let Some(auth) = &inner.auth {
+            match auth.glance(method, request.uri(), headers) {
+                Glance::Admitted(who) => admitted = Some(who),
+                Glance::Refused(refusal) => {
+                    return Either::Left(ready(Ok(inner.ready(headers, refusal))));
+                }
+                Glance::Unknown => {
+                    let verified = Arc::clone(inner).verified(Arc::clone(auth), request);
+                    return Either::Right(verified.boxed());
+                }
             }
-            response
-        });
-        // hyper moves this future, so what only a miss needs is kept elsewhere.
-        Either::Right(answer.boxed())
+        }
+        if let Some(response) = inner.hit(&request) {
+            return Either::Left(ready(Ok(response)));
+        }
+        // Who it is: handlers find an `Arc<Principal>`, or none where no credentials were shown.
+        if let Some(principal) = admitted.and_then(|who| who.principal()) {
+            request.extensions_mut().insert(principal);
+        }
+        Either::Right(inner.route(request))
     }
 }

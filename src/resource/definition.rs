@@ -82,6 +82,10 @@ pub struct ResourceDefinition {
     pub cache_control: Option<Located<String>>,
     /// Words for `Surrogate-Key`, in which `{key}` stands for the document's key.
     pub surrogate_key: Option<Located<String>>,
+    /// The roles that may read; `None`: everyone who is authenticated.
+    pub read: Option<Located<Vec<String>>>,
+    /// The roles that may write; `None`: everyone who is authenticated.
+    pub write: Option<Located<Vec<String>>>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,
 }

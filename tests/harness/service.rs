@@ -162,7 +162,17 @@ impl TestService {
 
     /// Any method on the admin address.
     pub(crate) async fn request_admin(&self, method: Method, path: &str) -> Answer {
-        send(&self.admin, method, path, &[], "").await
+        self.request_admin_with(method, path, &[]).await
+    }
+
+    /// The same with headers.
+    pub(crate) async fn request_admin_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        send(&self.admin, method, path, headers, "").await
     }
 
     /// `GET` on the admin address.

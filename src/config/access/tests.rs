@@ -1,0 +1,203 @@
+use crate::config::Config;
+use crate::config::testing::{load, only, told};
+
+const HASH: &str =
+    "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+const KEY: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const RESOURCE: &str = "[[resource]]\nname = 'n'\ntable = 't'\n";
+
+#[test]
+fn users_and_keys_are_read() {
+    let text = format!(
+        "[[auth.user]]\nname = 'anna'\npassword = '{HASH}'\nroles = ['a', 'b']\n\
+         [[auth.key]]\nname = 'job'\nhash = '{KEY}'\n"
+    );
+    let auth = Config::from_toml(&text, &[]).unwrap().auth;
+    assert_eq!(auth.users[0].roles, ["a", "b"]);
+    assert_eq!(
+        (auth.keys[0].name.as_str(), auth.keys[0].hash[0]),
+        ("job", 0x9f)
+    );
+    assert!(auth.is_on() && !auth.signs_in());
+}
+
+#[test]
+fn mistakes_name_their_place_and_no_secret() {
+    only(
+        "[[auth.user]]\nname = 'a'\npassword = 's3cret'",
+        "3: auth.user[0].password: expected what `larder hash-password` prints",
+    );
+    only(
+        "[[auth.user]]\nname = 'a'\npassword = 123456",
+        "3: auth.user[0].password: expected a string, found something else (not shown)",
+    );
+    only(
+        "[[auth.user]]\nname = 'a'",
+        "1: auth.user[0].password: `password` is missing",
+    );
+    only(
+        &format!("[[auth.key]]\nname = 'a'\nhash = '{}'", &KEY[1..]),
+        "3: auth.key[0].hash: expected the key's SHA-256",
+    );
+    only(
+        &format!("[[auth.user]]\nname = 'a:b'\npassword = '{HASH}'"),
+        "2: auth.user[0].name: expected a name without colons",
+    );
+    only(
+        &format!(
+            "[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n[[auth.key]]\nname = 'a'\nhash = '{KEY}'"
+        ),
+        "5: auth.key[0].name: two principals of one name",
+    );
+    only(
+        "[[auth.usr]]\nname = 'a'",
+        "1: auth.usr: unknown key; did you mean `user`?",
+    );
+    only(
+        "[auth.jtw]\nleeway = '1s'",
+        "1: auth.jtw: unknown key; did you mean `jwt`?",
+    );
+    only(
+        "auth = 1",
+        "1: auth: expected a section [auth], found the integer 1",
+    );
+    only(
+        "[auth.jwt]\nsecret = 123456",
+        "2: auth.jwt.secret: expected a text, found something else (not shown)",
+    );
+}
+
+#[test]
+fn resources_ask_for_roles_that_somebody_has() {
+    let user = format!("[[auth.user]]\nname = 'a'\npassword = '{HASH}'\nroles = ['staff']\n");
+    let with = |roles: &str| format!("{user}{RESOURCE}{roles}");
+    let config = Config::from_toml(&with("read = ['anonymous']\nwrite = ['staff']"), &[]);
+    assert!(config.is_ok());
+    only(
+        &with("read = ['staf']"),
+        "8: resource[0].read: nobody has role \"staf\"",
+    );
+    only(
+        &with("write = ['staff', 'staff']"),
+        "8: resource[0].write[1]: the role is named twice",
+    );
+    only(
+        &with("read = 'staff'"),
+        "8: resource[0].read: expected a list such as",
+    );
+    only(
+        &with("read = ['a b']"),
+        "8: resource[0].read[0]: expected a role without white space",
+    );
+    let jwt = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'f'\n";
+    assert!(Config::from_toml(&format!("{jwt}{RESOURCE}read = ['any']"), &[]).is_ok());
+    let taken = format!("{user}{jwt}[[resource]]\nname = 'signin'\ntable = 't'");
+    only(&taken, "9: resource[0].name: /signin is larder's own");
+}
+
+#[test]
+fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
+    let only = |below: &str, beginning: &str| only(&format!("[auth.jwt]\n{below}"), beginning);
+    only(
+        "secret_file = 'f'",
+        "2: auth.jwt.secret_file: name the algorithms to accept",
+    );
+    only(
+        "algorithms = ['HS256']",
+        "2: auth.jwt.algorithms: is of no use without secret_file",
+    );
+    only(
+        "algorithms = ['HS256']\nsecret_file = 'f'\njwks_file = 'g'",
+        "4: auth.jwt.jwks_file: the keys of tokens come from auth.jwt.secret_file already",
+    );
+    only(
+        "algorithms = ['HS256', 'RS256']\nsecret_file = 'f'",
+        "2: auth.jwt.algorithms: a secret is for HS256",
+    );
+    only(
+        "algorithms = ['RS256', 'HS256']\njwks_file = 'f'",
+        "2: auth.jwt.algorithms: a public key is no secret",
+    );
+    only(
+        "algorithms = ['RS256', 'ES256']\npublic_key_file = 'f'",
+        "2: auth.jwt.algorithms: one public key is for",
+    );
+    only(
+        "algorithms = ['RS256']\njwks_file = 'f'\nprivate_key_file = 'g'",
+        "4: auth.jwt.private_key_file: needs public_key_file",
+    );
+    for none in ["['none']", "['']", "'HS257'", "[1]", "1"] {
+        let text = format!("[auth.jwt]\nalgorithms = {none}\nsecret_file = 'f'");
+        let told = &told(&text)[0];
+        let expected = "2: auth.jwt.algorithms: expected a list of algorithms";
+        assert!(told.starts_with(expected), "{told}");
+    }
+    for url in [
+        "http://login.example/keys",
+        "http://127.0.0.1@login.example/",
+        "http://localhost.example/",
+        "ftp://127.0.0.1/",
+        "https://",
+    ] {
+        only(
+            &format!("algorithms = ['RS256']\njwks_url = '{url}'"),
+            "3: auth.jwt.jwks_url: must begin with https://",
+        );
+    }
+    for url in [
+        "http://127.0.0.1:8/k",
+        "http://localhost/",
+        "http://[::1]:8/k",
+        "https://a.example/k",
+    ] {
+        let text = format!("[auth.jwt]\nalgorithms = ['RS256']\njwks_url = '{url}'");
+        assert!(Config::from_toml(&text, &[]).is_ok(), "{url}");
+    }
+    only(
+        "algorithms = ['HS256']\nsecret_file = 'f'\ncookie = 'a b'",
+        "4: auth.jwt.cookie: can't be the name of a cookie",
+    );
+}
+
+#[test]
+fn what_anybody_could_reach_is_refused() {
+    let user = format!("[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n");
+    only(
+        "listen = '0.0.0.0:80'",
+        "1: listen: 0.0.0.0:80 lies beyond loopback without authentication ([auth]) and without TLS",
+    );
+    only(
+        &format!("listen = '[::]:80'\n{user}"),
+        "1: listen: [::]:80 lies beyond loopback without TLS ([tls])",
+    );
+    assert!(Config::from_toml("insecure = true\nlisten = '0.0.0.0:80'", &[]).is_ok());
+    only(
+        "insecure = true\nadmin = '0.0.0.0:81'",
+        "2: admin: 0.0.0.0:81 lies beyond loopback: the admin address then needs",
+    );
+    let token = [("LARDER_AUTH__ADMIN_TOKEN", "0123456789abcdef")];
+    let config = load(Some("admin = '0.0.0.0:81'"), &token, &[]).unwrap();
+    let shown = format!("{config:?}{:?}", config.auth);
+    assert!(!shown.contains("0123456789abcdef") && shown.contains("admin_token = \"***\""));
+    only(
+        "[auth]\nadmin_token = 'a'\nadmin_token_file = 'f'",
+        "2: auth.admin_token: the token is given twice",
+    );
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let text = format!(
+        "[auth]\nadmin_token = 's3cret-a'\n[auth.jwt]\nalgorithms = ['HS256']\nsecret = 's3cret-b'\n\
+         [[auth.user]]\nname = 'a'\npassword = '{HASH}'\n[[auth.key]]\nname = 'b'\nhash = '{KEY}'"
+    );
+    let config = Config::from_toml(&text, &[]).unwrap();
+    let shown = format!(
+        "{}{config:?}{:?}",
+        crate::config::dump(&config),
+        config.auth
+    );
+    for hidden in ["s3cret", "CTFhFdXPJO1", "9f86d081", "159, 134"] {
+        assert!(!shown.contains(hidden), "{hidden}: {shown}");
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+use crate::config::testing::only;
+
+#[test]
+fn every_preset_is_valid() {
+    let mut config = Config::blank();
+    for setting in &SETTINGS {
+        let (Preset::Value(text) | Preset::Absent(text) | Preset::Instead(text)) = setting.preset;
+        assert_eq!(setting.put(&mut config, text), Ok(()), "{}", setting.path);
+    }
+}
+
+#[test]
+fn every_setting_is_in_a_known_section() {
+    for setting in &SETTINGS {
+        let (name, _) = setting.section_and_key();
+        assert!(
+            SECTIONS.iter().any(|section| section.name == name),
+            "{}",
+            setting.path
+        );
+    }
+}
+
+#[test]
+fn variables_follow_the_path() {
+    let variable = |path| Setting::find(path).map(Setting::variable);
+    assert_eq!(variable("listen").as_deref(), Some("LARDER_LISTEN"));
+    assert_eq!(
+        variable("memory.max_bytes").as_deref(),
+        Some("LARDER_MEMORY__MAX_BYTES")
+    );
+}
+
+#[test]
+fn sizes_fit_their_unit() {
+    let mut config = Config::blank();
+    let setting = Setting::find("document_max").unwrap();
+    assert_eq!(setting.put(&mut config, "1GiB"), Ok(()));
+    assert_eq!(config.source.document_bytes_max, GIB);
+    assert!(setting.put(&mut config, "1025MiB").is_err());
+}
+
+#[test]
+fn shares_read_back() {
+    for text in ["0", "1", "0.001", "1e-7", "0.000_1", "1.0"] {
+        let toml = format!("[audit]\nsample = {text}");
+        let config = Config::from_toml(&toml, &[]).unwrap();
+        let again = Config::from_toml(&crate::config::dump(&config), &[]).unwrap();
+        let expected: f64 = text.replace('_', "").parse().unwrap();
+        assert_eq!(again.audit.sample.to_bits(), expected.to_bits(), "{text}");
+    }
+}
+
+#[test]
+fn values_name_their_line_and_key() {
+    only(
+        "\nlisten = 1",
+        "2: listen: expected an IP address and a port such as \"127.0.0.1:8080\", found the integer 1",
+    );
+    only(
+        "listen = 'x'",
+        "1: listen: expected an IP address and a port",
+    );
+    only(
+        "workers = '2'",
+        "1: workers: expected a whole number, found the string \"2\"",
+    );
+    only(
+        "workers = 0",
+        "1: workers: must be between 1 and 1024, found \"0\"",
+    );
+    only(
+        "install = 'never'",
+        "1: install: expected \"auto\" or \"manual\", found \"never\"",
+    );
+    only(
+        "document_max = '2GiB'",
+        "1: document_max: must be between 1B and 1GiB",
+    );
+    only(
+        "[memory]\nmax_bytes = -1",
+        "2: memory.max_bytes: can't be negative",
+    );
+    only(
+        "[memory]\nmax_bytes = 1.5",
+        "2: memory.max_bytes: expected a size such as \"256MiB\", found the float 1.5",
+    );
+    only(
+        "[feed]\nnotify = 'yes'",
+        "2: feed.notify: expected true or false, found the string \"yes\"",
+    );
+    only(
+        "[feed]\nmax_staleness = '5ms'",
+        "2: feed.max_staleness: must be between 10ms and 1h, found \"5ms\"",
+    );
+    only(
+        "[feed]\nretention = 60",
+        "2: feed.retention: expected a duration with its unit",
+    );
+    for wrong in ["1.001", "1e9", "nan", "inf"] {
+        only(
+            &format!("[audit]\nsample = {wrong}"),
+            &format!("2: audit.sample: must be between 0 and 1, found \"{wrong}\""),
+        );
+    }
+    only(
+        "[audit]\nsample = -0.5",
+        "2: audit.sample: can't be negative: expected a share such as 0.001",
+    );
+    only(
+        "[audit]\nsample = '1%'",
+        "2: audit.sample: expected a share such as 0.001, found the string \"1%\"",
+    );
+    only(
+        "memory = 1",
+        "1: memory: expected a section [memory], found the integer 1",
+    );
+    let config = Config::from_toml("[disk]\nbatch = 0x1_0\ncache = 1_000_000", &[]).unwrap();
+    assert_eq!(
+        (config.disk.batch_entries, config.disk.cache_bytes),
+        (16, 1_000_000)
+    );
+}

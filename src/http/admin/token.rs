@@ -1,0 +1,98 @@
+//! The token of the admin address.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::middleware::Next;
+use axum::response::Response;
+use ring::hmac;
+use ring::rand::SystemRandom;
+
+use crate::http::auth::config::AuthConfig;
+use crate::http::auth::{line, mistake, read};
+use crate::http::problem::Problem;
+use crate::resource::definition::Mistake;
+
+/// A shorter token can be found by trying.
+const BYTES_MIN: usize = 16;
+/// Probes come without credentials, and learn nothing of any document.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The token, so that comparing it tells nothing by the time it takes: both sides are hashed with a key of the moment.
+#[derive(Clone)]
+pub struct AdminToken {
+    key: Arc<hmac::Key>,
+    tag: hmac::Tag,
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl AdminToken {
+    /// Takes the token from the configuration, or out of the file that it names; `None` where none is asked for. Blocks on
+    /// the file system.
+    ///
+    /// # Errors
+    /// A file that can't be read; a token that is too short.
+    pub fn read(config: &AuthConfig) -> Result<Option<Self>, Mistake> {
+        let (token, path, setting) = match (&config.admin_token, &config.admin_token_file) {
+            (Some(token), _) => {
+                let bytes = token.expose().as_bytes().to_vec();
+                (bytes, Path::new("configuration"), "auth.admin_token")
+            }
+            (None, Some(path)) => {
+                let setting = "auth.admin_token_file";
+                (
+                    line(&read(path, setting)?).to_vec(),
+                    path.as_path(),
+                    setting,
+                )
+            }
+            (None, None) => return Ok(None),
+        };
+        if token.len() < BYTES_MIN {
+            let message = format!("needs at least {BYTES_MIN} bytes: openssl rand -hex 32");
+            return Err(mistake(path, setting, message));
+        }
+        let random = |_| mistake(path, setting, "the system gives no random bytes".to_owned());
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(random)?;
+        Ok(Some(Self {
+            tag: hmac::sign(&key, &token),
+            key: Arc::new(key),
+        }))
+    }
+
+    fn admits(&self, request: &Request) -> bool {
+        let shown = request.headers().get(AUTHORIZATION);
+        let shown = shown.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
+        shown.is_some_and(|(scheme, token)| {
+            scheme.eq_ignore_ascii_case(b"Bearer ")
+                && hmac::verify(&self.key, token, self.tag.as_ref()).is_ok()
+        })
+    }
+}
+
+/// Lets pass who shows the token, and probes.
+pub(super) async fn check(
+    State(token): State<Option<AdminToken>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match token {
+        Some(token) if !PROBES.contains(&request.uri().path()) && !token.admits(&request) => {
+            let detail = "this takes the token of the admin address";
+            let mut response = Problem::unauthorized(detail).into_response();
+            let bearer = HeaderValue::from_static("Bearer realm=\"larder admin\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+            response
+        }
+        _ => next.run(request).await,
+    }
+}

@@ -1,0 +1,248 @@
+//! The keys that tokens are verified with, and signed with where larder signs.
+
+use std::path::Path;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Header};
+
+use crate::http::auth::config::JwtConfig;
+use crate::resource::definition::{Mistake, Place};
+
+/// Keys in a set; the rest is left out.
+const KEYS_MAX: usize = 100;
+/// A longer file or answer holds no keys.
+pub(super) const BYTES_MAX: u64 = 256 << 10;
+
+/// Keys, each pinned to the algorithms it is for.
+pub(super) struct Keyring {
+    keys: Vec<VerifyingKey>,
+    signing: Option<EncodingKey>,
+}
+
+struct VerifyingKey {
+    /// The name that a set gives it.
+    kid: Option<String>,
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
+}
+
+/// Why there is no key for a token.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoKey {
+    /// A newer set may have it.
+    Unknown,
+    /// No key is for this algorithm, or several are and the token does not say which.
+    Unfit,
+}
+
+impl Keyring {
+    /// The keys that stand in files or in the configuration; none where they are to be fetched.
+    ///
+    /// Blocks on the file system.
+    /// # Errors
+    /// A file that can't be read or holds no such key: names the setting and the file, and nothing of what is in it.
+    pub(super) fn read(config: &JwtConfig) -> Result<Option<Self>, Mistake> {
+        let algorithms = config.algorithms.as_slice();
+        let Some(&algorithm) = algorithms.first() else {
+            return Ok(None);
+        };
+        if let Some(secret) = secret(config)? {
+            return Ok(Some(Self {
+                keys: vec![VerifyingKey::only(
+                    algorithms,
+                    DecodingKey::from_secret(&secret),
+                )],
+                signing: Some(EncodingKey::from_secret(&secret)),
+            }));
+        }
+        if let Some(path) = &config.public_key_file {
+            let setting = "auth.jwt.public_key_file";
+            let key = public_key(algorithm, &read(path, setting)?);
+            let key = key.ok_or_else(|| unfit(path, setting, algorithm, "public"))?;
+            let setting = "auth.jwt.private_key_file";
+            let signing = config.private_key_file.as_ref().map(|path| {
+                let key = private_key(algorithm, &read(path, setting)?);
+                key.ok_or_else(|| unfit(path, setting, algorithm, "private"))
+            });
+            return Ok(Some(Self {
+                keys: vec![VerifyingKey::only(algorithms, key)],
+                signing: signing.transpose()?,
+            }));
+        }
+        let Some(path) = &config.jwks_file else {
+            return Ok(None);
+        };
+        let setting = "auth.jwt.jwks_file";
+        let keyring = Self::of_set(&read(path, setting)?, algorithms);
+        let message = || "holds no key for any of `algorithms`".to_owned();
+        keyring
+            .map(Some)
+            .ok_or_else(|| mistake(path, setting, message()))
+    }
+
+    /// The keys of a set (RFC 7517) that are for one of `algorithms`; `None` where there are none.
+    ///
+    /// What larder does not know in a set is not for larder: one odd key must not cost the others.
+    pub(super) fn of_set(json: &[u8], algorithms: &[Algorithm]) -> Option<Self> {
+        let set: serde_json::Value = serde_json::from_slice(json).ok()?;
+        let keys = set.get("keys")?.as_array()?.iter().take(KEYS_MAX);
+        let keys = keys.filter_map(|key| {
+            let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
+            VerifyingKey::of_jwk(&jwk, algorithms)
+        });
+        let keys: Vec<VerifyingKey> = keys.collect();
+        (!keys.is_empty()).then_some(Self {
+            keys,
+            signing: None,
+        })
+    }
+
+    /// The key for a token with this header.
+    pub(super) fn find(&self, header: &Header) -> Result<&DecodingKey, NoKey> {
+        let fit = |key: &&VerifyingKey| key.algorithms.contains(&header.alg);
+        if let Some(kid) = &header.kid {
+            // A key that stands alone has no name, whatever the token calls it.
+            let named = |key: &&VerifyingKey| key.kid.as_ref().is_none_or(|name| name == kid);
+            let mut named = self.keys.iter().filter(named).peekable();
+            named.peek().ok_or(NoKey::Unknown)?;
+            return named.find(fit).map(|found| &found.key).ok_or(NoKey::Unfit);
+        }
+        let mut fitting = self.keys.iter().filter(fit);
+        match (fitting.next(), fitting.next()) {
+            (Some(only), None) => Ok(&only.key),
+            _ => Err(NoKey::Unfit),
+        }
+    }
+
+    /// What tokens are signed with.
+    pub(super) fn signing(&self) -> Option<&EncodingKey> {
+        self.signing.as_ref()
+    }
+}
+
+impl VerifyingKey {
+    fn only(algorithms: &[Algorithm], key: DecodingKey) -> Self {
+        Self {
+            kid: None,
+            algorithms: algorithms.to_vec(),
+            key,
+        }
+    }
+
+    fn of_jwk(jwk: &Jwk, accepted: &[Algorithm]) -> Option<Self> {
+        if jwk.common.public_key_use == Some(PublicKeyUse::Encryption) {
+            return None;
+        }
+        let fits = |algorithm: &Algorithm| match &jwk.algorithm {
+            AlgorithmParameters::RSA(_) => algorithm.family() == AlgorithmFamily::Rsa,
+            AlgorithmParameters::EllipticCurve(key) => match algorithm {
+                Algorithm::ES256 => key.curve == EllipticCurve::P256,
+                Algorithm::ES384 => key.curve == EllipticCurve::P384,
+                _ => false,
+            },
+            AlgorithmParameters::OctetKeyPair(key) => {
+                *algorithm == Algorithm::EdDSA && key.curve == EllipticCurve::Ed25519
+            }
+            // A secret is none once it stands in a set of public keys.
+            AlgorithmParameters::OctetKey(_) => false,
+        };
+        let said = jwk.common.key_algorithm.map(|said| said.to_string());
+        let said = |algorithm: &Algorithm| {
+            said.as_ref()
+                .is_none_or(|said| *said == format!("{algorithm:?}"))
+        };
+        let algorithms = accepted.iter().copied();
+        let algorithms: Vec<Algorithm> = algorithms
+            .filter(|algorithm| fits(algorithm) && said(algorithm))
+            .collect();
+        if algorithms.is_empty() {
+            return None;
+        }
+        Some(Self {
+            kid: jwk.common.key_id.clone(),
+            algorithms,
+            key: DecodingKey::from_jwk(jwk).ok()?,
+        })
+    }
+}
+
+fn public_key(algorithm: Algorithm, pem: &[u8]) -> Option<DecodingKey> {
+    let key = match algorithm.family() {
+        AlgorithmFamily::Rsa => DecodingKey::from_rsa_pem(pem),
+        AlgorithmFamily::Ec => DecodingKey::from_ec_pem(pem),
+        AlgorithmFamily::Ed => DecodingKey::from_ed_pem(pem),
+        AlgorithmFamily::Hmac => return None,
+    };
+    key.ok()
+}
+
+fn private_key(algorithm: Algorithm, pem: &[u8]) -> Option<EncodingKey> {
+    let key = match algorithm.family() {
+        AlgorithmFamily::Rsa => EncodingKey::from_rsa_pem(pem),
+        AlgorithmFamily::Ec => EncodingKey::from_ec_pem(pem),
+        AlgorithmFamily::Ed => EncodingKey::from_ed_pem(pem),
+        AlgorithmFamily::Hmac => return None,
+    };
+    key.ok()
+}
+
+/// The secret of HMACs, at least as long as the hash (RFC 7518, section 3.2): a shorter one can be found by trying.
+fn secret(config: &JwtConfig) -> Result<Option<Vec<u8>>, Mistake> {
+    let hash_bytes = |algorithm: &Algorithm| match algorithm {
+        Algorithm::HS384 => 48,
+        Algorithm::HS512 => 64,
+        _ => 32,
+    };
+    let least = config.algorithms.iter().map(hash_bytes).max().unwrap_or(32);
+    let (secret, origin, setting) = match (&config.secret, &config.secret_file) {
+        (Some(secret), _) => {
+            let bytes = secret.expose().as_bytes().to_vec();
+            (bytes, Path::new("configuration"), "auth.jwt.secret")
+        }
+        (None, Some(path)) => {
+            let setting = "auth.jwt.secret_file";
+            (
+                line(&read(path, setting)?).to_vec(),
+                path.as_path(),
+                setting,
+            )
+        }
+        (None, None) => return Ok(None),
+    };
+    if secret.len() < least {
+        let message = format!("needs at least {least} bytes: openssl rand -hex {least}");
+        return Err(mistake(origin, setting, message));
+    }
+    Ok(Some(secret))
+}
+
+/// What a file with one secret holds: editors end it with a line break.
+pub(crate) fn line(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    bytes.strip_suffix(b"\r").unwrap_or(bytes)
+}
+
+/// Reads a file that a setting names.
+pub(crate) fn read(path: &Path, setting: &str) -> Result<Vec<u8>, Mistake> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
+        .map_err(|error| mistake(path, setting, format!("can't be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// A mistake in a file that a setting names.
+pub(crate) fn mistake(path: &Path, setting: &str, message: String) -> Mistake {
+    let place = Place {
+        origin: path.to_string_lossy().into(),
+        line: 0,
+        key: setting.to_owned(),
+    };
+    Mistake { place, message }
+}
+
+fn unfit(path: &Path, setting: &str, algorithm: Algorithm, which: &str) -> Mistake {
+    let message = format!("expected a {which} key for {algorithm:?} in PEM");
+    mistake(path, setting, message)
+}

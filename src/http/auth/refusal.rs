@@ -1,0 +1,74 @@
+//! Why a request goes no further, and what a client is told of it.
+
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::{HeaderValue, Response};
+
+use crate::http::auth::Auth;
+use crate::http::auth::config::AuthConfig;
+use crate::http::auth::tokens::TokenError;
+use crate::http::body::Whole;
+use crate::http::problem::Problem;
+
+pub(super) const WRONG: &str = "the credentials are wrong";
+pub(super) const FORGED: &str =
+    "a cookie changes something only for a page of this very host (Origin)";
+const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
+const BEARER: &str = "Bearer realm=\"larder\"";
+const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";
+
+/// What a client may show (RFC 9110, section 11.6.1).
+pub(super) fn challenges(config: &AuthConfig) -> Vec<HeaderValue> {
+    let bearer = !config.keys.is_empty() || config.jwt.is_on();
+    let ways = [(BASIC, !config.users.is_empty()), (BEARER, bearer)];
+    let ways = ways.iter().filter(|(_, used)| *used);
+    ways.map(|(way, _)| HeaderValue::from_static(way)).collect()
+}
+
+/// Why a request goes no further.
+#[derive(Clone, Copy)]
+pub(super) enum Denied {
+    /// 401; the token is what is wrong.
+    Token(&'static str),
+    /// 401
+    Unauthorized(&'static str),
+    /// 403
+    Forbidden(&'static str),
+    /// 503
+    Unavailable(&'static str),
+}
+
+impl Auth {
+    /// The answer to who goes no further; counts it.
+    pub(super) fn refusal(&self, denied: Denied) -> Response<Whole> {
+        let (problem, is_token) = match denied {
+            Denied::Token(detail) => (Problem::unauthorized(detail), true),
+            Denied::Unauthorized(detail) => (Problem::unauthorized(detail), false),
+            Denied::Forbidden(detail) => (Problem::forbidden(detail), false),
+            Denied::Unavailable(detail) => (Problem::unavailable(detail), false),
+        };
+        let status = problem.status();
+        let labels = ["", "auth", status.as_str()];
+        self.metrics.requests.with_label_values(&labels).inc();
+        let challenged = matches!(denied, Denied::Token(_) | Denied::Unauthorized(_));
+        let mut response = problem.into_whole_response();
+        for challenge in self.challenges.iter().filter(|_| challenged) {
+            let challenge = if is_token && challenge == BEARER {
+                HeaderValue::from_static(BEARER_INVALID)
+            } else {
+                challenge.clone()
+            };
+            response.headers_mut().append(WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+}
+
+impl From<TokenError> for Denied {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Invalid(why) => Self::Token(why),
+            TokenError::UnknownKey => Self::Token("no key is for the token"),
+            TokenError::NoKeys => Self::Unavailable("the keys of tokens are not known yet"),
+        }
+    }
+}

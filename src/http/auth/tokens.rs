@@ -1,0 +1,227 @@
+//! JSON Web Tokens: what a good one says, and signing one.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header, encode};
+use serde_json::{Map, Value};
+
+use crate::http::auth::config::JwtConfig;
+use crate::http::auth::keyring::{Keyring, NoKey};
+use crate::http::auth::keys::Keys;
+
+/// When the user has shown a password (OpenID Connect Core, section 2), which no renewal of the token changes.
+const AUTH_TIME: &str = "auth_time";
+
+/// Whose a token is, and for how long.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Claims {
+    pub(super) name: String,
+    pub(super) roles: Vec<String>,
+    /// From this second of Unix time on the token is void.
+    pub(super) until: u64,
+    pub(super) auth_time: Option<u64>,
+}
+
+/// Why a token is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TokenError {
+    /// What is wrong with it; for the client.
+    Invalid(&'static str),
+    /// No key has this `kid`, so far.
+    UnknownKey,
+    /// The keys have never been fetched.
+    NoKeys,
+}
+
+/// A token that larder has signed.
+pub(super) struct Signed {
+    pub(super) token: String,
+    /// Seconds.
+    pub(super) expires_in: u64,
+}
+
+/// Verifies and signs.
+pub(super) struct Tokens {
+    config: JwtConfig,
+    keys: Arc<Keys>,
+}
+
+impl Tokens {
+    pub(super) fn new(config: &JwtConfig, keys: Arc<Keys>) -> Self {
+        Self {
+            config: config.clone(),
+            keys,
+        }
+    }
+
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// Whose `token` is. Where its key is unknown, newer keys are asked for once.
+    pub(super) async fn verify(&self, token: &[u8]) -> Result<Claims, TokenError> {
+        let now = unix_time();
+        match self.verify_at(token, now) {
+            Err(TokenError::UnknownKey | TokenError::NoKeys) => {
+                self.keys.refresh().await;
+                self.verify_at(token, now)
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_at(&self, token: &[u8], now: u64) -> Result<Claims, TokenError> {
+        let keyring = self.keys.current().ok_or(TokenError::NoKeys)?;
+        verify(&self.config, &keyring, token, now)
+    }
+
+    /// A token for a user who showed a password at `auth_time`; `None` where the session has lasted long enough, or there
+    /// is nothing to sign with.
+    pub(super) fn sign(&self, name: &str, roles: &[String], auth_time: u64) -> Option<Signed> {
+        let now = unix_time();
+        let session = auth_time.saturating_add(self.config.session_max.as_secs());
+        let until = session.min(now.saturating_add(self.config.lifetime.as_secs()));
+        if until <= now {
+            return None;
+        }
+        let &algorithm = self.config.algorithms.first()?;
+        let claims = claims(&self.config, name, roles, auth_time, (now, until));
+        let keyring = self.keys.current()?;
+        let token = encode(&Header::new(algorithm), &claims, keyring.signing()?);
+        if let Err(error) = &token {
+            tracing::error!("a token can't be signed: {error}");
+        }
+        Some(Signed {
+            token: token.ok()?,
+            expires_in: until - now,
+        })
+    }
+}
+
+fn claims(
+    config: &JwtConfig,
+    name: &str,
+    roles: &[String],
+    auth_time: u64,
+    (now, until): (u64, u64),
+) -> Map<String, Value> {
+    let mut claims = Map::new();
+    for (claim, text) in [("iss", &config.issuer), ("aud", &config.audience)] {
+        if let Some(text) = text {
+            claims.insert(claim.to_owned(), text.as_str().into());
+        }
+    }
+    claims.insert("sub".to_owned(), name.into());
+    claims.insert("iat".to_owned(), now.into());
+    claims.insert("exp".to_owned(), until.into());
+    claims.insert(AUTH_TIME.to_owned(), auth_time.into());
+    if let Some(claim) = &config.roles_claim {
+        claims.insert(claim.clone(), roles.into());
+    }
+    claims
+}
+
+/// Seconds of Unix time.
+pub(super) fn unix_time() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// RFC 7519, section 7.2, and RFC 8725.
+fn verify(
+    config: &JwtConfig,
+    keyring: &Keyring,
+    token: &[u8],
+    now: u64,
+) -> Result<Claims, TokenError> {
+    let malformed = TokenError::Invalid("the token is malformed");
+    let header = decode_header(token).map_err(|_| malformed)?;
+    if !config.algorithms.contains(&header.alg) {
+        return Err(TokenError::Invalid("the token's algorithm is not accepted"));
+    }
+    // RFC 7515, section 4.1.11: larder knows no extension that a token could insist on.
+    if header.crit.is_some() {
+        return Err(TokenError::Invalid("the token asks for an extension"));
+    }
+    let key = keyring.find(&header).map_err(|error| match error {
+        NoKey::Unknown => TokenError::UnknownKey,
+        NoKey::Unfit => TokenError::Invalid("no key is for the token"),
+    })?;
+    let decoded = decode::<Map<String, Value>>(token, key, &validation(config, header.alg));
+    let mut claims = decoded
+        .map_err(|error| TokenError::Invalid(why(&error)))?
+        .claims;
+    let number = |claim: &Value| claim.as_u64().or_else(|| claim.as_f64().map(|n| n as u64));
+    let until = claims.get("exp").and_then(number).unwrap_or(0);
+    let until = until.saturating_add(config.leeway.as_secs());
+    // jsonwebtoken lets a token live through the second that it expires in.
+    if until <= now {
+        return Err(TokenError::Invalid(EXPIRED));
+    }
+    let name = match claims.remove("sub") {
+        Some(Value::String(name)) => name,
+        _ => String::new(),
+    };
+    Ok(Claims {
+        name,
+        roles: roles(config, &claims),
+        until,
+        auth_time: claims.get(AUTH_TIME).and_then(Value::as_u64),
+    })
+}
+
+const EXPIRED: &str = "the token has expired";
+
+fn validation(config: &JwtConfig, algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
+    validation.leeway = config.leeway.as_secs();
+    validation.validate_nbf = true;
+    let mut required = vec!["exp"];
+    if let Some(issuer) = &config.issuer {
+        validation.set_issuer(&[issuer]);
+        required.push("iss");
+    }
+    if let Some(audience) = &config.audience {
+        validation.set_audience(&[audience]);
+        required.push("aud");
+    }
+    validation.set_required_spec_claims(&required);
+    validation
+}
+
+/// For the client: what to mend, and nothing that helps to guess.
+fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
+    use jsonwebtoken::errors::ErrorKind;
+    match error.kind() {
+        ErrorKind::ExpiredSignature => EXPIRED,
+        ErrorKind::ImmatureSignature => "the token is not valid yet",
+        ErrorKind::InvalidIssuer => "the token is of another issuer",
+        ErrorKind::InvalidAudience => "the token is for another audience",
+        ErrorKind::MissingRequiredClaim(_) => "the token lacks a claim: exp, iss or aud",
+        ErrorKind::InvalidSignature => "the token's signature is wrong",
+        _ => "the token is malformed",
+    }
+}
+
+/// The roles: a list, or words in a text as claim `scope` has them (RFC 8693, section 4.2).
+fn roles(config: &JwtConfig, claims: &Map<String, Value>) -> Vec<String> {
+    let path = config.roles_claim.as_deref().unwrap_or_default();
+    // A name may hold dots itself: "https://example.com/roles".
+    let claim = claims.get(path).or_else(|| {
+        let mut parts = path.split('.');
+        let first = claims.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| value.get(part))
+    });
+    match claim {
+        Some(Value::Array(roles)) => {
+            let roles = roles.iter().filter_map(Value::as_str);
+            roles.map(str::to_owned).collect()
+        }
+        Some(Value::String(roles)) => roles.split_whitespace().map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

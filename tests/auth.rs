@@ -1,0 +1,219 @@
+//! Who may, over the real service.
+
+mod admin;
+mod binary;
+mod sessions;
+mod tokens;
+
+use argon2::password_hash::{PasswordHasher, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+use axum::http::{Method, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::service::{Answer, TestService, execute};
+
+const SCHEMA: &str = "
+    create table item (id bigint primary key, title text);
+    insert into item values (1, 'one')";
+
+const RESOURCES: &str = "
+    [[resource]]
+    name = 'items'
+    table = 'item'
+    [[resource]]
+    name = 'open'
+    table = 'item'
+    read = ['anonymous']
+    write = ['staff']
+    [[resource]]
+    name = 'closed'
+    table = 'item'
+    read = ['staff']
+    write = []";
+
+/// A resource that asks for no role.
+const ITEMS: &str = "[[resource]]\nname = 'items'\ntable = 'item'";
+
+const MEMORY: &str = "larder; hit; detail=memory";
+
+/// A key and its SHA-256.
+const KEY: (&str, &str) = (
+    "test",
+    "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+);
+
+/// A hash with the least parameters: what the real ones cost is not the question here.
+fn hash(password: &str) -> String {
+    let params = Params::new(8, 1, 1, None).unwrap();
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let salt = SaltString::encode_b64(b"salt of the test").unwrap();
+    let hash = argon2.hash_password(password.as_bytes(), &salt);
+    hash.unwrap().to_string()
+}
+
+/// Two users, `anna` with role `staff` and `bert`, and the program `job` with role `staff`.
+fn principals() -> String {
+    format!(
+        "[[auth.user]]\nname = 'anna'\npassword = '{}'\nroles = ['staff']\n\
+         [[auth.user]]\nname = 'bert'\npassword = '{}'\n\
+         [[auth.key]]\nname = 'job'\nhash = '{}'\nroles = ['staff']\n",
+        hash("anna's"),
+        hash("bert:s"),
+        KEY.1
+    )
+}
+
+async fn larder(auth: &str) -> TestService {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    TestService::start_on(&url, &format!("{auth}\n{RESOURCES}"), &[]).await
+}
+
+fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
+}
+
+#[track_caller]
+fn assert_problem(answer: &Answer, status: StatusCode) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    assert_eq!(answer.header("content-type"), "application/problem+json");
+}
+
+async fn status(larder: &TestService, method: Method, path: &str, who: &str) -> StatusCode {
+    let headers = [("authorization", who)];
+    let headers = if who.is_empty() { &[][..] } else { &headers };
+    larder.request(method, path, headers).await.status
+}
+
+/// Whether somebody is let through, whatever becomes of the request then.
+async fn may(larder: &TestService, method: Method, path: &str, who: &str) -> bool {
+    let status = status(larder, method, path, who).await;
+    status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shows_nothing_or_the_wrong_thing_is_challenged() {
+    let larder = larder(&principals()).await;
+    let wrong = [
+        String::new(),
+        basic("anna", "bert:s"),
+        basic("nobody", "anna's"),
+        basic("anna", ""),
+        "Basic !!!".to_owned(),
+        "Basic".to_owned(),
+        "Bearer tesT".to_owned(),
+        "Bearer a.b.c".to_owned(),
+        "Digest a".to_owned(),
+    ];
+    for who in &wrong {
+        // The second time the verdict may be known.
+        for _ in 0..2 {
+            let headers = [("authorization", who.as_str())];
+            let headers = if who.is_empty() { &[][..] } else { &headers };
+            let answer = larder.request(Method::GET, "/items/1", headers).await;
+            assert_problem(&answer, StatusCode::UNAUTHORIZED);
+            let challenges: Vec<&str> = answer
+                .headers
+                .get_all("www-authenticate")
+                .iter()
+                .map(|value| value.to_str().unwrap())
+                .collect();
+            assert_eq!(challenges[0], "Basic realm=\"larder\", charset=\"UTF-8\"");
+            assert!(challenges[1].starts_with("Bearer realm=\"larder\""));
+        }
+    }
+    // Nobody who was refused has cost a look at the database.
+    assert_eq!(larder.metric("larder_source_batch_keys_count").await, 0.0);
+    let counted = "larder_requests_total{detail=\"auth\",resource=\"\",status=\"401\"} 18";
+    let metrics = larder.admin("/metrics").await.body;
+    assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_and_programs_get_in() {
+    let larder = larder(&principals()).await;
+    let ways = [
+        ("authorization", basic("anna", "anna's")),
+        ("authorization", basic("bert", "bert:s")),
+        ("authorization", format!("Bearer {}", KEY.0)),
+        ("x-api-key", KEY.0.to_owned()),
+    ];
+    larder
+        .request(Method::GET, "/items/1", &[("x-api-key", KEY.0)])
+        .await;
+    for (name, value) in &ways {
+        for _ in 0..2 {
+            let answer = larder
+                .request(Method::GET, "/items/1", &[(*name, value.as_str())])
+                .await;
+            assert_eq!(answer.status, StatusCode::OK, "{name}: {value}");
+            assert_eq!(answer.cache_status(), MEMORY);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_decide_who_reads_and_who_writes() {
+    let larder = larder(&principals()).await;
+    let (anna, bert) = (basic("anna", "anna's"), basic("bert", "bert:s"));
+    let cases = [
+        ("", "/items/1", false, false),
+        ("", "/open/1", true, false),
+        ("", "/closed/1", false, false),
+        ("", "/%6Ftems/1", true, false),
+        (bert.as_str(), "/items/1", true, true),
+        (bert.as_str(), "/open/1", true, false),
+        (bert.as_str(), "/closed/1", false, false),
+        (bert.as_str(), "/%63losed/1", false, false),
+        (anna.as_str(), "/items/1", true, true),
+        (anna.as_str(), "/open/1", true, true),
+        (anna.as_str(), "/closed/1", true, false),
+    ];
+    for (who, path, reads, writes) in cases {
+        for (method, expected) in [(Method::GET, reads), (Method::HEAD, reads)] {
+            let may = may(&larder, method.clone(), path, who).await;
+            assert_eq!(may, expected, "{method} {path} {who}");
+        }
+        if path.contains('%') {
+            continue;
+        }
+        for method in [Method::PUT, Method::PATCH, Method::DELETE] {
+            let may = may(&larder, method.clone(), path, who).await;
+            assert_eq!(may, writes, "{method} {path} {who}");
+        }
+    }
+    // Who is known lacks the role; who is not may try to show more.
+    let refused = larder
+        .request(Method::GET, "/closed/1", &[("authorization", &bert)])
+        .await;
+    assert_problem(&refused, StatusCode::FORBIDDEN);
+    assert_eq!(refused.header("www-authenticate"), "");
+    let status = status(&larder, Method::GET, "/closed/1", "").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    // A wrong credential is not nobody's.
+    let wrong = basic("anna", "wrong");
+    assert!(!may(&larder, Method::GET, "/open/1", &wrong).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_with_one_password_get_in() {
+    let larder = larder(&principals()).await;
+    let anna = basic("anna", "anna's");
+    let headers = [("authorization", anna.as_str())];
+    let requests = (0..200).map(|_| larder.request(Method::GET, "/items/1", &headers));
+    for answer in futures_util::future::join_all(requests).await {
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_configuration_everyone_may() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let larder = TestService::start_on(&url, ITEMS, &[]).await;
+    for (path, who) in [("/items/1", ""), ("/items/1", "Bearer whatever")] {
+        assert!(may(&larder, Method::GET, path, who).await);
+    }
+}

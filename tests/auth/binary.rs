@@ -1,0 +1,147 @@
+//! The command: hashing a password, refusing to start, and keeping secrets to itself.
+
+use std::process::Stdio;
+
+use axum::http::StatusCode;
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+
+use super::{ITEMS, KEY, RESOURCES, SCHEMA, basic};
+use crate::harness::binary::{Serving, command, run, stderr, stdout};
+use crate::harness::cluster::Cluster;
+use crate::harness::reachable_directory;
+use crate::harness::service::{Answer, execute};
+use crate::harness::wire::{exchange, parse};
+
+const PASSWORD: &str = "correct horse battery staple";
+const SECRET: &str = "the-secret-of-tokens-in-its-file";
+const ADMIN_TOKEN: &str = "the-token-of-operators";
+
+async fn hash_of(input: &str) -> (Option<i32>, String, String) {
+    let directory = TempDir::new().unwrap();
+    let mut child = command(directory.path(), None, &["hash-password"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).await.unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().await.unwrap();
+    (output.status.code(), stdout(&output), stderr(&output))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_password_has_no_hash() {
+    for input in ["", "\n", "\nsecond line"] {
+        let (code, out, told) = hash_of(input).await;
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{input:?}");
+        assert!(told.contains("the password is empty"), "{told}");
+    }
+    let (code, _, told) = hash_of(&"s3cret".repeat(1000)).await;
+    assert_eq!(code, Some(1));
+    assert!(
+        told.contains("longer") && !told.contains("s3cret"),
+        "{told}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_that_anybody_reaches_are_refused() {
+    let directory = TempDir::new().unwrap();
+    let unreadable = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'none'\n";
+    let unreadable = format!("{unreadable}{RESOURCES}");
+    std::fs::write(directory.path().join("jwt.toml"), unreadable).unwrap();
+    std::fs::write(directory.path().join("larder.toml"), ITEMS).unwrap();
+    for (args, told) in [
+        (
+            &["--listen", "0.0.0.0:0"][..],
+            "listen: 0.0.0.0:0 lies beyond loopback without auth",
+        ),
+        (
+            &["--admin", "0.0.0.0:0"],
+            "admin: 0.0.0.0:0 lies beyond loopback",
+        ),
+        (
+            &["--config", "jwt.toml"],
+            "none: auth.jwt.secret_file: can't be read",
+        ),
+    ] {
+        let output = run(directory.path(), Some("postgres://127.0.0.1:1/x"), args).await;
+        assert_eq!(
+            output.status.code(),
+            Some(78),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+async fn ask(serving: &Serving, request: &str, headers: &str) -> Answer {
+    let request = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
+    let address = if request.contains("admin") {
+        serving.admin
+    } else {
+        serving.listen
+    };
+    parse(&exchange(address, request.as_bytes()).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
+    let (code, hash, _) = hash_of(&format!("{PASSWORD}\n")).await;
+    assert_eq!(code, Some(0));
+    let hash = hash.trim().to_owned();
+    let directory = reachable_directory();
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    std::fs::write(directory.path().join("secret"), SECRET).unwrap();
+    std::fs::write(directory.path().join("token"), ADMIN_TOKEN).unwrap();
+    let toml = format!(
+        "[auth]\nadmin_token_file = 'token'\n[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'secret'\n\
+         [[auth.user]]\nname = 'anna'\npassword = '{hash}'\nroles = ['staff']\n\
+         [[auth.key]]\nname = 'job'\nhash = '{}'\n{RESOURCES}",
+        KEY.1
+    );
+    std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
+    let level = ["--log-level", "debug"];
+    let serving = Serving::start(directory.path(), Some(&url), &level).await;
+    serving.ready().await;
+
+    let anna = format!("authorization: {}\r\n", basic("anna", PASSWORD));
+    let answer = ask(&serving, "GET /closed/1", &anna).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::OK,
+        "the printed hash is the password's"
+    );
+    let signed = ask(&serving, "POST /signin", &anna).await.json();
+    let token = signed["token"].as_str().unwrap().to_owned();
+    for credential in [
+        format!("Bearer {token}"),
+        format!("Bearer {token}x"),
+        format!("Bearer {SECRET}"),
+        basic("anna", &format!("{PASSWORD}!")),
+    ] {
+        let headers = format!("authorization: {credential}\r\n");
+        ask(&serving, "GET /items/1", &headers).await;
+    }
+    let operator = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
+    let mut shown = String::new();
+    for path in ["/status?admin", "/metrics?admin"] {
+        let answer = ask(&serving, &format!("GET {path}"), &operator).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        shown += &answer.body;
+    }
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    shown += &std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    let dump = run(directory.path(), Some(&url), &["config", "--dump"]).await;
+    shown += &stdout(&dump);
+    assert!(shown.contains("password = \"***\""), "{shown}");
+    let hidden = [PASSWORD, SECRET, ADMIN_TOKEN, &hash, KEY.1, &token];
+    for hidden in hidden {
+        assert!(!shown.contains(hidden), "{hidden}: {shown}");
+    }
+}

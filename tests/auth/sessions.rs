@@ -1,0 +1,169 @@
+//! `POST /signin`, `POST /refresh`, and the cookie.
+
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use serde_json::json;
+use tower::ServiceExt;
+
+use super::tokens::{now, token};
+use super::{assert_problem, basic, larder, may, principals};
+use crate::harness::eventually;
+use crate::harness::service::{Answer, TestService};
+
+const SECRET: &str = "a secret that is thirty-two bytes";
+
+async fn signing(more: &str) -> TestService {
+    let jwt = format!("[auth.jwt]\nalgorithms = ['HS256']\nsecret = '{SECRET}'\n{more}\n");
+    larder(&(jwt + &principals())).await
+}
+
+async fn sign_in(larder: &TestService, headers: &[(&str, &str)]) -> Answer {
+    let anna = basic("anna", "anna's");
+    let mut all = vec![("authorization", anna.as_str())];
+    all.extend_from_slice(headers);
+    larder.request(Method::POST, "/signin", &all).await
+}
+
+async fn refresh(larder: &TestService, token: &str) -> Answer {
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str())];
+    larder.request(Method::POST, "/refresh", &headers).await
+}
+
+fn token_of(answer: &Answer) -> String {
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    answer.json()["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_signs_in_gets_a_token_and_renews_it() {
+    let larder = signing("issuer = 'https://me'\naudience = 'me'\nlifetime = '100s'").await;
+    let answer = sign_in(&larder, &[]).await;
+    assert_eq!(answer.json()["expires_in"], 100);
+    assert_eq!(answer.header("cache-control"), "no-store");
+    assert_eq!(answer.header("set-cookie"), "");
+    let token = token_of(&answer);
+    let renewed = token_of(&refresh(&larder, &token).await);
+    for token in [&token, &renewed] {
+        let bearer = format!("Bearer {token}");
+        assert!(may(&larder, Method::GET, "/closed/1", &bearer).await);
+        assert!(may(&larder, Method::PUT, "/open/1", &bearer).await);
+    }
+}
+
+async fn post_json(larder: &TestService, media_type: &str, body: &str) -> StatusCode {
+    let request = Request::post("/signin").header("content-type", media_type);
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    larder.public().oneshot(request).await.unwrap().status()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_in_takes_json_of_a_few_bytes() {
+    let larder = signing("").await;
+    let json = "application/json; charset=utf-8";
+    let good = r#"{"name":"anna","password":"anna's"}"#;
+    assert_eq!(post_json(&larder, json, good).await, StatusCode::OK);
+    let long = format!("{{\"name\":\"{}\"}}", "x".repeat(5000));
+    for (media_type, body, status) in [
+        (
+            json,
+            r#"{"name":"anna","password":"x"}"#,
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            json,
+            r#"{"name":"zoe","password":"x"}"#,
+            StatusCode::UNAUTHORIZED,
+        ),
+        (json, r#"{"name":"anna"}"#, StatusCode::BAD_REQUEST),
+        (json, "", StatusCode::BAD_REQUEST),
+        (json, &long, StatusCode::PAYLOAD_TOO_LARGE),
+        ("text/plain", good, StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        assert_eq!(post_json(&larder, media_type, body).await, status, "{body}");
+    }
+    let get = larder.get("/signin").await;
+    assert_problem(&get, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(get.header("allow"), "POST");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_however_often_it_is_renewed() {
+    let larder = signing("session_max = '2s'").await;
+    let answer = sign_in(&larder, &[]).await;
+    assert!(answer.json()["expires_in"].as_u64().unwrap() <= 2);
+    let mut token = token_of(&answer);
+    eventually("the session is over", async || {
+        let answer = refresh(&larder, &token).await;
+        if answer.status == StatusCode::OK {
+            token = token_of(&answer);
+            return None;
+        }
+        assert_problem(&answer, StatusCode::UNAUTHORIZED);
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_tokens_of_users_who_signed_in_are_renewed() {
+    let larder = signing("").await;
+    let until = now() + 100;
+    for claims in [
+        json!({"sub": "anna", "exp": until}),
+        json!({"sub": "gone", "exp": until, "auth_time": now()}),
+        json!({"sub": "anna", "exp": now() - 1, "auth_time": now()}),
+        json!({"sub": "anna", "exp": until, "auth_time": now() - 50_000}),
+    ] {
+        let answer = refresh(&larder, &token(SECRET, &claims)).await;
+        assert_problem(&answer, StatusCode::UNAUTHORIZED);
+    }
+    let anna = basic("anna", "anna's");
+    for headers in [&[][..], &[("authorization", anna.as_str())]] {
+        let answer = larder.request(Method::POST, "/refresh", headers).await;
+        assert_problem(&answer, StatusCode::UNAUTHORIZED);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_reads_anywhere_and_writes_from_its_own_pages() {
+    let larder = signing("cookie = 'larder'").await;
+    let answer = sign_in(&larder, &[]).await;
+    let token = token_of(&answer);
+    let expected = format!("larder={token}; Max-Age=900; Path=/; HttpOnly; SameSite=Strict");
+    assert_eq!(answer.header("set-cookie"), expected);
+    let behind = sign_in(&larder, &[("x-forwarded-proto", "https")]).await;
+    assert!(behind.header("set-cookie").ends_with("; Secure"));
+
+    let cookie = format!("other=1; larder={token}");
+    let ask = async |method: Method, path: &str, origin: Option<&str>| {
+        let mut headers = vec![("cookie", cookie.as_str()), ("host", "larder.example")];
+        headers.extend(origin.map(|origin| ("origin", origin)));
+        larder.request(method, path, &headers).await.status
+    };
+    let own = Some("https://larder.example");
+    let neighbour = Some("https://evil.example");
+    assert_eq!(ask(Method::GET, "/closed/1", None).await, StatusCode::OK);
+    assert_eq!(
+        ask(Method::GET, "/closed/1", neighbour).await,
+        StatusCode::OK
+    );
+    // Known by now or not, the cookie alone changes nothing.
+    for (origin, expected) in [(None, false), (neighbour, false), (own, true)] {
+        let status = ask(Method::DELETE, "/open/7", origin).await;
+        assert_eq!(
+            status != StatusCode::FORBIDDEN,
+            expected,
+            "{origin:?} {status}"
+        );
+        let status = ask(Method::POST, "/refresh", origin).await;
+        assert_eq!(status == StatusCode::OK, expected, "{origin:?} {status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nobody_can_sign_in_these_are_paths_like_others() {
+    let larder = larder(&principals()).await;
+    let answer = sign_in(&larder, &[]).await;
+    assert_problem(&answer, StatusCode::NOT_FOUND);
+}
