@@ -145,14 +145,13 @@ impl Slot<'_> {
             expected,
             found: text.to_owned(),
         };
-        let negative = text.starts_with('-');
         match self {
             Slot::Duration(..)
             | Slot::Bytes(..)
             | Slot::Count(..)
             | Slot::Count32(..)
             | Slot::Share(_)
-                if negative =>
+                if text.starts_with('-') =>
             {
                 return Err(ValueError::Negative { expected });
             }
