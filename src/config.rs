@@ -61,6 +61,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// The public address may lie beyond loopback without authentication or TLS.
     pub insecure: bool,
+    /// The public address describes itself.
+    pub docs: bool,
     /// Private PostgreSQL, disk tier, node name.
     pub state_dir: PathBuf,
     /// `serve` installs schema and triggers by itself.
@@ -185,6 +187,7 @@ impl Config {
             listen: unset,
             admin: unset,
             insecure: false,
+            docs: true,
             state_dir: PathBuf::new(),
             install: true,
             shutdown_timeout: Duration::ZERO,

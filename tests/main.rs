@@ -16,6 +16,7 @@ mod freshness;
 mod harness;
 mod http;
 mod loading;
+mod openapi;
 mod outage;
 mod seed;
 mod state;

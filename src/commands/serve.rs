@@ -186,6 +186,7 @@ fn public_config(config: &Config) -> PublicConfig {
         Labels::new(cache_control.as_deref(), surrogate_key.as_deref())
     });
     PublicConfig {
+        docs: config.docs,
         labels: labels.collect(),
         cors: config.cors.clone(),
     }

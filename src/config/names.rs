@@ -7,6 +7,9 @@ use crate::resource::definition::{Located, Mistake, Place};
 /// PostgreSQL cuts longer identifiers silently (`NAMEDATALEN` - 1).
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
+/// Paths of the public address that are no resources.
+const RESERVED: [&str; 2] = ["docs", "openapi.json"];
+
 /// The names that one row, or the list of resources, has given away.
 #[derive(Default)]
 pub(super) struct Names {
@@ -70,5 +73,10 @@ pub(super) fn segment(name: &Located<String>, reader: &mut Reader<'_>) -> bool {
         );
         reader.mistakes.push(mistake(&name.place, message));
     }
-    usable
+    let reserved = RESERVED.contains(&name.value.as_str());
+    if reserved {
+        let message = format!("/{} is larder's own path: choose another name", name.value);
+        reader.mistakes.push(mistake(&name.place, message));
+    }
+    usable && !reserved
 }

@@ -225,7 +225,11 @@ mod tests {
             let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
             only(&text, "2: resource[0].name: ");
         }
-        for name in ["a", "A-1_b.c~", "...", "0"] {
+        for name in ["docs", "openapi.json"] {
+            let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
+            only(&text, "2: resource[0].name: ");
+        }
+        for name in ["a", "A-1_b.c~", "...", "0", "docs.json"] {
             let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
             assert_eq!(
                 Config::from_toml(&text, &[]).unwrap().resources[0]

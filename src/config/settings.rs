@@ -111,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 56] = [
+pub(super) const SETTINGS: [Setting; 57] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -129,6 +129,12 @@ pub(super) const SETTINGS: [Setting; 56] = [
         preset: Preset::Value("false"),
         help: "listen may lie beyond loopback without [auth] or without [tls].",
         slot: |c| Slot::Flag(&mut c.insecure),
+    },
+    Setting {
+        path: "docs",
+        preset: Preset::Value("true"),
+        help: "The public address describes itself at /openapi.json, and in a browser at /docs.",
+        slot: |c| Slot::Flag(&mut c.docs),
     },
     Setting {
         path: "state_dir",

@@ -17,10 +17,10 @@ use crate::resource::page::Page;
 use crate::resource::projection::listed;
 
 /// Documents of a page where the request does not say.
-const LIMIT: usize = 100;
+pub(super) const LIMIT: usize = 100;
 
 /// Documents of a page, at most. More is refused: a page cut short could be taken for the whole.
-const LIMIT_MAX: usize = 1_000;
+pub(super) const LIMIT_MAX: usize = 1_000;
 
 /// A page as a query asks for it.
 #[derive(Default)]

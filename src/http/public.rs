@@ -16,8 +16,10 @@ use crate::cache::Cache;
 use crate::http::auth::{Auth, Glance};
 use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
+use crate::http::docs;
 use crate::http::documents::{self, Documents};
 use crate::http::labels::Labels;
+use crate::http::openapi;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 use crate::source::writes::Writes;
@@ -46,6 +48,8 @@ struct Inner {
 /// What the public address says besides documents.
 #[derive(Clone, Debug)]
 pub struct PublicConfig {
+    /// The address describes itself.
+    pub docs: bool,
     /// Of each resource, in the order of their indices.
     pub labels: Vec<Labels>,
     /// Pages of other origins.
@@ -62,10 +66,14 @@ impl Public {
         config: PublicConfig,
         auth: Option<Arc<Auth>>,
     ) -> Self {
+        let router = match config.docs {
+            true => docs::router().merge(openapi::router(Arc::clone(&cache))),
+            false => Router::new(),
+        };
         let cors = Cors::new(&config.cors);
         let documents = Documents::new(cache, writes, metrics, config.labels);
         // Paths are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
-        let router = Router::new().fallback(documents::answer);
+        let router = router.fallback(documents::answer);
         let mut router = router.with_state(documents.clone());
         if let Some(auth) = &auth {
             router = router.merge(auth.router());

@@ -1,0 +1,231 @@
+//! JSON Schema and examples of whole documents, as they are read and as they are written.
+
+use serde_json::{Map, Value, json};
+
+use crate::http::openapi::schema::{self, object, or_null};
+use crate::resource::key::{KeyColumn, KeyType};
+use crate::resource::value::ValueType;
+use crate::resource::writable::{Level, Means, Writable, WritableColumn};
+use crate::resource::{Field, Resource, Row};
+
+/// What a body is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// `POST`
+    New,
+    /// `PUT`: the path has the key.
+    Replacement,
+    /// `PATCH`: as `PUT`, and what is not named stays as it is.
+    Patch,
+}
+
+/// A document as larder prints it; `whole` is false where a request chooses its members.
+pub(super) fn read(row: &Row, whole: bool) -> Value {
+    let fields = row.fields.iter().map(|field| {
+        let schema = schema::read(&field.value, field.nullable);
+        (field.name.as_str(), schema, whole)
+    });
+    let children = row.children.iter().map(|child| {
+        let schema = json!({"type": "array", "items": read(&child.row, whole)});
+        (child.name.as_str(), schema, whole)
+    });
+    let lookups = row.lookups.iter().map(|lookup| {
+        let schema = or_null(read(&lookup.row, whole));
+        (lookup.name.as_str(), schema, whole)
+    });
+    object(fields.chain(children).chain(lookups))
+}
+
+/// A document as larder takes it.
+pub(super) fn written(writable: &Writable, purpose: Purpose) -> Value {
+    match writable.levels.first() {
+        Some(root) => written_level(writable, root, purpose),
+        None => json!({}),
+    }
+}
+
+fn written_level(writable: &Writable, level: &Level, purpose: Purpose) -> Value {
+    let members = level.members.iter().map(|member| {
+        let (schema, required) = match member.means {
+            Means::Column(at) => match level.columns.get(at) {
+                Some(column) => written_column(level, at, column, purpose),
+                None => (json!({}), false),
+            },
+            // Rows below are given as a whole, whatever the purpose.
+            Means::Rows(below) => {
+                let rows = writable.levels.get(below);
+                let rows = rows.map(|rows| written_level(writable, rows, Purpose::New));
+                (json!({"type": "array", "items": rows}), false)
+            }
+            Means::Lookup => (json!({"type": ["object", "null"], "readOnly": true}), false),
+        };
+        (member.name.as_str(), schema, required)
+    });
+    object(members)
+}
+
+fn written_column(
+    level: &Level,
+    at: usize,
+    column: &WritableColumn,
+    purpose: Purpose,
+) -> (Value, bool) {
+    if is_given(level, at, column, purpose) {
+        let mut schema = schema::read(&column.value, column.nullable);
+        schema["readOnly"] = json!(true);
+        return (schema, false);
+    }
+    // A key is never null, though a unique index may be on columns that may be.
+    let nullable = column.nullable && !(level.parent.is_none() && level.key.contains(&at));
+    let required = !nullable && column.default.is_none() && purpose != Purpose::Patch;
+    (schema::written(&column.value, nullable), required)
+}
+
+/// Whether PostgreSQL, the row above or the path tells the value: a body may repeat it at most.
+fn is_given(level: &Level, at: usize, column: &WritableColumn, purpose: Purpose) -> bool {
+    let linked = level.link.iter().any(|&(own, _)| own == at);
+    let keyed = level.parent.is_none() && level.key.contains(&at) && purpose != Purpose::New;
+    column.generated || linked || keyed
+}
+
+/// A document as it may be read: keys of the resource are those of [`key_example`].
+pub(super) fn read_example(resource: &Resource) -> Value {
+    let key = resource.key.columns.iter();
+    let given: Vec<(&str, Value)> = key
+        .map(|column| (column.name.as_str(), key_example(column)))
+        .collect();
+    row_example(&resource.root, &given)
+}
+
+/// `given`: values of columns that are known.
+fn row_example(row: &Row, given: &[(&str, Value)]) -> Value {
+    let known = |column: &str| {
+        let found = given.iter().find(|(name, _)| *name == column);
+        found.map(|(_, value)| value.clone())
+    };
+    let mut example = Map::new();
+    for Field {
+        column,
+        name,
+        value,
+        ..
+    } in &row.fields
+    {
+        let value = known(column).unwrap_or_else(|| value_example(value, name));
+        example.insert(name.clone(), value);
+    }
+    for child in &row.children {
+        let linked: Vec<(&str, Value)> = child
+            .on
+            .iter()
+            .map(|pair| {
+                let upper = known(&pair.upper.name).unwrap_or_else(|| key_example(&pair.upper));
+                (pair.own.name.as_str(), upper)
+            })
+            .collect();
+        example.insert(
+            child.name.clone(),
+            json!([row_example(&child.row, &linked)]),
+        );
+    }
+    for lookup in &row.lookups {
+        example.insert(lookup.name.clone(), row_example(&lookup.row, &[]));
+    }
+    Value::Object(example)
+}
+
+/// A document as it may be written: what is read, without what is only read.
+pub(super) fn written_example(resource: &Resource, writable: &Writable, purpose: Purpose) -> Value {
+    let mut example = read_example(resource);
+    if let Some(root) = writable.levels.first() {
+        keep_written(writable, root, purpose, &mut example);
+    }
+    example
+}
+
+fn keep_written(writable: &Writable, level: &Level, purpose: Purpose, example: &mut Value) {
+    let Value::Object(members) = example else {
+        return;
+    };
+    for member in &level.members {
+        let kept = match member.means {
+            Means::Lookup => false,
+            Means::Rows(_) => purpose != Purpose::Patch,
+            Means::Column(at) => level.columns.get(at).is_some_and(|column| {
+                !is_given(level, at, column, purpose) && column.value != ValueType::Other
+            }),
+        };
+        if !kept {
+            members.shift_remove(&member.name);
+        } else if let Means::Rows(below) = member.means
+            && let Some(rows) = writable.levels.get(below)
+            && let Some(Value::Array(examples)) = members.get_mut(&member.name)
+        {
+            for example in examples {
+                keep_written(writable, rows, Purpose::New, example);
+            }
+        }
+    }
+}
+
+/// A part of a key.
+pub(super) fn key_example(column: &KeyColumn) -> Value {
+    match column.key_type {
+        KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => json!(42),
+        KeyType::Numeric { .. } => json!(7),
+        KeyType::Text | KeyType::Char => json!("A"),
+        KeyType::Uuid => value_example(&ValueType::Uuid, &column.name),
+        KeyType::Date => value_example(&ValueType::Date, &column.name),
+    }
+}
+
+/// A value of the member `name`.
+fn value_example(value: &ValueType, name: &str) -> Value {
+    match value {
+        ValueType::Boolean => json!(true),
+        ValueType::SmallInt | ValueType::Integer | ValueType::BigInt => json!(7),
+        ValueType::Real | ValueType::Double => json!(1.5),
+        ValueType::Numeric { digits } => match digits {
+            None => json!(1.5),
+            Some((precision, scale)) if i32::from(*precision) <= i32::from(*scale) => json!(0),
+            Some((_, scale)) if *scale > 0 => json!(1.5),
+            Some(_) => json!(0),
+        },
+        ValueType::Text { max } | ValueType::Char { length: max } => {
+            let max = max.map_or(usize::MAX, |max| max as usize);
+            json!(words(name).chars().take(max).collect::<String>())
+        }
+        ValueType::Uuid => json!("3f0c3a52-9a0b-4c1e-8f5d-2b7e6a1c9d40"),
+        ValueType::Date => json!("2024-05-17"),
+        ValueType::Timestamp | ValueType::TimestampTz => json!("2024-05-17T09:30:00+00:00"),
+        ValueType::Time => json!("09:30:00"),
+        ValueType::TimeTz => json!("09:30:00+00"),
+        ValueType::Interval => json!("1 day"),
+        ValueType::Bytea => json!("bGFyZGVy"),
+        ValueType::Json | ValueType::Jsonb => json!({"any": "JSON"}),
+        ValueType::Enum(labels) => json!(labels.first()),
+        ValueType::Array(element) => json!([value_example(element, name)]),
+        ValueType::Composite(attributes) => Value::Object(
+            attributes
+                .iter()
+                .map(|(name, value)| (name.clone(), value_example(value, name)))
+                .collect(),
+        ),
+        ValueType::Other => Value::Null,
+    }
+}
+
+/// `deptName` and `dept_name` as `dept name`.
+fn words(name: &str) -> String {
+    let mut words = String::with_capacity(name.len() + 2);
+    for letter in name.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        match letter {
+            '_' => words.push(' '),
+            letter => words.extend(letter.to_lowercase()),
+        }
+    }
+    words
+}

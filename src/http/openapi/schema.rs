@@ -1,0 +1,196 @@
+//! JSON Schema of what columns hold.
+//!
+//! [`read`] describes whatever larder prints: all of it fits. [`written`] describes what larder takes: whatever fits is
+//! taken, as far as the catalogue tells, and what was printed can be sent back but for rare values, which are named.
+//! No schema can say that PostgreSQL's texts hold no zero character; the description of the document does.
+
+use serde_json::{Value, json};
+
+use crate::resource::value::ValueType;
+
+/// Decimal digits that every `f64` keeps.
+const DIGITS_KEPT: u16 = 15;
+
+/// What `numeric` and the floats hold besides numbers.
+const WORDS: &str = "^(?:NaN|-?Infinity)$";
+
+/// Base64 (RFC 4648, section 4) as it is printed: padded, without bits to spare.
+const BASE64: &str =
+    "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
+
+/// Dates before year 1 end with BC; years after 9999 have more digits.
+const DATE: &str = "^(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}(?: BC)?|-?infinity)$";
+/// UTC. Inside composite values `timestamp` has no offset.
+const TIMESTAMP: &str = "^(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?\
+                         (?:\\+00:00)?(?: BC)?|-?infinity)$";
+const TIME: &str = "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?$";
+const TIME_TZ: &str =
+    "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?[+-][0-9]{2}(?::[0-9]{2}){0,2}$";
+
+/// A time of day to be written; 24:00:00 and leap seconds are taken as well.
+const TIME_WRITTEN: &str = "^(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?$";
+const TIME_TZ_WRITTEN: &str =
+    "^(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?[+-](?:0[0-9]|1[0-4])$";
+
+/// Every value of a column that larder prints.
+pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
+    let schema = match value {
+        ValueType::Date => json!({"type": "string", "pattern": DATE}),
+        ValueType::Timestamp | ValueType::TimestampTz => {
+            json!({"type": "string", "pattern": TIMESTAMP})
+        }
+        ValueType::Time => json!({"type": "string", "pattern": TIME}),
+        ValueType::TimeTz => json!({"type": "string", "pattern": TIME_TZ}),
+        ValueType::Numeric { digits } => {
+            numeric(*digits, |(precision, _)| precision <= DIGITS_KEPT)
+        }
+        // An array may have several dimensions.
+        ValueType::Array(element) => json!({
+            "type": "array",
+            "items": {"anyOf": [read(element, true), {"type": "array"}]}
+        }),
+        ValueType::Composite(attributes) => object(
+            attributes
+                .iter()
+                .map(|(name, value)| (name.as_str(), read(value, true), true)),
+        ),
+        ValueType::Other => json!({"description": "What PostgreSQL's to_json makes of it."}),
+        value => common(value),
+    };
+    if nullable { or_null(schema) } else { schema }
+}
+
+/// Values of a column that larder takes.
+pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
+    let schema = match value {
+        ValueType::Date => moment(
+            "date",
+            "Years after 9999 and before 1 are taken as they are printed.",
+        ),
+        ValueType::Timestamp | ValueType::TimestampTz => moment(
+            "date-time",
+            "Kept in microseconds. Years after 9999 and before 1 are taken as they are printed.",
+        ),
+        ValueType::Time => json!({"type": "string", "pattern": TIME_WRITTEN}),
+        ValueType::TimeTz => json!({"type": "string", "pattern": TIME_TZ_WRITTEN}),
+        ValueType::Numeric { digits } => numeric(*digits, |_| true),
+        ValueType::Array(element) => json!({
+            "type": "array",
+            "items": written(element, true),
+            "description": "Arrays of several dimensions are taken as they are printed."
+        }),
+        ValueType::Composite(attributes) => object(
+            attributes
+                .iter()
+                .map(|(name, value)| (name.as_str(), written(value, true), false)),
+        ),
+        ValueType::Other => json!({
+            "type": "string",
+            "description": "As PostgreSQL reads it."
+        }),
+        value => common(value),
+    };
+    if nullable { or_null(schema) } else { schema }
+}
+
+/// What is read as it is written.
+fn common(value: &ValueType) -> Value {
+    match value {
+        ValueType::Boolean => json!({"type": "boolean"}),
+        ValueType::SmallInt => integer("int16", i16::MIN.into(), i16::MAX.into()),
+        ValueType::Integer => integer("int32", i32::MIN.into(), i32::MAX.into()),
+        ValueType::BigInt => integer("int64", i64::MIN, i64::MAX),
+        ValueType::Real => json!({
+            "type": ["number", "string"], "format": "float",
+            "minimum": f64::from(f32::MIN), "maximum": f64::from(f32::MAX), "pattern": WORDS
+        }),
+        ValueType::Double => json!({
+            "type": ["number", "string"], "format": "double", "pattern": WORDS
+        }),
+        ValueType::Text { max } | ValueType::Char { length: max } => {
+            let mut text = json!({"type": "string"});
+            if let Some(max) = max {
+                text["maxLength"] = json!(max);
+            }
+            text
+        }
+        ValueType::Uuid => json!({"type": "string", "format": "uuid"}),
+        ValueType::Bytea => json!({
+            "type": "string", "contentEncoding": "base64", "pattern": BASE64
+        }),
+        ValueType::Interval => json!({
+            "type": "string", "description": "An interval as PostgreSQL writes it."
+        }),
+        ValueType::Enum(labels) => json!({"type": "string", "enum": labels}),
+        _ => json!({"description": "Any JSON."}),
+    }
+}
+
+pub(super) fn integer(format: &str, minimum: i64, maximum: i64) -> Value {
+    json!({"type": "integer", "format": format, "minimum": minimum, "maximum": maximum})
+}
+
+/// Numbers between the bounds of precision and scale, where `bounded` says so, and what is no number.
+fn numeric(digits: Option<(u16, i16)>, bounded: impl Fn((u16, i16)) -> bool) -> Value {
+    let Some(digits) = digits.filter(|&digits| bounded(digits)) else {
+        return json!({"type": ["number", "string"], "pattern": WORDS});
+    };
+    let (precision, scale) = digits;
+    // As many nines as a number keeps, below what the column holds.
+    let nines = precision.min(DIGITS_KEPT);
+    let exponent = i32::from(precision) - i32::from(scale) - i32::from(nines);
+    let text = format!("{}e{exponent}", "9".repeat(nines.into()));
+    // Digits with an exponent are always a number.
+    let maximum: f64 = text.parse().unwrap_or(f64::MAX);
+    json!({
+        "type": ["number", "string"],
+        "minimum": -maximum, "maximum": maximum, "pattern": "^NaN$",
+        "description": format!("numeric({precision},{scale})")
+    })
+}
+
+fn moment(format: &str, description: &str) -> Value {
+    json!({
+        "anyOf": [
+            {"type": "string", "format": format},
+            {"type": "string", "enum": ["infinity", "-infinity"]}
+        ],
+        "description": description
+    })
+}
+
+/// An object of these members: name, schema, whether it is required. No others.
+pub(super) fn object<'m>(members: impl Iterator<Item = (&'m str, Value, bool)>) -> Value {
+    let mut properties = serde_json::Map::new();
+    let mut required = Vec::new();
+    for (name, schema, is_required) in members {
+        if is_required {
+            required.push(name.to_owned());
+        }
+        properties.insert(name.to_owned(), schema);
+    }
+    let mut object = json!({"type": "object", "properties": properties});
+    if !required.is_empty() {
+        object["required"] = json!(required);
+    }
+    object["additionalProperties"] = json!(false);
+    object
+}
+
+/// The same schema or null. One without a type takes null already.
+pub(super) fn or_null(mut schema: Value) -> Value {
+    match schema.get_mut("type") {
+        Some(Value::Array(types)) => types.push(json!("null")),
+        Some(one) => *one = json!([one.take(), "null"]),
+        None => {}
+    }
+    for keyword in ["enum", "anyOf"] {
+        if let Some(Value::Array(choices)) = schema.get_mut(keyword) {
+            choices.push(match keyword {
+                "enum" => Value::Null,
+                _ => json!({"type": "null"}),
+            });
+        }
+    }
+    schema
+}

@@ -1,0 +1,251 @@
+//! What `/openapi.json` says is what the service answers. `schema-3.1.json` is the OpenAPI Initiative's schema of such
+//! documents (Apache-2.0), of 2022-10-07.
+
+use axum::http::Method;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+
+use crate::documents::{self, oracle, shapes};
+use crate::harness::service::{Answer, TestService};
+
+const METASCHEMA: &str = include_str!("openapi/schema-3.1.json");
+
+/// The description and the schemas in it.
+struct Description(Value);
+
+impl Description {
+    async fn of(larder: &TestService) -> Self {
+        let answer = larder.get("/openapi.json").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        Self(answer.json())
+    }
+
+    /// What checks values of `schema`, whose references are to this description.
+    fn validator(&self, schema: &Value) -> Validator {
+        let whole = json!({
+            "allOf": [schema],
+            "components": self.0["components"]
+        });
+        jsonschema::draft202012::new(&whole).unwrap()
+    }
+
+    fn component(&self, name: &str) -> Validator {
+        self.validator(&json!({"$ref": format!("#/components/schemas/{name}")}))
+    }
+
+    /// What is described at `path` for `method` and the status of `answer`.
+    fn response<'d>(&'d self, method: &str, path: &str, answer: &Answer) -> &'d Value {
+        let responses = &self.0["paths"][path][method]["responses"];
+        let response = &responses[answer.status.as_str()];
+        assert!(!response.is_null(), "{method} {path}: {answer:?}");
+        match response["$ref"].as_str() {
+            Some(reference) => self.0.pointer(reference.trim_start_matches('#')).unwrap(),
+            None => response,
+        }
+    }
+
+    /// Whether `answer` is described: its status, its headers, its body.
+    #[track_caller]
+    fn assert_described(&self, method: &str, path: &str, answer: &Answer) {
+        let response = self.response(method, path, answer);
+        let what = format!("{method} {path}: {answer:?}");
+        let unsaid = ["content-type", "content-length", "vary", "allow"];
+        for name in answer.headers.keys().map(|name| name.as_str()) {
+            let headers = response["headers"].as_object();
+            let mut said = headers.into_iter().flat_map(|headers| headers.keys());
+            let is_said = said.any(|said| said.eq_ignore_ascii_case(name));
+            assert!(
+                unsaid.contains(&name) || is_said || answer.status.is_client_error(),
+                "{name}: {what}"
+            );
+        }
+        if answer.body.is_empty() {
+            return;
+        }
+        let schema = &response["content"][answer.header("content-type")]["schema"];
+        assert!(!schema.is_null(), "{what}");
+        let found = self.validator(schema);
+        let wrong: Vec<String> = found
+            .iter_errors(&answer.json())
+            .map(|error| error.to_string())
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}: {what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_is_openapi() {
+    let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
+    let larder = TestService::start(&sql, documents::CONFIG).await;
+    let description = Description::of(&larder).await.0;
+    let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
+    let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
+    let wrong: Vec<String> = metaschema
+        .iter_errors(&description)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (name, schema) in description["components"]["schemas"].as_object().unwrap() {
+        let valid = jsonschema::draft202012::meta::is_valid(schema);
+        assert!(valid, "{name}: {schema}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_document_is_as_its_schema_says() {
+    let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
+    let larder = TestService::start(&sql, documents::CONFIG).await;
+    let description = Description::of(&larder).await;
+    let mut connection = PgConnection::connect(&larder.url).await.unwrap();
+    let expected = oracle::documents(&mut connection, &shapes::documented()).await;
+    let mut wrong = Vec::new();
+    for (path, document) in expected {
+        let name = path.split('/').nth(1).unwrap();
+        let document: Value = serde_json::from_str(&document).unwrap();
+        for schema in [name.to_owned(), format!("{name}-part")] {
+            let errors = description.component(&schema);
+            let errors = errors.iter_errors(&document);
+            wrong.extend(errors.map(|error| format!("{path} {}: {error}", error.instance_path())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn examples_are_as_their_schemas_say() {
+    let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
+    let larder = TestService::start(&sql, documents::CONFIG).await;
+    let description = Description::of(&larder).await;
+    for (name, schema) in description.0["components"]["schemas"].as_object().unwrap() {
+        for example in schema["examples"].as_array().into_iter().flatten() {
+            let errors: Vec<String> = description
+                .component(name)
+                .iter_errors(example)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert!(errors.is_empty(), "{name}: {errors:?}");
+        }
+    }
+    for (path, operations) in description.0["paths"].as_object().unwrap() {
+        for method in ["post", "put", "patch"] {
+            let content = &operations[method]["requestBody"]["content"];
+            for body in content
+                .as_object()
+                .into_iter()
+                .flat_map(|content| content.values())
+            {
+                let wrong = description.validator(&body["schema"]);
+                let wrong: Vec<String> = wrong
+                    .iter_errors(&body["example"])
+                    .map(|error| error.to_string())
+                    .collect();
+                assert!(wrong.is_empty(), "{method} {path}: {wrong:?}");
+            }
+        }
+    }
+}
+
+const ITEMS: &str = "
+    create table item (id bigint primary key, title varchar(5) not null);
+    insert into item values (1, 'a'), (2, 'b'), (42, 'c');";
+const ITEMS_CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\nfilters = ['title']";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_described() {
+    let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
+    let description = Description::of(&larder).await;
+    let etag = larder.get("/items/42").await.header("etag").to_owned();
+    for (path, template) in [
+        ("/items/42", "/items/{key}"),
+        ("/items/42?fields=title", "/items/{key}"),
+        ("/items/404", "/items/{key}"),
+        ("/items/x", "/items/{key}"),
+        ("/items?limit=2", "/items"),
+        ("/items?limit=2&fields=id", "/items"),
+        ("/items?title=eq.b", "/items"),
+        ("/items?limit=0", "/items"),
+        ("/items?keys=1,404", "/items"),
+        ("/items?keys=x", "/items"),
+    ] {
+        let answer = larder.get(path).await;
+        description.assert_described("get", template, &answer);
+        let again = larder
+            .request(Method::GET, path, &[("if-none-match", &etag)])
+            .await;
+        description.assert_described("get", template, &again);
+    }
+    let json = [("content-type", "application/json")];
+    for (headers, body) in [
+        (&json[..], r#"{"keys":[1,404]}"#),
+        (&json, r#"{"keys":["x"]}"#),
+        (&json, "{"),
+        (&[], "{}"),
+    ] {
+        let answer = larder
+            .send(Method::POST, "/items:batch", headers, body)
+            .await;
+        description.assert_described("post", "/items:batch", &answer);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_follows_the_tables() {
+    let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
+    let before = larder.get("/openapi.json").await;
+    let etag = before.header("etag");
+    let unchanged = [("if-none-match", etag)];
+    let again = larder
+        .request(Method::GET, "/openapi.json", &unchanged)
+        .await;
+    assert_eq!(again.status, 304);
+    let length = |answer: &Answer| {
+        answer.json()["components"]["schemas"]["items"]["properties"]["title"]["maxLength"].clone()
+    };
+    assert_eq!(length(&before), 5);
+    larder
+        .execute("alter table item alter column title type varchar(9)")
+        .await;
+    crate::harness::eventually("described anew", async || {
+        let answer = larder.get("/openapi.json").await;
+        (answer.status == 200 && length(&answer) == 9).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_and_what_it_loads_are_served() {
+    let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
+    let page = larder.get("/docs").await;
+    assert_eq!(page.status, 200);
+    let mut loaded = 0;
+    for part in page
+        .body
+        .split('"')
+        .filter(|part| part.starts_with("docs/"))
+    {
+        let head = larder.request(Method::HEAD, &format!("/{part}"), &[]).await;
+        assert_eq!(head.status, 200, "{part}");
+        let policy = head.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"));
+        let unchanged = [("if-none-match", head.header("etag"))];
+        let again = larder
+            .request(Method::HEAD, &format!("/{part}"), &unchanged)
+            .await;
+        assert_eq!(again.status, 304, "{part}");
+        loaded += 1;
+    }
+    assert_eq!(loaded, 3);
+    let wrong = larder.request(Method::POST, "/docs", &[]).await;
+    assert_eq!(wrong.status, 405);
+    assert!(wrong.header("allow").contains("GET"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_need_not_describe_itself() {
+    let config = format!("docs = false\n{ITEMS_CONFIG}");
+    let larder = TestService::start(ITEMS, &config).await;
+    for path in ["/openapi.json", "/docs", "/docs/start.js"] {
+        assert_eq!(larder.get(path).await.status, 404, "{path}");
+    }
+}
