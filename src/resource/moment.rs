@@ -9,6 +9,10 @@ const YEAR_MAX: i64 = 5_874_897;
 /// 4714-11-24 BC, the first day there is, in days since 2000-01-01 (`DATETIME_MIN_JULIAN`).
 const DAY_MIN: i64 = -2_451_545;
 
+/// Hours of an offset, at most: in RFC 3339, and in a `timetz`, which keeps it (`MAX_TZDISP_HOUR`).
+const RFC_HOURS_MAX: i64 = 23;
+const ZONE_HOURS_MAX: i64 = 15;
+
 /// 294277-01-01, the first microsecond that a `timestamp` can't hold (`END_TIMESTAMP`).
 const MICROSECOND_END: i64 = 9_223_371_331_200_000_000;
 
@@ -46,7 +50,7 @@ pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
     let (clock, offset) = rest.split_at_checked(offset_at)?;
     let offset = match offset {
         "" if local => 0,
-        offset => offset_seconds(offset)?,
+        offset => offset_seconds(offset, RFC_HOURS_MAX)?,
     };
     // The greatest sum is below 6 million years, which is beyond 64 bits in microseconds.
     let microseconds =
@@ -72,7 +76,7 @@ pub(super) fn is_time(text: &str, zone: bool) -> bool {
         None => false,
     };
     let is_within = time_of_day(clock).is_some_and(|microseconds| microseconds <= DAY);
-    (is_end || is_within) && offset_seconds(offset).is_some()
+    (is_end || is_within) && offset_seconds(offset, ZONE_HOURS_MAX).is_some()
 }
 
 fn without_era(text: &str) -> (&str, bool) {
@@ -112,8 +116,8 @@ fn time_of_day(text: &str) -> Option<i64> {
     Some(((hour * 60 + minute) * 60 + second) * 1_000_000 + microseconds)
 }
 
-/// Seconds east of UTC of `Z` or `±HH:MM[:SS]`, less than 16 hours as in PostgreSQL.
-fn offset_seconds(text: &str) -> Option<i64> {
+/// Seconds east of UTC of `Z` or `±HH:MM[:SS]`.
+fn offset_seconds(text: &str, hours_max: i64) -> Option<i64> {
     let (sign, rest) = match text.as_bytes().first()? {
         b'Z' | b'z' => return (text.len() == 1).then_some(0),
         b'+' => (1, &text[1..]),
@@ -128,7 +132,7 @@ fn offset_seconds(text: &str) -> Option<i64> {
     let hours = parts.next()??;
     let minutes = parts.next().unwrap_or(Some(0))?;
     let seconds = parts.next().unwrap_or(Some(0))?;
-    if parts.next().is_some() || hours > 15 || minutes > 59 || seconds > 59 {
+    if parts.next().is_some() || hours > hours_max || minutes > 59 || seconds > 59 {
         return None;
     }
     Some(sign * ((hours * 60 + minutes) * 60 + seconds))
@@ -207,6 +211,7 @@ mod tests {
             ("2000-01-01T00:00:00Z", 0),
             ("2000-01-01t01:30:00+01:30", 0),
             ("1999-12-31 18:59:60.000001-05", second / second),
+            ("2000-01-01T23:59:00+23:59", 0),
             ("2000-01-01T00:00:00.1234567Z", 123_457),
             ("2000-01-01T00:00:00.9999999Z", second),
             ("4714-11-24T00:00:00+00:00 BC", DAY_MIN * DAY),
@@ -221,7 +226,7 @@ mod tests {
             "2000-01-01T24:00:00Z",
             "2000-01-01T00:00Z",
             "2000-01-01T00:00:00.Z",
-            "2000-01-01T00:00:00+16:00",
+            "2000-01-01T00:00:00+24:00",
             "2000-01-01T00:00:00+1:00",
             "4714-11-24T00:00:00+00:01 BC",
             "294276-12-31T23:59:59.9999999Z",
