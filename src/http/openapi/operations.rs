@@ -27,6 +27,16 @@ pub(super) struct Schemas {
 /// Problems of every body that is written.
 const WRITING: [u16; 5] = [403, 409, 413, 415, 422];
 
+/// The headers of what is read.
+const READ_HEADERS: [&str; 6] = [
+    "ETag",
+    "Cache-Status",
+    "Cache-Control",
+    "Vary",
+    "Accept-Ranges",
+    "Surrogate-Key",
+];
+
 /// The headers of a write of one document.
 const CONDITIONS: [&str; 4] = [
     "if-match",
@@ -98,7 +108,7 @@ impl Operations<'_> {
             "The documents",
         );
         found["headers"]["Link"] = json!({"$ref": "#/components/headers/Link"});
-        operation["responses"] = responses([(200, found), (304, not_modified())], &[413]);
+        operation["responses"] = responses([(200, found), (304, not_modified())], &[406, 413]);
         operation
     }
 
@@ -147,7 +157,7 @@ impl Operations<'_> {
                     "The documents, and the keys that have none",
                 ),
             )],
-            &[413, 415, 422],
+            &[406, 413, 415, 422],
         );
         operation
     }
@@ -170,9 +180,10 @@ impl Operations<'_> {
         operation["responses"] = responses(
             [
                 (200, found(&self.document(), "The document")),
+                (206, part()),
                 (304, not_modified()),
             ],
-            &[404],
+            &[404, 406, 416],
         );
         operation
     }
@@ -293,15 +304,25 @@ pub(super) fn headers(names: &[&str]) -> Value {
 fn found(schema: &Value, description: &str) -> Value {
     json!({
         "description": description,
-        "headers": headers(&["ETag", "Cache-Status", "Cache-Control"]),
+        "headers": headers(&READ_HEADERS),
         "content": content(schema)
     })
+}
+
+fn part() -> Value {
+    let mut part = json!({
+        "description": "The bytes of the document that Range asks for",
+        "headers": headers(&READ_HEADERS),
+        "content": {"application/json": {}}
+    });
+    part["headers"]["Content-Range"] = json!({"$ref": "#/components/headers/Content-Range"});
+    part
 }
 
 fn not_modified() -> Value {
     json!({
         "description": "The client has it",
-        "headers": headers(&["ETag", "Cache-Status", "Cache-Control"])
+        "headers": headers(&READ_HEADERS)
     })
 }
 

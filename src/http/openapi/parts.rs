@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Problems: status, name and when they occur.
-const PROBLEMS: [(u16, &str, &str); 12] = [
+const PROBLEMS: [(u16, &str, &str); 14] = [
     (
         400,
         "malformed",
@@ -15,6 +15,7 @@ const PROBLEMS: [(u16, &str, &str); 12] = [
         "The client, or larder's role in PostgreSQL, may not do this",
     ),
     (404, "absent", "There is no such document"),
+    (406, "not-acceptable", "Accept leaves JSON out"),
     (
         409,
         "conflict",
@@ -36,6 +37,7 @@ const PROBLEMS: [(u16, &str, &str); 12] = [
         "unsupported-media-type",
         "The body is of another media type",
     ),
+    (416, "beyond", "Range begins after the end"),
     (
         422,
         "unfit",
@@ -175,7 +177,7 @@ fn parameters() -> Value {
 }
 
 /// Headers of answers: name and what it says.
-const HEADERS: [(&str, &str); 8] = [
+const HEADERS: [(&str, &str); 12] = [
     ("ETag", "A hash of the bytes of the body, in quotes."),
     (
         "Cache-Status",
@@ -196,6 +198,13 @@ const HEADERS: [(&str, &str); 8] = [
         "What of `Prefer` was heeded (RFC 7240).",
     ),
     ("Retry-After", "Seconds after which to try again."),
+    (
+        "Vary",
+        "`Accept-Encoding`, and `Origin` where pages of others may ask.",
+    ),
+    ("Accept-Ranges", "`bytes`."),
+    ("Content-Range", "Which bytes these are, of how many."),
+    ("Surrogate-Key", "Names for shared caches, as configured."),
 ];
 
 fn headers() -> Value {
