@@ -190,7 +190,10 @@ async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body:
             let keys = batch::keys_in_body(&head.headers, body, &reading.resource.key).await?;
             batch::answer(&reading, &keys).await
         }
-        (_, &Method::OPTIONS) => Ok(("request", allow(part.methods()))),
+        (_, &Method::OPTIONS) => {
+            let writable = cache.resource(index)?.writable.is_ok();
+            Ok(("request", allow(part.methods(writable))))
+        }
         _ => writes::answer(cache, writes, target, head, body).await,
     }
 }

@@ -57,12 +57,13 @@ impl<'p> Target<'p> {
 }
 
 impl Part<'_> {
-    /// The methods that it answers, for `Allow`, where the resource can be written.
-    pub(super) fn methods(self) -> &'static str {
+    /// The methods that it answers, for `Allow`; fewer where the resource is not `writable`.
+    pub(super) fn methods(self, writable: bool) -> &'static str {
         match self {
+            Self::Batch => "POST, OPTIONS",
+            _ if !writable => "GET, HEAD, OPTIONS",
             Self::Collection => "GET, HEAD, POST, OPTIONS",
             Self::Document(_) => "GET, HEAD, PUT, PATCH, DELETE, OPTIONS",
-            Self::Batch => "POST, OPTIONS",
         }
     }
 }

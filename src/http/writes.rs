@@ -28,7 +28,6 @@ use crate::resource::key::{KeyShape, key_parts};
 use crate::resource::writable::{Rows, Writable};
 use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Writes, Written};
 
-const ONLY_READ: &str = "GET, HEAD, OPTIONS";
 /// The value of label `detail`.
 const WRITTEN: &str = "postgres";
 
@@ -126,7 +125,7 @@ async fn action(
 ) -> Result<Action, Problem> {
     let writable = match &resource.writable {
         Ok(writable) => writable,
-        Err(why) => return Err(Problem::only_read(ONLY_READ, why)),
+        Err(why) => return Err(Problem::only_read(part.methods(false), why)),
     };
     let canonical = |key| resource.key.canonical(key);
     Ok(match (&head.method, part) {
@@ -154,7 +153,7 @@ async fn action(
             let key = canonical(key)?.into_owned();
             Action::Delete { key }
         }
-        _ => return Err(Problem::method_not_allowed(part.methods())),
+        _ => return Err(Problem::method_not_allowed(part.methods(true))),
     })
 }
 

@@ -10,12 +10,13 @@ use crate::writes::{CONFIG, SCHEMA, dept, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_belong_to_paths() {
+    const DOCUMENT: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
     let larder = start().await;
     for (method, path, allow) in [
-        (Method::PUT, "/depts", "GET, HEAD, POST"),
-        (Method::DELETE, "/depts", "GET, HEAD, POST"),
-        (Method::POST, "/depts/1", "GET, HEAD, PUT, PATCH, DELETE"),
-        (Method::TRACE, "/depts/1", "GET, HEAD, PUT, PATCH, DELETE"),
+        (Method::PUT, "/depts", "GET, HEAD, POST, OPTIONS"),
+        (Method::DELETE, "/depts", "GET, HEAD, POST, OPTIONS"),
+        (Method::POST, "/depts/1", DOCUMENT),
+        (Method::TRACE, "/depts/1", DOCUMENT),
     ] {
         let answer = larder.write(method, path, &[], "{}").await;
         assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
@@ -44,7 +45,9 @@ async fn what_can_not_be_written_says_why() {
     .await;
     let answer = larder.post("/ps", &json!({"id": 1})).await;
     assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(answer.header("allow"), "GET, HEAD");
+    assert_eq!(answer.header("allow"), "GET, HEAD, OPTIONS");
+    let options = larder.request(Method::OPTIONS, "/ps/1", &[]).await;
+    assert_eq!(options.header("allow"), "GET, HEAD, OPTIONS");
     assert!(answer.body.contains("primary key"), "{}", answer.body);
 }
 

@@ -6,7 +6,6 @@ use crate::http::batch::KEYS_MAX;
 use crate::http::openapi::documents::{Purpose, key_example, read_example, written_example};
 use crate::http::openapi::parts::{parameter, problems, schema};
 use crate::http::openapi::{keys, parameters};
-use crate::http::target::Part;
 use crate::resource::Resource;
 use crate::resource::writable::Writable;
 
@@ -54,9 +53,7 @@ pub(super) fn paths(resource: &Resource, schemas: &Schemas) -> [(String, Value);
     one.insert("parameters".into(), json!(keys::parameters(&resource.key)));
     all.insert("get".into(), operations.list());
     one.insert("get".into(), operations.get());
-    if Part::Collection.methods().contains("POST")
-        && let Ok(writable) = &resource.writable
-    {
+    if let Ok(writable) = &resource.writable {
         all.insert("post".into(), operations.post(writable));
         one.insert("put".into(), operations.put(writable));
         one.insert("patch".into(), operations.patch(writable));
