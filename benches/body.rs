@@ -20,6 +20,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         column: (*name).to_owned(),
         field: Some((*name).to_owned()),
         type_sql: String::new(),
+        plain_type_sql: String::new(),
         value: value.clone(),
         nullable: true,
         default: None,

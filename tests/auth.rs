@@ -75,6 +75,45 @@ fn basic(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
 
+/// A write shows what is stored, and an idempotent one what another has stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_write_sees_nothing() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let resource = "[[resource]]\nname = 'items'\ntable = 'item'\nread = ['staff']\nwrite = ['staff', 'feeder']";
+    let users = format!(
+        "{}[[auth.user]]\nname = 'cleo'\npassword = '{}'\nroles = ['feeder']\n",
+        principals(),
+        hash("cleo's")
+    );
+    let larder = TestService::start_on(&url, &format!("{users}{resource}"), &[]).await;
+    let [anna, cleo] =
+        [("anna", "anna's"), ("cleo", "cleo's")].map(|(name, word)| basic(name, word));
+    let json = ("content-type", "application/json");
+    let patch = async |who: &str, key: &str, body: &str| {
+        let headers = [("authorization", who), json, ("idempotency-key", key)];
+        larder
+            .write(Method::PATCH, "/items/1", &headers, body)
+            .await
+    };
+    let seen = patch(&anna, "a", "{}").await;
+    assert_eq!(
+        (seen.status, seen.json()["title"].as_str()),
+        (StatusCode::OK, Some("one"))
+    );
+    // The same key again, by somebody else, is another key.
+    let unseen = patch(&cleo, "a", "{}").await;
+    assert_eq!(
+        (unseen.status, unseen.body.as_str()),
+        (StatusCode::NO_CONTENT, "")
+    );
+    let other = patch(&cleo, "b", r#"{"title":"two"}"#).await;
+    assert_eq!(other.status, StatusCode::NO_CONTENT);
+    let headers = [("authorization", cleo.as_str())];
+    let read = larder.request(Method::GET, "/items/1", &headers).await;
+    assert_problem(&read, StatusCode::FORBIDDEN);
+}
+
 #[track_caller]
 fn assert_problem(answer: &Answer, status: StatusCode) {
     assert_eq!(answer.status, status, "{answer:?}");

@@ -191,10 +191,23 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     }
     for resource in &config.resources {
         for roles in [&resource.read, &resource.write].into_iter().flatten() {
+            if !auth.is_on() {
+                // It would mean nothing, and everyone might do everything.
+                let message = "asks for roles, but [auth] has no user, no key and no [auth.jwt]";
+                mistakes.push(names::mistake(&roles.place, message));
+                continue;
+            }
             let unknown = roles.value.iter().filter(|role| !is_known(auth, role));
             let message = |role| format!("nobody has role {role:?}: no user and no key names it");
             let unknown = unknown.map(|role| names::mistake(&roles.place, message(role)));
             mistakes.extend(unknown);
+        }
+        if let (Some(read), Some(write)) = (&resource.read, &resource.write) {
+            let is_open = |roles: &Vec<String>| roles.iter().any(|role| role == ANONYMOUS);
+            if is_open(&write.value) && !is_open(&read.value) {
+                let message = "who shows no credentials may write but not read: a write shows what it changes";
+                mistakes.push(names::mistake(&write.place, message));
+            }
         }
         let name = &resource.name;
         if auth.signs_in() && SIGNING_IN.contains(&name.value.as_str()) {

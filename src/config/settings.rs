@@ -301,7 +301,7 @@ pub(super) const SETTINGS: [Setting; 57] = [
     Setting {
         path: "limits.body_timeout",
         preset: Preset::Value("30s"),
-        help: "How long a client may let its body be waited for; each 500 bytes that come give a second more.",
+        help: "How long a client may let its body be waited for; each 500 bytes that come give a second back.",
         slot: |c| Slot::Duration(&mut c.limits.body_timeout, SECOND..=HOUR),
     },
     Setting {

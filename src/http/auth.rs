@@ -342,6 +342,11 @@ fn later(duration: Duration) -> Boottime {
 }
 
 impl Principal {
+    /// Whether it may read documents of the resource with this index.
+    pub(super) fn may_read(&self, index: usize) -> bool {
+        self.grants.may_read(index)
+    }
+
     fn new(rules: &Rules, name: &str, roles: &[String]) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),

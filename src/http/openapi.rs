@@ -37,7 +37,10 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(cache: Arc<Cache>) -> Rou
         made: ArcSwapOption::empty(),
     });
     let answer = move |asked: HeaderMap| ready(description.answer(&asked));
-    Router::new().route("/openapi.json", get(answer))
+    // The router adds Allow, which it alone knows.
+    Router::new()
+        .route("/openapi.json", get(answer))
+        .method_not_allowed_fallback(|| ready(Problem::wrong_method().into_response()))
 }
 
 /// The document, made again when a resource has changed.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
-use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::{BoxError, Router};
 use futures_util::future::{BoxFuture, Either, FutureExt, TryFutureExt};
 use tower_service::Service;
@@ -90,8 +90,20 @@ impl Public {
 }
 
 impl Inner {
-    /// An answer that is there at once.
-    fn ready(&self, headers: &HeaderMap, mut response: Response<Whole>) -> Response<AnswerBody> {
+    /// An answer that is there at once. Nobody else takes the body away where `method` is HEAD.
+    fn ready(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        mut response: Response<Whole>,
+    ) -> Response<AnswerBody> {
+        if *method == Method::HEAD {
+            let length = response.body().size_hint().exact().map(HeaderValue::from);
+            *response.body_mut() = Whole::default();
+            response
+                .headers_mut()
+                .extend(length.map(|length| (CONTENT_LENGTH, length)));
+        }
         if let Some(cors) = &self.cors {
             cors.mark(cors.origin(headers), response.headers_mut());
         }
@@ -103,7 +115,7 @@ impl Inner {
         let hit = self
             .documents
             .hit(request.method(), request.uri(), headers)?;
-        Some(self.ready(headers, hit))
+        Some(self.ready(request.method(), headers, hit))
     }
 
     /// The answer to a request that has been looked up in memory in vain.
@@ -114,7 +126,8 @@ impl Inner {
         let asked = request.uri().path_and_query();
         if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
             let response = Problem::uri_too_long().into_whole_response();
-            return ready(Ok(self.ready(request.headers(), response))).boxed();
+            let answer = self.ready(request.method(), request.headers(), response);
+            return ready(Ok(answer)).boxed();
         }
         let cors = self.cors.as_ref();
         let origin = cors.and_then(|cors| cors.origin(request.headers()));
@@ -139,7 +152,7 @@ impl Inner {
         let (mut head, body) = request.into_parts();
         match auth.verify(&head.method, &head.uri, &head.headers).await {
             Ok(principal) => head.extensions.insert(principal),
-            Err(refusal) => return Ok(self.ready(&head.headers, refusal)),
+            Err(refusal) => return Ok(self.ready(&head.method, &head.headers, refusal)),
         };
         let request = Request::from_parts(head, body);
         match self.hit(&request) {
@@ -184,7 +197,7 @@ where
             match auth.glance(method, request.uri(), headers) {
                 Glance::Admitted(who) => admitted = Some(who),
                 Glance::Refused(refusal) => {
-                    return Either::Left(ready(Ok(inner.ready(headers, refusal))));
+                    return Either::Left(ready(Ok(inner.ready(method, headers, refusal))));
                 }
                 Glance::Unknown => {
                     let verified = Arc::clone(inner).verified(Arc::clone(auth), request);

@@ -5,16 +5,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderValue;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::ProducesTickets;
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
-
-/// Handshakes at a time; further clients wait, as long as they may take for their first request.
-const HANDSHAKES_MAX: usize = 1_024;
 
 /// Section `[tls]`.
 #[derive(Clone, Debug)]
@@ -58,7 +54,6 @@ pub struct Tls {
     /// Kept when the certificate is replaced, so that clients may resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
     current: ArcSwap<ServerConfig>,
-    pub(super) handshakes: Semaphore,
     pub(super) hsts: Option<Arc<HeaderValue>>,
 }
 
@@ -79,7 +74,6 @@ impl Tls {
             key_file: key_file.clone(),
             tickets,
             current: ArcSwap::from_pointee(current),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
             hsts: config.hsts.clone().map(Arc::new),
         }))
     }

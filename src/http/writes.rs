@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::cache::Cache;
 use crate::cache::document::{digest, entity_tag};
 use crate::feed::position::Token;
+use crate::http::auth::Principal;
 use crate::http::body::Whole;
 use crate::http::conditional::{condition, is_if_none_match_any};
 use crate::http::documents::{Answered, LARDER_TOKEN};
@@ -60,8 +61,13 @@ pub(super) async fn answer(
     let bytes_max = writes.document_bytes_max();
     let mut asked = asked(head);
     let action = action(&resource, target.part, head, body, bytes_max, &mut asked).await?;
-    let repeatable = repeatable(&head.headers, &asked)?;
-    let preferred = preferred(&head.headers);
+    let principal = head.extensions.get::<Arc<Principal>>();
+    let repeatable = repeatable(&head.headers, &asked, principal)?;
+    // Who may not read does not see what is stored.
+    let preferred = match principal.is_some_and(|who| !who.may_read(target.index)) {
+        true => Some(RETURN_MINIMAL),
+        false => preferred(&head.headers),
+    };
     let inserts = matches!(action, Action::Insert { .. });
     let write = Write {
         resource: Arc::clone(&resource),
@@ -96,10 +102,15 @@ fn asked(head: &Parts) -> Xxh3 {
 }
 
 /// What `Idempotency-Key` says (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
-fn repeatable(headers: &HeaderMap, asked: &Xxh3) -> Result<Option<Repeatable>, Problem> {
+fn repeatable(
+    headers: &HeaderMap,
+    asked: &Xxh3,
+    principal: Option<&Arc<Principal>>,
+) -> Result<Option<Repeatable>, Problem> {
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
+    let principal = principal.map_or("", |who| &who.name);
     let key = key.to_str().unwrap_or_default().trim();
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     let key = bare.unwrap_or(key);
@@ -108,7 +119,7 @@ fn repeatable(headers: &HeaderMap, asked: &Xxh3) -> Result<Option<Repeatable>, P
         return Err(Problem::bad_request(why));
     }
     Ok(Some(Repeatable {
-        principal: String::new(),
+        principal: principal.to_owned(),
         key: key.to_owned(),
         request: asked.digest128().to_be_bytes(),
     }))

@@ -109,6 +109,8 @@ pub struct Column {
     pub name: String,
     /// The type as `format_type` writes it, domains and all.
     pub type_text: String,
+    /// The same without a length, in words that mean any length.
+    pub plain_type_text: String,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,
     /// `pg_attribute.attcollation`.

@@ -25,6 +25,9 @@ struct Member {
     below: Option<Projection>,
 }
 
+/// Names in a path: rows nest less deep than that. What is read and dropped level by level must end.
+const DEPTH_MAX: usize = 64;
+
 /// Names that are wanted, by the row that they belong to.
 #[derive(Default)]
 struct Wanted {
@@ -40,6 +43,9 @@ impl Projection {
     pub fn parse(fields: &str, root: &Row) -> Result<Self, Vec<String>> {
         let mut wanted = Wanted::default();
         for path in fields.split(',') {
+            if path.split('.').count() > DEPTH_MAX {
+                return Err(vec!["names that deep".to_owned()]);
+            }
             let mut place = &mut wanted;
             for name in path.split('.') {
                 let name = percent_decode_str(name).decode_utf8_lossy();

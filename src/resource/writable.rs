@@ -58,9 +58,10 @@ pub struct WritableColumn {
     pub column: String,
     /// The member's name; none for a column of a key or a link that is not shown.
     pub field: Option<String>,
-    /// Its type as `format_type` writes it. An explicit cast to it cuts what is too long; reading the text as the
-    /// element of an array of it does not.
+    /// Its type as `format_type` writes it. An explicit cast to it cuts what is too long.
     pub type_sql: String,
+    /// The same without a length: what is too long for the column is refused when it is stored.
+    pub plain_type_sql: String,
     /// What values it takes.
     pub value: ValueType,
     /// It may be null.
@@ -246,9 +247,15 @@ impl Levels<'_> {
             let unknown = || format!("{} is linked to a column that is not there", row.table);
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
-        // Those that rows below are linked to.
+        // A row that is there keeps its key; another column that rows below are linked to might not stay the same.
         for pair in row.children.iter().flat_map(|child| &child.on) {
-            level.identifying(table, &pair.upper.name)?;
+            let upper = level.identifying(table, &pair.upper.name)?;
+            if !level.key.contains(&upper) {
+                return Err(format!(
+                    "rows are linked to column {} of {}, which is not of the key here, so they can't be written",
+                    pair.upper.name, row.table
+                ));
+            }
         }
         let number = self.levels.len();
         self.levels.push(level);
@@ -336,6 +343,7 @@ impl WritableColumn {
             column: column.name.clone(),
             field: None,
             type_sql: column.type_text.clone(),
+            plain_type_sql: column.plain_type_text.clone(),
             value: column.value.clone(),
             nullable: !column.not_null,
             default: column.default.clone(),

@@ -120,8 +120,13 @@ fn knows_absence(column: &WritableColumn) -> bool {
     column.default.is_some()
 }
 
-/// The value of column `number` of row `u`, as its type; what is absent is null.
+/// The value of column `number` of row `u`, as its type of any length; what is absent is null.
 fn value_sql(level: &Level, number: usize) -> String {
+    format!("u.c{number}::{}", level.columns[number].plain_type_sql)
+}
+
+/// The same as it is stored where it fits.
+fn stored_sql(level: &Level, number: usize) -> String {
     format!("u.c{number}::{}", level.columns[number].type_sql)
 }
 
@@ -129,7 +134,11 @@ fn value_sql(level: &Level, number: usize) -> String {
 fn inserted_sql(level: &Level, number: usize) -> String {
     let value = value_sql(level, number);
     match &level.columns[number].default {
-        Some(default) => format!("case when u.a{number} then {default} else {value} end"),
+        // The catalogue leaves out a cast that an assignment implies.
+        Some(default) => {
+            let plain = &level.columns[number].plain_type_sql;
+            format!("case when u.a{number} then ({default})::{plain} else {value} end")
+        }
         None => value,
     }
 }

@@ -137,7 +137,8 @@ async fn read_columns(
          domain as (select c.oid, c.base, c.modifier from chain c join pg_type t on t.oid = c.base \
            where t.typtype <> 'd') \
          select a.attrelid::int8 as oid, a.attname::text as name, \
-           format_type(a.atttypid, a.atttypmod) as type_text, a.atttypid::int8 as type, \
+           format_type(a.atttypid, a.atttypmod) as type_text, \
+           format_type(a.atttypid, -1) as plain_type_text, a.atttypid::int8 as type, \
            a.attcollation::int8 as collation, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
@@ -171,6 +172,7 @@ async fn read_columns(
             table.columns.push(Column {
                 name: row.try_get("name")?,
                 type_text: row.try_get("type_text")?,
+                plain_type_text: row.try_get("plain_type_text")?,
                 type_oid,
                 collation: oid(&row, "collation")?,
                 base_type: row.try_get("base_type")?,

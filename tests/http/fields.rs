@@ -21,6 +21,16 @@ const CONFIG: &str = "
       name = 'emps'
       table = 'emp'";
 
+/// Each name nested one level more, and dropping them all ended the process.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_nest_no_deeper_than_rows_can() {
+    let larder = TestService::start(SCHEMA, CONFIG).await;
+    let answer = larder
+        .get(&format!("/depts/10?fields={}", ".".repeat(40_000)))
+        .await;
+    assert_problem(&answer, 400);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_batches_and_lists_are_projected() {
     let larder = TestService::start(SCHEMA, CONFIG).await;

@@ -51,6 +51,54 @@ async fn what_can_not_be_written_says_why() {
     assert!(answer.body.contains("primary key"), "{}", answer.body);
 }
 
+/// A key drawn by default took the place of the one that was there, and all comments were made anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_linked_to_no_key_are_only_read() {
+    let larder = TestService::start(
+        "create table article (id bigserial primary key, slug text unique, title text);
+         create table comment (id int primary key, article bigint references article, kept text default 'k');
+         create index on comment (article);
+         insert into article (slug) values ('a'); insert into comment (id, article) values (1, 1)",
+        "[[resource]]\nname = 'articles'\ntable = 'article'\nkey = 'slug'\n\
+         [[resource.children]]\nname = 'comments'\ntable = 'comment'\n",
+    )
+    .await;
+    assert_eq!(larder.get("/articles/a").await.status, StatusCode::OK);
+    let answer = larder.put("/articles/a", &json!({"title": "x"})).await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert!(answer.body.contains("column id of"), "{}", answer.body);
+}
+
+/// A cast to `varchar(5)` cuts, so another document than the path's was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_does_not_fit_writes_no_other_document() {
+    let larder = TestService::start(
+        "create table t (key varchar(5) primary key, bits bit(3))",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n",
+    )
+    .await;
+    let answer = larder.put("/ts/abcdefgh", &json!({"bits": "101"})).await;
+    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer.json()["code"], "22001");
+    let answer = larder.put("/ts/abcde", &json!({"bits": "10101"})).await;
+    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    let list = larder.get("/ts").await;
+    assert_eq!(list.body, "[]");
+}
+
+/// The catalogue shows `default 0` of a text without the cast that it implies.
+#[tokio::test(flavor = "multi_thread")]
+async fn defaults_of_another_type_are_stored() {
+    let larder = TestService::start(
+        "create table t (key int primary key, flag text default 0, at time default now())",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n",
+    )
+    .await;
+    let answer = larder.post("/ts", &json!({"key": 1})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json()["flag"], "0");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_refusals_carry_their_code_and_nothing_else() {
     let larder = TestService::start(

@@ -89,6 +89,14 @@ fn resources_ask_for_roles_that_somebody_has() {
         &with("read = ['a b']"),
         "8: resource[0].read[0]: expected a role without white space",
     );
+    only(
+        &with("read = ['staff']\nwrite = ['anonymous']"),
+        "9: resource[0].write: who shows no credentials may write but not read",
+    );
+    only(
+        &format!("{RESOURCE}write = []"),
+        "4: resource[0].write: asks for roles, but [auth] has no user",
+    );
     let jwt = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'f'\n";
     assert!(Config::from_toml(&format!("{jwt}{RESOURCE}read = ['any']"), &[]).is_ok());
     let taken = format!("{user}{jwt}[[resource]]\nname = 'signin'\ntable = 't'");

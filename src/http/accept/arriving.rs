@@ -20,8 +20,8 @@ pub struct BodyTimeout;
 
 /// The body of a request.
 ///
-/// It ends in [`BodyTimeout`] where the client has let it wait for `body_timeout`, and a second more for each
-/// 500 bytes that came. Time in which nobody reads it does not count.
+/// It ends in [`BodyTimeout`] where the client has let it wait for `body_timeout`; each 500 bytes that come give a second
+/// back. Time in which nobody reads it does not count.
 pub struct Arriving {
     body: Incoming,
     /// `None` where there is nothing to come.
@@ -31,6 +31,8 @@ pub struct Arriving {
 struct Pace {
     /// What the client may still use.
     left: Duration,
+    /// What was allowed from the beginning.
+    most: Duration,
     bytes: u64,
     /// Since when the client is waited for, and when that ends.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
@@ -41,6 +43,7 @@ impl Arriving {
         let pace = (!body.is_end_stream()).then(|| {
             Box::new(Pace {
                 left: timeout,
+                most: timeout,
                 bytes: 0,
                 waiting: None,
             })
@@ -63,7 +66,8 @@ impl Pace {
             self.left = self.left.saturating_sub(since.elapsed());
         }
         self.bytes += bytes as u64;
-        self.left += Duration::from_secs(self.bytes / LEAST_BYTES_PER_SECOND);
+        let earned = Duration::from_secs(self.bytes / LEAST_BYTES_PER_SECOND);
+        self.left = (self.left + earned).min(self.most);
         self.bytes %= LEAST_BYTES_PER_SECOND;
     }
 }

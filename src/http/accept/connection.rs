@@ -148,7 +148,6 @@ async fn open(stream: StdStream, tls: Option<Arc<Tls>>, progress: &Progress) -> 
 }
 
 async fn secure(tls: &Tls, stream: TcpStream) -> io::Result<Stream> {
-    let _permit = tls.handshakes.acquire().await.map_err(io::Error::other)?;
     let stream = tls.acceptor().accept(stream).await?;
     Ok(Stream::Secure(Box::new(stream)))
 }

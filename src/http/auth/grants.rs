@@ -35,6 +35,13 @@ pub(super) struct Grants {
     reads_any: bool,
 }
 
+impl Grants {
+    /// Whether documents of the resource with this index may be read.
+    pub(super) fn may_read(&self, index: usize) -> bool {
+        self.reads.get(index).copied().unwrap_or(false)
+    }
+}
+
 impl Rules {
     pub(super) fn new(resources: &[ResourceDefinition]) -> Self {
         let roles =

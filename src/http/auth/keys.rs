@@ -76,7 +76,19 @@ impl Keys {
 
     /// Fetches newer keys, where they are fetched and that was not done just now. Who comes meanwhile waits for the same
     /// answer, at most [`FETCH_MAX`].
-    pub(super) async fn refresh(&self) {
+    ///
+    /// It goes on if this future is dropped: clients that leave in the middle must not keep keys from being fetched.
+    pub(super) async fn refresh(self: &Arc<Self>) {
+        if self.config.jwks_url.is_some() {
+            let keys = Arc::clone(self);
+            let fetching = tokio::spawn(async move { keys.fetch_newer().await });
+            if let Err(error) = fetching.await {
+                tracing::error!("fetching auth.jwt.jwks_url failed: {error}");
+            }
+        }
+    }
+
+    async fn fetch_newer(&self) {
         let Some(url) = &self.config.jwks_url else {
             return;
         };
@@ -84,7 +96,6 @@ impl Keys {
         if fetched.at.is_some_and(|at| at.elapsed() < FETCH_PAUSE) {
             return;
         }
-        // Noted before, since this future may be dropped at any time.
         fetched.at = Some(Instant::now());
         match fetch(url).await {
             Ok(json) if json == fetched.json => {}
@@ -203,7 +214,7 @@ mod tests {
     }
 
     /// Keys from a server that gives one answer after the other, and then none any more; they are not followed.
-    async fn keys_of(answers: Vec<String>) -> Keys {
+    async fn keys_of(answers: Vec<String>) -> Arc<Keys> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -221,12 +232,12 @@ mod tests {
             jwks_url: Some(format!("http://{address}/keys")),
             ..JwtConfig::default()
         };
-        Keys {
+        Arc::new(Keys {
             config,
             current: ArcSwapOption::empty(),
             generation: AtomicU64::new(0),
             fetched: Mutex::default(),
-        }
+        })
     }
 
     fn good(body: &str) -> String {
@@ -235,7 +246,7 @@ mod tests {
     }
 
     /// As if the last fetch were long ago.
-    async fn refresh_later(keys: &Keys) {
+    async fn refresh_later(keys: &Arc<Keys>) {
         keys.fetched.lock().await.at = None;
         keys.refresh().await;
     }

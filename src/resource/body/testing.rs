@@ -9,6 +9,7 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         column: name.to_owned(),
         field: Some(name.to_owned()),
         type_sql: String::new(),
+        plain_type_sql: String::new(),
         value,
         nullable: true,
         default: None,

@@ -2,7 +2,7 @@
 
 use crate::resource::writable::Level;
 use crate::resource::write::{
-    Parameters, Statement, Text, XID, inserted_sql, knows_absence, value_sql,
+    Parameters, Statement, Text, XID, inserted_sql, knows_absence, stored_sql, value_sql,
 };
 
 /// The text of what PostgreSQL stores. Types need no equality so, and what is equal but not the same (`1.0` and `1.00`,
@@ -57,7 +57,7 @@ impl Text<'_> {
             let (mut sets, mut differences) = (Vec::new(), Vec::new());
             for column in updated {
                 let (name, value) = (level.column_sql(column), value_sql(level, column));
-                let differs = differs_sql(&format!("r.{name}"), &value);
+                let differs = differs_sql(&format!("r.{name}"), &stored_sql(level, column));
                 // What a default gave stays where the body leaves it out: drawn anew, it would change each time.
                 if knows_absence(&level.columns[column]) {
                     sets.push(format!(

@@ -62,7 +62,11 @@ impl WriteError {
             Self::Unknown => false,
             Self::Source(error) => matches!(
                 error,
-                SourceError::Refused { .. } | SourceError::Timeout | SourceError::Unexpected(_)
+                SourceError::Refused { .. }
+                    | SourceError::Timeout
+                    | SourceError::TooLarge
+                    | SourceError::Ambiguous
+                    | SourceError::Unexpected(_)
             ),
             _ => true,
         }
