@@ -4,7 +4,7 @@
 //! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
 //! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
 //! them ([`link`]). A document that is written is rows again ([`writable`]), as [`body`] reads them and
-//! [`write`] puts them into the tables.
+//! [`mod@write`] puts them into the tables.
 
 pub mod body;
 pub mod catalogue;

@@ -1,7 +1,7 @@
 //! Who may: users with passwords, programs with keys, and whoever shows a token.
 //!
 //! Owns the check of every request of the public address before anything else looks at it, so that what may be refused
-//! costs no database work. A credential is verified once; its verdict is then known for [`VERDICT_MAX`], until its token
+//! costs no database work. A credential is verified once; its verdict is then known for `VERDICT_MAX`, until its token
 //! expires or until the keys change, and a hit waits for nothing. What was verified is never written to any log.
 
 pub mod config;
