@@ -221,6 +221,12 @@ impl Levels<'_> {
         let Some(table) = known.find(|table| table.name == row.table) else {
             return Err(format!("{} is not in the catalogue", row.table));
         };
+        if self.levels.iter().any(|level| level.table == row.table) {
+            return Err(format!(
+                "{} stands at several places of the document, so its rows can't be told apart",
+                row.table
+            ));
+        }
         let mut level = Level {
             name: name.to_owned(),
             parent: above.map(|(parent, _)| parent),
@@ -240,9 +246,17 @@ impl Levels<'_> {
             level.key.push(at);
         }
         let (parent, pairs) = above.unzip();
+        let upper = parent.and_then(|parent: usize| self.levels.get(parent));
+        if let (Some(upper), Some(pairs)) = (upper, pairs)
+            && !is_kept_by_a_foreign_key(table, upper.table.oid, pairs)
+        {
+            return Err(format!(
+                "no foreign key of {} holds the rows above while documents are written, so they can't be",
+                row.table
+            ));
+        }
         for pair in pairs.unwrap_or_default() {
             let own = level.identifying(table, &pair.own.name)?;
-            let upper = parent.and_then(|parent: usize| self.levels.get(parent));
             let upper = upper.and_then(|upper| upper.at(&pair.upper.name));
             let unknown = || format!("{} is linked to a column that is not there", row.table);
             level.link.push((own, upper.ok_or_else(unknown)?));
@@ -269,6 +283,19 @@ impl Levels<'_> {
         }
         Ok(number)
     }
+}
+
+/// Whether rows of `table` can't be added below a row that somebody has locked: a foreign key takes that lock, too.
+fn is_kept_by_a_foreign_key(table: &Table, upper: u32, pairs: &[Pair]) -> bool {
+    let is_pair = |own: &String, upper: &String| {
+        let mut pairs = pairs.iter();
+        pairs.any(|pair| pair.own.name == *own && pair.upper.name == *upper)
+    };
+    let mut keys = table.foreign_keys.iter().filter(|key| key.target == upper);
+    keys.any(|key| {
+        let mut columns = key.columns.iter().zip(&key.target_columns);
+        columns.all(|(own, upper)| is_pair(own, upper))
+    })
 }
 
 /// The primary key of a child's table. A body must tell it: what other columns of the row hold would be lost with a

@@ -223,6 +223,15 @@ impl Writes {
     }
 }
 
+/// How long a transaction waits for others' locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// As long as a statement may take.
+    Full,
+    /// A moment: documents of others wait for the same transaction.
+    Short,
+}
+
 struct Worker {
     shared: Arc<Shared>,
     /// With the identity that it has proved to reach.
@@ -264,9 +273,13 @@ impl Worker {
     }
 
     async fn serve(&mut self, jobs: Vec<Job>) {
+        let patience = match jobs.len() {
+            0 | 1 => Patience::Full,
+            _ => Patience::Short,
+        };
         if jobs.len() > 1 {
             let writes: Vec<&Write> = jobs.iter().map(|job| &job.write).collect();
-            match self.transact(&writes).await {
+            match self.transact(&writes, patience).await {
                 Ok(outcomes) => return answer(jobs, outcomes),
                 Err(error) if !error.concerns_single_documents() => {
                     let outcomes = vec![Err(error); jobs.len()];
@@ -275,24 +288,39 @@ impl Worker {
                 Err(_) => {}
             }
         }
+        // Who has to wait for others' locks keeps nobody else waiting.
+        let mut held = Vec::new();
         for job in jobs {
-            if job.done.is_closed() {
-                continue;
+            match self.alone(&job, patience).await {
+                Err(error) if patience == Patience::Short && error.is_held() => held.push(job),
+                outcome => answer(vec![job], vec![outcome]),
             }
-            let outcome = self.transact(&[&job.write]).await;
-            let outcome = outcome.and_then(|mut outcomes| {
-                let none = || SourceError::Unexpected("a write without an outcome".into());
-                outcomes.pop().unwrap_or_else(|| Err(none().into()))
-            });
+        }
+        for job in held {
+            let outcome = self.alone(&job, Patience::Full).await;
             answer(vec![job], vec![outcome]);
         }
     }
 
+    /// Writes one document, unless nobody waits for it any more.
+    async fn alone(&mut self, job: &Job, patience: Patience) -> WriteOutcome {
+        if job.done.is_closed() {
+            return Err(SourceError::Unavailable("the client has left".into()).into());
+        }
+        let mut outcomes = self.transact(&[&job.write], patience).await?;
+        let none = || SourceError::Unexpected("a write without an outcome".into());
+        outcomes.pop().unwrap_or_else(|| Err(none().into()))
+    }
+
     /// Writes all of `writes` in one transaction, again where that may help.
-    async fn transact(&mut self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, WriteError> {
+    async fn transact(
+        &mut self,
+        writes: &[&Write],
+        patience: Patience,
+    ) -> Result<Vec<WriteOutcome>, WriteError> {
         let mut attempt = 1;
         loop {
-            let failure = match self.attempt(writes).await {
+            let failure = match self.attempt(writes, patience).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(failure) => failure,
             };
@@ -307,7 +335,11 @@ impl Worker {
         }
     }
 
-    async fn attempt(&mut self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, Failure> {
+    async fn attempt(
+        &mut self,
+        writes: &[&Write],
+        patience: Patience,
+    ) -> Result<Vec<WriteOutcome>, Failure> {
         let mut following = self.shared.followed.clone();
         let Some(followed) = following.borrow_and_update().clone() else {
             let why = "the feed has not found its database yet";
@@ -322,6 +354,7 @@ impl Worker {
             database: &self.shared.database,
             document_bytes_max: self.shared.document_bytes_max,
             followed: &followed,
+            patience,
             committing: false,
         };
         let limit = self.shared.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE;

@@ -6,9 +6,11 @@ use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
 use serde_json::json;
 
+use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
 use crate::harness::lock::{hold, let_go};
-use crate::writes::{dept, start};
+use crate::harness::service::{TestService, execute};
+use crate::writes::{CONFIG, SCHEMA, dept, start};
 
 const CLIENTS: usize = 64;
 
@@ -88,6 +90,46 @@ async fn one_bad_document_among_many_fails_alone() {
         }
     }
     assert_eq!(larder.ask("select count(*)::text from dept").await, "61");
+}
+
+/// One key that somebody holds kept its whole group, and all that went alone after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_key_keeps_only_its_own_document() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    // Longer than any test may take.
+    let patient = [
+        ("database.statement_timeout", "10m"),
+        ("request_timeout", "10m"),
+    ];
+    let larder = Arc::new(TestService::start_on(&url, CONFIG, &patient).await);
+    let mut holder = larder.connect().await;
+    let insert = "begin; insert into dept (deptno, dname) values (7, 'held')";
+    sqlx::raw_sql(insert).execute(&mut holder).await.unwrap();
+    let client = Arc::clone(&larder);
+    let held = tokio::spawn(async move { client.post("/depts", &dept(7)).await });
+    let documents: Vec<_> = (100..200).map(dept).collect();
+    let posts = documents
+        .iter()
+        .map(|document| larder.post("/depts", document));
+    // Those of key 7 come in between.
+    let again = (0..3).map(|_| {
+        let client = Arc::clone(&larder);
+        tokio::spawn(async move { client.post("/depts", &dept(7)).await })
+    });
+    let again: Vec<_> = again.collect();
+    for answer in join_all(posts).await {
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    }
+    sqlx::raw_sql("rollback")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let mut created = usize::from(held.await.unwrap().status == StatusCode::CREATED);
+    for answer in again {
+        created += usize::from(answer.await.unwrap().status == StatusCode::CREATED);
+    }
+    assert_eq!(created, 1);
 }
 
 /// Of equal keys in one shared transaction, one is inserted, with its own rows alone.

@@ -69,6 +69,29 @@ async fn rows_linked_to_no_key_are_only_read() {
     assert!(answer.body.contains("column id of"), "{}", answer.body);
 }
 
+/// Nothing kept others from adding a row between a PATCH's look and its statements, and it was deleted unseen.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_below_need_a_foreign_key_and_a_place_of_their_own() {
+    let larder = TestService::start(
+        "create table p (id int primary key);
+         create table c (id int primary key, p int); create index on c (p);
+         create table e (id int primary key, boss int references e); create index on e (boss)",
+        "[[resource]]\nname = 'ps'\ntable = 'p'\n\
+         [[resource.children]]\nname = 'cs'\ntable = 'c'\nforeign_key = 'p'\n\
+         [[resource]]\nname = 'es'\ntable = 'e'\n\
+         [[resource.children]]\nname = 'reports'\ntable = 'e'\n",
+    )
+    .await;
+    for (path, why) in [
+        ("/ps", "no foreign key of public.c"),
+        ("/es", "several places"),
+    ] {
+        let answer = larder.post(path, &json!({"id": 1})).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+        assert!(answer.body.contains(why), "{}", answer.body);
+    }
+}
+
 /// A cast to `varchar(5)` cuts, so another document than the path's was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_does_not_fit_writes_no_other_document() {

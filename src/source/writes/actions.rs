@@ -163,6 +163,7 @@ impl Transaction<'_> {
         rows: &Rows,
         xid: String,
     ) -> Result<Done, Failure> {
+        self.lock_inner(target, key).await?;
         let sql = target.sql;
         let statements = [&sql.delete_others, &sql.update, &sql.insert_others];
         for statement in statements.into_iter().flatten() {
@@ -173,6 +174,16 @@ impl Transaction<'_> {
             key: key.to_owned(),
             xid,
         })
+    }
+
+    /// Locks rows between the root and the lowest: a row that somebody adds below one while it is deleted would be a
+    /// conflict that no client can help.
+    async fn lock_inner(&mut self, target: &Target<'_>, key: &str) -> Result<(), Failure> {
+        let below = &target.sql.lock_below;
+        for statement in below.iter().filter(|_| below.len() > 1) {
+            self.ask(target, statement, &Rows::default(), key).await?;
+        }
+        Ok(())
     }
 
     async fn patch(
@@ -215,6 +226,7 @@ impl Transaction<'_> {
             return Err(absent(write).into());
         };
         self.check(target, write, key, true).await?;
+        self.lock_inner(target, key).await?;
         self.ask(target, &target.sql.delete, &Rows::default(), key)
             .await?;
         Ok(Done {

@@ -72,6 +72,11 @@ impl WriteError {
         }
     }
 
+    /// Others hold a lock, and it was not waited for any longer.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
+    }
+
     /// The connection is of no use any more.
     pub(super) fn is_of_connection(&self) -> bool {
         matches!(
@@ -82,6 +87,9 @@ impl WriteError {
         )
     }
 }
+
+/// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// An attempt that failed.
 #[derive(Debug)]
@@ -112,7 +120,7 @@ pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failur
     let refusal = match code.as_str() {
         "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
         "42501" => Refusal::Forbidden,
-        "55P03" | "40001" | "40P01" => Refusal::Busy,
+        LOCK_NOT_AVAILABLE | "40001" | "40P01" => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
         "25006" => return SourceError::Standby.into(),
         // What a trigger of the table raised, and a view's check option.

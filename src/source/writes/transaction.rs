@@ -12,13 +12,17 @@ use crate::source::loader::{prove, read_documents};
 use crate::source::session::{Database, Identity};
 use crate::source::writes::bound::{bound, complete};
 use crate::source::writes::error::{Failure, failure};
-use crate::source::writes::{Action, Outcome, Write, WriteOutcome, Written};
+use crate::source::writes::{Action, Outcome, Patience, Write, WriteOutcome, Written};
+
+/// The lock that one document waits for would keep its whole group.
+const SHORT_PATIENCE: &str = "set local lock_timeout = '100ms'; ";
 
 pub(super) struct Transaction<'t> {
     pub(super) connection: PgConnection,
     pub(super) database: &'t Database,
     pub(super) document_bytes_max: usize,
     pub(super) followed: &'t Identity,
+    pub(super) patience: Patience,
     /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
     pub(super) committing: bool,
 }
@@ -93,6 +97,9 @@ impl Transaction<'_> {
 
     async fn begin(&mut self) -> Result<(), Failure> {
         let mut begin = "begin isolation level read committed, read write; ".to_owned();
+        if self.patience == Patience::Short {
+            begin.push_str(SHORT_PATIENCE);
+        }
         if self.database.pooler() {
             begin.push_str(&self.database.write_transaction_settings());
         }
