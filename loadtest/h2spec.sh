@@ -27,9 +27,17 @@ for _ in $(seq 600); do
   curl -sf http://127.0.0.1:18081/readyz > /dev/null && break
   sleep 0.1
 done
-# Three cases break a request after its head. Where the answer has left by then, since nothing in it rests on the body, h2
-# takes the rest for late frames of a stream that is closed; so a run without a failure is what counts.
-for _ in 1 2 3 4 5; do
-  h2spec --tls --insecure --host 127.0.0.1 --port 18443 --path /depts/1 generic http2 && exit
+# Some cases break a request after its head, and where the answer rests on nothing that comes later, it has left by then.
+# So each has to hold for one of two paths: a list, for which PostgreSQL is asked, and a batch, whose body is read first.
+failures() {
+  h2spec --tls --insecure --host 127.0.0.1 --port 18443 --path "$1" generic http2 > h2spec.out || true
+  grep -E '^138 tests' h2spec.out >&2
+  grep -o '×.*' h2spec.out | sort -u || true
+}
+failures '/depts?limit=1000' > failed
+for path in /depts:batch '/depts?limit=1000' /depts:batch; do
+  failures "$path" | comm -12 failed - > still
+  mv still failed
 done
-exit 1
+cat failed
+[ ! -s failed ]

@@ -122,6 +122,8 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
             etag = place;
         }
     }
+    // 204 has no body and no length (RFC 9110, section 8.6).
+    let length = length.or((status == 204).then_some(0));
     let end = head + length.context("an answer without a length")?;
     Ok((bytes.len() >= end).then_some(Parts {
         status,
