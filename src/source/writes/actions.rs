@@ -96,17 +96,23 @@ impl Transaction<'_> {
         Ok(xid.map_err(SourceError::from)?)
     }
 
-    /// The document as it stands, with all its rows locked.
-    async fn read_locked(&mut self, target: &Target<'_>, key: &str) -> Result<Bytes, Failure> {
+    /// Locks the rows below a root row that is locked.
+    async fn lock_below(&mut self, target: &Target<'_>, key: &str) -> Result<(), Failure> {
         for statement in &target.sql.lock_below {
             self.ask(target, statement, &Rows::default(), key).await?;
         }
+        Ok(())
+    }
+
+    /// The document as it stands, all of whose rows are locked.
+    async fn read_locked(&mut self, target: &Target<'_>, key: &str) -> Result<Bytes, Failure> {
         let document = self.read(target, &[key]).await?.pop().transpose()?;
         let gone = || SourceError::Unexpected("a locked document is gone".into());
         Ok(document.flatten().ok_or_else(gone)?)
     }
 
-    /// Holds the condition of `write` against the document, whose root row is locked if it is `there`.
+    /// Holds the condition of `write` against the document, whose root row is locked if it is `there`; then locks as
+    /// much below it as the write needs.
     async fn check(
         &mut self,
         target: &Target<'_>,
@@ -114,6 +120,12 @@ impl Transaction<'_> {
         key: &str,
         there: bool,
     ) -> Result<(), Failure> {
+        // A row that somebody adds below one that is neither root nor lowest, while that is deleted, would be a conflict
+        // that no client can help.
+        let has_inner_rows = target.sql.lock_below.len() > 1;
+        if there && (has_inner_rows || write.condition.is_some()) {
+            self.lock_below(target, key).await?;
+        }
         let Some(condition) = &write.condition else {
             return Ok(());
         };
@@ -163,7 +175,6 @@ impl Transaction<'_> {
         rows: &Rows,
         xid: String,
     ) -> Result<Done, Failure> {
-        self.lock_inner(target, key).await?;
         let sql = target.sql;
         let statements = [&sql.delete_others, &sql.update, &sql.insert_others];
         for statement in statements.into_iter().flatten() {
@@ -176,16 +187,6 @@ impl Transaction<'_> {
         })
     }
 
-    /// Locks rows between the root and the lowest: a row that somebody adds below one while it is deleted would be a
-    /// conflict that no client can help.
-    async fn lock_inner(&mut self, target: &Target<'_>, key: &str) -> Result<(), Failure> {
-        let below = &target.sql.lock_below;
-        for statement in below.iter().filter(|_| below.len() > 1) {
-            self.ask(target, statement, &Rows::default(), key).await?;
-        }
-        Ok(())
-    }
-
     async fn patch(
         &mut self,
         target: &Target<'_>,
@@ -196,6 +197,7 @@ impl Transaction<'_> {
         let Some(xid) = self.lock(target, key).await? else {
             return Err(absent(write).into());
         };
+        self.lock_below(target, key).await?;
         let document = self.read_locked(target, key).await?;
         if let Some(condition) = &write.condition
             && !condition(Some(&document))
@@ -226,7 +228,6 @@ impl Transaction<'_> {
             return Err(absent(write).into());
         };
         self.check(target, write, key, true).await?;
-        self.lock_inner(target, key).await?;
         self.ask(target, &target.sql.delete, &Rows::default(), key)
             .await?;
         Ok(Done {
