@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow:
         .larder("crowd", &binary, Tier::Memory, SERVER_CORES)
         .await?;
     let wrk = Wrk::new(demo.workplace.directory(), TOOL_CORES, DEPTS)?;
-    let mut outcome = Outcome::default();
+    let (mut ratios, mut bytes_max, mut held) = (Vec::new(), 0, true);
     for round in 0..args.rounds {
         let quiet = p99_ms(&wrk, &larder, args.seconds, seed).await?;
         let before = larder.resident_bytes()?;
@@ -62,36 +62,20 @@ pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow:
             seen.idle_answered,
             args.idle,
         );
-        outcome.ratios.push(crowded / quiet);
-        outcome.bytes = outcome.bytes.max(bytes);
-        outcome.held &= seen.idle_answered == args.idle
+        ratios.push(crowded / quiet);
+        bytes_max = bytes_max.max(bytes);
+        held &= seen.idle_answered == args.idle
             && seen.longest <= SLOW_LIFE_MAX
             && (args.slow == 0 || seen.closed > 0);
     }
     larder.terminate().await?;
     demo.stop().await;
-    let ratio = Spread::of(outcome.ratios).context("no round")?.median;
+    let ratio = Spread::of(ratios).context("no round")?.median;
     println!(
         "p99 beside the crowd to quiet: {ratio:.2} (goal {P99_RATIO_MAX}); at most {} bytes a connection (goal {CONNECTION_BYTES_MAX})",
-        outcome.bytes
+        bytes_max
     );
-    Ok(outcome.held && ratio <= P99_RATIO_MAX && outcome.bytes <= CONNECTION_BYTES_MAX)
-}
-
-struct Outcome {
-    ratios: Vec<f64>,
-    bytes: u64,
-    held: bool,
-}
-
-impl Default for Outcome {
-    fn default() -> Self {
-        Self {
-            ratios: Vec::new(),
-            bytes: 0,
-            held: true,
-        }
-    }
+    Ok(held && ratio <= P99_RATIO_MAX && bytes_max <= CONNECTION_BYTES_MAX)
 }
 
 async fn p99_ms(wrk: &Wrk, larder: &Larder, seconds: u64, seed: u64) -> anyhow::Result<f64> {
