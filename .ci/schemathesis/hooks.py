@@ -11,19 +11,22 @@ TOKEN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,18}")
 PAGE = ("limit", "after", "note")
 
 
-def without_repeated_keys(value):
+def without_repeated_keys(value, seen=None, level=()):
+    """Leaves out objects whose key another object of their level has, in whichever array: they are rows of one table."""
+    seen = set() if seen is None else seen
     if isinstance(value, dict):
-        return {name: without_repeated_keys(member) for name, member in value.items()}
+        return {name: without_repeated_keys(member, seen, (*level, name)) for name, member in value.items()}
     if not isinstance(value, list):
         return value
-    kept, seen = [], set()
+    kept = []
     for item in value:
         if isinstance(item, dict):
-            keys = {(name, str(item[name])) for name in CHILD_KEYS if name in item}
+            # 7 and 7.0 are equal, so they are one key here too.
+            keys = {(level, name, item[name]) for name in CHILD_KEYS if isinstance(item.get(name), (int, float, str))}
             if keys & seen:
                 continue
             seen |= keys
-        kept.append(without_repeated_keys(item))
+        kept.append(without_repeated_keys(item, seen, level))
     return kept
 
 
