@@ -129,19 +129,25 @@ impl Database {
     }
 
     /// Opens a connection that writes documents. The search path is that of role and database, as triggers expect it.
+    /// The caller says how long that may take.
     ///
     /// # Errors
     /// As [`Database::connect`].
     pub async fn connect_for_writes(&self) -> Result<PgConnection, SourceError> {
         if self.pooler {
             let options = self.options.clone().extra_float_digits(None);
-            return self.open(options.statement_cache_capacity(0)).await;
+            let options = options.statement_cache_capacity(0);
+            return PgConnection::connect_with(&options)
+                .await
+                .map_err(|error| unavailable(&error));
         }
         let timeout = self.statement_timeout.as_millis().to_string();
         let options = self.options.clone().options(SETTINGS).options(PLANS);
         let options = options.options(WRITE_TIMEOUTS.map(|name| (name, timeout.as_str())));
-        let mut connection = self.open(options).await?;
-        within_connect_timeout(sqlx::raw_sql(KEEP_HEAP).execute(&mut connection)).await?;
+        let connected = PgConnection::connect_with(&options).await;
+        let mut connection = connected.map_err(|error| unavailable(&error))?;
+        let kept = sqlx::raw_sql(KEEP_HEAP).execute(&mut connection).await;
+        kept.map_err(|error| unavailable(&error))?;
         Ok(connection)
     }
 
@@ -178,11 +184,16 @@ fn set_local<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String {
     settings.collect()
 }
 
+/// Without a connection, whatever PostgreSQL says means that it can't be reached.
+fn unavailable(error: &sqlx::Error) -> SourceError {
+    SourceError::Unavailable(error.to_string())
+}
+
 async fn within_connect_timeout<T>(
     step: impl Future<Output = sqlx::Result<T>>,
 ) -> Result<T, SourceError> {
     match patiently(step).await {
-        Some(done) => done.map_err(|error| SourceError::Unavailable(error.to_string())),
+        Some(done) => done.map_err(|error| unavailable(&error)),
         None => Err(SourceError::Unavailable("connecting took too long".into())),
     }
 }

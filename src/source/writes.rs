@@ -44,6 +44,9 @@ const ATTEMPTS: usize = 4;
 /// Attempts where no connection was to be had, or it was lost before it was to commit.
 const CONNECTIONS_TRIED: usize = 2;
 
+/// No tier can answer a write, so it waits for a busy PostgreSQL longer than a read does.
+const CONNECTING_MAX: Duration = Duration::from_secs(5);
+
 /// A transaction may take as long as this many statements at the bound of each, and then a moment.
 const STATEMENTS_AT_BOUND: u32 = 2;
 const GRACE: Duration = Duration::from_secs(1);
@@ -397,11 +400,13 @@ impl Worker {
             }
             Ok(connection)
         };
-        let connected: Result<PgConnection, SourceError> = connecting.await;
-        connected.map_err(|error| Failure {
-            error: error.into(),
-            again: true,
-        })
+        let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
+        connected
+            .unwrap_or_else(|_| Err(SourceError::silent()))
+            .map_err(|error| Failure {
+                error: error.into(),
+                again: true,
+            })
     }
 }
 

@@ -194,6 +194,23 @@ async fn a_held_table_is_waited_for_within_the_bound() {
     );
 }
 
+/// A read is refused by then: another tier, or the next request, may have its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_waits_for_a_server_that_is_slow_to_take_connections() {
+    let larder = start().await;
+    // Whoever begins a session looks for functions there.
+    let holder = hold(&larder.url, "pg_proc").await;
+    let document = dept(1);
+    let posted = larder.post("/depts", &document);
+    let released = async {
+        let answer = larder.get("/depts/2").await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        let_go(holder).await;
+    };
+    let (answer, ()) = tokio::join!(posted, released);
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_may_only_read_is_forbidden_to_write() {
     let larder = start().await;

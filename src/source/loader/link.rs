@@ -89,7 +89,8 @@ impl Link {
 async fn connect(shared: &Shared, followed: &Identity) -> Result<PgConnection, SourceError> {
     let mut connection = shared.database.connect().await?;
     if !shared.database.pooler() {
-        prove(&mut connection, followed).await?;
+        let proved = patiently(prove(&mut connection, followed)).await;
+        proved.ok_or_else(SourceError::silent)??;
     }
     Ok(connection)
 }
@@ -118,9 +119,7 @@ pub(in crate::source) async fn prove(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {
-    let reached = patiently(identity(connection)).await;
-    let reached = reached.ok_or_else(SourceError::silent)??;
-    if reached.as_ref() == Some(followed) {
+    if identity(connection).await?.as_ref() == Some(followed) {
         Ok(())
     } else {
         Err(SourceError::OtherDatabase)
