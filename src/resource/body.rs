@@ -8,6 +8,7 @@ mod decimal;
 mod merge;
 mod parse;
 mod rows;
+mod split;
 #[cfg(test)]
 mod testing;
 mod values;
@@ -19,6 +20,7 @@ use crate::resource::writable::pointer_token;
 pub use self::merge::merge_patch;
 pub use self::parse::{DEPTH_MAX, Scratch};
 pub use self::rows::rows_of;
+pub use self::split::{Framing, SplitError, Splitter, is_space};
 
 /// Faults told of one document; the rest of it is not looked at.
 pub const FAULTS_MAX: usize = 100;

@@ -1,0 +1,334 @@
+//! A stream of bytes to the texts of its documents, before anything is parsed.
+//!
+//! Only what separates documents is looked at: ends of lines, or strings, brackets and commas of one array. A text that
+//! comes out may be no JSON; a text that is JSON comes out whole.
+
+use std::ops::Range;
+
+/// What separates documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// They are the elements of one JSON array.
+    Array,
+    /// Each is a line (NDJSON); lines of white space are passed over.
+    Lines,
+}
+
+/// Why there are no more documents to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    /// A document is longer than what was allowed.
+    #[error("the document is too long")]
+    TooLong,
+    /// The array is none, as this says.
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+/// Cuts documents out of what has come so far.
+#[derive(Debug)]
+pub struct Splitter {
+    framing: Framing,
+    bytes_max: usize,
+    buffer: Vec<u8>,
+    /// The first byte that was not handed out.
+    start: usize,
+    /// The first byte that was not looked at.
+    at: usize,
+    /// No more is to come.
+    ended: bool,
+    /// Lines that were handed out or passed over.
+    lines: u64,
+    place: Place,
+    /// Arrays and objects that are open within an element.
+    depth: usize,
+    string: bool,
+    escaped: bool,
+    failed: Option<SplitError>,
+}
+
+/// Where in an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Before,
+    First,
+    Further,
+    After,
+}
+
+impl Splitter {
+    /// For documents of at most `bytes_max` bytes.
+    pub fn new(framing: Framing, bytes_max: usize) -> Self {
+        Self {
+            framing,
+            bytes_max,
+            buffer: Vec::new(),
+            start: 0,
+            at: 0,
+            ended: false,
+            lines: 0,
+            place: Place::Before,
+            depth: 0,
+            string: false,
+            escaped: false,
+            failed: None,
+        }
+    }
+
+    /// Adds what follows.
+    pub fn push(&mut self, part: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.at -= self.start;
+        self.start = 0;
+        self.buffer.extend_from_slice(part);
+    }
+
+    /// No more is to come.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether no more is to come.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Bytes that were not handed out.
+    pub fn pending(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// The number of the line that came last, counted from 1; none for an array.
+    pub fn line(&self) -> Option<u64> {
+        (self.framing == Framing::Lines).then_some(self.lines)
+    }
+
+    /// The text of the next document; none where it has not come to its end yet, or there is none.
+    ///
+    /// # Errors
+    /// [`SplitError`], from then on: what follows can't be told apart.
+    pub fn document(&mut self) -> Result<Option<&[u8]>, SplitError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        match self.cut() {
+            Ok(found) => Ok(found.and_then(|text| self.buffer.get(text))),
+            Err(error) => {
+                self.failed = Some(error);
+                Err(error)
+            }
+        }
+    }
+
+    fn cut(&mut self) -> Result<Option<Range<usize>>, SplitError> {
+        let found = match self.framing {
+            Framing::Array => self.element()?,
+            Framing::Lines => self.next_line()?,
+        };
+        // What has not come to its end is a document as well.
+        let length = found.as_ref().map_or(self.pending(), Range::len);
+        match length > self.bytes_max {
+            true => Err(SplitError::TooLong),
+            false => Ok(found),
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Option<Range<usize>>, SplitError> {
+        while self.pending() > 0 {
+            let rest = self.buffer.get(self.at..).unwrap_or_default();
+            let (end, next) = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(length) => (self.at + length, self.at + length + 1),
+                None => {
+                    self.at = self.buffer.len();
+                    if !self.ended {
+                        break;
+                    }
+                    (self.at, self.at)
+                }
+            };
+            let line = self.start..end;
+            (self.start, self.at) = (next, next);
+            self.lines += 1;
+            if !self.is_blank(&line) {
+                return Ok(Some(line));
+            }
+        }
+        Ok(None)
+    }
+
+    fn element(&mut self) -> Result<Option<Range<usize>>, SplitError> {
+        while let Some(&byte) = self.buffer.get(self.at) {
+            self.at += 1;
+            match self.place {
+                Place::Before | Place::After => {
+                    match (self.place, byte) {
+                        (_, byte) if is_space(byte) => {}
+                        (Place::Before, b'[') => self.place = Place::First,
+                        (Place::Before, _) => return Err(SplitError::Malformed("is no array")),
+                        _ => return Err(SplitError::Malformed("goes on after the array")),
+                    }
+                    self.start = self.at;
+                }
+                Place::First | Place::Further => {
+                    if !self.ends_element(byte) {
+                        continue;
+                    }
+                    let element = self.start..self.at - 1;
+                    self.start = self.at;
+                    let is_empty = self.is_blank(&element);
+                    let is_first = self.place == Place::First;
+                    self.place = match byte {
+                        b']' => Place::After,
+                        _ => Place::Further,
+                    };
+                    match is_empty {
+                        false => return Ok(Some(element)),
+                        true if is_first && byte == b']' => {}
+                        true => return Err(SplitError::Malformed("has a comma too many")),
+                    }
+                }
+            }
+        }
+        match self.ended && self.place != Place::After {
+            true => Err(SplitError::Malformed("ends before the array does")),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether `byte`, the next one of an element, is what follows it.
+    fn ends_element(&mut self, byte: u8) -> bool {
+        if self.string {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'"' => self.string = false,
+                _ => {}
+            }
+            return false;
+        }
+        match byte {
+            b'"' => self.string = true,
+            b'[' | b'{' => self.depth += 1,
+            b']' | b',' if self.depth == 0 => return true,
+            b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        false
+    }
+
+    fn is_blank(&self, text: &Range<usize>) -> bool {
+        let text = self.buffer.get(text.clone()).unwrap_or_default();
+        text.iter().all(|byte| is_space(*byte))
+    }
+}
+
+/// White space of JSON (RFC 8259, section 2).
+pub fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES_MAX: usize = 40;
+
+    /// The documents of `text`, which comes in parts of `size` bytes, and how it ended.
+    fn split(framing: Framing, text: &str, size: usize) -> (Vec<String>, Result<(), SplitError>) {
+        let mut splitter = Splitter::new(framing, BYTES_MAX);
+        let mut found = Vec::new();
+        let mut parts = text.as_bytes().chunks(size);
+        loop {
+            let ended = splitter.has_ended();
+            match splitter.document() {
+                Ok(Some(text)) => {
+                    found.push(String::from_utf8(text.trim_ascii().to_vec()).unwrap())
+                }
+                Ok(None) if ended => return (found, Ok(())),
+                Ok(None) => match parts.next() {
+                    Some(part) => splitter.push(part),
+                    None => splitter.end(),
+                },
+                Err(error) => {
+                    // What follows does not come out as if nothing had been.
+                    assert_eq!(splitter.document(), Err(error));
+                    return (found, Err(error));
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(framing: Framing, text: &str, expected: &[&str], end: Result<(), SplitError>) {
+        for size in 1..=text.len().max(1) {
+            let (found, ended) = split(framing, text, size);
+            assert_eq!(found, expected, "{text:?} by {size}");
+            assert_eq!(ended, end, "{text:?} by {size}");
+        }
+    }
+
+    #[test]
+    fn elements_of_an_array_are_cut_out() {
+        let array = Framing::Array;
+        check(array, " [ ] \n", &[], Ok(()));
+        check(
+            array,
+            r#" [{"a":"]},[\"\\"} , [1,[2]],"\\",3 ] "#,
+            &[r#"{"a":"]},[\"\\"}"#, "[1,[2]]", r#""\\""#, "3"],
+            Ok(()),
+        );
+        // What is no JSON comes out, for others to judge.
+        check(array, "[{]},nul}]", &["{]}", "nul}"], Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_array_is_told() {
+        let malformed = |why| Err(SplitError::Malformed(why));
+        for (text, found, why) in [
+            ("", &[][..], "ends before the array does"),
+            ("[", &[], "ends before the array does"),
+            ("[1,\"]", &["1"], "ends before the array does"),
+            ("{}", &[], "is no array"),
+            ("[,1]", &[], "has a comma too many"),
+            ("[1,]", &["1"], "has a comma too many"),
+            ("[1,,2]", &["1"], "has a comma too many"),
+            ("[1]]", &["1"], "goes on after the array"),
+        ] {
+            check(Framing::Array, text, found, malformed(why));
+        }
+    }
+
+    #[test]
+    fn lines_are_cut_out_and_counted() {
+        let lines = Framing::Lines;
+        check(lines, "", &[], Ok(()));
+        check(lines, "{}\r\n \n\n[1,\n2", &["{}", "[1,", "2"], Ok(()));
+        let mut splitter = Splitter::new(lines, BYTES_MAX);
+        splitter.push(b"{}\n\n{}\n");
+        for line in [1, 3] {
+            assert!(splitter.document().unwrap().is_some());
+            assert_eq!(splitter.line(), Some(line));
+        }
+    }
+
+    #[test]
+    fn long_documents_are_refused_before_they_end() {
+        let long = "1".repeat(BYTES_MAX + 1);
+        for framing in [Framing::Array, Framing::Lines] {
+            let begin = match framing {
+                Framing::Array => "[",
+                Framing::Lines => "",
+            };
+            let text = format!("{begin}{long}");
+            check(framing, &text, &[], Err(SplitError::TooLong));
+        }
+        check(
+            Framing::Lines,
+            &format!("{long}\n"),
+            &[],
+            Err(SplitError::TooLong),
+        );
+        let most = "1".repeat(BYTES_MAX);
+        check(Framing::Lines, &most, &[&most], Ok(()));
+    }
+}
