@@ -3,10 +3,12 @@
 //! A fixed number of workers, each with a connection of its own, take what waits. Workers are tasks of their own: a
 //! client that leaves stops what has not begun, never what has. Documents that are only inserted share a transaction
 //! where several wait (commits cost more than rows); where that fails, each goes alone, so that each has its own
-//! outcome. A document that waits alone pays no timer. At most `WAITING_WRITES_MAX` writes wait.
+//! outcome. A document that waits alone pays no timer. At most `WAITING_WRITES_MAX` writes wait. Bulk writes are apart:
+//! as many at a time as there are workers, each on a connection of its own.
 
 mod actions;
 mod bound;
+mod bulk;
 mod error;
 mod queue;
 mod repeat;
@@ -18,13 +20,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sqlx::postgres::PgConnection;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::loader::prove;
 use crate::source::session::{Database, Identity};
+pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
 use crate::source::writes::queue::{Queue, Waiting};
@@ -154,11 +157,35 @@ impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The longest that a transaction of single writes, or a step of a bulk write, may take.
+    fn limit(&self) -> Duration {
+        self.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE
+    }
+
+    async fn connect(&self, followed: &Identity) -> Result<PgConnection, Failure> {
+        let connecting = async {
+            let mut connection = self.database.connect_for_writes().await?;
+            if !self.database.pooler() {
+                prove(&mut connection, followed).await?;
+            }
+            Ok(connection)
+        };
+        let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
+        connected
+            .unwrap_or_else(|_| Err(SourceError::silent()))
+            .map_err(|error| Failure {
+                error: error.into(),
+                again: true,
+            })
+    }
 }
 
 /// Writes documents to PostgreSQL.
 pub struct Writes {
     shared: Arc<Shared>,
+    /// For each connection that bulk writes may have.
+    bulk: Arc<Semaphore>,
     stop: watch::Sender<bool>,
     workers: Mutex<JoinSet<()>>,
 }
@@ -191,6 +218,7 @@ impl Writes {
         }
         Self {
             shared,
+            bulk: Arc::new(Semaphore::new(count)),
             stop,
             workers: Mutex::new(workers),
         }
@@ -233,6 +261,14 @@ enum Patience {
     Full,
     /// A moment: documents of others wait for the same transaction.
     Short,
+}
+
+/// The database that the feed follows now; `following` then tells when it has found it anew.
+fn followed(
+    following: &mut watch::Receiver<Option<Arc<Identity>>>,
+) -> Result<Arc<Identity>, SourceError> {
+    let unknown = || SourceError::Unavailable("the feed has not found its database yet".into());
+    following.borrow_and_update().clone().ok_or_else(unknown)
 }
 
 struct Worker {
@@ -344,23 +380,20 @@ impl Worker {
         patience: Patience,
     ) -> Result<Vec<WriteOutcome>, Failure> {
         let mut following = self.shared.followed.clone();
-        let Some(followed) = following.borrow_and_update().clone() else {
-            let why = "the feed has not found its database yet";
-            return Err(SourceError::Unavailable(why.into()).into());
-        };
+        let followed = followed(&mut following)?;
         let connection = match self.connection.take() {
             Some((proved, connection)) if Arc::ptr_eq(&proved, &followed) => connection,
-            _ => self.connect(&followed).await?,
+            _ => self.shared.connect(&followed).await?,
         };
         let mut transaction = Transaction {
             connection,
             database: &self.shared.database,
             document_bytes_max: self.shared.document_bytes_max,
-            followed: &followed,
+            followed: Arc::clone(&followed),
             patience,
             committing: false,
         };
-        let limit = self.shared.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE;
+        let limit = self.shared.limit();
         let ended = tokio::select! {
             ended = tokio::time::timeout(limit, transaction.run(writes)) => ended,
             // The feed had to find its database anew, so this connection may be half open.
@@ -390,23 +423,6 @@ impl Worker {
                 Ok(outcomes)
             }
         }
-    }
-
-    async fn connect(&self, followed: &Identity) -> Result<PgConnection, Failure> {
-        let connecting = async {
-            let mut connection = self.shared.database.connect_for_writes().await?;
-            if !self.shared.database.pooler() {
-                prove(&mut connection, followed).await?;
-            }
-            Ok(connection)
-        };
-        let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
-        connected
-            .unwrap_or_else(|_| Err(SourceError::silent()))
-            .map_err(|error| Failure {
-                error: error.into(),
-                again: true,
-            })
     }
 }
 

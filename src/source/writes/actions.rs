@@ -44,7 +44,7 @@ impl Transaction<'_> {
     }
 
     /// Inserts the documents of `rows` whose keys do not exist: their numbers, and what became of them.
-    async fn insert_rows(
+    pub(super) async fn insert_rows(
         &mut self,
         target: &Target<'_>,
         rows: &Rows,

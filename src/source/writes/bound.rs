@@ -1,6 +1,7 @@
 //! What the statements of a write take: rows as arrays, and defaults that rows below must know.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
@@ -87,6 +88,34 @@ pub(super) fn joined<'r>(writable: &Writable, documents: impl Iterator<Item = &'
         }
     }
     joined
+}
+
+/// Of `rows` those of the documents `range`, by themselves.
+pub(super) fn part(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Rows {
+    let mut part = Rows::of(writable);
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    let levels = writable.levels.iter().zip(&rows.levels);
+    for ((level, from), to) in levels.zip(&mut part.levels) {
+        let above = level.parent.and_then(|parent| ranges.get(parent));
+        let above = above.unwrap_or(range);
+        // Rows follow those of the documents before.
+        let count = |row: usize| {
+            from.parents
+                .partition_point(|parent| (*parent as usize) < row)
+        };
+        let own = count(above.start)..count(above.end);
+        let parents = from.parents.get(own.clone()).unwrap_or_default();
+        to.parents = parents
+            .iter()
+            .map(|parent| parent - above.start as u32)
+            .collect();
+        to.places = from.places.get(own.clone()).unwrap_or_default().to_vec();
+        for (to, from) in to.columns.iter_mut().zip(&from.columns) {
+            *to = from.get(own.clone()).unwrap_or_default().to_vec();
+        }
+        ranges.push(own);
+    }
+    part
 }
 
 /// Draws the defaults that rows below must know, and gives them to those.

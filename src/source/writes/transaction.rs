@@ -1,5 +1,7 @@
 //! One transaction that writes, from `begin` to `commit`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -21,7 +23,7 @@ pub(super) struct Transaction<'t> {
     pub(super) connection: PgConnection,
     pub(super) database: &'t Database,
     pub(super) document_bytes_max: usize,
-    pub(super) followed: &'t Identity,
+    pub(super) followed: Arc<Identity>,
     pub(super) patience: Patience,
     /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
     pub(super) committing: bool,
@@ -35,7 +37,7 @@ pub(super) struct Target<'w> {
 }
 
 impl<'w> Target<'w> {
-    fn of(resource: &'w Resource) -> Result<Self, SourceError> {
+    pub(super) fn of(resource: &'w Resource) -> Result<Self, SourceError> {
         match (&resource.writable, &resource.write_sql) {
             (Ok(writable), Some(sql)) => Ok(Self {
                 resource,
@@ -87,15 +89,20 @@ impl Transaction<'_> {
                 .keep(&mut self.connection, persistent, written)
                 .await?;
         }
+        self.commit(&target).await?;
+        Ok(written)
+    }
+
+    pub(super) async fn commit(&mut self, target: &Target<'_>) -> Result<(), Failure> {
         self.committing = true;
         sqlx::raw_sql("commit")
             .execute(&mut self.connection)
             .await
             .map_err(|error| failure(error, Some(target.writable)))?;
-        Ok(written)
+        Ok(())
     }
 
-    async fn begin(&mut self) -> Result<(), Failure> {
+    pub(super) async fn begin(&mut self) -> Result<(), Failure> {
         let mut begin = "begin isolation level read committed, read write; ".to_owned();
         if self.patience == Patience::Short {
             begin.push_str(SHORT_PATIENCE);
@@ -108,7 +115,7 @@ impl Transaction<'_> {
             .await
             .map_err(SourceError::from)?;
         if self.database.pooler() {
-            prove(&mut self.connection, self.followed).await?;
+            prove(&mut self.connection, &self.followed).await?;
         }
         Ok(())
     }
