@@ -4,15 +4,16 @@
 //! `auth` says who may, `target` what a path names; `documents` answers `GET` and `HEAD`, `batch` where many are asked
 //! for by key, `list` where by the page; `query` reads what a query says of it. `respond` makes the answers:
 //! `conditional` decides on 304, `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors`
-//! who may see them; `writes` answers what changes documents. `problem` is the one place where an error gets its status.
-//! `openapi` describes all that, and `docs` shows it in a browser. `admin` is never on the public address. Services need
-//! no socket, so tests don't; `accept` serves them, over `tls` where that is configured.
+//! who may see them; `writes` answers what changes documents, `bulk` where many come. `problem` is the one place where
+//! an error gets its status. `openapi` describes all that, and `docs` shows it in a browser. `admin` is never on the
+//! public address. Services need no socket, so tests don't; `accept` serves them, over `tls` where that is configured.
 
 pub mod accept;
 pub mod admin;
 pub mod auth;
 mod batch;
 pub mod body;
+mod bulk;
 mod conditional;
 pub mod cors;
 mod docs;

@@ -1,6 +1,7 @@
 //! Documents written over HTTP, and what PostgreSQL and later readers see of them.
 
 mod bodies;
+mod bulk;
 mod concurrent;
 mod conditions;
 mod documents;

@@ -148,7 +148,7 @@ pub(super) async fn answer(
         Ok(target) => dispatch(&documents, target, &head, body).await,
         // The server as a whole.
         Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {
-            Ok(("request", allow(METHODS)))
+            Ok(("request", allow(METHODS).map(Body::new)))
         }
         Err(problem) => Err(problem),
     };
@@ -158,7 +158,7 @@ pub(super) async fn answer(
         } else {
             "postgres"
         };
-        (detail, problem.into_whole_response())
+        (detail, problem.into_response())
     });
     // Only configured names become labels: clients must not be able to add any.
     let label = index.and_then(|index| documents.cache.names().nth(index));
@@ -166,17 +166,22 @@ pub(super) async fn answer(
     let labels = [label.unwrap_or_default(), detail, status.as_str()];
     documents.metrics.requests.with_label_values(&labels).inc();
     documents.observe(began);
-    response.map(Body::new)
+    response
 }
 
 /// An answer, and what the label `detail` says of it.
 pub(super) type Answered = Result<(&'static str, Response<Whole>), Problem>;
 
 /// Answers one target by the request's method.
-async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body: Body) -> Answered {
+async fn dispatch(
+    documents: &Documents,
+    target: Target<'_>,
+    head: &Parts,
+    body: Body,
+) -> Result<(&'static str, Response<Body>), Problem> {
     let Documents { cache, writes, .. } = documents;
     let Target { index, part } = target;
-    match (part, &head.method) {
+    let answered: Answered = match (part, &head.method) {
         (Part::Document(key), &Method::GET | &Method::HEAD) => {
             read_document(Reading::begin(documents, index, head)?, key, head).await
         }
@@ -194,8 +199,9 @@ async fn dispatch(documents: &Documents, target: Target<'_>, head: &Parts, body:
             let writable = cache.resource(index)?.writable.is_ok();
             Ok(("request", allow(part.methods(writable))))
         }
-        _ => writes::answer(cache, writes, target, head, body).await,
-    }
+        _ => return writes::answer(cache, writes, target, head, body).await,
+    };
+    answered.map(|(detail, response)| (detail, response.map(Body::new)))
 }
 
 /// 204 with the methods that are answered.

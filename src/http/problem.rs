@@ -2,6 +2,8 @@
 //!
 //! Details are for clients: no SQL, no host name, no value out of a table. Causes are logged.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::rejection::StringRejection;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
@@ -42,8 +44,9 @@ struct Fault9457 {
     detail: String,
 }
 
+/// The body of an answer.
 #[derive(Serialize)]
-struct Body9457<'a> {
+pub(super) struct Body9457<'a> {
     r#type: &'static str,
     title: &'a str,
     status: u16,
@@ -199,6 +202,57 @@ impl Problem {
         self.status
     }
 
+    /// The same, and which of many documents it is about: `place` names it.
+    pub(super) fn at(mut self, place: &str) -> Self {
+        self.detail = format!("{place}: {}", self.detail);
+        self
+    }
+
+    /// The same of the document at `index`, counted from 0, of an array.
+    pub(super) fn in_document(mut self, index: u64) -> Self {
+        for fault in &mut self.errors {
+            fault.pointer.insert_str(0, &format!("/{index}"));
+        }
+        self.at(&format!("document {index}"))
+    }
+
+    /// The same of one of `count` documents, it is not known which, `first` and those after it.
+    pub(super) fn in_documents(mut self, first: u64, count: u64) -> Self {
+        if count == 1 {
+            return self.in_document(first);
+        }
+        self.errors.clear();
+        let last = first + count.saturating_sub(1);
+        self.at(&format!("one of the documents {first} to {last}"))
+    }
+
+    /// Of a body that a transaction waits for.
+    pub(super) fn too_slow(bytes: usize, patience: Duration) -> Self {
+        let kib = bytes >> 10;
+        let detail = format!(
+            "neither {kib} KiB nor the end of the body came within {patience:?}, so nothing was written"
+        );
+        Self::new(StatusCode::REQUEST_TIMEOUT, detail)
+    }
+
+    /// As [`Problem::body_too_large`], of documents to give back.
+    pub(super) fn too_many_documents(documents_max: usize) -> Self {
+        let detail = format!("at most {documents_max} documents are given back at once");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    /// What there is to say, as JSON.
+    pub(super) fn body(&self) -> Body9457<'_> {
+        Body9457 {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code.as_deref(),
+            errors: &self.errors,
+        }
+    }
+
     /// The response; for `HEAD` the server leaves the body away and keeps its length.
     pub(super) fn into_response(self) -> Response {
         self.into_whole_response().map(Body::new)
@@ -206,16 +260,8 @@ impl Problem {
 
     /// The same with its body as it is.
     pub(super) fn into_whole_response(self) -> Response<Whole> {
-        let body = Body9457 {
-            r#type: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            detail: &self.detail,
-            code: self.code.as_deref(),
-            errors: &self.errors,
-        };
         // Strings and a number always serialise.
-        let text = simd_json::to_string(&body).unwrap_or_default();
+        let text = simd_json::to_string(&self.body()).unwrap_or_default();
         let mut response = Response::new(Whole::new(text.into()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

@@ -18,8 +18,9 @@ use crate::cache::document::{digest, entity_tag};
 use crate::feed::position::Token;
 use crate::http::auth::Principal;
 use crate::http::body::Whole;
+use crate::http::bulk::{self, Bulk};
 use crate::http::conditional::{condition, is_if_none_match_any};
-use crate::http::documents::{Answered, LARDER_TOKEN};
+use crate::http::documents::LARDER_TOKEN;
 use crate::http::problem::Problem;
 use crate::http::respond::APPLICATION_JSON;
 use crate::http::target::{Part, Target};
@@ -32,15 +33,17 @@ use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Writ
 /// The value of label `detail`.
 const WRITTEN: &str = "postgres";
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
+pub(super) const NDJSON: &str = "application/x-ndjson";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-const RETURN_MINIMAL: &str = "return=minimal";
-const RETURN_REPRESENTATION: &str = "return=representation";
+pub(super) const RETURN_MINIMAL: &str = "return=minimal";
+pub(super) const RETURN_REPRESENTATION: &str = "return=representation";
+pub(super) const HANDLING_LENIENT: &str = "handling=lenient";
 
 /// What a part of a key is written with in a path: all but the unreserved characters (RFC 3986, section 2.3).
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -52,23 +55,40 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 /// Answers a method that does not read.
 pub(super) async fn answer(
     cache: &Arc<Cache>,
-    writes: &Writes,
+    writes: &Arc<Writes>,
     target: Target<'_>,
     head: &Parts,
-    body: Body,
-) -> Answered {
+    mut body: Body,
+) -> Result<(&'static str, Response<Body>), Problem> {
     let resource = cache.resource(target.index)?;
+    let name = head.uri.path().split('/').nth(1).unwrap_or_default();
+    let principal = head.extensions.get::<Arc<Principal>>();
+    // Who may not read does not see what is stored.
+    let may_read = principal.is_none_or(|who| who.may_read(target.index));
+    let inserts = head.method == Method::POST && target.part == Part::Collection;
+    if inserts && resource.writable.is_ok() {
+        let framing;
+        (framing, body) = bulk::framing(head, body).await?;
+        if let Some(framing) = framing {
+            let bulk = Bulk {
+                cache,
+                writes,
+                resource,
+                name,
+                may_read,
+            };
+            let response = bulk.answer(&head.headers, framing, body).await?;
+            return Ok((WRITTEN, response));
+        }
+    }
     let bytes_max = writes.document_bytes_max();
     let mut asked = asked(head);
     let action = action(&resource, target.part, head, body, bytes_max, &mut asked).await?;
-    let principal = head.extensions.get::<Arc<Principal>>();
     let repeatable = repeatable(&head.headers, &asked, principal)?;
-    // Who may not read does not see what is stored.
-    let preferred = match principal.is_some_and(|who| !who.may_read(target.index)) {
-        true => Some(RETURN_MINIMAL),
-        false => preferred(&head.headers),
+    let preferred = match may_read {
+        true => preferred(&head.headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION]),
+        false => Some(RETURN_MINIMAL),
     };
-    let inserts = matches!(action, Action::Insert { .. });
     let write = Write {
         resource: Arc::clone(&resource),
         action,
@@ -87,8 +107,8 @@ pub(super) async fn answer(
     if let Ok(token) = written.token.parse::<Token>() {
         cache.catch_up(&token).await;
     }
-    let name = head.uri.path().split('/').nth(1).unwrap_or_default();
-    Ok((WRITTEN, respond(name, &resource, written, preferred)))
+    let response = respond(name, &resource, written, preferred);
+    Ok((WRITTEN, response.map(Body::new)))
 }
 
 /// The beginning of a hash of all that a request asks for.
@@ -174,6 +194,18 @@ fn rows(writable: &Writable, body: &[u8], mode: Mode<'_>) -> Result<Rows, Proble
     Ok(rows)
 }
 
+/// Which of the types `accepted` the body of a request is of.
+pub(super) fn media_type<'a>(head: &Parts, accepted: &[&'a str]) -> Result<&'a str, Problem> {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next());
+    let media_type = media_type.unwrap_or_default().trim();
+    let mut accepted_types = accepted.iter();
+    let found = accepted_types.find(|accepted| accepted.eq_ignore_ascii_case(media_type));
+    let unsupported = || Problem::unsupported_media_type(&accepted.join(" or "));
+    found.copied().ok_or_else(unsupported)
+}
+
 /// The body of a request, if it is of one of the types `accepted` and not too long.
 async fn read(
     head: &Parts,
@@ -181,14 +213,7 @@ async fn read(
     accepted: &[&str],
     bytes_max: usize,
 ) -> Result<Bytes, Problem> {
-    let content_type = head.headers.get(CONTENT_TYPE);
-    let content_type = content_type.and_then(|value| value.to_str().ok());
-    let media_type = content_type.and_then(|value| value.split(';').next());
-    let media_type = media_type.unwrap_or_default().trim();
-    let fits = |accepted: &&str| accepted.eq_ignore_ascii_case(media_type);
-    if !accepted.iter().any(fits) {
-        return Err(Problem::unsupported_media_type(&accepted.join(" or ")));
-    }
+    media_type(head, accepted)?;
     let length = head.headers.get(CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > bytes_max) {
@@ -206,21 +231,20 @@ async fn read(
     }
 }
 
-/// Which `return` the client prefers (RFC 7240), if it says so; the first one counts.
-fn preferred(headers: &HeaderMap) -> Option<&'static str> {
+/// Which of the preferences `known` (RFC 7240), that exclude each other, the client has, if any; the first one counts.
+pub(super) fn preferred(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {
     let values = headers.get_all(PREFER).iter();
     let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
-    let mut known = listed.filter_map(|preference| {
+    let mut found = listed.filter_map(|preference| {
         let preference = preference.split(';').next().unwrap_or_default();
         let plain: String = preference
             .chars()
             .filter(|sign| !matches!(sign, ' ' | '\t' | '"'))
             .collect();
-        [RETURN_MINIMAL, RETURN_REPRESENTATION]
-            .into_iter()
-            .find(|known| known.eq_ignore_ascii_case(&plain))
+        let same = |known: &&&str| known.eq_ignore_ascii_case(&plain);
+        known.iter().find(same).copied()
     });
-    known.next()
+    found.next()
 }
 
 fn respond(
@@ -261,7 +285,7 @@ fn respond(
 }
 
 /// The path of a document.
-fn location(name: &str, shape: &KeyShape, key: &str) -> String {
+pub(super) fn location(name: &str, shape: &KeyShape, key: &str) -> String {
     let parts = key_parts(key, shape.columns.len());
     let parts: Vec<String> = parts
         .iter()
@@ -281,7 +305,7 @@ mod tests {
             for value in values {
                 headers.append(PREFER, HeaderValue::from_static(value));
             }
-            preferred(&headers)
+            preferred(&headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
         };
         assert_eq!(of(&[]), None);
         assert_eq!(of(&["respond-async"]), None);
