@@ -185,6 +185,18 @@ async fn answers_are_described() {
         description.assert_described("get", "/items/{key}", &answer);
     }
     let json = [("content-type", "application/json")];
+    for (prefer, body) in [
+        ("", r#"{"id":5,"title":"e"}"#),
+        ("", r#"[{"id":6,"title":"f"}]"#),
+        ("return=minimal", r#"[{"id":7,"title":"g"}]"#),
+        ("return=representation", r#"[{"id":8,"title":"h"}]"#),
+        ("", "[{}]"),
+        ("", "[{"),
+    ] {
+        let headers = [json[0], ("prefer", prefer)];
+        let answer = larder.send(Method::POST, "/items", &headers, body).await;
+        description.assert_described("post", "/items", &answer);
+    }
     for (headers, body) in [
         (&json[..], r#"{"keys":[1,404]}"#),
         (&json, r#"{"keys":["x"]}"#),

@@ -6,6 +6,7 @@ use crate::http::batch::KEYS_MAX;
 use crate::http::openapi::documents::{Purpose, key_example, read_example, written_example};
 use crate::http::openapi::parts::{parameter, problems, schema};
 use crate::http::openapi::{keys, parameters};
+use crate::http::writes::NDJSON;
 use crate::resource::Resource;
 use crate::resource::writable::Writable;
 
@@ -186,12 +187,27 @@ impl Operations<'_> {
     }
 
     fn post(&self, writable: &Writable) -> Value {
-        let mut operation = self.operation("post", "Insert a document");
+        let mut operation = self.operation("post", "Insert one document or many");
+        operation["description"] = json!(
+            "An array, or NDJSON, holds many documents, as many as one likes: all are inserted in one transaction, or \
+             none is. With `Prefer: handling=lenient` each is inserted by itself, and each has its outcome, a line as \
+             soon as it is known: read while you send. `Idempotency-Key` is for one document."
+        );
         let example = written_example(self.resource, writable, Purpose::New);
         let new = schema(&self.schemas.new);
+        let many = json!({"type": "array", "items": new});
+        let one_or_many = json!({"anyOf": [new, many]});
+        // As OpenAPI 3.2 has it: what follows each other is described as an array.
+        let lines = json!([example]);
         operation["parameters"] = json!(["prefer", "idempotency-key"].map(parameter));
-        operation["requestBody"] = body([("application/json", new, example)]);
-        operation["responses"] = responses([(201, self.created())], &WRITING);
+        operation["requestBody"] = body([
+            ("application/json", one_or_many, example),
+            (NDJSON, many, lines),
+        ]);
+        let answers = [(200, outcomes()), (201, self.inserted())];
+        let mut problems = WRITING.to_vec();
+        problems.push(408);
+        operation["responses"] = responses(answers, &problems);
         operation
     }
 
@@ -261,6 +277,26 @@ impl Operations<'_> {
         })
     }
 
+    /// One document as [`Self::created`], or many.
+    fn inserted(&self) -> Value {
+        let document = schema(&self.schemas.document);
+        let count = json!({
+            "type": "object",
+            "properties": {"count": {"type": "integer", "minimum": 0}},
+            "required": ["count"],
+            "additionalProperties": false
+        });
+        let mut inserted = self.created();
+        inserted["description"] = json!(
+            "Inserted; the document as it is stored, if not preferred otherwise. Of many their number, or with \
+             `return=representation` all of them, at most 1,000"
+        );
+        inserted["content"] = content(&json!({
+            "anyOf": [document, count, {"type": "array", "items": document}]
+        }));
+        inserted
+    }
+
     fn created(&self) -> Value {
         json!({
             "description": "Inserted; the document as it is stored, if not preferred otherwise",
@@ -268,6 +304,26 @@ impl Operations<'_> {
             "content": content(&schema(&self.schemas.document))
         })
     }
+}
+
+/// What became of each of many documents.
+fn outcomes() -> Value {
+    let outcome = json!({
+        "type": "object",
+        "properties": {
+            "index": {"type": "integer", "minimum": 0},
+            "status": {"type": "integer"},
+            "location": {"type": "string", "format": "uri-reference"},
+            "token": {"type": "string", "description": "As `Larder-Token`."},
+            "problem": {"type": "object", "description": "A problem (RFC 9457)."}
+        },
+        "required": ["index", "status"]
+    });
+    json!({
+        "description": "What became of each document, a line for each, in their order",
+        "headers": headers(&["Preference-Applied"]),
+        "content": {NDJSON: {"schema": {"type": "array", "items": outcome}}}
+    })
 }
 
 /// Examples of both, for whoever looks at the schemas.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Problems: status, name and when they occur.
-const PROBLEMS: [(u16, &str, &str); 14] = [
+const PROBLEMS: [(u16, &str, &str); 15] = [
     (
         400,
         "malformed",
@@ -16,6 +16,11 @@ const PROBLEMS: [(u16, &str, &str); 14] = [
     ),
     (404, "absent", "There is no such document"),
     (406, "not-acceptable", "Accept leaves JSON out"),
+    (
+        408,
+        "slow",
+        "Of many documents the next ones came too slowly",
+    ),
     (
         409,
         "conflict",
@@ -145,7 +150,8 @@ const REQUEST_HEADERS: [(&str, &str, &str); 6] = [
     (
         "prefer",
         "Prefer",
-        "`return=minimal`: without the stored document. `return=representation`: with it.",
+        "`return=minimal`: without the stored document. `return=representation`: with it. `handling=lenient`: of many \
+         documents each by itself.",
     ),
     (
         "larder-token",
