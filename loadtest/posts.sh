@@ -32,12 +32,10 @@ done
 echo 'commit;' >> "$work/insert.sql"
 
 by_pgbench() {
-  next_key
   pgbench "$database" -n -M prepared -c 64 -j 2 -T "$seconds" -D n=0 -D "first=$key" -f "$work/insert.sql" 2> /dev/null |
     awk '/tps/ {print $3}'
 }
 by_post() {
-  next_key
   wrk -t1 -c64 -d"${seconds}s" --timeout 10s -s loadtest/posts.lua "$url" -- "$key" | grep '^{' |
     python3 -c '
 import json, sys
@@ -48,7 +46,6 @@ print(told["per_second"])'
 }
 # Files of BULK documents from $key on.
 write_bulk() {
-  next_key
   python3 - "$key" "$bulk" "$work" << 'PY'
 import sys
 first, count, work = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -81,7 +78,11 @@ by_ndjson() {
 }
 
 for round in $(seq "$rounds"); do
-  echo "single $(by_post) $(by_pgbench)"
+  next_key
+  post=$(by_post)
+  next_key
+  echo "single $post $(by_pgbench)"
+  next_key
   write_bulk
   if ((round % 2)); then a=$(by_copy); b=$(by_ndjson); else b=$(by_ndjson); a=$(by_copy); fi
   echo "bulk $b $a"
