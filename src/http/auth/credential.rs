@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// A longer credential is refused unread.
-const BYTES_MAX: usize = 8 << 10;
+pub(super) const BYTES_MAX: usize = 8 << 10;
 
 /// How a credential came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,15 @@
 //! Verdicts on credentials that were verified before, so that a hot one costs a hash and a comparison.
 //!
 //! A table of buckets of a few each: it never grows, nobody locks, and a look copies nothing. Where a bucket is full,
-//! the oldest verdict makes room. Credentials are kept as they came: who can read this memory can read requests too.
+//! the oldest verdict makes room. Credentials are kept as they came: who can read this memory can read requests too. Of
+//! very long ones a SHA-256 is kept, so that the table stays small; it would cost the others more than their comparison.
 
+use std::borrow::Cow;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
+use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -15,14 +19,13 @@ use crate::http::auth::credential::Kind;
 
 /// Verdicts in a bucket.
 const WAYS: usize = 8;
-/// A longer credential is verified each time. So a full table of 1,024 buckets holds at most 16 MiB of them.
-const CREDENTIAL_BYTES_MAX: usize = 2048;
+/// Of a longer credential its SHA-256 is kept. So a full table of 1,024 buckets holds at most 16 MiB of them.
+const KEPT_BYTES_MAX: usize = 2048;
 
 /// What is known of credentials.
 pub(super) struct Verdicts {
     buckets: Box<[ArcSwap<Bucket>]>,
-    /// Nobody outside can tell which credentials share a hash: comparing one with another of the same hash tells nothing
-    /// by the time it takes.
+    /// Nobody outside can tell which credentials share a bucket or a hash.
     seed: u64,
 }
 
@@ -33,6 +36,7 @@ type Bucket = Vec<Arc<Verdict>>;
 pub(super) struct Verdict {
     hash: u64,
     kind: Kind,
+    /// As [`kept`] says.
     credential: Box<[u8]>,
     /// From then on it has to be verified again.
     until: Boottime,
@@ -55,7 +59,7 @@ impl Found {
 }
 
 impl Verdicts {
-    /// A table of so many buckets, a power of two.
+    /// A table of so many buckets.
     pub(super) fn new(buckets: usize) -> Self {
         let mut seed = [0; 8];
         // Without random bytes nothing else of larder's, TLS first, works either.
@@ -87,13 +91,14 @@ impl Verdicts {
         now: Boottime,
     ) -> Option<Found> {
         let hash = self.hash(kind, credential);
+        let credential = kept(credential);
         let bucket = self.bucket(hash)?.load();
         let at = bucket.iter().position(|verdict| {
             verdict.hash == hash
                 && verdict.kind == kind
                 && verdict.generation == generation
                 && now < verdict.until
-                && *verdict.credential == *credential
+                && is_same(&verdict.credential, &credential)
         })?;
         Some(Found { bucket, at })
     }
@@ -107,13 +112,10 @@ impl Verdicts {
         until: Boottime,
         principal: Option<&Arc<Principal>>,
     ) {
-        if credential.len() > CREDENTIAL_BYTES_MAX {
-            return;
-        }
         let verdict = Arc::new(Verdict {
             hash: self.hash(kind, credential),
             kind,
-            credential: credential.into(),
+            credential: kept(credential).into(),
             until,
             generation,
             principal: principal.map(Arc::clone),
@@ -133,9 +135,25 @@ impl Verdicts {
     }
 }
 
+/// What is kept of a credential, and compared.
+fn kept(credential: &[u8]) -> Cow<'_, [u8]> {
+    match credential.len() {
+        0..=KEPT_BYTES_MAX => Cow::Borrowed(credential),
+        _ => Cow::Owned(digest(&SHA256, credential).as_ref().to_vec()),
+    }
+}
+
+/// Whether two credentials are the same, in a time that depends on their lengths alone.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let pairs = one.iter().zip(other);
+    let difference = pairs.fold(0, |difference, (a, b)| difference | (a ^ b));
+    one.len() == other.len() && black_box(difference) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::auth::credential::BYTES_MAX;
 
     fn seen(verdicts: &Verdicts, credential: &[u8], generation: u64, now: u64) -> Option<String> {
         let found = verdicts.get(Kind::Bearer, credential, generation, Boottime(now))?;
@@ -183,7 +201,30 @@ mod tests {
             })
             .collect();
         assert_eq!(kept, (12..20).collect::<Vec<u8>>());
-        put(&verdicts, &[b'x'; CREDENTIAL_BYTES_MAX + 1], 0, 100);
-        assert_eq!(verdicts.bucket(0).unwrap().load().len(), WAYS);
+        assert_eq!(verdicts.buckets[0].load().len(), WAYS);
+    }
+
+    #[test]
+    fn credentials_of_every_length_are_known_again() {
+        for length in [0, 1, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, BYTES_MAX] {
+            let verdicts = Verdicts::new(1);
+            let credential = vec![b'x'; length];
+            put(&verdicts, &credential, 0, 100);
+            assert!(seen(&verdicts, &credential, 0, 1).is_some(), "{length}");
+            let kept = verdicts.buckets[0].load()[0].credential.len();
+            assert!(kept <= KEPT_BYTES_MAX, "{length}");
+            assert!(seen(&verdicts, b"y", 0, 1).is_none(), "{length}");
+        }
+    }
+
+    /// Beyond a hash of 64 bits, of which two credentials may share one.
+    #[test]
+    fn only_the_same_bytes_are_the_same() {
+        assert!(is_same(b"", b"") && is_same(b"abc", b"abc"));
+        for other in [&b""[..], b"ab", b"abd", b"bbc", b"abcd"] {
+            assert!(!is_same(b"abc", other) && !is_same(other, b"abc"));
+        }
+        let long = [b'x'; BYTES_MAX];
+        assert!(!is_same(&kept(&long), &kept(&long[1..])));
     }
 }
