@@ -228,6 +228,18 @@ mod tests {
     }
 
     #[test]
+    fn empty_lists_stay_empty() {
+        let text = "[cors]\norigins = []\nmethods = []\nheaders = []";
+        let config = Config::from_toml(text, &[]).unwrap();
+        let again = Config::from_toml(&dump(&config), &[]).unwrap();
+        for config in [config, again] {
+            assert!(config.cors.origins.is_empty());
+            assert!(config.cors.methods.is_empty() && config.cors.headers.is_empty());
+        }
+        assert!(Config::from_toml("[cors]\norigins = ['']", &[]).is_err());
+    }
+
+    #[test]
     fn passwords_are_masked() {
         let config = Config::from_toml(
             FULL,

@@ -192,11 +192,8 @@ impl Slot<'_> {
                 *at = bounded(read, &(0.0..=1.0), text, |share| share.to_string())?;
             }
             Slot::List(at, of) => {
-                let texts: Vec<&str> = text.split(',').map(str::trim).collect();
-                if !texts.iter().all(|text| (of.takes)(text)) {
-                    return Err(malformed());
-                }
-                *at = texts.into_iter().map(str::to_owned).collect();
+                let texts = members(text).map(|text| (of.takes)(text).then(|| text.to_owned()));
+                *at = texts.collect::<Option<_>>().ok_or_else(malformed)?;
             }
             Slot::Text(at) => *at = Some(text.to_owned()),
             Slot::Secret(at) => *at = Some(Secret::new(text)),
@@ -205,7 +202,7 @@ impl Slot<'_> {
                 *at = Some(text.to_owned());
             }
             Slot::Algorithms(at) => {
-                let names = text.split(',').map(|name| name.trim().parse());
+                let names = members(text).map(str::parse);
                 *at = names.collect::<Result<_, _>>().map_err(|_| malformed())?;
             }
         }
@@ -221,7 +218,9 @@ impl Slot<'_> {
             DeValue::Array(items) if matches!(self, Slot::List(..)) => {
                 let texts = items.iter().map(|item| item.get_ref().as_str());
                 let texts: Option<Vec<&str>> = texts.collect();
-                let texts = texts.filter(|texts| texts.iter().all(|text| !text.contains(',')));
+                // They are joined by commas; nothing is what an empty list is.
+                let fits = |text: &&str| !text.is_empty() && !text.contains(',');
+                let texts = texts.filter(|texts| texts.iter().all(fits));
                 let texts = texts.map(|texts| Cow::Owned(texts.join(",")));
                 texts.ok_or_else(|| ValueError::Type {
                     expected: self.expected(),
@@ -276,7 +275,6 @@ impl Slot<'_> {
             Slot::Count(at, _) => at.to_string(),
             Slot::Count32(at, _) => at.to_string(),
             Slot::Share(at) => at.to_string(),
-            Slot::List(texts, _) if texts.is_empty() => return None,
             Slot::List(texts, _) => {
                 let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
                 format!("[{}]", texts.join(", "))
@@ -323,6 +321,12 @@ impl Slot<'_> {
             Slot::List(_, of) => of.expected,
         }
     }
+}
+
+/// What stands between the commas of a text; nothing in an empty one.
+fn members(text: &str) -> impl Iterator<Item = &str> {
+    let members = text.split(',').map(str::trim);
+    members.filter(|_| !text.is_empty())
 }
 
 /// What a TOML value is, for a message.

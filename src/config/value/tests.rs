@@ -45,6 +45,17 @@ fn shown_values_read_back() {
 }
 
 #[test]
+fn a_list_may_be_empty() {
+    for of in [&ORIGINS, &TOKENS] {
+        let mut texts = vec!["other".to_owned()];
+        Slot::List(&mut texts, of).put("").unwrap();
+        assert!(texts.is_empty());
+        assert_eq!(Slot::List(&mut texts, of).show().as_deref(), Some("[]"));
+        assert!(Slot::List(&mut texts, of).put(",").is_err());
+    }
+}
+
+#[test]
 fn secrets_are_not_echoed() {
     let mut address = SocketAddr::from(([127, 0, 0, 1], 1));
     let refused = Slot::Address(&mut address)
