@@ -1,5 +1,7 @@
 //! Who may: `[[auth.user]]`, `[[auth.key]]`, the roles of resources, and whether all of it fits together.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
 use jsonwebtoken::AlgorithmFamily;
@@ -29,6 +31,7 @@ pub(super) const KEY_KEYS: [&str; 3] = ["name", "hash", "roles"];
 const SIGNING_IN: [&str; 2] = ["signin", "refresh"];
 /// Hexadecimal digits of a SHA-256.
 const HASH_DIGITS: usize = 64;
+type Hash = [u8; HASH_DIGITS / 2];
 
 /// Reads the lists in `[auth]`. A principal is known by its name, so users and keys share the names.
 pub(super) fn read(entries: &DeTable<'_>, auth: &mut AuthConfig, reader: &mut Reader<'_>) {
@@ -39,9 +42,10 @@ pub(super) fn read(entries: &DeTable<'_>, auth: &mut AuthConfig, reader: &mut Re
         .filter_map(|table| user(table, &mut names, reader))
         .collect();
     let keys = tables(entries, "key", &KEY_KEYS, reader);
+    let mut hashes = HashMap::new();
     auth.keys = keys
         .iter()
-        .filter_map(|table| key(table, &mut names, reader))
+        .filter_map(|table| key(table, &mut names, &mut hashes, reader))
         .collect();
 }
 
@@ -79,7 +83,12 @@ fn user(
     })
 }
 
-fn key(table: &Table<'_, '_>, names: &mut Names, reader: &mut Reader<'_>) -> Option<KeyDefinition> {
+fn key(
+    table: &Table<'_, '_>,
+    names: &mut Names,
+    hashes: &mut HashMap<Hash, usize>,
+    reader: &mut Reader<'_>,
+) -> Option<KeyDefinition> {
     let name = name(table, names, reader);
     let hash = hidden(table, "hash", reader)?;
     let roles = roles(table, "roles", reader).map_or_else(Vec::new, |roles| roles.value);
@@ -88,6 +97,17 @@ fn key(table: &Table<'_, '_>, names: &mut Names, reader: &mut Reader<'_>) -> Opt
         let message = "expected the key's SHA-256 in 64 hexadecimal digits";
         reader.mistakes.push(names::mistake(&hash.place, message));
     }
+    // A key is one principal's, so a second one would take it from the first.
+    match read.map(|read| hashes.entry(read)) {
+        Some(Entry::Occupied(first)) => {
+            let message = format!("the key on line {} has this hash", first.get());
+            reader.mistakes.push(names::mistake(&hash.place, message));
+        }
+        Some(Entry::Vacant(free)) => {
+            free.insert(hash.place.line);
+        }
+        None => {}
+    }
     Some(KeyDefinition {
         name: name?,
         hash: read?,
@@ -95,8 +115,8 @@ fn key(table: &Table<'_, '_>, names: &mut Names, reader: &mut Reader<'_>) -> Opt
     })
 }
 
-fn sha256(text: &str) -> Option<[u8; HASH_DIGITS / 2]> {
-    let mut hash = [0; HASH_DIGITS / 2];
+fn sha256(text: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
     if text.len() != HASH_DIGITS || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }

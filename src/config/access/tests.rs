@@ -49,6 +49,19 @@ fn mistakes_name_their_place_and_no_secret() {
         ),
         "5: auth.key[0].name: two principals of one name",
     );
+    let upper = KEY.to_uppercase();
+    only(
+        &format!(
+            "[[auth.key]]\nname = 'a'\nhash = '{KEY}'\n[[auth.key]]\nname = 'b'\nhash = '{upper}'"
+        ),
+        "6: auth.key[1].hash: the key on line 3 has this hash",
+    );
+    only(
+        &format!(
+            "[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n[[auth.user]]\nname = 'a'\npassword = '{HASH}'"
+        ),
+        "5: auth.user[1].name: two principals of one name",
+    );
     only(
         "[[auth.usr]]\nname = 'a'",
         "1: auth.usr: unknown key; did you mean `user`?",
