@@ -196,7 +196,9 @@ async fn dispatch(
             batch::answer(&reading, &keys).await
         }
         (_, &Method::OPTIONS) => {
-            let writable = cache.resource(index)?.writable.is_ok();
+            // Where it is not known yet what the tables take, it may be everything.
+            let resource = cache.resource(index).ok();
+            let writable = resource.is_none_or(|resource| resource.writable.is_ok());
             Ok(("request", allow(part.methods(writable))))
         }
         _ => return writes::answer(cache, writes, target, head, body).await,

@@ -1,6 +1,6 @@
 //! `Cache-Status`: which way an answer came, with every choice of tiers.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use sqlx::{Connection, PgConnection};
 
 use super::{CONFIG, MEMORY, MISS, SCHEMA, assert_problem, larder};
@@ -166,6 +166,10 @@ async fn resource_whose_table_is_renamed_is_503_until_it_is_back() {
     })
     .await;
     assert_eq!(larder.get("/tags/a,b").await.status, StatusCode::OK);
+    let options = larder.request(Method::OPTIONS, "/items/42", &[]).await;
+    assert_eq!(options.status, StatusCode::NO_CONTENT);
+    let allow = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
+    assert_eq!(options.header("allow"), allow);
     larder.execute("alter table gone rename to item").await;
     eventually("the document again", async || {
         (larder.get("/items/42").await.status == StatusCode::OK).then_some(())
