@@ -5,15 +5,17 @@ use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 
 use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
+use crate::http::negotiate::allows;
 use crate::source::writes::Condition;
 
-/// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same:
-/// that tag, or `etag` itself for `*`.
+/// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same
+/// that the client still takes: that tag, or `etag` itself for `*`.
 ///
 /// Comparison is weak, as section 13.1.2 asks: `W/` before a tag does not count. Several header lines are one list.
 pub(super) fn none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
     let mut lines = headers.get_all(IF_NONE_MATCH).iter();
-    lines.find_map(|value| named(value.as_bytes(), etag, Comparison::Weak))
+    let takes = |encoding| allows(headers, encoding);
+    lines.find_map(|value| named(value.as_bytes(), etag, Comparison::Weak, takes))
 }
 
 /// How tags are compared (RFC 9110, section 8.8.3.2).
@@ -23,7 +25,13 @@ enum Comparison {
     Weak,
 }
 
-fn named<'t>(mut list: &'t [u8], etag: &'t [u8], comparison: Comparison) -> Option<&'t [u8]> {
+/// The first tag in `list` of what has `etag`, as it is or in an encoding that `takes` says yes to.
+fn named<'t>(
+    mut list: &'t [u8],
+    etag: &'t [u8],
+    comparison: Comparison,
+    takes: impl Fn(Encoding) -> bool,
+) -> Option<&'t [u8]> {
     if list.trim_ascii() == b"*" {
         return Some(etag);
     }
@@ -41,25 +49,23 @@ fn named<'t>(mut list: &'t [u8], etag: &'t [u8], comparison: Comparison) -> Opti
         let inner = tag.strip_prefix(b"\"")?;
         let length = inner.iter().position(|&byte| byte == b'"')?;
         let (tag, rest) = tag.split_at(length + 2);
-        if is_of_same(tag, etag) && (comparison == Comparison::Weak || !weak) {
+        let same = tag == etag || encoding_of(tag, etag).is_some_and(&takes);
+        if same && (comparison == Comparison::Weak || !weak) {
             return Some(tag);
         }
         list = rest;
     }
 }
 
-/// Whether `tag` is `etag`, or `etag` with the name of an encoding before its closing quote.
-fn is_of_same(tag: &[u8], etag: &[u8]) -> bool {
-    if tag == etag {
-        return true;
-    }
+/// The encoding whose name `tag` has before its closing quote, where it is `etag` but for that.
+fn encoding_of(tag: &[u8], etag: &[u8]) -> Option<Encoding> {
     let plain = etag.strip_suffix(b"\"").unwrap_or(etag);
     let suffix = tag
         .strip_prefix(plain)
         .and_then(|rest| rest.strip_prefix(b"-"));
-    let name = suffix.and_then(|rest| rest.strip_suffix(b"\""));
-    let mut encodings = Encoding::ALL.iter();
-    name.is_some_and(|name| encodings.any(|encoding| encoding.name().as_bytes() == name))
+    let name = suffix?.strip_suffix(b"\"")?;
+    let mut encodings = Encoding::ALL.into_iter();
+    encodings.find(|encoding| encoding.name().as_bytes() == name)
 }
 
 /// Whether `If-None-Match: *` says that nothing must exist.
@@ -86,11 +92,11 @@ pub(super) fn condition(headers: &HeaderMap) -> Option<Condition> {
         let matches = wanted.is_empty()
             || wanted
                 .iter()
-                .any(|list| named(list, &etag, Comparison::Strong).is_some());
+                .any(|list| named(list, &etag, Comparison::Strong, |_| true).is_some());
         matches
             && !unwanted
                 .iter()
-                .any(|list| named(list, &etag, Comparison::Weak).is_some())
+                .any(|list| named(list, &etag, Comparison::Weak, |_| true).is_some())
     }))
 }
 
@@ -110,7 +116,7 @@ mod tests {
             "W/\"b\", \"b\"",
         ] {
             assert!(
-                named(list.as_bytes(), etag, Comparison::Strong).is_some(),
+                named(list.as_bytes(), etag, Comparison::Strong, |_| true).is_some(),
                 "{list}"
             );
         }
@@ -125,7 +131,7 @@ mod tests {
             "\"a\" \"c\"",
         ] {
             assert!(
-                named(list.as_bytes(), etag, Comparison::Strong).is_none(),
+                named(list.as_bytes(), etag, Comparison::Strong, |_| true).is_none(),
                 "{list}"
             );
         }
@@ -143,15 +149,20 @@ mod tests {
             " , \"b\"",
         ] {
             assert_eq!(
-                named(list.as_bytes(), etag, Comparison::Weak),
+                named(list.as_bytes(), etag, Comparison::Weak, |_| true),
                 Some(&etag[..]),
                 "{list}"
             );
         }
         let encoded = b"\"x\", W/\"b-gzip\"";
         assert_eq!(
-            named(encoded, etag, Comparison::Weak),
+            named(encoded, etag, Comparison::Weak, |_| true),
             Some(&b"\"b-gzip\""[..])
+        );
+        assert_eq!(
+            named(encoded, etag, Comparison::Weak, |_| false),
+            None,
+            "the client takes it no more"
         );
         // A tag has no escapes: this one ends before x, and what follows is no list.
         for list in [
@@ -168,7 +179,7 @@ mod tests {
             "\"-gzip\"",
         ] {
             assert_eq!(
-                named(list.as_bytes(), etag, Comparison::Weak),
+                named(list.as_bytes(), etag, Comparison::Weak, |_| true),
                 None,
                 "{list}"
             );

@@ -62,6 +62,22 @@ pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     best.1
 }
 
+/// Whether a body in this encoding may be sent; without the header any may.
+pub(super) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
+    let (mut own, mut others) = (None, None);
+    for (name, weight) in preferences(headers, ACCEPT_ENCODING) {
+        if name.eq_ignore_ascii_case(encoding.name()) {
+            own = Some(weight);
+        } else if name == "*" {
+            others = Some(weight);
+        }
+    }
+    match own.or(others) {
+        Some(weight) => weight > 0,
+        None => !headers.contains_key(ACCEPT_ENCODING),
+    }
+}
+
 /// The members of a list such as `gzip;q=0.5, *`, and how much each is wanted, in thousandths.
 fn preferences(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, u16)> {
     let lines = headers.get_all(name).iter();
@@ -117,6 +133,25 @@ mod tests {
             &["*/*;q=x"],
         ] {
             assert!(!accepts(lines), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn an_encoding_is_allowed_unless_it_is_left_out() {
+        let allows = |lines: &[&'static str]| {
+            super::allows(&headers(&ACCEPT_ENCODING, lines), Encoding::Gzip)
+        };
+        for lines in [
+            &[][..],
+            &["gzip"],
+            &["br", "GZIP;q=0.1"],
+            &["*"],
+            &["br, *;q=0.2"],
+        ] {
+            assert!(allows(lines), "{lines:?}");
+        }
+        for lines in [&[""][..], &["br"], &["gzip;q=0, *"], &["*;q=0"]] {
+            assert!(!allows(lines), "{lines:?}");
         }
     }
 

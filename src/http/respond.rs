@@ -129,7 +129,7 @@ fn encoding(asked: &HeaderMap, bytes: usize) -> Option<Encoding> {
     }
 }
 
-/// 304 where the client has what `etag` stands for, in whichever encoding it has it.
+/// 304 where the client has what `etag` stands for, in any encoding that it takes.
 fn not_modified(asked: &HeaderMap, etag: &[u8]) -> Option<Response<Whole>> {
     let tag = none_match(asked, etag)?;
     let mut response = Response::new(Whole::default());
