@@ -87,7 +87,7 @@ pub(super) fn part(asked: &HeaderMap, document: &Document) -> Option<Response<Wh
     Some(response)
 }
 
-/// The answer with a body that was made for it, encoded if it is wanted so.
+/// The answer with a body that was made for it, encoded if it is wanted so. It takes no ranges.
 pub(super) async fn made(
     asked: &HeaderMap,
     etag: &[u8],
@@ -98,13 +98,15 @@ pub(super) async fn made(
     }
     let parts = body();
     let bytes = parts.iter().map(Bytes::len).sum();
-    if let Some(encoding) = encoding(asked, bytes)
-        && let Some(encoded) = encoded(encoding, &parts).await
-        && !encoded.is_empty()
-    {
-        return found(etag, Some(encoding), bytes, Whole::new(encoded.into()));
-    }
-    let mut response = found(etag, None, bytes, Whole::of(parts));
+    let wanted = encoding(asked, bytes);
+    let encoded = match wanted {
+        Some(encoding) => encoded(encoding, &parts).await,
+        None => None,
+    };
+    let mut response = match encoded.filter(|encoded| !encoded.is_empty()) {
+        Some(encoded) => found(etag, wanted, bytes, Whole::new(encoded.into())),
+        None => found(etag, None, bytes, Whole::of(parts)),
+    };
     response.headers_mut().remove(ACCEPT_RANGES);
     response
 }
