@@ -13,6 +13,7 @@ use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
+use crate::feed::position::Token;
 use crate::feed::{Change, Event, Pass};
 use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
@@ -106,6 +107,26 @@ async fn a_fill_that_a_pass_has_overtaken_is_kept_nowhere() {
     cache.fill(lead(&cache, "1"), document());
     assert!(in_memory(&cache, "1"));
     assert_eq!(orders.names(), ["put"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
+    let mut cache = cache(&Arc::new(Versions::new(1)), None);
+    let most = Duration::from_secs(5);
+    Arc::get_mut(&mut cache).unwrap().request_timeout = most;
+    let nonce = uuid::Uuid::nil();
+    cache.follow(Event::Reached(Identity {
+        system: "1".into(),
+        database: 1,
+        epoch_table: 1,
+        nonce,
+    }));
+    for nonce in [nonce, uuid::Uuid::max()] {
+        let began = tokio::time::Instant::now();
+        cache.catch_up(&Token { nonce, xid: 10 }).await;
+        let waited = began.elapsed();
+        assert!(most <= waited && waited < 2 * most, "{waited:?}");
+    }
 }
 
 /// Entries of the old epoch stay on disk: if the next start took its word from an old mark, they would be back.

@@ -109,15 +109,16 @@ impl Cache {
     /// Waits until what the transaction of `token` did, which has committed, has been applied here.
     ///
     /// At most `max_staleness`, and that is as good: the last pass that does not cover it began before it committed,
-    /// so by then no tier answers with what it knew before.
+    /// so by then no tier answers with what it knew before. With `on_loss = "serve-stale"` one does, and says so. And
+    /// at most `request_timeout`: where that is shorter, a read may need the token to see the write.
     pub async fn catch_up(&self, token: &Token) {
         let mut followed = self.followed.subscribe();
         let tokens = std::slice::from_ref(token);
+        // A token of another life of the database may be one that the feed is about to find.
         let told = followed.wait_for(|followed| followed.cover(tokens) == Some(true));
+        let most = self.max_staleness.min(self.request_timeout);
         // The sender lives as long as the cache.
-        let _late = tokio::time::timeout(self.max_staleness, told)
-            .await
-            .is_err();
+        let _late = tokio::time::timeout(most, told).await.is_err();
     }
 
     /// The longest wait of a request.
