@@ -18,6 +18,14 @@ pub(super) fn none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&
     lines.find_map(|value| named(value.as_bytes(), etag, Comparison::Weak, takes))
 }
 
+/// Whether `If-Match` lets what has `etag` be read (RFC 9110, section 13.1.1), in whichever encoding it names it.
+pub(super) fn matches(headers: &HeaderMap, etag: &[u8]) -> bool {
+    let mut lists = headers.get_all(IF_MATCH).iter().peekable();
+    let takes = |_| true;
+    lists.peek().is_none()
+        || lists.any(|list| named(list.as_bytes(), etag, Comparison::Strong, takes).is_some())
+}
+
 /// How tags are compared (RFC 9110, section 8.8.3.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comparison {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::{ALLOW, HeaderName, RANGE};
+use axum::http::header::{ALLOW, HeaderName, IF_MATCH, RANGE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use prometheus::IntCounter;
@@ -15,6 +15,7 @@ use crate::cache::{Answer, Cache, LookupError, Way};
 use crate::clock::Boottime;
 use crate::feed::position::{Token, TokenError};
 use crate::http::body::Whole;
+use crate::http::conditional::matches;
 use crate::http::labels::{Labels, detail};
 use crate::http::negotiate::accepts_json;
 use crate::http::problem::Problem;
@@ -99,6 +100,7 @@ impl Documents {
             || uri.query().is_some()
             || headers.contains_key(LARDER_TOKEN)
             || headers.contains_key(RANGE)
+            || headers.contains_key(IF_MATCH)
             || !accepts_json(headers)
         {
             return None;
@@ -290,6 +292,9 @@ async fn whole_or_part(
     head: &Parts,
 ) -> Response<Whole> {
     let headers = reading.headers;
+    if !matches(headers, &document.etag()) {
+        return Problem::precondition_failed().into_whole_response();
+    }
     if head.method == Method::GET
         && let Some(part) = respond::part(headers, document)
     {

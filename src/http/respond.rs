@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
 use crate::http::body::Whole;
-use crate::http::conditional::none_match;
+use crate::http::conditional::{matches, none_match};
 use crate::http::negotiate;
 use crate::http::problem::Problem;
 use crate::http::range::{self, Asked};
@@ -31,7 +31,7 @@ const INLINE_BYTES_MAX: usize = 16 << 10;
 /// Longer bodies that are encoded at once; while that many are, others are sent as they are.
 static ENCODERS: Semaphore = Semaphore::const_new(2);
 
-/// The answer with a whole document, ready at once.
+/// The answer with a whole document, ready at once. `If-Match` is not looked at.
 ///
 /// # Errors
 /// The encoding that is wanted and that the document does not have yet.
@@ -93,6 +93,9 @@ pub(super) async fn made(
     etag: &[u8],
     body: impl FnOnce() -> Vec<Bytes>,
 ) -> Response<Whole> {
+    if !matches(asked, etag) {
+        return Problem::precondition_failed().into_whole_response();
+    }
     if let Some(response) = not_modified(asked, etag) {
         return response;
     }

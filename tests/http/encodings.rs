@@ -104,6 +104,50 @@ async fn documents_are_encoded_as_wanted_and_named_by_their_own_tags() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_reads_by_if_match_gets_that_version_or_412() {
+    let larder = TestService::start(SCHEMA, CONFIG).await;
+    for path in [
+        "/items/1",
+        "/untiered/2",
+        "/items?limit=3",
+        "/items?keys=1,2",
+        "/items/1?fields=title",
+    ] {
+        let read = larder.get(path).await;
+        let etag = read.header("etag").to_owned();
+        let encoded = format!("\"x\", {}-gzip\"", etag.strip_suffix('"').unwrap());
+        let weak = format!("W/{etag}");
+        for (tags, status) in [
+            (etag.as_str(), StatusCode::OK),
+            (&encoded, StatusCode::OK),
+            ("*", StatusCode::OK),
+            (&weak, StatusCode::PRECONDITION_FAILED),
+            ("\"x\"", StatusCode::PRECONDITION_FAILED),
+        ] {
+            // It counts before the others.
+            let headers = [
+                ("if-match", tags),
+                ("if-none-match", "\"y\""),
+                ("range", "lines=1"),
+            ];
+            for (method, headers) in [
+                (Method::GET, &headers[..1]),
+                (Method::GET, &headers),
+                (Method::HEAD, &headers[..1]),
+            ] {
+                let answer = larder.request(method, path, headers).await;
+                assert_eq!(answer.status, status, "{path} {tags}");
+            }
+        }
+    }
+    // What would be no success without it stays what it is.
+    let absent = larder
+        .request(Method::GET, "/items/404", &[("if-match", "\"x\"")])
+        .await;
+    assert_problem(&absent, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_encoding_is_made_once_and_lies_in_memory() {
     let larder = TestService::start(SCHEMA, CONFIG).await;
     let plain = larder.get("/items/3").await;

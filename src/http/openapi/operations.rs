@@ -98,7 +98,7 @@ impl Operations<'_> {
         let mut asked = parameters::page(self.resource);
         asked.extend(parameters::keys(&self.resource.key));
         asked.push(parameters::fields(&self.resource.root));
-        asked.extend(["if-none-match", "larder-token"].map(parameter));
+        asked.extend(["if-match", "if-none-match", "larder-token"].map(parameter));
         operation["parameters"] = json!(asked);
         let page = json!({"type": "array", "items": self.document()});
         let mut found = found(
@@ -106,7 +106,7 @@ impl Operations<'_> {
             "The documents",
         );
         found["headers"]["Link"] = json!({"$ref": "#/components/headers/Link"});
-        operation["responses"] = responses([(200, found), (304, not_modified())], &[406, 413]);
+        operation["responses"] = responses([(200, found), (304, not_modified())], &[406, 412, 413]);
         operation
     }
 
@@ -172,6 +172,7 @@ impl Operations<'_> {
         operation["description"] = json!("`HEAD` is answered as well.");
         operation["parameters"] = json!([
             parameters::fields(&self.resource.root),
+            parameter("if-match"),
             parameter("if-none-match"),
             parameter("larder-token")
         ]);
@@ -181,7 +182,7 @@ impl Operations<'_> {
                 (206, part()),
                 (304, not_modified()),
             ],
-            &[404, 406, 416],
+            &[404, 406, 412, 416],
         );
         operation
     }
