@@ -247,6 +247,26 @@ async fn many_at_once_with_one_password_get_in() {
     }
 }
 
+/// Shared caches heed `Authorization` by themselves, but neither `X-API-Key` nor cookies.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_everybody_may_read_is_for_shared_caches() {
+    let larder = larder(&principals()).await;
+    for (path, cache_control) in [
+        ("/items/1", "private, no-cache"),
+        ("/closed/1", "private, no-cache"),
+        ("/closed?keys=1", "private, no-cache"),
+        ("/open/1", "no-cache"),
+    ] {
+        for _ in 0..2 {
+            let answer = larder
+                .request(Method::GET, path, &[("x-api-key", KEY.0)])
+                .await;
+            assert_eq!(answer.status, StatusCode::OK, "{path}");
+            assert_eq!(answer.header("cache-control"), cache_control, "{path}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_configuration_everyone_may() {
     let url = Cluster::database().await.url;

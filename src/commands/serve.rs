@@ -30,6 +30,7 @@ use crate::http::admin;
 use crate::http::admin::Admin;
 use crate::http::admin::token::AdminToken;
 use crate::http::auth::Auth;
+use crate::http::auth::config::ANONYMOUS;
 use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
 use crate::http::tls::Tls;
@@ -183,7 +184,11 @@ fn public_config(config: &Config) -> PublicConfig {
     let labels = config.resources.iter().map(|resource| {
         let cache_control = text(&resource.cache_control);
         let surrogate_key = text(&resource.surrogate_key);
-        Labels::new(cache_control.as_deref(), surrogate_key.as_deref())
+        let is_anonymous = |role: &String| role == ANONYMOUS;
+        let read = resource.read.as_ref();
+        let for_all =
+            !config.auth.is_on() || read.is_some_and(|roles| roles.value.iter().any(is_anonymous));
+        Labels::new(cache_control.as_deref(), surrogate_key.as_deref(), for_all)
     });
     PublicConfig {
         docs: config.docs,

@@ -7,7 +7,7 @@ use crate::cache::Way;
 use crate::http::body::Whole;
 use crate::resource::key::KeyShape;
 
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+const NO_CACHE: &str = "no-cache";
 /// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
 const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
 /// By which shared caches purge what belongs together; Fastly's and Varnish's name for it.
@@ -19,16 +19,30 @@ const KEY: &str = "{key}";
 #[derive(Clone, Debug)]
 pub struct Labels {
     cache_control: HeaderValue,
+    /// Of what may be stale.
+    stale: HeaderValue,
     surrogate_key: Option<String>,
 }
 
 impl Labels {
     /// Of values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` stands for
     /// a document's.
-    pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>) -> Self {
-        let cache_control = cache_control.and_then(|value| HeaderValue::from_str(value).ok());
+    ///
+    /// `for_all`: anybody may read it. Else shared caches are told to keep nothing, unless `Cache-Control` says `public`:
+    /// by themselves they keep from others only what came for `Authorization` (RFC 9111, section 3.5), not what came
+    /// for a cookie or `X-API-Key`. `Vary` by these would do as well, but then they would keep a copy for everybody, and
+    /// answer with it whose credential is void by now; and many of them give up at such a `Vary`.
+    pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>, for_all: bool) -> Self {
+        let said = cache_control.unwrap_or(NO_CACHE);
+        let says = |directive| said.split(',').any(|said| is_directive(said, directive));
+        let value = |said: &str| match for_all || says("public") || says("private") {
+            true => HeaderValue::from_str(said),
+            false => HeaderValue::try_from(format!("private, {said}")),
+        };
+        let no_cache = HeaderValue::from_static(NO_CACHE);
         Self {
-            cache_control: cache_control.unwrap_or(NO_CACHE),
+            cache_control: value(said).unwrap_or_else(|_| no_cache.clone()),
+            stale: value(NO_CACHE).unwrap_or(no_cache),
             surrogate_key: surrogate_key.map(str::to_owned),
         }
     }
@@ -45,7 +59,7 @@ impl Labels {
         headers.insert(CACHE_STATUS, cache_status(way));
         if let Way::Stale { age } = way {
             // Nobody knows whether it still holds.
-            headers.insert(CACHE_CONTROL, NO_CACHE);
+            headers.insert(CACHE_CONTROL, self.stale.clone());
             headers.insert(AGE, HeaderValue::from(age.as_secs()));
             headers.insert(WARNING, STALE_WARNING);
         } else {
@@ -62,6 +76,11 @@ impl Labels {
     pub(super) fn name_keys(&self) -> bool {
         self.surrogate_key.is_some()
     }
+}
+
+/// Whether a member of `Cache-Control` is this directive and without the names of any headers.
+fn is_directive(said: &str, directive: &str) -> bool {
+    said.trim_ascii().eq_ignore_ascii_case(directive)
 }
 
 /// Of an answer with many documents, only the words that are the same for all of them: with the others the header would
@@ -116,4 +135,30 @@ fn cache_status(way: Way) -> HeaderValue {
         Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
         Way::Stale { .. } => "larder; hit; detail=stale",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_caches_keep_nothing_that_not_everybody_may_read() {
+        let of = |cache_control, for_all| {
+            let labels = Labels::new(cache_control, None, for_all);
+            labels.cache_control.to_str().unwrap().to_owned()
+        };
+        for (said, limited) in [
+            (None, "private, no-cache"),
+            (Some("max-age=60"), "private, max-age=60"),
+            (Some("max-age=60, Public"), "max-age=60, Public"),
+            (Some("private"), "private"),
+            (Some("private=\"etag\""), "private, private=\"etag\""),
+            (Some("publicly"), "private, publicly"),
+        ] {
+            assert_eq!(of(said, false), limited);
+            assert_eq!(of(said, true), said.unwrap_or(NO_CACHE));
+        }
+        assert_eq!(Labels::new(None, None, false).stale, "private, no-cache");
+        assert_eq!(Labels::new(None, None, true).stale, NO_CACHE);
+    }
 }
