@@ -53,8 +53,21 @@ const REFUSAL_MAX: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 1024;
 const REFUSAL_BUCKETS: usize = 64;
 
+/// Who says who somebody is: names of one kind tell nothing of those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrincipalKind {
+    /// `[[auth.user]]`, by password.
+    User,
+    /// `[[auth.key]]`
+    Key,
+    /// Whoever signs tokens.
+    Token,
+}
+
 /// Who sends a request.
 pub struct Principal {
+    /// Who says so.
+    pub kind: PrincipalKind,
     /// The user's or the key's name, or what the token calls its subject: empty if it names none.
     pub name: String,
     /// As configured, or as the token says.
@@ -64,7 +77,7 @@ pub struct Principal {
 
 impl fmt::Debug for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.name, self.roles)
+        write!(f, "{:?} {:?}", self.kind, self.name)
     }
 }
 
@@ -137,10 +150,13 @@ impl Auth {
             true => Some(Tokens::new(jwt, Keys::start(jwt, &mut following)?)),
             false => None,
         };
-        let principal = |name: &str, roles: &[String]| Principal::new(&rules, name, roles);
-        let keys = config.keys.iter();
-        let keys = keys.map(|key| (key.hash, principal(&key.name, &key.roles)));
-        let passwords = Passwords::new(&config.users, |user| principal(&user.name, &user.roles));
+        let keys = config.keys.iter().map(|key| {
+            let principal = Principal::new(&rules, PrincipalKind::Key, &key.name, &key.roles);
+            (key.hash, principal)
+        });
+        let passwords = Passwords::new(&config.users, |user| {
+            Principal::new(&rules, PrincipalKind::User, &user.name, &user.roles)
+        });
         Ok(Some(Arc::new(Self {
             anonymous: rules.grants(None),
             keys: keys.collect(),
@@ -304,7 +320,8 @@ impl Auth {
         };
         let claims = tokens.verify(token).await?;
         let lasts = Duration::from_secs(claims.until.saturating_sub(unix_time()));
-        let principal = Principal::new(&self.rules, &claims.name, &claims.roles);
+        let kind = PrincipalKind::Token;
+        let principal = Principal::new(&self.rules, kind, &claims.name, &claims.roles);
         Ok((principal, lasts))
     }
 
@@ -342,13 +359,26 @@ fn later(duration: Duration) -> Boottime {
 }
 
 impl Principal {
+    /// By which it is told apart from all others; `None` for who has no name.
+    pub(super) fn scope(&self) -> Option<String> {
+        let kind = match self.kind {
+            PrincipalKind::User => "user",
+            PrincipalKind::Key => "key",
+            PrincipalKind::Token => "token",
+        };
+        // No text of PostgreSQL's holds the zero character, which a token's may.
+        let named = !self.name.is_empty() && !self.name.contains('\0');
+        named.then(|| format!("{kind}:{}", self.name))
+    }
+
     /// Whether it may read documents of the resource with this index.
     pub(super) fn may_read(&self, index: usize) -> bool {
         self.grants.may_read(index)
     }
 
-    fn new(rules: &Rules, name: &str, roles: &[String]) -> Arc<Self> {
+    fn new(rules: &Rules, kind: PrincipalKind, name: &str, roles: &[String]) -> Arc<Self> {
         Arc::new(Self {
+            kind,
             name: name.to_owned(),
             roles: roles.to_vec(),
             grants: rules.grants(Some(roles)),
@@ -358,6 +388,7 @@ impl Principal {
     #[cfg(test)]
     fn named(name: &str) -> Self {
         Self {
+            kind: PrincipalKind::User,
             name: name.to_owned(),
             roles: Vec::new(),
             grants: Grants::default(),

@@ -130,7 +130,14 @@ fn repeatable(
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
-    let principal = principal.map_or("", |who| &who.name);
+    let principal = match principal {
+        None => String::new(),
+        Some(who) => who.scope().ok_or_else(|| {
+            let why =
+                "Idempotency-Key takes a principal with a name, and the token has no usable `sub`";
+            Problem::bad_request(why)
+        })?,
+    };
     let key = key.to_str().unwrap_or_default().trim();
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     let key = bare.unwrap_or(key);
@@ -139,7 +146,7 @@ fn repeatable(
         return Err(Problem::bad_request(why));
     }
     Ok(Some(Repeatable {
-        principal: principal.to_owned(),
+        principal,
         key: key.to_owned(),
         request: asked.digest128().to_be_bytes(),
     }))

@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{MEMORY, assert_problem, larder, may, status};
+use super::{MEMORY, assert_problem, basic, larder, may, principals, status};
 use crate::harness::eventually;
 use crate::harness::service::TestService;
 
@@ -82,6 +82,38 @@ async fn a_token_gets_in_until_it_expires() {
         status(&larder, Method::GET, "/items/1", &long).await,
         StatusCode::OK
     );
+}
+
+/// Whoever signs tokens may call somebody as users and keys are called here.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_the_name_of_another_has_other_idempotency_keys() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("secret");
+    std::fs::write(&path, OLD).unwrap();
+    let jwt = format!("[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = {path:?}\n");
+    let larder = larder(&format!("{jwt}{}", principals())).await;
+    let claims = json!({"sub": "anna", "exp": now() + 600, "roles": "staff"});
+    let put = async |who: &str, id: u32| {
+        let headers = [("authorization", who), ("idempotency-key", "k")];
+        let path = format!("/items/{id}");
+        larder
+            .write(Method::PUT, &path, &headers, r#"{"title":"x"}"#)
+            .await
+    };
+    // With one scope the second would be the first's key for another request: 422.
+    let anna = basic("anna", "anna's");
+    assert_eq!(put(&anna, 11).await.status, StatusCode::CREATED);
+    assert_eq!(
+        put(&bearer(OLD, &claims), 12).await.status,
+        StatusCode::CREATED
+    );
+    for nameless in [
+        json!({"exp": now() + 600}),
+        json!({"sub": "a\0", "exp": now() + 600}),
+    ] {
+        let refused = put(&bearer(OLD, &nameless), 13).await;
+        assert_problem(&refused, StatusCode::BAD_REQUEST);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

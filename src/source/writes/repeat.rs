@@ -10,7 +10,7 @@ use crate::source::writes::{Outcome, Written};
 
 /// By which a request is known again.
 pub struct Repeatable {
-    /// Who asks: keys of others are other keys. Empty where nobody is told apart.
+    /// Who asks, with the kind: keys of others are other keys. Empty where nobody is told apart.
     pub principal: String,
     /// The `Idempotency-Key`.
     pub key: String,
