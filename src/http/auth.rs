@@ -219,6 +219,7 @@ impl Auth {
     ) -> Result<Arc<Principal>, Response<Whole>> {
         let verified = match presented(headers, self.cookie.as_deref()) {
             Ok(Some(presented)) => self.whose(presented).await.and_then(|principal| {
+                tracing::debug!("a credential was verified: {principal:?}");
                 self.allowed(presented.kind, Some(&principal), method, uri, headers)?;
                 Ok(principal)
             }),

@@ -136,7 +136,18 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
         shown += &answer.body;
     }
     assert_eq!(serving.terminate().await.code(), Some(0));
-    shown += &std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    let log = std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    for line in log.lines().filter(|line| line.contains("anna")) {
+        assert!(
+            line.contains("DEBUG") || line.contains("\"level\":\"DEBUG\""),
+            "{line}"
+        );
+    }
+    assert!(
+        log.contains("User \"anna\"") || log.contains("User \\\"anna\\\""),
+        "{log}"
+    );
+    shown += &log;
     let dump = run(directory.path(), Some(&url), &["config", "--dump"]).await;
     shown += &stdout(&dump);
     assert!(shown.contains("password = \"***\""), "{shown}");
