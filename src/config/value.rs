@@ -64,7 +64,7 @@ pub(super) enum Slot<'a> {
     /// A text that nothing shows.
     Secret(&'a mut Option<Secret>),
     /// Where public keys are fetched.
-    JwksUrl(&'a mut Option<String>),
+    JwksUrl(&'a mut Option<Secret>),
     /// Algorithms of signatures, in a list or between commas.
     Algorithms(&'a mut Vec<Algorithm>),
 }
@@ -199,7 +199,7 @@ impl Slot<'_> {
             Slot::Secret(at) => *at = Some(Secret::new(text)),
             Slot::JwksUrl(at) => {
                 url::check_protected(text)?;
-                *at = Some(text.to_owned());
+                *at = Some(Secret::new(text));
             }
             Slot::Algorithms(at) => {
                 let names = members(text).map(str::parse);
@@ -281,7 +281,7 @@ impl Slot<'_> {
             }
             Slot::Text(text) => quoted(text.as_ref()?),
             Slot::Secret(secret) => quoted(secret.as_ref().map(|_| MASK)?),
-            Slot::JwksUrl(at) => quoted(&url::masked_url(at.as_ref()?)),
+            Slot::JwksUrl(at) => quoted(&url::masked_url(at.as_ref()?.expose())),
             Slot::Algorithms(algorithms) if algorithms.is_empty() => return None,
             Slot::Algorithms(algorithms) => {
                 let names = algorithms.iter().map(|name| quoted(&format!("{name:?}")));

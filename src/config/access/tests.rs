@@ -221,4 +221,13 @@ fn nothing_shows_a_secret() {
     for hidden in ["s3cret", "CTFhFdXPJO1", "9f86d081", "159, 134"] {
         assert!(!shown.contains(hidden), "{hidden}: {shown}");
     }
+    let text = "[auth.jwt]\nalgorithms = ['RS256']\njwks_url = 'https://me:s3cret@a.example/k'";
+    let config = Config::from_toml(text, &[]).unwrap();
+    let shown = format!(
+        "{}{config:?}{:?}",
+        crate::config::dump(&config),
+        config.auth
+    );
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(shown.contains("https://me:***@a.example/k"), "{shown}");
 }

@@ -85,8 +85,8 @@ pub struct JwtConfig {
     pub private_key_file: Option<PathBuf>,
     /// Public keys (RFC 7517).
     pub jwks_file: Option<PathBuf>,
-    /// Where they are fetched instead.
-    pub jwks_url: Option<String>,
+    /// Where they are fetched instead; it may hold a password.
+    pub jwks_url: Option<Secret>,
     /// What `iss` has to be.
     pub issuer: Option<String>,
     /// What `aud` has to name.
@@ -135,8 +135,8 @@ impl Secret {
         Self(text.to_owned())
     }
 
-    /// The text itself, for whoever checks it.
-    pub(in crate::http) fn expose(&self) -> &str {
+    /// The text itself, for whoever checks or uses it.
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -97,7 +97,7 @@ impl Keys {
             return;
         }
         fetched.at = Some(Instant::now());
-        match fetch(url).await {
+        match fetch(url.expose()).await {
             Ok(json) if json == fetched.json => {}
             Ok(json) => match Keyring::of_set(&json, &self.config.algorithms) {
                 Some(keyring) => {
@@ -206,6 +206,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::http::auth::config::Secret;
 
     /// A set with one key that nobody signs with.
     fn set(kid: &str) -> String {
@@ -229,7 +230,7 @@ mod tests {
         });
         let config = JwtConfig {
             algorithms: vec![Algorithm::EdDSA],
-            jwks_url: Some(format!("http://{address}/keys")),
+            jwks_url: Some(Secret::new(&format!("http://{address}/keys"))),
             ..JwtConfig::default()
         };
         Arc::new(Keys {
