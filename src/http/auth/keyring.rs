@@ -40,7 +40,8 @@ impl Keyring {
     ///
     /// Blocks on the file system.
     /// # Errors
-    /// A file that can't be read or holds no such key: names the setting and the file, and nothing of what is in it.
+    /// A file that can't be read or holds no such key: names the setting and the file, and nothing of what is in it. A
+    /// set without any such key is none: its issuer may have revoked them all.
     pub(super) fn read(config: &JwtConfig) -> Result<Option<Self>, Mistake> {
         let algorithms = config.algorithms.as_slice();
         let Some(&algorithm) = algorithms.first() else {
@@ -74,13 +75,13 @@ impl Keyring {
         };
         let setting = "auth.jwt.jwks_file";
         let keyring = Self::of_set(&read(path, setting)?, algorithms);
-        let message = || "holds no key for any of `algorithms`".to_owned();
+        let message = || "holds no set of keys (RFC 7517)".to_owned();
         keyring
             .map(Some)
             .ok_or_else(|| mistake(path, setting, message()))
     }
 
-    /// The keys of a set (RFC 7517) that are for one of `algorithms`; `None` where there are none.
+    /// The keys of a set (RFC 7517) that are for one of `algorithms`; `None` where it is no set.
     ///
     /// What larder does not know in a set is not for larder: one odd key must not cost the others.
     pub(super) fn of_set(json: &[u8], algorithms: &[Algorithm]) -> Option<Self> {
@@ -90,11 +91,15 @@ impl Keyring {
             let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
             VerifyingKey::of_jwk(&jwk, algorithms)
         });
-        let keys: Vec<VerifyingKey> = keys.collect();
-        (!keys.is_empty()).then_some(Self {
-            keys,
+        Some(Self {
+            keys: keys.collect(),
             signing: None,
         })
+    }
+
+    /// Whether no token can be verified.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     /// The key for a token with this header.

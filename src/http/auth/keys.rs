@@ -45,10 +45,16 @@ impl Keys {
     /// Reads the keys, and follows their changes in `tasks` from then on.
     ///
     /// # Errors
-    /// As [`Keyring::read`].
+    /// As [`Keyring::read`], and a set without any key for `algorithms`.
     pub(super) fn start(config: &JwtConfig, tasks: &mut JoinSet<()>) -> Result<Arc<Self>, Mistake> {
         let known = files(config);
         let keyring = Keyring::read(config)?;
+        if let (Some(path), Some(keyring)) = (&config.jwks_file, &keyring)
+            && keyring.is_empty()
+        {
+            let message = "holds no key for any of `algorithms`".to_owned();
+            return Err(keyring::mistake(path, "auth.jwt.jwks_file", message));
+        }
         let keys = Arc::new(Self {
             config: config.clone(),
             current: ArcSwapOption::from_pointee(keyring),
@@ -104,18 +110,25 @@ impl Keys {
                     fetched.json = json;
                     self.replace(keyring);
                 }
-                None => tracing::warn!("auth.jwt.jwks_url: no key for any of `algorithms`"),
+                None => tracing::warn!("auth.jwt.jwks_url: no set of keys (RFC 7517)"),
             },
             // Without the URL, which may hold a password.
             Err(error) => tracing::warn!("auth.jwt.jwks_url: {error:#}"),
         }
     }
 
+    /// A set without keys takes the place of the old one as well: so an issuer revokes them.
     fn replace(&self, keyring: Keyring) {
+        let is_empty = keyring.is_empty();
         self.current.store(Some(Arc::new(keyring)));
         // After the keys: a verdict by the old ones must not pass for one by the new.
         self.generation.fetch_add(1, Ordering::Release);
-        tracing::info!("the keys of tokens have changed");
+        match is_empty {
+            true => tracing::error!(
+                "the set of keys holds none for any of `algorithms`: no token is good any more"
+            ),
+            false => tracing::info!("the keys of tokens have changed"),
+        }
     }
 }
 
@@ -139,7 +152,7 @@ async fn follow_url(keys: Weak<Keys>) {
             return;
         };
         keys.refresh().await;
-        if keys.current().is_none() {
+        if keys.current().is_none_or(|keyring| keyring.is_empty()) {
             looks.reset_after(FETCH_PAUSE);
         }
     }
@@ -281,6 +294,23 @@ mod tests {
         assert!(has(&keys, "a"));
         refresh_later(&keys).await;
         assert!(has(&keys, "b"), "the second answer was still there");
+    }
+
+    #[tokio::test]
+    async fn a_set_without_keys_voids_the_old_ones() {
+        let keys = keys_of(vec![
+            good(&set("a")),
+            good(r#"{"keys":[]}"#),
+            good(&set("a")),
+        ])
+        .await;
+        keys.refresh().await;
+        let before = keys.generation();
+        refresh_later(&keys).await;
+        assert!(!has(&keys, "a") && keys.current().is_some());
+        assert_ne!(keys.generation(), before);
+        refresh_later(&keys).await;
+        assert!(has(&keys, "a"));
     }
 
     #[tokio::test]

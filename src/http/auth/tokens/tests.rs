@@ -273,7 +273,8 @@ fn the_kid_selects_the_key_and_the_key_its_algorithm() {
     assert_eq!(by_secret, Err(TokenError::UnknownKey));
     refused(verified(Algorithm::HS256, None, &secret), "no key");
     let only = [Algorithm::RS256];
-    assert!(Keyring::of_set(set.to_string().as_bytes(), &only).is_none());
+    let none = Keyring::of_set(set.to_string().as_bytes(), &only).unwrap();
+    assert!(none.is_empty());
 }
 
 #[test]
