@@ -5,11 +5,17 @@ mod binary;
 mod sessions;
 mod tokens;
 
+use std::net::IpAddr;
+
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
-use axum::http::{Method, StatusCode};
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::future::{join, join_all};
+use larder::http::accept::Peer;
+use tower::ServiceExt;
 
 use crate::harness::cluster::Cluster;
 use crate::harness::service::{Answer, TestService, execute};
@@ -242,7 +248,7 @@ async fn many_at_once_with_one_password_get_in() {
     let anna = basic("anna", "anna's");
     let headers = [("authorization", anna.as_str())];
     let requests = (0..200).map(|_| larder.request(Method::GET, "/items/1", &headers));
-    for answer in futures_util::future::join_all(requests).await {
+    for answer in join_all(requests).await {
         assert_eq!(answer.status, StatusCode::OK);
     }
 }
@@ -265,6 +271,40 @@ async fn only_what_everybody_may_read_is_for_shared_caches() {
             assert_eq!(answer.header("cache-control"), cache_control, "{path}");
         }
     }
+}
+
+/// As slow as real ones, so that checks meet.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_has_a_few_passwords_checked_at_a_time() {
+    let salt = SaltString::encode_b64(b"salt of the test").unwrap();
+    let slow = Argon2::default().hash_password(b"anna's", &salt).unwrap();
+    let auth = format!("[[auth.user]]\nname = 'anna'\npassword = '{slow}'\nroles = ['staff']\n");
+    let larder = larder(&auth).await;
+    let address = |last| Peer {
+        address: IpAddr::from([192, 0, 2, last]),
+        secure: false,
+    };
+    let get = async |from, who: String| {
+        let request = Request::get("/items/1").header("authorization", who);
+        let request = request.body(Body::empty()).unwrap();
+        let public = larder.public().of(address(from));
+        public.oneshot(request).await.unwrap()
+    };
+    let wrong = (0..50).map(|number| get(1, basic("anna", &format!("wrong {number}"))));
+    let (wrong, right) = join(join_all(wrong), get(2, basic("anna", "anna's"))).await;
+    assert_eq!(right.status(), StatusCode::OK);
+    let count = |status| {
+        wrong
+            .iter()
+            .filter(|answer| answer.status() == status)
+            .count()
+    };
+    let refused = count(StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused > 0);
+    assert_eq!(count(StatusCode::UNAUTHORIZED) + refused, 50);
+    let mut sent_away = wrong.iter();
+    let sent_away = sent_away.find(|answer| answer.status() == StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(sent_away.unwrap().headers()["retry-after"], "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -246,7 +246,7 @@ async fn run_on(
         ..plain.clone()
     };
     let documents = service.public();
-    let documents = move |_| documents.clone();
+    let documents = move |peer| documents.of(peer);
     let documents = serve(public, documents, runtimes.to_vec(), accept, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);

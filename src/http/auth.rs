@@ -18,6 +18,7 @@ mod verdicts;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use crate::http::auth::config::AuthConfig;
 use crate::http::auth::credential::{Kind, Presented, is_forgery, presented};
 use crate::http::auth::grants::{Grants, Rules};
 use crate::http::auth::keys::Keys;
-use crate::http::auth::passwords::Passwords;
+use crate::http::auth::passwords::{Busy, Passwords};
 use crate::http::auth::refusal::{Denied, FORGED, WRONG, challenges};
 use crate::http::auth::tokens::{Tokens, unix_time};
 use crate::http::auth::verdicts::{Found, Verdicts};
@@ -210,15 +211,16 @@ impl Auth {
         }
     }
 
-    /// Verifies the credential of a request that [`Auth::glance`] did not know.
+    /// Verifies the credential of a request from `address` that [`Auth::glance`] did not know.
     pub(super) async fn verify(
         &self,
+        address: IpAddr,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<Arc<Principal>, Response<Whole>> {
         let verified = match presented(headers, self.cookie.as_deref()) {
-            Ok(Some(presented)) => self.whose(presented).await.and_then(|principal| {
+            Ok(Some(presented)) => self.whose(presented, address).await.and_then(|principal| {
                 tracing::debug!("a credential was verified: {principal:?}");
                 self.allowed(presented.kind, Some(&principal), method, uri, headers)?;
                 Ok(principal)
@@ -249,12 +251,16 @@ impl Auth {
     }
 
     /// Whose credential it is. Remembers the verdict.
-    async fn whose(&self, presented: Presented<'_>) -> Result<Arc<Principal>, Denied> {
+    async fn whose(
+        &self,
+        presented: Presented<'_>,
+        address: IpAddr,
+    ) -> Result<Arc<Principal>, Denied> {
         let Presented { kind, bytes } = presented;
         // Before the keys are looked at: what changes from here on voids the verdict.
         let generation = self.generation(kind);
         let (principal, lasts) = match kind {
-            Kind::Basic => (self.of_password(presented).await?, VERDICT_MAX),
+            Kind::Basic => (self.of_password(presented, address).await?, VERDICT_MAX),
             Kind::Key => (
                 self.of_key(bytes).ok_or(Denied::Unauthorized(WRONG))?,
                 VERDICT_MAX,
@@ -270,40 +276,37 @@ impl Auth {
         Ok(principal)
     }
 
-    async fn of_password(&self, presented: Presented<'_>) -> Result<Arc<Principal>, Denied> {
-        let pair = STANDARD.decode(presented.bytes).unwrap_or_default();
+    /// Whose name and password it is. One that was wrong just now is not looked at again.
+    async fn of_password(
+        &self,
+        presented: Presented<'_>,
+        address: IpAddr,
+    ) -> Result<Arc<Principal>, Denied> {
+        if self.passwords.is_empty() {
+            return Err(Denied::Unauthorized("nobody signs in by password"));
+        }
+        if let Some(known) = self.known(presented) {
+            let principal = known.and_then(|found| found.principal().map(Arc::clone));
+            return principal.ok_or(Denied::Unauthorized(WRONG));
+        }
+        let Presented { kind, bytes } = presented;
+        let pair = STANDARD.decode(bytes).unwrap_or_default();
         let colon = pair.iter().position(|&byte| byte == b':');
         let parts = colon.and_then(|at| pair.split_at_checked(at));
         let name = parts.and_then(|(name, _)| std::str::from_utf8(name).ok());
         let (Some(name), Some((_, password))) = (name, parts) else {
             return Err(Denied::Unauthorized("the credentials are malformed"));
         };
-        let turn = self.turn().await?;
-        // Many connections show one password at once; the first one's turn is enough.
-        match self.known(presented) {
-            Some(Some(found)) => {
-                let principal = found.principal().map(Arc::clone);
-                return principal.ok_or(Denied::Unauthorized(WRONG));
-            }
-            Some(None) => return Err(Denied::Unauthorized(WRONG)),
-            None => {}
-        }
         let password = password.get(1..).unwrap_or_default();
-        let principal = self.passwords.check(turn, name, password).await;
+        let checked = self.passwords.check(address, bytes, name, password).await;
+        let principal = checked.map_err(|busy| match busy {
+            Busy::Client => Denied::TooMany("too many passwords from this address at once"),
+            Busy::All => Denied::Unavailable("too many sign in at once"),
+        })?;
         if principal.is_none() {
-            let Presented { kind, bytes } = presented;
             self.refused.put(kind, bytes, 0, later(REFUSAL_MAX), None);
         }
         principal.ok_or(Denied::Unauthorized(WRONG))
-    }
-
-    /// A turn at checking a password.
-    async fn turn(&self) -> Result<passwords::Turn, Denied> {
-        if self.passwords.is_empty() {
-            return Err(Denied::Unauthorized("nobody signs in by password"));
-        }
-        let busy = |_| Denied::Unavailable("too many sign in at once");
-        self.passwords.turn().await.map_err(busy)
     }
 
     fn of_key(&self, key: &[u8]) -> Option<Arc<Principal>> {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -13,6 +14,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt, TryFutureExt};
 use tower_service::Service;
 
 use crate::cache::Cache;
+use crate::http::accept::Peer;
 use crate::http::auth::{Auth, Glance};
 use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
@@ -34,6 +36,8 @@ pub type AnswerBody = http_body_util::Either<Whole, Body>;
 #[derive(Clone)]
 pub struct Public {
     inner: Arc<Inner>,
+    /// The client's whose connection this serves.
+    address: IpAddr,
 }
 
 struct Inner {
@@ -85,6 +89,15 @@ impl Public {
                 router,
                 cors,
             }),
+            address: Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
+
+    /// The same for the connection of `peer`.
+    pub fn of(&self, peer: Peer) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            address: peer.address,
         }
     }
 }
@@ -145,12 +158,18 @@ impl Inner {
     }
 
     /// The answer to a request whose credential was not known at once.
-    async fn verified<B>(self: Arc<Self>, auth: Arc<Auth>, request: Request<B>) -> Answered
+    async fn verified<B>(
+        self: Arc<Self>,
+        auth: Arc<Auth>,
+        address: IpAddr,
+        request: Request<B>,
+    ) -> Answered
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
-        match auth.verify(&head.method, &head.uri, &head.headers).await {
+        let verified = auth.verify(address, &head.method, &head.uri, &head.headers);
+        match verified.await {
             Ok(principal) => head.extensions.insert(principal),
             Err(refusal) => return Ok(self.ready(&head.method, &head.headers, refusal)),
         };
@@ -200,13 +219,18 @@ where
                     return Either::Left(ready(Ok(inner.ready(method, headers, refusal))));
                 }
                 Glance::Unknown => {
-                    let verified = Arc::clone(inner).verified(Arc::clone(auth), request);
+                    let (inner, auth) = (Arc::clone(inner), Arc::clone(auth));
+                    let verified = inner.verified(auth, self.address, request);
                     return Either::Right(verified.boxed());
                 }
             }
         }
         if let Some(response) = inner.hit(&request) {
             return Either::Left(ready(Ok(response)));
+        }
+        if inner.auth.is_some() {
+            // For who signs in.
+            request.extensions_mut().insert(self.address);
         }
         // Who it is: handlers find an `Arc<Principal>`, or none where no credentials were shown.
         if let Some(principal) = admitted.and_then(|who| who.principal()) {

@@ -42,7 +42,7 @@ impl Clients {
 
     /// Counts a connection of `address`, unless it has too many.
     pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
-        let client = client(address);
+        let client = network(address);
         let mut connections = lock(&self.connections);
         let open = connections.entry(client).or_default();
         if *open >= self.connections_max {
@@ -80,7 +80,7 @@ fn lock(connections: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<I
 }
 
 /// Whom limits count as one.
-fn client(address: IpAddr) -> IpAddr {
+pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {

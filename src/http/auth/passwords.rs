@@ -1,21 +1,28 @@
 //! Users and their passwords, by argon2.
 //!
-//! A check takes tens of milliseconds and megabytes by design: it runs off the workers, on as many threads as there are
-//! cores, and who would wait behind too many others is sent away.
+//! A check takes tens of milliseconds and megabytes by design: it runs off the workers, on half of the cores, so that
+//! wrong passwords don't keep the others' requests from theirs. Each client has a few checks at a time, so that none
+//! takes the queue from the others, and who would wait behind too many others is sent away.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Argon2, Params};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::http::accept::network;
 use crate::http::auth::Principal;
 use crate::http::auth::config::UserDefinition;
 
 /// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
 const WAITING_MAX: usize = 256;
+/// Checks of one client's address that wait or run, each of another credential. Behind a proxy all are one client.
+const CHECKS_PER_CLIENT_MAX: usize = 8;
 /// A longer password is nobody's, and refused before it costs anything.
 const PASSWORD_BYTES_MAX: usize = 1024;
 /// What RFC 9106, section 3.1, recommends.
@@ -67,11 +74,18 @@ pub fn is_hash(text: &str) -> bool {
 }
 
 /// Who would have to wait for too long.
-#[derive(Debug)]
-pub(super) struct Busy;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Busy {
+    /// Too many of the client's own passwords are being checked.
+    Client,
+    /// Too many of everybody's.
+    All,
+}
 
-/// One of the checks that run at a time.
-pub(super) struct Turn(OwnedSemaphorePermit);
+/// A check that is under way, and who has shown the password in the end.
+type Checking = BoxFuture<'static, Option<Arc<Principal>>>;
+/// All who show the same credential meanwhile wait for the same check.
+type Check = Shared<Checking>;
 
 /// The users.
 pub(super) struct Passwords {
@@ -79,7 +93,15 @@ pub(super) struct Passwords {
     /// What the password of an unknown user is compared with, so that it takes as long.
     decoy: Arc<str>,
     turns: Arc<Semaphore>,
-    waiting: Semaphore,
+    waiting: Arc<Semaphore>,
+    /// By credential; those that nobody waits for any more are gone at the next one.
+    checks: Mutex<HashMap<Box<[u8]>, UnderWay>>,
+}
+
+struct UnderWay {
+    /// Whose address it counts for.
+    client: IpAddr,
+    check: WeakShared<Checking>,
 }
 
 struct User {
@@ -102,8 +124,9 @@ impl Passwords {
         Self {
             users: users.iter().map(user).collect(),
             decoy: decoy.into(),
-            turns: Arc::new(Semaphore::new(cores)),
-            waiting: Semaphore::new(WAITING_MAX),
+            turns: Arc::new(Semaphore::new((cores / 2).max(1))),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            checks: Mutex::default(),
         }
     }
 
@@ -116,44 +139,80 @@ impl Passwords {
         self.users.get(name).map(|user| &user.principal)
     }
 
-    /// Waits for a core.
-    pub(super) async fn turn(&self) -> Result<Turn, Busy> {
-        let _place = self.waiting.try_acquire().map_err(|_| Busy)?;
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
-        // Nobody closes it.
-        turn.map(Turn).map_err(|_| Busy)
-    }
-
-    /// Who it is, if that is their password.
+    /// Who it is, if that is their password. `credential`, sent from `address`, is both.
     pub(super) async fn check(
         &self,
-        turn: Turn,
+        address: IpAddr,
+        credential: &[u8],
         name: &str,
         password: &[u8],
-    ) -> Option<Arc<Principal>> {
+    ) -> Result<Option<Arc<Principal>>, Busy> {
         if password.len() > PASSWORD_BYTES_MAX {
-            return None;
+            return Ok(None);
         }
+        let check = self.join(address, credential, name, password)?;
+        Ok(check.await)
+    }
+
+    /// The check of `credential` that is under way, or a new one.
+    fn join(
+        &self,
+        address: IpAddr,
+        credential: &[u8],
+        name: &str,
+        password: &[u8],
+    ) -> Result<Check, Busy> {
+        // What is in it is whole whoever panicked.
+        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        checks.retain(|_, under_way| under_way.check.upgrade().is_some());
+        let under_way = checks.get(credential);
+        if let Some(check) = under_way.and_then(|under_way| under_way.check.upgrade()) {
+            return Ok(check);
+        }
+        let client = network(address);
+        let own = checks.values().filter(|check| check.client == client);
+        if own.count() >= CHECKS_PER_CLIENT_MAX {
+            return Err(Busy::Client);
+        }
+        let place = Arc::clone(&self.waiting).try_acquire_owned();
+        let place = place.map_err(|_| Busy::All)?;
         let user = self.users.get(name);
         let hash = Arc::clone(user.map_or(&self.decoy, |user| &user.hash));
+        let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
-        // The turn ends with the work, even where nobody waits for the answer any more.
-        let verified = tokio::task::spawn_blocking(move || {
-            let _turn = turn.0;
-            let hash = PasswordHash::new(&hash);
-            hash.is_ok_and(|hash| Argon2::default().verify_password(&password, &hash).is_ok())
-        });
-        let verified = verified.await.unwrap_or(false);
-        user.filter(|_| verified)
-            .map(|user| Arc::clone(&user.principal))
+        let turns = Arc::clone(&self.turns);
+        let check = async move {
+            // Nobody closes it.
+            let turn = turns.acquire_owned().await.ok()?;
+            drop(place);
+            let verified = verify(turn, hash, password).await;
+            principal.filter(|_| verified)
+        };
+        let check = check.boxed().shared();
+        if let Some(check) = check.downgrade() {
+            checks.insert(credential.into(), UnderWay { client, check });
+        }
+        Ok(check)
     }
+}
+
+/// Whether `hash` is of `password`.
+async fn verify(turn: OwnedSemaphorePermit, hash: Arc<str>, password: Vec<u8>) -> bool {
+    // The turn ends with the work, even where nobody waits for the answer any more.
+    let verified = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let hash = PasswordHash::new(&hash);
+        hash.is_ok_and(|hash| Argon2::default().verify_password(&password, &hash).is_ok())
+    });
+    verified.await.unwrap_or(false)
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
+    use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::http::auth::config::Secret;
 
     #[test]
     fn a_hash_is_of_its_password_alone() {
@@ -189,22 +248,73 @@ mod tests {
         }
     }
 
+    fn address(number: usize) -> IpAddr {
+        Ipv4Addr::from_bits(number as u32).into()
+    }
+
     #[tokio::test]
     async fn who_would_wait_behind_too_many_is_sent_away() {
-        let passwords = Passwords::new(&[], |_| unreachable!());
-        let mut turns = Vec::new();
-        while passwords.turns.available_permits() > 0 {
-            turns.push(passwords.turn().await.unwrap());
+        let principal = Arc::new(Principal::named("anna"));
+        let user = UserDefinition {
+            name: "anna".to_owned(),
+            password: Secret::new(&hash(b"anna's").unwrap()),
+            roles: Vec::new(),
+        };
+        let passwords = Passwords::new(&[user], |_| Arc::clone(&principal));
+        let all = passwords.turns.available_permits();
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert!(all >= 1 && (all < cores || cores == 1), "{all} of {cores}");
+        let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
+        let check = |client, credential: &'static [u8]| {
+            passwords.join(address(client), credential, "anna", b"anna's")
+        };
+        let numbers: [[u8; 1]; CHECKS_PER_CLIENT_MAX] = std::array::from_fn(|n| [n as u8]);
+        let begin =
+            |client, number: &[u8]| passwords.join(address(client), number, "anna", b"anna's");
+        let first: Vec<Check> = numbers
+            .iter()
+            .map(|number| begin(1, number).unwrap())
+            .collect();
+        assert_eq!(check(1, b"another").err(), Some(Busy::Client));
+        let joined = check(1, &[0]).unwrap();
+        assert!(joined.ptr_eq(&first[0]));
+        let mut others: Vec<Check> = (first.len()..WAITING_MAX)
+            .map(|number| begin(number, &number.to_be_bytes()).unwrap())
+            .collect();
+        assert_eq!(check(WAITING_MAX, b"another").err(), Some(Busy::All));
+        // Who leaves makes room.
+        others.pop();
+        let late = check(WAITING_MAX, b"another").unwrap();
+        drop((first, others, turns));
+        for check in [joined, late] {
+            assert_eq!(check.await.unwrap().name, "anna");
         }
-        let mut waiting = Vec::new();
-        for _ in 0..WAITING_MAX {
-            let mut turn = Box::pin(passwords.turn());
-            assert!(turn.as_mut().now_or_never().is_none());
-            waiting.push(turn);
+        assert!(check(1, b"another").is_ok());
+        let checks = passwords.checks.lock().unwrap().len();
+        assert!(checks <= 1, "{checks}");
+    }
+
+    #[tokio::test]
+    async fn only_the_password_is_the_password() {
+        let principal = Arc::new(Principal::named("anna"));
+        let user = UserDefinition {
+            name: "anna".to_owned(),
+            password: Secret::new(&hash(b"anna's").unwrap()),
+            roles: Vec::new(),
+        };
+        let passwords = Passwords::new(&[user], |_| Arc::clone(&principal));
+        let long = [b'x'; PASSWORD_BYTES_MAX + 1];
+        for (name, password, right) in [
+            ("anna", &b"anna's"[..], true),
+            ("anna", b"anna", false),
+            ("bert", b"anna's", false),
+            ("anna", &long, false),
+        ] {
+            let credential = [name.as_bytes(), b":", password].concat();
+            let found = passwords
+                .check(address(1), &credential, name, password)
+                .await;
+            assert_eq!(found.unwrap().is_some(), right, "{name}");
         }
-        assert!(passwords.turn().await.is_err());
-        drop(waiting);
-        drop(turns);
-        assert!(passwords.turn().await.is_ok());
     }
 }

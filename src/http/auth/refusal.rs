@@ -33,6 +33,8 @@ pub(super) enum Denied {
     Unauthorized(&'static str),
     /// 403
     Forbidden(&'static str),
+    /// 429
+    TooMany(&'static str),
     /// 503
     Unavailable(&'static str),
 }
@@ -44,6 +46,7 @@ impl Auth {
             Denied::Token(detail) => (Problem::unauthorized(detail), true),
             Denied::Unauthorized(detail) => (Problem::unauthorized(detail), false),
             Denied::Forbidden(detail) => (Problem::forbidden(detail), false),
+            Denied::TooMany(detail) => (Problem::too_many_requests(detail), false),
             Denied::Unavailable(detail) => (Problem::unavailable(detail), false),
         };
         let status = problem.status();

@@ -1,5 +1,6 @@
 //! `POST /signin` and `POST /refresh`: tokens that larder signs itself.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
@@ -11,8 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::http::auth::credential::{Kind, is_forgery, presented};
-use crate::http::auth::refusal::{Denied, FORGED, WRONG};
+use crate::http::auth::credential::{Kind, Presented, is_forgery, presented};
+use crate::http::auth::refusal::{Denied, FORGED};
 use crate::http::auth::tokens::{Signed, unix_time};
 use crate::http::auth::{Auth, Principal};
 use crate::http::body::Whole;
@@ -20,6 +21,8 @@ use crate::http::problem::Problem;
 
 pub(super) const SIGNIN: &str = "/signin";
 pub(super) const REFRESH: &str = "/refresh";
+/// Of a request that came over no connection.
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// A name, a password, and what JSON needs around them.
 const BODY_BYTES_MAX: usize = 4 << 10;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -46,7 +49,7 @@ struct Granted<'t> {
 pub(super) async fn signin(State(auth): State<Arc<Auth>>, request: Request) -> Response<Body> {
     let (head, body) = request.into_parts();
     let answer = match name_and_password(&head, body).await {
-        Ok((name, password)) => auth.sign_in(&head, &name, &password).await,
+        Ok(credential) => auth.sign_in(&head, &credential).await,
         Err(problem) => return problem.into_response(),
     };
     answer
@@ -65,17 +68,13 @@ pub(super) async fn refresh(State(auth): State<Arc<Auth>>, request: Request) -> 
 
 /// A page of another site can send a form, but no JSON and no header of its own without asking first: so none signs its
 /// visitor in as somebody else.
-async fn name_and_password(head: &Parts, body: Body) -> Result<(String, Vec<u8>), Problem> {
+///
+/// Both come as HTTP Basic has them.
+async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem> {
     if let Ok(Some(shown)) = presented(&head.headers, None)
         && shown.kind == Kind::Basic
     {
-        let pair = STANDARD.decode(shown.bytes).ok();
-        let pair = pair.and_then(|pair| String::from_utf8(pair).ok());
-        let (name, password) = pair
-            .as_deref()
-            .and_then(|pair| pair.split_once(':'))
-            .ok_or_else(|| Problem::bad_request("the credentials are malformed"))?;
-        return Ok((name.to_owned(), password.into()));
+        return Ok(shown.bytes.to_vec());
     }
     let media_type = head.headers.get(CONTENT_TYPE);
     let media_type = media_type.and_then(|value| value.to_str().ok()?.split(';').next());
@@ -89,19 +88,18 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<(String, Vec<u8>)
     // Without what was sent: it may hold a password.
     let asked = asked
         .map_err(|_| Problem::bad_request("expected {\"name\": \"...\", \"password\": \"...\"}"))?;
-    Ok((asked.name, asked.password.into()))
+    let Asked { name, password } = asked;
+    Ok(STANDARD.encode(format!("{name}:{password}")).into())
 }
 
 impl Auth {
-    async fn sign_in(
-        &self,
-        head: &Parts,
-        name: &str,
-        password: &[u8],
-    ) -> Result<Response<Whole>, Denied> {
-        let turn = self.turn().await?;
-        let principal = self.passwords.check(turn, name, password).await;
-        let principal = principal.ok_or(Denied::Unauthorized(WRONG))?;
+    async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<Whole>, Denied> {
+        let presented = Presented {
+            kind: Kind::Basic,
+            bytes,
+        };
+        let address = head.extensions.get().copied().unwrap_or(NOWHERE);
+        let principal = self.of_password(presented, address).await?;
         self.grant(head, &principal, unix_time())
     }
 
@@ -170,5 +168,37 @@ impl Auth {
             "{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite=Strict{secure}"
         );
         HeaderValue::from_str(&cookie).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Boottime;
+    use crate::config::Config;
+    use crate::http::auth::passwords;
+    use crate::http::auth::refusal::WRONG;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn who_was_wrong_just_now_is_not_checked_again() {
+        let hash = passwords::hash(b"anna's").unwrap();
+        let text = format!(
+            "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n\
+             [[auth.user]]\nname = 'anna'\npassword = '{hash}'"
+        );
+        let config = Config::from_toml(&text, &[]).unwrap();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let auth = Auth::start(&config.auth, &[], false, metrics);
+        let auth = auth.unwrap().unwrap();
+        let (head, ()) = Request::new(()).into_parts();
+        let credential = STANDARD.encode("anna:anna's");
+        let credential = credential.as_bytes();
+        let signed = auth.sign_in(&head, credential).await;
+        assert!(signed.is_ok());
+        let later = Boottime(u64::MAX);
+        auth.refused.put(Kind::Basic, credential, 0, later, None);
+        let refused = auth.sign_in(&head, credential).await;
+        assert!(matches!(refused, Err(Denied::Unauthorized(WRONG))));
     }
 }
