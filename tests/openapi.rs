@@ -270,3 +270,67 @@ async fn an_address_need_not_describe_itself() {
         assert_eq!(larder.get(path).await.status, 404, "{path}");
     }
 }
+
+/// A key and its SHA-256.
+const PROGRAM: (&str, &str) = (
+    "test",
+    "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_is_described() {
+    let hash = larder::http::auth::passwords::hash(b"anna's").unwrap();
+    let resource = |name: &str, roles: &str| {
+        format!("[[resource]]\nname = '{name}'\ntable = 'item'\n{roles}\n")
+    };
+    let config = [
+        "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n",
+        "cookie = 'larder'\n",
+        &format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'\n"),
+        &format!("[[auth.key]]\nname = 'job'\nhash = '{}'\n", PROGRAM.1),
+        &resource("items", ""),
+        &resource("open", "read = ['anonymous']\nwrite = []"),
+        &resource("closed", "read = ['a', 'b']\nwrite = ['b']"),
+    ];
+    let larder = TestService::start(ITEMS, &config.concat()).await;
+    let described = Description::of(&larder).await;
+    let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
+    let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
+    assert!(metaschema.is_valid(&described.0), "{}", described.0);
+    let schemes = &described.0["components"]["securitySchemes"];
+    assert_eq!(schemes["basic"]["scheme"], "basic");
+    assert_eq!(schemes["bearer"]["scheme"], "bearer");
+    assert_eq!(schemes["apiKey"]["name"], "X-API-Key");
+    assert_eq!(schemes["cookie"]["name"], "larder");
+    let paths = &described.0["paths"];
+    let any = json!([{"basic": []}, {"bearer": []}, {"apiKey": []}, {"cookie": []}]);
+    assert_eq!(paths["/items"]["post"]["security"], any);
+    assert_eq!(paths["/items:batch"]["post"]["security"], any);
+    assert_eq!(paths["/open"]["get"]["security"][0], json!({}));
+    assert!(paths["/open"].get("post").is_none(), "nobody may");
+    let closed = &paths["/closed"];
+    assert_eq!(closed["get"]["security"][1], json!({"basic": ["b"]}));
+    assert_eq!(closed["post"]["security"][0], json!({"basic": ["b"]}));
+    let path = "/closed/{key}";
+    let refused = larder.get("/closed/1").await;
+    described.assert_described("get", path, &refused);
+    let key = [("x-api-key", PROGRAM.0)];
+    let refused = larder.request(Method::GET, "/closed/1", &key).await;
+    assert_eq!(refused.status, 403);
+    described.assert_described("get", path, &refused);
+    let granted = larder
+        .write(
+            Method::POST,
+            "/signin",
+            &[],
+            r#"{"name":"anna","password":"anna's"}"#,
+        )
+        .await;
+    assert_eq!(granted.status, 200);
+    described.assert_described("post", "/signin", &granted);
+    let bearer = format!("Bearer {}", granted.json()["token"].as_str().unwrap());
+    let renewed = larder
+        .request(Method::POST, "/refresh", &[("authorization", &bearer)])
+        .await;
+    described.assert_described("post", "/refresh", &renewed);
+}

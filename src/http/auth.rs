@@ -11,7 +11,7 @@ mod keyring;
 mod keys;
 pub mod passwords;
 mod refusal;
-mod session;
+pub(super) mod session;
 mod signatures;
 mod tokens;
 mod verdicts;
@@ -102,6 +102,20 @@ pub struct Auth {
     _following: JoinSet<()>,
 }
 
+/// How clients may show who they are.
+pub(super) struct Ways<'a> {
+    /// Name and password.
+    pub(super) basic: bool,
+    /// A token or a key.
+    pub(super) bearer: bool,
+    /// `X-API-Key`
+    pub(super) key: bool,
+    /// The cookie that may hold a token.
+    pub(super) cookie: Option<&'a str>,
+    /// larder gives out tokens.
+    pub(super) signs_in: bool,
+}
+
 /// What is known of a request at once.
 pub(super) enum Glance {
     /// It may go on.
@@ -186,6 +200,22 @@ impl Auth {
             // The router adds Allow, which it alone knows.
             .method_not_allowed_fallback(async || Problem::wrong_method().into_response())
             .with_state(Arc::clone(self))
+    }
+
+    /// How clients may show who they are.
+    pub(super) fn ways(&self) -> Ways<'_> {
+        Ways {
+            basic: !self.passwords.is_empty(),
+            bearer: !self.keys.is_empty() || self.tokens.is_some(),
+            key: !self.keys.is_empty(),
+            cookie: self.cookie.as_deref().filter(|_| self.tokens.is_some()),
+            signs_in: self.signs_in,
+        }
+    }
+
+    /// Of which roles one is needed to read, or to write, documents of `resource`; `None`: of none.
+    pub(super) fn roles(&self, resource: &str, reads: bool) -> Option<&[String]> {
+        self.rules.roles(resource, reads)
     }
 
     /// What is known of a request without verifying anything.

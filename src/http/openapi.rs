@@ -8,6 +8,7 @@ mod operations;
 mod parameters;
 mod parts;
 mod schema;
+mod security;
 
 use std::collections::HashSet;
 use std::future::ready;
@@ -21,6 +22,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use crate::cache::Cache;
+use crate::http::auth::Auth;
 use crate::http::docs::tagged;
 use crate::http::openapi::documents::Purpose;
 use crate::http::openapi::operations::Schemas;
@@ -31,9 +33,13 @@ const DESCRIPTION: &str = "Documents out of PostgreSQL, by key. Errors are `appl
     A comma inside a part of a key is `%2C`. No text holds the zero character.";
 
 /// Answers `/openapi.json`.
-pub(super) fn router<S: Clone + Send + Sync + 'static>(cache: Arc<Cache>) -> Router<S> {
+pub(super) fn router<S: Clone + Send + Sync + 'static>(
+    cache: Arc<Cache>,
+    auth: Option<Arc<Auth>>,
+) -> Router<S> {
     let description = Arc::new(Description {
         cache,
+        auth,
         made: ArcSwapOption::empty(),
     });
     let answer = move |asked: HeaderMap| ready(description.answer(&asked));
@@ -46,6 +52,8 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(cache: Arc<Cache>) -> Rou
 /// The document, made again when a resource has changed.
 struct Description {
     cache: Arc<Cache>,
+    /// `None`: everyone may.
+    auth: Option<Arc<Auth>>,
     made: ArcSwapOption<Made>,
 }
 
@@ -77,7 +85,7 @@ impl Description {
             made.of.len() == of.len() && made.of.iter().zip(&of).all(same)
         });
         Ok(known.unwrap_or_else(|| {
-            let text = Bytes::from(document(&of).to_string());
+            let text = Bytes::from(document(&of, self.auth.as_deref()).to_string());
             let made = Arc::new(Made { of, text });
             self.made.store(Some(Arc::clone(&made)));
             made
@@ -85,8 +93,8 @@ impl Description {
     }
 }
 
-/// The description of these resources.
-fn document(resources: &[Arc<Resource>]) -> Value {
+/// The description of these resources, and of who may.
+fn document(resources: &[Arc<Resource>], auth: Option<&Auth>) -> Value {
     let mut names = Names::default();
     let documents: Vec<String> = resources
         .iter()
@@ -116,7 +124,17 @@ fn document(resources: &[Arc<Resource>]) -> Value {
                 schemas.insert(name.clone(), documents::written(writable, purpose));
             }
         }
-        paths.extend(operations::paths(resource, &named));
+        let mut described = operations::paths(resource, &named);
+        if let Some(auth) = auth {
+            security::guard(auth, &resource.name, &mut described);
+        }
+        paths.extend(described);
+    }
+    let mut components = parts::components(schemas, &names.claim("problem"));
+    if let Some(auth) = auth {
+        let ways = auth.ways();
+        components["securitySchemes"] = security::schemes(&ways);
+        paths.extend(security::paths(&ways));
     }
     let tags: Vec<Value> = resources
         .iter()
@@ -131,7 +149,7 @@ fn document(resources: &[Arc<Resource>]) -> Value {
         },
         "tags": tags,
         "paths": paths,
-        "components": parts::components(schemas, &names.claim("problem"))
+        "components": components
     })
 }
 

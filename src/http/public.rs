@@ -71,7 +71,7 @@ impl Public {
         auth: Option<Arc<Auth>>,
     ) -> Self {
         let router = match config.docs {
-            true => docs::router().merge(openapi::router(Arc::clone(&cache))),
+            true => docs::router().merge(openapi::router(Arc::clone(&cache), auth.clone())),
             false => Router::new(),
         };
         let cors = Cors::new(&config.cors);

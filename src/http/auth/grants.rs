@@ -57,6 +57,13 @@ impl Rules {
         }
     }
 
+    /// Of which roles one is needed to read, or to write, documents of `resource`; `None`: of none.
+    pub(super) fn roles(&self, resource: &str, reads: bool) -> Option<&[String]> {
+        let rule = self.resources.get(*self.indices.get(resource)?)?;
+        let roles = if reads { &rule.read } else { &rule.write };
+        roles.as_deref()
+    }
+
     /// What `roles` may do; `None`: who shows no credentials.
     pub(super) fn grants(&self, roles: Option<&[String]>) -> Grants {
         let has = |asked: &Option<Vec<String>>| match asked {

@@ -19,8 +19,8 @@ use crate::http::auth::{Auth, Principal};
 use crate::http::body::Whole;
 use crate::http::problem::Problem;
 
-pub(super) const SIGNIN: &str = "/signin";
-pub(super) const REFRESH: &str = "/refresh";
+pub(in crate::http) const SIGNIN: &str = "/signin";
+pub(in crate::http) const REFRESH: &str = "/refresh";
 /// Of a request that came over no connection.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// A name, a password, and what JSON needs around them.

@@ -3,11 +3,16 @@
 use serde_json::{Map, Value, json};
 
 /// Problems: status, name and when they occur.
-const PROBLEMS: [(u16, &str, &str); 15] = [
+const PROBLEMS: [(u16, &str, &str); 17] = [
     (
         400,
         "malformed",
         "The request is malformed, or the key is not of the column's type",
+    ),
+    (
+        401,
+        "unauthorized",
+        "The credentials are missing or wrong; WWW-Authenticate says which are taken",
     ),
     (
         403,
@@ -47,6 +52,11 @@ const PROBLEMS: [(u16, &str, &str); 15] = [
         422,
         "unfit",
         "The body does not fit the table; `errors` says where",
+    ),
+    (
+        429,
+        "too-many",
+        "Too many passwords from this address are being checked",
     ),
     (500, "failure", "PostgreSQL gave an answer that is none"),
     (
@@ -233,7 +243,7 @@ fn responses(problem: &str) -> Value {
             "description": description,
             "content": {"application/problem+json": {"schema": schema(problem)}}
         });
-        if *status == 503 {
+        if matches!(*status, 429 | 503) {
             response["headers"] = super::operations::headers(&["Retry-After"]);
         }
         ((*name).to_owned(), response)
