@@ -80,6 +80,8 @@ pub enum Command {
     Uninstall(InstallArgs),
     /// Show an example file, or the configuration in force
     Config(ConfigArgs),
+    /// Drop documents from a running larder's tiers, through its admin address
+    Purge(PurgeArgs),
     /// Read a password from the terminal or stdin, and print its hash for [[auth.user]]
     HashPassword,
 }
@@ -109,6 +111,16 @@ pub struct InstallArgs {
     /// Show the SQL and change nothing
     #[arg(long)]
     pub print: bool,
+}
+
+/// Arguments of `purge`.
+#[derive(Args, Clone, Debug)]
+pub struct PurgeArgs {
+    /// The resource's name
+    pub resource: String,
+    /// One document's key as in its path, such as 42 or 7,NO; without it all documents are dropped
+    #[arg(allow_negative_numbers = true)]
+    pub key: Option<String>,
 }
 
 /// Flags of `config`: exactly one of the two.
@@ -341,6 +353,13 @@ mod tests {
             command(&["install", "--print"]),
             Command::Install(InstallArgs { print: true })
         ));
+        let Command::Purge(purge) = command(&["purge", "depts", "-7"]) else {
+            panic!("another command");
+        };
+        assert_eq!(
+            (purge.resource.as_str(), purge.key.as_deref()),
+            ("depts", Some("-7"))
+        );
         assert!(matches!(
             command(&["uninstall"]),
             Command::Uninstall(InstallArgs { print: false })

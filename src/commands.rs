@@ -3,5 +3,6 @@ pub mod config;
 pub mod database;
 pub mod hash_password;
 pub mod install;
+pub mod purge;
 pub mod seed;
 pub mod serve;

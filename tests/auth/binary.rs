@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
-use super::{ITEMS, KEY, RESOURCES, SCHEMA, basic};
+use super::{ITEMS, KEY, MEMORY, RESOURCES, SCHEMA, basic};
 use crate::harness::binary::{Serving, command, run, stderr, stdout};
 use crate::harness::cluster::Cluster;
 use crate::harness::reachable_directory;
@@ -15,6 +15,7 @@ use crate::harness::wire::{exchange, parse};
 
 const PASSWORD: &str = "correct horse battery staple";
 const SECRET: &str = "the-secret-of-tokens-in-its-file";
+const MISS: &str = "larder; fwd=miss; stored; detail=postgres";
 const ADMIN_TOKEN: &str = "the-token-of-operators";
 
 async fn hash_of(input: &str) -> (Option<i32>, String, String) {
@@ -87,6 +88,49 @@ async fn ask(serving: &Serving, request: &str, headers: &str) -> Answer {
         serving.listen
     };
     parse(&exchange(address, request.as_bytes()).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn purge_drops_documents_of_a_running_larder() {
+    let directory = reachable_directory();
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    std::fs::write(directory.path().join("token"), ADMIN_TOKEN).unwrap();
+    let toml = format!("[auth]\nadmin_token_file = 'token'\n{ITEMS}");
+    std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
+    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    serving.ready().await;
+    let admin = serving.admin.to_string();
+    let purge = async |args: &[&str]| {
+        let args = [&["purge", "--admin", &admin], args].concat();
+        run(directory.path(), Some(&url), &args).await
+    };
+    for args in [&["items", "1"][..], &["items"]] {
+        ask(&serving, "GET /items/1", "").await;
+        let hit = ask(&serving, "GET /items/1", "").await;
+        assert_eq!(hit.cache_status(), MEMORY);
+        let purged = purge(args).await;
+        assert_eq!(purged.status.code(), Some(0), "{purged:?}");
+        let missed = ask(&serving, "GET /items/1", "").await;
+        assert_eq!(missed.cache_status(), MISS, "{args:?}");
+    }
+    for (args, why) in [
+        (&["none"][..], "answers 404: there is no resource"),
+        (&["items", "x"], "answers 400: "),
+    ] {
+        let refused = purge(args).await;
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{refused:?}");
+    }
+    std::fs::write(directory.path().join("larder.toml"), ITEMS).unwrap();
+    let refused = purge(&["items"]).await;
+    assert!(stderr(&refused).contains("answers 401: "), "{refused:?}");
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    let refused = purge(&["items"]).await;
+    assert!(
+        stderr(&refused).contains("the admin address"),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

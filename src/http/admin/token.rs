@@ -17,6 +17,7 @@ use crate::http::auth::{line, mistake, read};
 use crate::http::problem::Problem;
 use crate::resource::definition::Mistake;
 
+const FILE: &str = "auth.admin_token_file";
 /// A shorter token can be found by trying.
 const BYTES_MIN: usize = 16;
 /// Probes come without credentials, and learn nothing of any document.
@@ -42,21 +43,10 @@ impl AdminToken {
     /// # Errors
     /// A file that can't be read; a token that is too short.
     pub fn read(config: &AuthConfig) -> Result<Option<Self>, Mistake> {
-        let (token, path, setting) = match (&config.admin_token, &config.admin_token_file) {
-            (Some(token), _) => {
-                let bytes = token.expose().as_bytes().to_vec();
-                (bytes, Path::new("configuration"), "auth.admin_token")
-            }
-            (None, Some(path)) => {
-                let setting = "auth.admin_token_file";
-                (
-                    line(&read(path, setting)?).to_vec(),
-                    path.as_path(),
-                    setting,
-                )
-            }
-            (None, None) => return Ok(None),
+        let Some(token) = configured(config)? else {
+            return Ok(None);
         };
+        let (path, setting) = source(config);
         if token.len() < BYTES_MIN {
             let message = format!("needs at least {BYTES_MIN} bytes: openssl rand -hex 32");
             return Err(mistake(path, setting, message));
@@ -76,6 +66,26 @@ impl AdminToken {
             scheme.eq_ignore_ascii_case(b"Bearer ")
                 && hmac::verify(&self.key, token, self.tag.as_ref()).is_ok()
         })
+    }
+}
+
+/// The token itself, as it is configured; `None` where none is. Blocks on the file system.
+///
+/// # Errors
+/// A file that can't be read.
+pub(crate) fn configured(config: &AuthConfig) -> Result<Option<Vec<u8>>, Mistake> {
+    match (&config.admin_token, &config.admin_token_file) {
+        (Some(token), _) => Ok(Some(token.expose().as_bytes().to_vec())),
+        (None, Some(path)) => Ok(Some(line(&read(path, FILE)?).to_vec())),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Where the token stands, for messages.
+fn source(config: &AuthConfig) -> (&Path, &'static str) {
+    match (&config.admin_token, &config.admin_token_file) {
+        (None, Some(path)) => (path.as_path(), FILE),
+        _ => (Path::new("configuration"), "auth.admin_token"),
     }
 }
 
