@@ -10,6 +10,7 @@ mod grants;
 mod keyring;
 mod keys;
 pub mod passwords;
+mod principal;
 mod refusal;
 pub(super) mod session;
 mod signatures;
@@ -17,7 +18,6 @@ mod tokens;
 mod verdicts;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,8 @@ use crate::http::problem::Problem;
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
+pub use crate::http::auth::principal::{Principal, PrincipalKind};
+
 pub(super) use crate::http::auth::keyring::{line, mistake, read};
 
 /// How long a verdict is known, at most.
@@ -53,34 +55,6 @@ const REFUSAL_MAX: Duration = Duration::from_secs(10);
 /// Eight credentials each.
 const BUCKETS: usize = 1024;
 const REFUSAL_BUCKETS: usize = 64;
-
-/// Who says who somebody is: names of one kind tell nothing of those of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrincipalKind {
-    /// `[[auth.user]]`, by password.
-    User,
-    /// `[[auth.key]]`
-    Key,
-    /// Whoever signs tokens.
-    Token,
-}
-
-/// Who sends a request.
-pub struct Principal {
-    /// Who says so.
-    pub kind: PrincipalKind,
-    /// The user's or the key's name, or what the token calls its subject: empty if it names none.
-    pub name: String,
-    /// As configured, or as the token says.
-    pub roles: Vec<String>,
-    grants: Grants,
-}
-
-impl fmt::Debug for Principal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {:?}", self.kind, self.name)
-    }
-}
 
 /// Who may do what on the public address.
 pub struct Auth {
@@ -390,42 +364,4 @@ impl Auth {
 fn later(duration: Duration) -> Boottime {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     Boottime(Boottime::now().0.saturating_add(nanos))
-}
-
-impl Principal {
-    /// By which it is told apart from all others; `None` for who has no name.
-    pub(super) fn scope(&self) -> Option<String> {
-        let kind = match self.kind {
-            PrincipalKind::User => "user",
-            PrincipalKind::Key => "key",
-            PrincipalKind::Token => "token",
-        };
-        // No text of PostgreSQL's holds the zero character, which a token's may.
-        let named = !self.name.is_empty() && !self.name.contains('\0');
-        named.then(|| format!("{kind}:{}", self.name))
-    }
-
-    /// Whether it may read documents of the resource with this index.
-    pub(super) fn may_read(&self, index: usize) -> bool {
-        self.grants.may_read(index)
-    }
-
-    fn new(rules: &Rules, kind: PrincipalKind, name: &str, roles: &[String]) -> Arc<Self> {
-        Arc::new(Self {
-            kind,
-            name: name.to_owned(),
-            roles: roles.to_vec(),
-            grants: rules.grants(Some(roles)),
-        })
-    }
-
-    #[cfg(test)]
-    fn named(name: &str) -> Self {
-        Self {
-            kind: PrincipalKind::User,
-            name: name.to_owned(),
-            roles: Vec::new(),
-            grants: Grants::default(),
-        }
-    }
 }
