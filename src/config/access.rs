@@ -10,8 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::Config;
 use super::fit::Places;
 use super::names::{self, Names};
-use super::text::{Reader, Table, Value};
-use super::value::found;
+use super::text::{Reader, Table};
 use crate::http::auth::config::{
     ANONYMOUS, AuthConfig, JwtConfig, KeyDefinition, Secret, UserDefinition,
 };
@@ -154,50 +153,25 @@ fn hidden(table: &Table<'_, '_>, key: &str, reader: &mut Reader<'_>) -> Option<L
     }
 }
 
-/// A list of roles.
+/// A list of roles. In a token they may stand between spaces, so none holds one.
 pub(super) fn roles(
     table: &Table<'_, '_>,
     key: &str,
     reader: &mut Reader<'_>,
 ) -> Option<Located<Vec<String>>> {
-    let value = table.get(key)?;
-    let path = table.path_of(key);
-    let place = reader.text.place(value.span().start, path.clone());
-    let DeValue::Array(items) = value.get_ref() else {
-        let message = format!(
-            "expected a list such as [\"staff\"], found {}",
-            found(value.get_ref())
-        );
-        reader.refuse(value.span().start, path, message);
-        return None;
-    };
-    let mut roles = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let Some(role) = role(item, format!("{path}[{index}]"), reader) else {
-            continue;
-        };
-        if roles.contains(&role.value) {
-            let message = "the role is named twice";
+    let Located { mut value, place } = reader.strings(table, key, "a list such as [\"staff\"]")?;
+    value.retain(|role| {
+        let usable = !role.value.is_empty() && !role.value.contains(char::is_whitespace);
+        if !usable {
+            let message = "expected a role without white space";
             reader.mistakes.push(names::mistake(&role.place, message));
-        } else {
-            roles.push(role.value);
         }
-    }
+        usable
+    });
     Some(Located {
-        value: roles,
+        value: value.into_iter().map(|role| role.value).collect(),
         place,
     })
-}
-
-/// Roles in a token may stand between spaces, so none holds one.
-fn role(value: &Value<'_>, path: String, reader: &mut Reader<'_>) -> Option<Located<String>> {
-    let role = reader.string(value, path)?;
-    if role.value.is_empty() || role.value.contains(char::is_whitespace) {
-        let message = "expected a role without white space";
-        reader.mistakes.push(names::mistake(&role.place, message));
-        return None;
-    }
-    Some(role)
 }
 
 /// Finds what is wrong between the settings of who may.

@@ -4,7 +4,6 @@ use toml::de::DeValue;
 
 use super::names;
 use super::text::{Reader, Table};
-use super::value::found;
 use crate::resource::definition::Located;
 
 /// `table`; whether it is one is for the catalogue to say.
@@ -27,47 +26,25 @@ pub(super) fn columns(
 ) -> Option<Located<Vec<String>>> {
     let value = table.get(key)?;
     let path = table.path_of(key);
-    let place = reader.text.place(value.span().start, path.clone());
-    let mut columns: Vec<String> = Vec::new();
-    let items = match value.get_ref() {
-        DeValue::Array(items) => items
-            .iter()
-            .enumerate()
-            .map(|(i, item)| (format!("{path}[{i}]"), item))
-            .collect(),
-        DeValue::String(_) => vec![(path.clone(), value)],
-        other => {
-            let message = format!(
-                "expected a column or a list of columns, found {}",
-                found(other)
-            );
+    let Located { value, place } = match value.get_ref() {
+        DeValue::String(_) => {
+            let column = reader.string(value, path)?;
+            let place = column.place.clone();
+            let value = vec![column];
+            Located { value, place }
+        }
+        DeValue::Array(items) if items.is_empty() => {
+            let message = "the list is empty: name a column or leave it out";
             reader.refuse(value.span().start, path, message);
             return None;
         }
+        _ => reader.strings(table, key, "a column or a list of columns")?,
     };
-    if items.is_empty() {
-        reader.refuse(
-            value.span().start,
-            path,
-            "the list is empty: name a column or leave it out",
-        );
-        return None;
-    }
-    for (path, item) in items {
-        let Some(column) = reader.string(item, path) else {
-            continue;
-        };
+    for column in &value {
         names::identifier(&column.value, &column.place, "column", reader);
-        if columns.contains(&column.value) {
-            reader.mistakes.push(names::mistake(
-                &column.place,
-                format!("`{}` is named twice", column.value),
-            ));
-        }
-        columns.push(column.value);
     }
     Some(Located {
-        value: columns,
+        value: value.into_iter().map(|column| column.value).collect(),
         place,
     })
 }

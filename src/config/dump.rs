@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
 use super::text::bare_or_quoted;
-use super::value::{MASK, quoted};
+use super::value::{MASK, list, quoted};
 use crate::http::auth::config::AuthConfig;
 use crate::resource::definition::{
     ChildDefinition, Located, LookupDefinition, ResourceDefinition, RowDefinition,
@@ -60,19 +60,15 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
         (resource.tiers.memory, "memory"),
         (resource.tiers.disk, "disk"),
     ];
-    let tiers: Vec<String> = tiers
-        .iter()
-        .filter(|(used, _)| *used)
-        .map(|(_, tier)| quoted(tier))
-        .collect();
-    line(out, format_args!("tiers = [{}]", tiers.join(", ")));
+    let tiers = tiers.iter().filter(|(used, _)| *used);
+    let tiers = tiers.map(|(_, tier)| tier);
+    line(out, format_args!("tiers = {}", list(tiers)));
     if resource.row_security_as_larder {
         line(out, format_args!("row_security = \"as-larder\""));
     }
     if !resource.filters.is_empty() {
-        let names = resource.filters.iter().map(|name| name.value.clone());
-        let names: Vec<String> = names.collect();
-        line(out, format_args!("filters = {}", list(&names)));
+        let names = resource.filters.iter().map(|name| &name.value);
+        line(out, format_args!("filters = {}", list(names)));
     }
     for (key, roles) in [("read", &resource.read), ("write", &resource.write)] {
         if let Some(roles) = roles {
@@ -89,11 +85,6 @@ fn resource(out: &mut String, resource: &ResourceDefinition) {
         }
     }
     row(out, "resource", &resource.row);
-}
-
-fn list(texts: &[String]) -> String {
-    let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-    format!("[{}]", quoted.join(", "))
 }
 
 /// Plain keys come before the tables below them, since a header ends the table above it.

@@ -1,13 +1,11 @@
 //! `[[resource]]`: the shape of documents, read as far as that goes without a database.
 
-use toml::de::DeValue;
-
 use super::access;
 use super::columns::{columns, relation};
 use super::names::{self, Names};
 use super::rows::row;
 use super::text::{Reader, Table, Value};
-use super::value::found;
+use super::value::{echo, found};
 use crate::resource::definition::{Located, ResourceDefinition, Tiers};
 
 /// What `[[resource]]` may hold.
@@ -78,44 +76,21 @@ fn resource(
 
 /// Absent: both. The empty list is a resource that is always asked of PostgreSQL.
 fn tiers(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Tiers {
-    let Some(value) = table.get("tiers") else {
-        return Tiers {
-            memory: true,
-            disk: true,
-        };
-    };
-    let path = table.path_of("tiers");
+    let is_set = table.get("tiers").is_some();
     let mut tiers = Tiers {
-        memory: false,
-        disk: false,
+        memory: !is_set,
+        disk: !is_set,
     };
-    let DeValue::Array(items) = value.get_ref() else {
-        let message = format!(
-            "expected a list such as [\"memory\", \"disk\"], found {}",
-            found(value.get_ref())
-        );
-        reader.refuse(value.span().start, path, message);
-        return tiers;
-    };
-    for (index, item) in items.iter().enumerate() {
-        let tier = match item.get_ref().as_str() {
-            Some("memory") => &mut tiers.memory,
-            Some("disk") => &mut tiers.disk,
-            _ => {
-                let message = format!(
-                    "expected \"memory\" or \"disk\", found {}",
-                    found(item.get_ref())
-                );
-                reader.refuse(item.span().start, format!("{path}[{index}]"), message);
-                continue;
+    let expected = "a list such as [\"memory\", \"disk\"]";
+    let named = reader.strings(table, "tiers", expected);
+    for tier in named.iter().flat_map(|named| &named.value) {
+        match tier.value.as_str() {
+            "memory" => tiers.memory = true,
+            "disk" => tiers.disk = true,
+            other => {
+                let message = format!("expected \"memory\" or \"disk\", found {}", echo(other));
+                reader.mistakes.push(names::mistake(&tier.place, message));
             }
-        };
-        if std::mem::replace(tier, true) {
-            reader.refuse(
-                item.span().start,
-                format!("{path}[{index}]"),
-                "the tier is named twice",
-            );
         }
     }
     tiers
@@ -139,32 +114,14 @@ fn header_value(
 
 /// Which fields there are is for the catalogue to say, where `fields` is absent.
 fn filters(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Vec<Located<String>> {
-    let Some(value) = table.get("filters") else {
-        return Vec::new();
-    };
-    let path = table.path_of("filters");
-    let DeValue::Array(items) = value.get_ref() else {
-        let message = format!(
-            "expected a list of fields such as [\"deptLocation\"], found {}",
-            found(value.get_ref())
-        );
-        reader.refuse(value.span().start, path, message);
-        return Vec::new();
-    };
-    let mut filters: Vec<Located<String>> = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let Some(name) = reader.string(item, format!("{path}[{index}]")) else {
-            continue;
-        };
-        let message = if PARAMETERS.contains(&name.value.as_str()) {
-            format!("`{}` is a parameter of every list", name.value)
-        } else if filters.iter().any(|filter| filter.value == name.value) {
-            format!("`{}` is named twice", name.value)
-        } else {
-            filters.push(name);
-            continue;
-        };
-        reader.mistakes.push(names::mistake(&name.place, message));
+    let expected = "a list of fields such as [\"deptLocation\"]";
+    let filters = reader.strings(table, "filters", expected);
+    let filters = filters.map_or_else(Vec::new, |filters| filters.value);
+    for name in &filters {
+        if PARAMETERS.contains(&name.value.as_str()) {
+            let message = format!("`{}` is a parameter of every list", name.value);
+            reader.mistakes.push(names::mistake(&name.place, message));
+        }
     }
     filters
 }
@@ -245,11 +202,11 @@ mod tests {
         let with = |tiers: &str| format!("[[resource]]\nname = 'n'\ntable = 't'\ntiers = {tiers}");
         only(
             &with("['memory', 'tape']"),
-            "4: resource[0].tiers[1]: expected \"memory\" or \"disk\", found the string \"tape\"",
+            "4: resource[0].tiers[1]: expected \"memory\" or \"disk\", found \"tape\"",
         );
         only(
             &with("['disk', 'disk']"),
-            "4: resource[0].tiers[1]: the tier is named twice",
+            "4: resource[0].tiers[1]: `disk` is named twice",
         );
         only(
             &with("'disk'"),

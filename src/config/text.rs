@@ -5,6 +5,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::names::mistake;
 use super::value::found;
 use crate::resource::definition::{Located, Mistake, Place};
 
@@ -155,6 +156,41 @@ impl Reader<'_> {
             format!("expected a string, found {}", found(value.get_ref())),
         );
         None
+    }
+
+    /// The strings of a list, each of them once; none where the key is absent or holds something else than what is
+    /// `expected`.
+    pub(super) fn strings(
+        &mut self,
+        table: &Table<'_, '_>,
+        key: &str,
+        expected: &str,
+    ) -> Option<Located<Vec<Located<String>>>> {
+        let value = table.get(key)?;
+        let at = value.span().start;
+        let path = table.path_of(key);
+        let place = self.text.place(at, path.clone());
+        let DeValue::Array(items) = value.get_ref() else {
+            let message = format!("expected {expected}, found {}", found(value.get_ref()));
+            self.refuse(at, path, message);
+            return None;
+        };
+        let mut strings: Vec<Located<String>> = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let Some(text) = self.string(item, format!("{path}[{index}]")) else {
+                continue;
+            };
+            if strings.iter().any(|other| other.value == text.value) {
+                let message = format!("`{}` is named twice", text.value);
+                self.mistakes.push(mistake(&text.place, message));
+            } else {
+                strings.push(text);
+            }
+        }
+        Some(Located {
+            value: strings,
+            place,
+        })
     }
 
     /// The string of a key that the table must have.

@@ -215,7 +215,7 @@ impl Slot<'_> {
         let takes_integer = is_number || matches!(self, Slot::Bytes(..));
         let takes_string = !is_number && !matches!(self, Slot::Flag(_));
         match value {
-            DeValue::Array(items) if matches!(self, Slot::List(..)) => {
+            DeValue::Array(items) if matches!(self, Slot::List(..) | Slot::Algorithms(_)) => {
                 let texts = items.iter().map(|item| item.get_ref().as_str());
                 let texts: Option<Vec<&str>> = texts.collect();
                 // They are joined by commas; nothing is what an empty list is.
@@ -228,16 +228,6 @@ impl Slot<'_> {
                 })
             }
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
-            DeValue::Array(items) if matches!(self, Slot::Algorithms(_)) => {
-                let names = items.iter().map(|item| item.get_ref().as_str());
-                let names: Option<Vec<&str>> = names.collect();
-                names
-                    .map(|names| Cow::Owned(names.join(",")))
-                    .ok_or_else(|| ValueError::Type {
-                        expected: self.expected(),
-                        found: found(value),
-                    })
-            }
             _ if matches!(self, Slot::Secret(_)) => Err(ValueError::Type {
                 expected: self.expected(),
                 found: "something else (not shown)".to_owned(),
@@ -275,17 +265,13 @@ impl Slot<'_> {
             Slot::Count(at, _) => at.to_string(),
             Slot::Count32(at, _) => at.to_string(),
             Slot::Share(at) => at.to_string(),
-            Slot::List(texts, _) => {
-                let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
-                format!("[{}]", texts.join(", "))
-            }
+            Slot::List(texts, _) => list(texts.iter().map(String::as_str)),
             Slot::Text(text) => quoted(text.as_ref()?),
             Slot::Secret(secret) => quoted(secret.as_ref().map(|_| MASK)?),
             Slot::JwksUrl(at) => quoted(&url::masked_url(at.as_ref()?.expose())),
             Slot::Algorithms(algorithms) if algorithms.is_empty() => return None,
             Slot::Algorithms(algorithms) => {
-                let names = algorithms.iter().map(|name| quoted(&format!("{name:?}")));
-                format!("[{}]", names.collect::<Vec<_>>().join(", "))
+                list(algorithms.iter().map(|algorithm| format!("{algorithm:?}")))
             }
         })
     }
@@ -351,6 +337,12 @@ pub(super) fn echo(text: &str) -> String {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
     }
+}
+
+/// A TOML list of basic strings.
+pub(super) fn list(texts: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let quoted = texts.into_iter().map(|text| quoted(text.as_ref()));
+    format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
 /// A TOML basic string.

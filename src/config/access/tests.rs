@@ -92,7 +92,7 @@ fn resources_ask_for_roles_that_somebody_has() {
     );
     only(
         &with("write = ['staff', 'staff']"),
-        "8: resource[0].write[1]: the role is named twice",
+        "8: resource[0].write[1]: `staff` is named twice",
     );
     only(
         &with("read = 'staff'"),
