@@ -307,7 +307,7 @@ pub(super) const SETTINGS: [Setting; 57] = [
     Setting {
         path: "limits.write_timeout",
         preset: Preset::Value("60s"),
-        help: "How long a client may take nothing of its answer.",
+        help: "How long a client may take nothing of its answer; over HTTP/2, less than a 64th of all that waits.",
         slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
     },
     Setting {

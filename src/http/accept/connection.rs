@@ -34,8 +34,8 @@ use crate::http::tls::Tls;
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
-/// Requests over HTTP/2 that one connection has at a time.
-const STREAMS_MAX: u32 = 200;
+/// Requests over HTTP/2 that one connection has at a time; fewer are not recommended (RFC 9113, section 6.5.2).
+const STREAMS_MAX: u32 = 100;
 /// Requests that a client may take back before they were looked at; one more and the connection ends (CVE-2023-44487,
 /// "rapid reset"). h2 bounds by itself the frames that a list of headers comes in (CONTINUATION flood, h2 0.4.4).
 const RESET_STREAMS_MAX: usize = 20;
@@ -87,7 +87,7 @@ pub(super) async fn serve_connection<S, B>(
                     headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(&hsts));
                 }
                 drop(answering);
-                answer.map(|body| Counted { body, unsent })
+                answer.map(|body| Counted::new(body, unsent))
             })
     });
     let mut connection = pin!(builder.serve_connection(io, service));

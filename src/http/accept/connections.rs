@@ -65,40 +65,53 @@ struct Seen {
     /// What the last look has found.
     steps: u64,
     head: u64,
-    /// Looks since then that have found nothing new.
+    /// Looks since then that have found nothing new, and nothing to be answered or sent.
     still: u32,
     head_still: u32,
+    /// What was sent when the client had last taken enough, or had nothing to take.
+    sent: u64,
+    /// Looks since then.
+    unsent_still: u32,
 }
 
 impl Seen {
     fn look(&mut self) {
+        let is_unsent = self.progress.is_unsent();
         let steps = self.progress.steps.load(Ordering::Relaxed);
-        self.still = if steps == self.steps {
-            self.still + 1
-        } else {
-            0
-        };
+        let idle = !self.progress.owes(Stage::Draining);
+        let same = steps == self.steps && idle;
+        self.still = if same { self.still + 1 } else { 0 };
         self.steps = steps;
+        let sent = self.progress.sent.load(Ordering::Relaxed);
+        if is_unsent && sent < self.enough() {
+            self.unsent_still += 1;
+        } else {
+            (self.sent, self.unsent_still) = (sent, 0);
+        }
         let head = self.progress.head.load(Ordering::Relaxed);
         let same = head == self.head && self.progress.awaits_head();
         self.head_still = if same { self.head_still + 1 } else { 0 };
         self.head = head;
     }
 
+    /// What is sent once the client has taken enough of what waits for it.
+    fn enough(&self) -> u64 {
+        self.sent.saturating_add(self.progress.least_to_take())
+    }
+
     /// Which of its limits the connection has passed, and what it is told then.
     fn overdue(&self, patience: &Patience, stage: Stage) -> Option<(&'static str, Order)> {
+        // Whatever else is being made for it.
+        if self.unsent_still >= patience.write {
+            return Some(("write", Order::CloseUnsent));
+        }
         if self.progress.owes(stage) {
             return None;
         }
         if self.head_still >= patience.head {
             return Some(("header", Order::CloseHead));
         }
-        let (most, reason) = if self.progress.is_unsent() {
-            (patience.write, "write")
-        } else {
-            (patience.idle, "idle")
-        };
-        (self.still >= most).then_some((reason, Order::Close))
+        (self.still >= patience.idle).then_some(("idle", Order::Close))
     }
 }
 
@@ -126,6 +139,8 @@ impl Connections {
             head: 0,
             still: 0,
             head_still: 0,
+            sent: 0,
+            unsent_still: 0,
         };
         self.seen.insert(task.id(), seen);
     }
@@ -185,13 +200,14 @@ fn look<'a>(
         if let Some((reason, order)) = seen.overdue(patience, stage) {
             let expected = match order {
                 Order::CloseHead => seen.head,
+                Order::CloseUnsent => seen.enough(),
                 _ => seen.steps,
             };
             seen.progress.expected.store(expected, Ordering::Relaxed);
             seen.progress.order(order);
             closed.with_label_values(&[reason]).inc();
             // Where something has happened since, it goes on, and has its time again.
-            (seen.still, seen.head_still) = (0, 0);
+            (seen.still, seen.head_still, seen.unsent_still) = (0, 0, 0);
         }
     }
 }

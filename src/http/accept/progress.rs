@@ -11,6 +11,11 @@ use axum::http::Version;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Frame, SizeHint};
 
+/// This share of what is unsent over HTTP/2 has to be taken within `write_timeout`.
+const UNSENT_SHARE: u64 = 64;
+/// And so many bytes at least.
+const TAKEN_BYTES_MIN: u64 = 1 << 10;
+
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -28,27 +33,32 @@ pub(super) enum Order {
     Close = 2,
     /// End at once, if no request has been read since.
     CloseHead = 3,
+    /// End at once, if the client has not taken enough since.
+    CloseUnsent = 4,
 }
 
 /// What has happened on a connection, and what it is told.
 pub(super) struct Progress {
     /// One reference more for each request that was read and whose answer is being made; whether it was told to drain.
     answering: Arc<AtomicBool>,
-    /// The same for each answer over HTTP/2, and each part of it, that is not written: the client says how much may
-    /// come.
-    unsent: Arc<()>,
+    /// Bytes of answers over HTTP/2 that are not written, since the client says how much may come; and one more for each
+    /// answer that has not ended.
+    unsent: Arc<AtomicU64>,
     /// The socket has no place for what has to be written.
     pub(super) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
     pub(super) holds: AtomicBool,
-    /// Requests read, and writes that the client's side took.
+    /// Requests read, and writes that the client's side took; over HTTP/2 requests alone, since a client has its pings
+    /// and settings answered whatever it asks or takes.
     pub(super) steps: AtomicU64,
+    /// Bytes that the client's side took.
+    pub(super) sent: AtomicU64,
     /// Twice the requests read, and one more while the head of the next is awaited: before the first request, and once
     /// anything came after the last answer.
     pub(super) head: AtomicU64,
     /// There was a request over HTTP/2, where much else may come besides.
     multiplexed: AtomicBool,
-    /// What `steps` or `head` is if nothing has happened since it was told to close.
+    /// What `steps` or `head` is if nothing has happened since it was told to close; what `sent` is if enough has.
     pub(super) expected: AtomicU64,
     /// An [`Order`], or 0.
     order: AtomicU8,
@@ -64,6 +74,7 @@ impl Default for Progress {
             full: AtomicBool::default(),
             holds: AtomicBool::default(),
             steps: AtomicU64::default(),
+            sent: AtomicU64::default(),
             head: AtomicU64::new(1),
             multiplexed: AtomicBool::default(),
             expected: AtomicU64::default(),
@@ -90,9 +101,14 @@ impl Progress {
         self.head.store(head | 1, Ordering::Relaxed);
     }
 
-    /// Something was written: what came before belonged to a request that is being answered.
-    pub(super) fn send(&self) {
-        self.step();
+    /// So many bytes were written: what came before belonged to a request that is being answered.
+    pub(super) fn send(&self, bytes: usize) {
+        let sent = self.sent.load(Ordering::Relaxed);
+        self.sent
+            .store(sent.wrapping_add(bytes as u64), Ordering::Relaxed);
+        if !self.is_multiplexed() {
+            self.step();
+        }
         let head = self.head.load(Ordering::Relaxed);
         if head > 1 {
             self.head.store(head & !1, Ordering::Relaxed);
@@ -100,10 +116,13 @@ impl Progress {
     }
 
     /// What the body of an answer over `version` keeps. Over HTTP/1.1 the socket alone tells what is unsent.
-    pub(super) fn unsent(&self, version: Version) -> Option<Arc<()>> {
+    pub(super) fn unsent(&self, version: Version) -> Option<Unsent> {
         (version == Version::HTTP_2).then(|| {
             self.multiplexed.store(true, Ordering::Relaxed);
-            Arc::clone(&self.unsent)
+            Unsent {
+                bytes: 0,
+                all: Arc::clone(&self.unsent),
+            }
         })
     }
 
@@ -111,7 +130,11 @@ impl Progress {
     /// that was not read yet, which is lost where the connection just ends. HTTP/2 has GOAWAY.
     pub(super) fn announces_end(&self) -> bool {
         let asked = self.steps.load(Ordering::Relaxed) > 0;
-        asked && !self.multiplexed.load(Ordering::Relaxed)
+        asked && !self.is_multiplexed()
+    }
+
+    fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Ordering::Relaxed)
     }
 
     fn step(&self) {
@@ -151,13 +174,15 @@ impl Progress {
         let same = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == expected;
         let still = (self.is_told(Order::Close) && same(&self.steps))
             || (self.is_told(Order::CloseHead) && same(&self.head));
-        still && !self.owes(stage)
+        let stuck = self.is_told(Order::CloseUnsent)
+            && self.is_unsent()
+            && self.sent.load(Ordering::Relaxed) < expected;
+        stuck || (still && !self.owes(stage))
     }
 
     /// Whether a head is awaited and nothing else.
     pub(super) fn awaits_head(&self) -> bool {
-        let multiplexed = self.multiplexed.load(Ordering::Relaxed);
-        self.head.load(Ordering::Relaxed) & 1 == 1 && !multiplexed
+        self.head.load(Ordering::Relaxed) & 1 == 1 && !self.is_multiplexed()
     }
 
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
@@ -168,19 +193,68 @@ impl Progress {
 
     /// Whether there is an answer that the client does not take.
     pub(super) fn is_unsent(&self) -> bool {
-        self.full.load(Ordering::Relaxed) || Arc::strong_count(&self.unsent) > 1
+        self.full.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes that a client with unsent answers has to take within the time for that. Over HTTP/2 they are a share of
+    /// what waits for it: to let much wait costs the client that it takes much, and its pings alone are too few.
+    pub(super) fn least_to_take(&self) -> u64 {
+        if !self.is_multiplexed() {
+            return 1;
+        }
+        let share = self.unsent.load(Ordering::Relaxed) / UNSENT_SHARE;
+        share.max(TAKEN_BYTES_MIN)
+    }
+}
+
+/// Bytes of an answer over HTTP/2 that are not written.
+pub(super) struct Unsent {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Unsent {
+    /// Counts `bytes` more.
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What a part of so many bytes keeps; a body of a length that was not known has more than was counted.
+    fn part(&mut self, bytes: u64) -> Self {
+        self.add((bytes + 1).saturating_sub(self.bytes));
+        self.bytes -= bytes;
+        Self {
+            bytes,
+            all: Arc::clone(&self.all),
+        }
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 /// A body whose parts hold on to `unsent` until they are written or given up.
 pub(super) struct Counted<B> {
-    pub(super) body: B,
-    pub(super) unsent: Option<Arc<()>>,
+    body: B,
+    unsent: Option<Unsent>,
+}
+
+impl<B: HttpBody> Counted<B> {
+    pub(super) fn new(body: B, mut unsent: Option<Unsent>) -> Self {
+        if let Some(unsent) = &mut unsent {
+            unsent.add(body.size_hint().lower().saturating_add(1));
+        }
+        Self { body, unsent }
+    }
 }
 
 struct Part {
     bytes: Bytes,
-    _unsent: Arc<()>,
+    _unsent: Unsent,
 }
 
 impl AsRef<[u8]> for Part {
@@ -197,13 +271,14 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        let Some(unsent) = &self.unsent else {
+        let this = &mut *self;
+        let frame = Pin::new(&mut this.body).poll_frame(context);
+        let Some(unsent) = &mut this.unsent else {
             return frame;
         };
-        let part = |bytes| Part {
+        let mut part = |bytes: Bytes| Part {
+            _unsent: unsent.part(bytes.len() as u64),
             bytes,
-            _unsent: Arc::clone(unsent),
         };
         frame.map_ok(|frame| frame.map_data(|bytes| Bytes::from_owner(part(bytes))))
     }

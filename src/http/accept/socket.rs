@@ -111,8 +111,8 @@ impl Socket {
     }
 
     fn count(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if sent.is_ready() {
-            self.progress.send();
+        if let Poll::Ready(sent) = &sent {
+            self.progress.send(*sent.as_ref().unwrap_or(&0));
         }
         let full = sent.is_pending();
         self.progress.full.store(full, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! Connections and their limits, with a clock that passes as soon as nobody has anything to do.
 
+mod multiplexed;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
