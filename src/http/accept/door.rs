@@ -73,6 +73,9 @@ impl Door {
             self.shut_until = None;
         }
         let (stream, address) = listener.accept().await?;
+        if self.reserve.is_none() {
+            self.reserve = reserve();
+        }
         Ok(Client::new((stream.into_std()?, address)))
     }
 
@@ -123,4 +126,30 @@ impl Door {
 
 fn reserve() -> Option<File> {
     File::open("/dev/null").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reserve_that_was_not_to_be_had_is_taken_later() {
+        let limits = Limits {
+            connections: 1,
+            connections_per_address: 1,
+            header_timeout: Duration::ZERO,
+            idle_timeout: Duration::ZERO,
+            body_timeout: Duration::ZERO,
+            write_timeout: Duration::ZERO,
+        };
+        let mut door = Door::new(limits, Arc::new(Metrics::new().unwrap()));
+        door.reserve = None;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), door.accept(&listener));
+        accepted.unwrap();
+        assert!(door.reserve.is_some());
+    }
 }
