@@ -7,7 +7,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Response};
 use bytes::{BufMut, BytesMut};
 use futures_util::future::join_all;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 use xxhash_rust::xxh3::Xxh3;
@@ -15,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, LookupError, Way};
 use crate::clock::Boottime;
-use crate::http::body::Whole;
+use crate::http::body::{Whole, read_whole};
 use crate::http::documents::{Answered, Reading, lookup_key};
 use crate::http::labels::detail;
 use crate::http::problem::Problem;
@@ -41,13 +40,8 @@ pub(super) async fn keys_in_body(
     shape: &KeyShape,
 ) -> Result<Vec<String>, Problem> {
     require_json(headers)?;
-    let read = Limited::new(body, BODY_BYTES_MAX).collect().await;
-    let read = read.map_err(|error| match error.is::<LengthLimitError>() {
-        true => Problem::body_too_large(BODY_BYTES_MAX),
-        false => Problem::bad_request("the body ended too early"),
-    })?;
     // The parser rewrites what it reads.
-    let mut text = read.to_bytes().to_vec();
+    let mut text = read_whole(body, BODY_BYTES_MAX).await?.to_vec();
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|_| Problem::bad_request("the body is not JSON"))?;
     keys_of(tape.as_value(), shape)

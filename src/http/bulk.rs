@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::cache::Cache;
 use crate::feed::position::Token;
+use crate::http::body::broken;
 use crate::http::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
 use crate::http::documents::LARDER_TOKEN;
 use crate::http::problem::{Body9457, Problem};
@@ -48,7 +49,7 @@ const APPLICATION_NDJSON: HeaderValue = HeaderValue::from_static(NDJSON);
 /// How the body of a `POST` holds many documents, none where it holds one; and the body.
 ///
 /// # Errors
-/// It is of neither type, or broke off.
+/// It is of neither type, broke off or came too slowly.
 pub(super) async fn framing(
     head: &Parts,
     mut body: Body,
@@ -60,7 +61,7 @@ pub(super) async fn framing(
         let Some(frame) = body.frame().await else {
             return Ok((None, body));
         };
-        let frame = frame.map_err(|_| Problem::bad_request("the body broke off"))?;
+        let frame = frame.map_err(|error| broken(&error))?;
         let data = frame.into_data().unwrap_or_default();
         if let Some(start) = data.iter().position(|byte| !is_space(*byte)) {
             break data.slice(start..);

@@ -140,6 +140,10 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
+    pub(super) fn body_too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the body came too slowly")
+    }
+
     pub(super) fn unsupported_media_type(expected: &str) -> Self {
         let detail = format!("the body is to be {expected}");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)

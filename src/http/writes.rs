@@ -9,7 +9,6 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, LOCATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -17,7 +16,7 @@ use crate::cache::Cache;
 use crate::cache::document::{digest, entity_tag};
 use crate::feed::position::Token;
 use crate::http::auth::Principal;
-use crate::http::body::Whole;
+use crate::http::body::{Whole, read_whole};
 use crate::http::bulk::{self, Bulk};
 use crate::http::conditional::{condition, is_if_none_match_any};
 use crate::http::documents::LARDER_TOKEN;
@@ -226,12 +225,7 @@ async fn read(
     if length.is_some_and(|length| length > bytes_max) {
         return Err(Problem::body_too_large(bytes_max));
     }
-    let body = Limited::new(body, bytes_max).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => Problem::body_too_large(bytes_max),
-        false => Problem::bad_request("the body broke off"),
-    })?;
-    let body = body.to_bytes();
+    let body = read_whole(body, bytes_max).await?;
     match body.is_empty() {
         true => Err(Problem::bad_request("the request has no body")),
         false => Ok(body),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, SET_COOKIE};
 use axum::http::request::Parts;
@@ -16,7 +16,7 @@ use crate::http::auth::credential::{Kind, Presented, is_forgery, presented};
 use crate::http::auth::refusal::{Denied, FORGED};
 use crate::http::auth::tokens::{Signed, unix_time};
 use crate::http::auth::{Auth, Principal};
-use crate::http::body::Whole;
+use crate::http::body::{Whole, read_whole};
 use crate::http::problem::Problem;
 
 pub(in crate::http) const SIGNIN: &str = "/signin";
@@ -82,8 +82,7 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
         let detail = "application/json with name and password, unless you sign in by HTTP Basic";
         return Err(Problem::unsupported_media_type(detail));
     }
-    let body = to_bytes(body, BODY_BYTES_MAX).await;
-    let body = body.map_err(|_| Problem::body_too_large(BODY_BYTES_MAX))?;
+    let body = read_whole(body, BODY_BYTES_MAX).await?;
     let asked = serde_json::from_slice::<Asked>(&body);
     // Without what was sent: it may hold a password.
     let asked = asked

@@ -10,6 +10,7 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use crate::http::body::broken;
 use crate::http::problem::Problem;
 use crate::resource::Resource;
 use crate::resource::body::{BodyError, Framing, Mode, Scratch, SplitError, Splitter, rows_of};
@@ -138,7 +139,7 @@ impl Reader {
                     self.parser.splitter.push(data);
                 }
             }
-            Some(Err(_)) => return Err(Problem::bad_request("the body broke off")),
+            Some(Err(error)) => return Err(broken(&error)),
             None => self.parser.splitter.end(),
         }
         Ok(())

@@ -25,7 +25,7 @@ pub(super) struct Schemas {
 }
 
 /// Problems of every body that is written.
-const WRITING: [u16; 5] = [403, 409, 413, 415, 422];
+const WRITING: [u16; 6] = [403, 408, 409, 413, 415, 422];
 
 /// The headers of what is read.
 const READ_HEADERS: [&str; 6] = [
@@ -155,7 +155,7 @@ impl Operations<'_> {
                     "The documents, and the keys that have none",
                 ),
             )],
-            &[406, 413, 415, 422],
+            &[406, 408, 413, 415, 422],
         );
         operation
     }
@@ -206,9 +206,7 @@ impl Operations<'_> {
             (NDJSON, many, lines),
         ]);
         let answers = [(200, outcomes()), (201, self.inserted())];
-        let mut problems = WRITING.to_vec();
-        problems.push(408);
-        operation["responses"] = responses(answers, &problems);
+        operation["responses"] = responses(answers, &WRITING);
         operation
     }
 

@@ -21,11 +21,7 @@ const PROBLEMS: [(u16, &str, &str); 17] = [
     ),
     (404, "absent", "There is no such document"),
     (406, "not-acceptable", "Accept leaves JSON out"),
-    (
-        408,
-        "slow",
-        "Of many documents the next ones came too slowly",
-    ),
+    (408, "slow", "The body came too slowly"),
     (
         409,
         "conflict",
