@@ -227,6 +227,9 @@ impl Config {
                 idle_timeout: Duration::ZERO,
                 body_timeout: Duration::ZERO,
                 write_timeout: Duration::ZERO,
+                requests_per_second: 0,
+                burst: 0,
+                trusted_proxies: Vec::new(),
             },
             tls: TlsConfig {
                 certificate_file: None,

@@ -6,7 +6,8 @@
 //! `conditional` decides on 304, `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors`
 //! who may see them; `writes` answers what changes documents, `bulk` where many come. `problem` is the one place where
 //! an error gets its status. `openapi` describes all that, and `docs` shows it in a browser. `admin` is never on the
-//! public address. Services need no socket, so tests don't; `accept` serves them, over `tls` where that is configured.
+//! public address. Services need no socket, so tests don't; `accept` serves them, over `tls` where that is configured,
+//! and `rate` says how often a client may ask, whom `forwarded` finds behind proxies.
 
 pub mod accept;
 pub mod admin;
@@ -18,6 +19,7 @@ mod conditional;
 pub mod cors;
 mod docs;
 mod documents;
+mod forwarded;
 pub mod labels;
 mod list;
 mod negotiate;
@@ -26,6 +28,7 @@ mod problem;
 pub mod public;
 mod query;
 mod range;
+pub mod rate;
 mod respond;
 mod target;
 pub mod tls;

@@ -18,6 +18,8 @@ pub struct Metrics {
     /// `larder_connections_closed_total{reason}`: connections that larder closed, or refused, by the limit that they
     /// reached: `connections`, `connections_per_address`, `descriptors`, `header`, `idle`, `write`.
     pub connections_closed: IntCounterVec,
+    /// `larder_requests_refused_total`: requests of clients that ask too often.
+    pub requests_refused: IntCounter,
     /// `larder_tier_bytes{tier}`: weight of what a tier holds.
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
@@ -81,6 +83,7 @@ impl Metrics {
                 "Connections closed or refused, by the limit that they reached.",
                 &["reason"],
             )?,
+            requests_refused: counter("larder_requests_refused_total", "Requests over the rate.")?,
             tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
             tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,
@@ -94,10 +97,7 @@ impl Metrics {
                 "Seconds from the bell (for a poll: from the pass before) until a change was applied.",
                 seconds()?,
             )?,
-            feed_gaps: counter(
-                "larder_feed_gaps_total",
-                "Times the feed lost a connection.",
-            )?,
+            feed_gaps: counter("larder_feed_gaps_total", "Connections that the feed lost.")?,
             fills_void: counter(
                 "larder_fills_void_total",
                 "Documents not stored because a change overtook them.",

@@ -33,6 +33,7 @@ use crate::http::auth::Auth;
 use crate::http::auth::config::ANONYMOUS;
 use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
+use crate::http::rate::{Limited, Rate};
 use crate::http::tls::Tls;
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
@@ -246,7 +247,8 @@ async fn run_on(
         ..plain.clone()
     };
     let documents = service.public();
-    let documents = move |peer| documents.of(peer);
+    let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
+    let documents = move |peer| Limited::new(documents.of(peer), rate.clone(), peer);
     let documents = serve(public, documents, runtimes.to_vec(), accept, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);

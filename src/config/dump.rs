@@ -152,6 +152,10 @@ mod tests {
         insecure = true
         install = "manual"
         workers = 3
+        [limits]
+        requests_per_second = 50
+        burst = 20
+        trusted_proxies = ["10.0.0.0/8", "fd00::1"]
         [database]
         url = "postgres://app@db.example/app?sslmode=require"
         listen_url = "postgres://app@direct.example/app"

@@ -111,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 57] = [
+pub(super) const SETTINGS: [Setting; 60] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -309,6 +309,24 @@ pub(super) const SETTINGS: [Setting; 57] = [
         preset: Preset::Value("60s"),
         help: "How long a client may take nothing of its answer; over HTTP/2, less than a 64th of all that waits.",
         slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
+    },
+    Setting {
+        path: "limits.requests_per_second",
+        preset: Preset::Value("0"),
+        help: "Requests of one client, beyond which they are 429; 0 for as many as it likes.",
+        slot: |c| Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000),
+    },
+    Setting {
+        path: "limits.burst",
+        preset: Preset::Value("100"),
+        help: "Requests that a client that was quiet may make at once.",
+        slot: |c| Slot::Count32(&mut c.limits.burst, 1..=1_000_000),
+    },
+    Setting {
+        path: "limits.trusted_proxies",
+        preset: Preset::Absent("10.0.0.0/8, fd00::/8"),
+        help: "Proxies whose X-Forwarded-For says who the client is.",
+        slot: |c| Slot::Networks(&mut c.limits.trusted_proxies),
     },
     Setting {
         path: "tls.certificate_file",

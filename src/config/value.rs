@@ -4,13 +4,14 @@
 //! pass through [`Slot::put`], so that they can't disagree about what is valid.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use bytesize::ByteSize;
+use ipnet::IpNet;
 use toml::de::DeValue;
 
 use jsonwebtoken::Algorithm;
@@ -37,6 +38,8 @@ pub(super) enum Slot<'a> {
     Path(&'a mut PathBuf),
     /// The path of a file, where there is one.
     File(&'a mut Option<PathBuf>),
+    /// Networks, separated by commas where they are one text.
+    Networks(&'a mut Vec<IpNet>),
     /// The value of a header.
     Header(&'a mut Option<HeaderValue>),
     /// A PostgreSQL URL.
@@ -104,6 +107,15 @@ fn is_origin(text: &str) -> bool {
         && host.chars().all(of_host)
 }
 
+/// Networks, or addresses alone, between commas.
+fn networks(text: &str) -> Option<Vec<IpNet>> {
+    let network = |part: &str| {
+        let alone = || part.parse::<IpAddr>().ok().map(IpNet::from);
+        part.parse().ok().or_else(alone)
+    };
+    members(text).map(network).collect()
+}
+
 /// Why a value is refused; the text is for the user.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueError {
@@ -161,6 +173,7 @@ impl Slot<'_> {
             {
                 return Err(malformed());
             }
+            Slot::Networks(at) => *at = networks(text).ok_or_else(malformed)?,
             Slot::File(path) => *path = Some(PathBuf::from(text)),
             Slot::Header(at) => *at = Some(text.parse().map_err(|_| malformed())?),
             Slot::Path(path) => *path = PathBuf::from(text),
@@ -215,7 +228,12 @@ impl Slot<'_> {
         let takes_integer = is_number || matches!(self, Slot::Bytes(..));
         let takes_string = !is_number && !matches!(self, Slot::Flag(_));
         match value {
-            DeValue::Array(items) if matches!(self, Slot::List(..) | Slot::Algorithms(_)) => {
+            DeValue::Array(items)
+                if matches!(
+                    self,
+                    Slot::List(..) | Slot::Algorithms(_) | Slot::Networks(_)
+                ) =>
+            {
                 let texts = items.iter().map(|item| item.get_ref().as_str());
                 let texts: Option<Vec<&str>> = texts.collect();
                 // They are joined by commas; nothing is what an empty list is.
@@ -254,6 +272,7 @@ impl Slot<'_> {
         Some(match self {
             Slot::Address(at) => quoted(&at.to_string()),
             Slot::Path(path) => quoted(&path.to_string_lossy()),
+            Slot::Networks(networks) => list(networks.iter().map(ToString::to_string)),
             Slot::File(path) => quoted(&path.as_ref()?.to_string_lossy()),
             Slot::Header(at) => quoted(&String::from_utf8_lossy(at.as_ref()?.as_bytes())),
             Slot::Url(at) => quoted(&url::masked_url(at.as_ref()?)),
@@ -292,6 +311,7 @@ impl Slot<'_> {
         match self {
             Slot::Address(_) => "an IP address and a port such as \"127.0.0.1:8080\"",
             Slot::Path(_) | Slot::File(_) => "a path",
+            Slot::Networks(_) => "addresses or networks such as [\"10.0.0.0/8\", \"fd00::/8\"]",
             Slot::Header(_) => "the value of a header",
             Slot::Text(_) | Slot::Secret(_) => "a text",
             Slot::JwksUrl(_) => "a URL such as \"https://login.example/.well-known/jwks.json\"",

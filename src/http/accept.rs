@@ -32,7 +32,7 @@ use tower_service::Service;
 
 pub use self::arriving::{Arriving, BodyTimeout};
 pub use self::limits::Limits;
-pub(super) use self::limits::network;
+pub(super) use self::limits::{network, trusts};
 
 use crate::http::accept::connection::serve_connection;
 use crate::http::accept::connections::{Connections, LOOK_INTERVAL};

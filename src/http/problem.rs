@@ -21,7 +21,7 @@ use crate::source::writes::{Refusal, WriteError};
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Seconds after which a client may try again: the feed finds a returned PostgreSQL within one.
-const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
@@ -34,6 +34,8 @@ pub(super) struct Problem {
     /// SQLSTATE.
     code: Option<String>,
     allow: Option<&'static str>,
+    /// Seconds after which to ask again.
+    retry_after: Option<u64>,
     errors: Vec<Fault9457>,
 }
 
@@ -64,6 +66,7 @@ impl Problem {
             detail: detail.into(),
             code: None,
             allow: None,
+            retry_after: (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_SECONDS),
             errors: Vec::new(),
         }
     }
@@ -120,9 +123,12 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
-    /// Not as much at a time.
-    pub(super) fn too_many_requests(detail: &str) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+    /// Not as much at a time, but again after so many `seconds`.
+    pub(super) fn too_many_requests(detail: &str, seconds: u64) -> Self {
+        Self {
+            retry_after: Some(seconds),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+        }
     }
 
     /// Not now, and not for want of PostgreSQL.
@@ -278,12 +284,8 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        let later = [
-            StatusCode::SERVICE_UNAVAILABLE,
-            StatusCode::TOO_MANY_REQUESTS,
-        ];
-        if later.contains(&self.status) {
-            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        if let Some(retry_after) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(retry_after));
         }
         response
     }

@@ -100,6 +100,13 @@ impl Public {
             address: peer.address,
         }
     }
+
+    /// The answer to a request that is not looked at.
+    pub(super) fn refuse<B>(&self, request: &Request<B>, problem: Problem) -> Response<AnswerBody> {
+        let refused = problem.into_whole_response();
+        self.inner
+            .ready(request.method(), request.headers(), refused)
+    }
 }
 
 impl Inner {

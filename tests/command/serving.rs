@@ -15,7 +15,7 @@ use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
 use crate::harness::lock::{hold, let_go};
 use crate::harness::service::execute;
-use crate::harness::wire::{fetch, parse, read_all};
+use crate::harness::wire::{exchange, fetch, parse, read_all};
 
 const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
@@ -235,4 +235,35 @@ async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
         (client.read(&mut [0; 1]).await.ok()? == 1).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_too_often_is_told_when_to_ask_again() {
+    let config = format!(
+        "{CONFIG}[limits]\nrequests_per_second = 1\nburst = 3\ntrusted_proxies = ['127.0.0.1/32']"
+    );
+    let (_directory, _url, serving) = start(&config).await;
+    let ask = async |client: &str| {
+        let request = format!(
+            "GET /items/1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
+        );
+        parse(&exchange(serving.listen, request.as_bytes()).await)
+    };
+    let mut refused = None;
+    for _ in 0..30 {
+        let answer = ask("192.0.2.1").await;
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.unwrap();
+    assert_eq!(refused.header("content-type"), "application/problem+json");
+    assert!((1..=2).contains(&refused.header("retry-after").parse().unwrap()));
+    assert_eq!(ask("192.0.2.2").await.status, StatusCode::OK);
+    // The admin address is not limited.
+    for _ in 0..10 {
+        let answer = fetch(serving.admin, "GET", "/healthz").await;
+        assert_eq!(answer.status, StatusCode::OK);
+    }
 }

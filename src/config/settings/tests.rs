@@ -42,6 +42,20 @@ fn sizes_fit_their_unit() {
 }
 
 #[test]
+fn networks_read_back() {
+    let toml = "[limits]\ntrusted_proxies = ['10.0.0.0/8', '::1']";
+    let config = Config::from_toml(toml, &[]).unwrap();
+    let dumped = crate::config::dump(&config);
+    assert!(dumped.contains("trusted_proxies = [\"10.0.0.0/8\", \"::1/128\"]"));
+    let again = Config::from_toml(&dumped, &[]).unwrap();
+    assert_eq!(again.limits.trusted_proxies, config.limits.trusted_proxies);
+    only(
+        "[limits]\ntrusted_proxies = ['10.0.0.0/33']",
+        "2: limits.trusted_proxies: expected addresses or networks such as",
+    );
+}
+
+#[test]
 fn shares_read_back() {
     for text in ["0", "1", "0.001", "1e-7", "0.000_1", "1.0"] {
         let toml = format!("[audit]\nsample = {text}");

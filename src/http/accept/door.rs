@@ -55,7 +55,7 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
         Self {
-            clients: Clients::new(limits.connections_per_address),
+            clients: Clients::new(&limits),
             limits,
             metrics,
             reserve: reserve(),
@@ -143,6 +143,9 @@ mod tests {
             idle_timeout: Duration::ZERO,
             body_timeout: Duration::ZERO,
             write_timeout: Duration::ZERO,
+            requests_per_second: 0,
+            burst: 1,
+            trusted_proxies: Vec::new(),
         };
         let mut door = Door::new(limits, Arc::new(Metrics::new().unwrap()));
         door.reserve = None;

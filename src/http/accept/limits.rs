@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 /// Bits of an address of IPv6 that make out a client: a network of this size is what one subscriber gets (RFC 6177).
 const NETWORK_BITS: u32 = 64;
 
@@ -23,52 +25,78 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// In which a client takes nothing of its answer.
     pub write_timeout: Duration,
+    /// Requests of one client; 0 for as many as it likes.
+    pub requests_per_second: u32,
+    /// Requests that a client that was quiet may make at once.
+    pub burst: u32,
+    /// Networks whose word is taken for whom they ask.
+    pub trusted_proxies: Vec<IpNet>,
+}
+
+/// Whether `address` is in one of `networks`.
+pub(in crate::http) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
 }
 
 /// Open connections by client.
 #[derive(Clone)]
 pub(super) struct Clients {
     connections_max: usize,
+    trusted: Arc<[IpNet]>,
     connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Clients {
-    pub(super) fn new(connections_max: usize) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
         Self {
-            connections_max,
+            connections_max: limits.connections_per_address,
+            trusted: limits.trusted_proxies.as_slice().into(),
             connections: Arc::default(),
         }
     }
 
-    /// Counts a connection of `address`, unless it has too many.
+    /// Counts a connection of `address`, unless it has too many. Behind a proxy that is trusted are many clients, so its
+    /// own are not counted.
     pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
-        let client = network(address);
-        let mut connections = lock(&self.connections);
-        let open = connections.entry(client).or_default();
-        if *open >= self.connections_max {
-            return None;
-        }
-        *open += 1;
-        Some(Admitted {
-            client,
-            connections: Arc::clone(&self.connections),
-        })
+        let mut admitted = Admitted {
+            client: None,
+            clients: self.clone(),
+        };
+        (trusts(&self.trusted, address) || admitted.count(address)).then_some(admitted)
     }
 }
 
 /// A connection that counts.
 pub(super) struct Admitted {
-    client: IpAddr,
-    connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    client: Option<IpAddr>,
+    clients: Clients,
+}
+
+impl Admitted {
+    /// Counts the connection as one of `address`, unless that has too many.
+    fn count(&mut self, address: IpAddr) -> bool {
+        let client = network(address);
+        let mut connections = lock(&self.clients.connections);
+        let open = connections.entry(client).or_default();
+        if *open >= self.clients.connections_max {
+            return false;
+        }
+        *open += 1;
+        self.client = Some(client);
+        true
+    }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut connections = lock(&self.connections);
-        if let Some(open) = connections.get_mut(&self.client) {
+        let Some(client) = self.client else {
+            return;
+        };
+        let mut connections = lock(&self.clients.connections);
+        if let Some(open) = connections.get_mut(&client) {
             *open -= 1;
             if *open == 0 {
-                connections.remove(&self.client);
+                connections.remove(&client);
             }
         }
     }
@@ -94,9 +122,17 @@ pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    fn clients(connections_max: usize) -> Clients {
+        Clients {
+            connections_max,
+            trusted: Arc::new(["10.0.0.0/8".parse().unwrap()]),
+            connections: Arc::default(),
+        }
+    }
+
     #[test]
     fn a_client_has_so_many_connections_and_no_more() {
-        let clients = Clients::new(2);
+        let clients = clients(2);
         let one: IpAddr = "192.0.2.1".parse().unwrap();
         let first = clients.admit(one).unwrap();
         let second = clients.admit(one).unwrap();
@@ -110,9 +146,17 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_client() {
-        let clients = Clients::new(1);
+        let clients = clients(1);
         let _first = clients.admit("2001:db8::1".parse().unwrap()).unwrap();
         assert!(clients.admit("2001:db8::2:1".parse().unwrap()).is_none());
         assert!(clients.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
+    }
+
+    #[test]
+    fn a_trusted_proxy_has_as_many_as_it_likes() {
+        let clients = clients(1);
+        let proxy = "10.1.2.3".parse().unwrap();
+        let _first = clients.admit(proxy).unwrap();
+        assert!(clients.admit(proxy).is_some());
     }
 }

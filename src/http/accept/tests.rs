@@ -24,6 +24,9 @@ fn config() -> AcceptConfig {
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(30),
         write_timeout: Duration::from_secs(60),
+        requests_per_second: 0,
+        burst: 1,
+        trusted_proxies: Vec::new(),
     };
     let metrics = Arc::new(Metrics::new().unwrap());
     AcceptConfig {

@@ -46,7 +46,7 @@ impl Auth {
             Denied::Token(detail) => (Problem::unauthorized(detail), true),
             Denied::Unauthorized(detail) => (Problem::unauthorized(detail), false),
             Denied::Forbidden(detail) => (Problem::forbidden(detail), false),
-            Denied::TooMany(detail) => (Problem::too_many_requests(detail), false),
+            Denied::TooMany(detail) => (Problem::too_many_requests(detail, 1), false),
             Denied::Unavailable(detail) => (Problem::unavailable(detail), false),
         };
         let status = problem.status();

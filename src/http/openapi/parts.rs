@@ -52,7 +52,7 @@ const PROBLEMS: [(u16, &str, &str); 17] = [
     (
         429,
         "too-many",
-        "Too many passwords from this address are being checked",
+        "The client asks too often, or too many passwords from its address are being checked",
     ),
     (500, "failure", "PostgreSQL gave an answer that is none"),
     (
@@ -64,7 +64,7 @@ const PROBLEMS: [(u16, &str, &str); 17] = [
 ];
 
 /// Of every path.
-const EVERYWHERE: [u16; 5] = [400, 414, 500, 503, 504];
+const EVERYWHERE: [u16; 6] = [400, 414, 429, 500, 503, 504];
 
 /// A reference to a schema.
 pub(super) fn schema(name: &str) -> Value {
