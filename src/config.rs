@@ -230,6 +230,7 @@ impl Config {
                 requests_per_second: 0,
                 burst: 0,
                 trusted_proxies: Vec::new(),
+                proxy_protocol: false,
             },
             tls: TlsConfig {
                 certificate_file: None,

@@ -241,11 +241,13 @@ async fn run_on(
     if let Some(tls) = &tls {
         reload_at_hangup(Arc::clone(tls))?;
     }
-    let plain = service.accept_config(config);
+    let mut plain = service.accept_config(config);
     let accept = AcceptConfig {
         tls,
         ..plain.clone()
     };
+    // Operators come by no balancer.
+    plain.limits.proxy_protocol = false;
     let documents = service.public();
     let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
     let documents = move |peer| Limited::new(documents.of(peer), rate.clone(), peer);

@@ -69,6 +69,10 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         );
         refuse(&["feed.poll_interval", "feed.max_staleness"], message);
     }
+    if config.limits.proxy_protocol && config.limits.trusted_proxies.is_empty() {
+        let message = "needs trusted_proxies: nobody else is asked for whom it connects".to_owned();
+        refuse(&["limits.proxy_protocol"], message);
+    }
     match (&config.tls.certificate_file, &config.tls.key_file) {
         (Some(_), None) => {
             let message = "key_file must name the certificate's key".to_owned();
@@ -145,6 +149,10 @@ mod tests {
         only(&pooler, "3: database.pooler: a pooler swallows LISTEN");
         let listen = format!("[database]\nlisten_url = 'postgres://db/x'\n{resource}");
         only(&listen, "2: database.listen_url: is of no use without");
+        only(
+            "[limits]\nproxy_protocol = true",
+            "2: limits.proxy_protocol: needs trusted_proxies",
+        );
         assert!(Config::from_toml("listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'", &[]).is_ok());
     }
 }

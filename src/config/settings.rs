@@ -111,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 60] = [
+pub(super) const SETTINGS: [Setting; 61] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -327,6 +327,12 @@ pub(super) const SETTINGS: [Setting; 60] = [
         preset: Preset::Absent("10.0.0.0/8, fd00::/8"),
         help: "Proxies whose X-Forwarded-For says who the client is.",
         slot: |c| Slot::Networks(&mut c.limits.trusted_proxies),
+    },
+    Setting {
+        path: "limits.proxy_protocol",
+        preset: Preset::Value("false"),
+        help: "They begin each connection with a header of the PROXY protocol, version 1 or 2.",
+        slot: |c| Slot::Flag(&mut c.limits.proxy_protocol),
     },
     Setting {
         path: "tls.certificate_file",

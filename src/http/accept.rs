@@ -10,6 +10,7 @@ mod connections;
 mod door;
 mod limits;
 mod progress;
+mod proxy;
 mod socket;
 mod stream;
 #[cfg(test)]
@@ -34,7 +35,7 @@ pub use self::arriving::{Arriving, BodyTimeout};
 pub use self::limits::Limits;
 pub(super) use self::limits::{network, trusts};
 
-use crate::http::accept::connection::serve_connection;
+use crate::http::accept::connection::{Ways, serve_connection};
 use crate::http::accept::connections::{Connections, LOOK_INTERVAL};
 use crate::http::accept::door::{Client, Door};
 use crate::http::accept::progress::Progress;
@@ -84,7 +85,12 @@ pub async fn serve<S, B>(
         metrics,
         tls,
     } = config;
-    let body_timeout = limits.body_timeout;
+    let ways = Ways {
+        tls,
+        body_timeout: limits.body_timeout,
+        proxy_protocol: limits.proxy_protocol,
+        metrics: Arc::clone(&metrics),
+    };
     let mut connections = Connections::new(&limits, metrics.connections_closed.clone());
     let mut door = Door::new(limits, metrics);
     let mut runtimes = runtimes.iter().cycle();
@@ -92,11 +98,8 @@ pub async fn serve<S, B>(
         let admitted = door.admit(&client, connections.tasks.len());
         if let (Some(admitted), Some(runtime)) = (admitted, runtimes.next()) {
             let progress = Arc::new(Progress::default());
-            let (make, tls, counted) = (make.clone(), tls.clone(), Arc::clone(&progress));
-            let served = async move {
-                serve_connection(client, tls, make, body_timeout, counted).await;
-                drop(admitted);
-            };
+            let (make, ways, counted) = (make.clone(), ways.clone(), Arc::clone(&progress));
+            let served = serve_connection(client, admitted, ways, make, counted);
             connections.spawn(served, progress, runtime);
         }
     };

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::TcpStream as StdStream;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -25,11 +25,13 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::http::accept::door::Client;
+use crate::http::accept::limits::Admitted;
 use crate::http::accept::progress::{Counted, Order, Progress, Stage};
 use crate::http::accept::socket::Socket;
 use crate::http::accept::stream::Stream;
-use crate::http::accept::{Arriving, Peer};
+use crate::http::accept::{Arriving, Peer, proxy};
 use crate::http::tls::Tls;
+use crate::metrics::Metrics;
 
 /// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -44,12 +46,22 @@ const ERROR_STREAMS_MAX: usize = 256;
 /// A connection without any request may hold one that was not read yet; hyper would close it at once.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
+/// How connections are served.
+#[derive(Clone)]
+pub(super) struct Ways {
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) body_timeout: Duration,
+    /// Proxies that are trusted say first for whom they have connected.
+    pub(super) proxy_protocol: bool,
+    pub(super) metrics: Arc<Metrics>,
+}
+
 /// Answers what comes from `client` by what `make` makes for it, until it ends or is told to.
 pub(super) async fn serve_connection<S, B>(
     client: Client,
-    tls: Option<Arc<Tls>>,
+    mut admitted: Admitted,
+    ways: Ways,
     make: impl Fn(Peer) -> S,
-    body_timeout: Duration,
     progress: Arc<Progress>,
 ) where
     S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Send + 'static,
@@ -57,11 +69,13 @@ pub(super) async fn serve_connection<S, B>(
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     let Client { stream, mut peer } = client;
-    peer.secure = tls.is_some();
-    let hsts = tls.as_ref().and_then(|tls| tls.hsts.clone());
-    let Some(stream) = open(stream, tls, &progress).await else {
+    let body_timeout = ways.body_timeout;
+    peer.secure = ways.tls.is_some();
+    let hsts = ways.tls.as_ref().and_then(|tls| tls.hsts.clone());
+    let Some(stream) = open(stream, &mut peer, &mut admitted, &ways, &progress).await else {
         return;
     };
+    drop(ways);
     let mut builder = builder();
     if stream.is_http2() {
         builder = builder.http2_only();
@@ -123,28 +137,54 @@ pub(super) async fn serve_connection<S, B>(
     }
 }
 
-/// What to read from and to write to, once hands are shaken where there is TLS.
-async fn open(stream: StdStream, tls: Option<Arc<Tls>>, progress: &Progress) -> Option<Stream> {
-    let stream = match TcpStream::from_std(stream) {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::warn!("a connection can't be served: {error}");
-            return None;
-        }
-    };
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!("TCP_NODELAY: {error}");
-    }
-    let Some(tls) = tls else {
-        return Some(Stream::Plain(stream));
-    };
+/// What to read from and to write to, unless the connection is to close before.
+async fn open(
+    stream: StdStream,
+    peer: &mut Peer,
+    admitted: &mut Admitted,
+    ways: &Ways,
+    progress: &Progress,
+) -> Option<Stream> {
     // Boxed, or every connection would have place for it.
-    let secured = progress
-        .unless_closed(Box::pin(secure(&tls, stream)))
-        .await?;
-    secured
-        .inspect_err(|error| tracing::debug!("a handshake failed: {error}"))
+    let prepared = Box::pin(prepare(stream, peer, admitted, ways));
+    let prepared = progress.unless_closed(prepared).await?;
+    prepared
+        .inspect_err(|error| tracing::debug!("a connection can't be served: {error}"))
         .ok()
+}
+
+/// Finds out who `peer` is where that is behind a proxy, and shakes hands where there is TLS.
+async fn prepare(
+    stream: StdStream,
+    peer: &mut Peer,
+    admitted: &mut Admitted,
+    ways: &Ways,
+) -> io::Result<Stream> {
+    let mut stream = TcpStream::from_std(stream)?;
+    stream.set_nodelay(true)?;
+    if ways.proxy_protocol && admitted.is_proxy() {
+        let client = proxy::read_client(&mut stream).await.inspect_err(|error| {
+            // A proxy may connect and say nothing, to see whether larder lives.
+            if error.kind() == ErrorKind::InvalidData {
+                let proxy = peer.address;
+                tracing::warn!("{proxy} is to begin with a header of the PROXY protocol: {error}");
+            }
+        })?;
+        if let Some(client) = client {
+            peer.address = client;
+            if !admitted.count(client) {
+                let closed = &ways.metrics.connections_closed;
+                closed.with_label_values(&["connections_per_address"]).inc();
+                return Err(io::Error::other(
+                    "limits.connections_per_address is reached",
+                ));
+            }
+        }
+    }
+    match &ways.tls {
+        None => Ok(Stream::Plain(stream)),
+        Some(tls) => secure(tls, stream).await,
+    }
 }
 
 async fn secure(tls: &Tls, stream: TcpStream) -> io::Result<Stream> {
@@ -209,14 +249,15 @@ mod tests {
         let progress = Arc::new(Progress::default());
         let accepted = Client::new((stream, from));
         let make = move |_| router.clone();
-        let body_timeout = Duration::from_secs(30);
-        tokio::spawn(serve_connection(
-            accepted,
-            None,
-            make,
-            body_timeout,
-            Arc::clone(&progress),
-        ));
+        let ways = Ways {
+            tls: None,
+            body_timeout: Duration::from_secs(30),
+            proxy_protocol: false,
+            metrics: Arc::new(Metrics::new().unwrap()),
+        };
+        let admitted = Admitted::uncounted();
+        let counted = Arc::clone(&progress);
+        tokio::spawn(serve_connection(accepted, admitted, ways, make, counted));
         (client, progress)
     }
 

@@ -146,6 +146,7 @@ mod tests {
             requests_per_second: 0,
             burst: 1,
             trusted_proxies: Vec::new(),
+            proxy_protocol: false,
         };
         let mut door = Door::new(limits, Arc::new(Metrics::new().unwrap()));
         door.reserve = None;

@@ -31,6 +31,8 @@ pub struct Limits {
     pub burst: u32,
     /// Networks whose word is taken for whom they ask.
     pub trusted_proxies: Vec<IpNet>,
+    /// They say so by the PROXY protocol, before anything else.
+    pub proxy_protocol: bool,
 }
 
 /// Whether `address` is in one of `networks`.
@@ -55,14 +57,13 @@ impl Clients {
         }
     }
 
-    /// Counts a connection of `address`, unless it has too many. Behind a proxy that is trusted are many clients, so its
-    /// own are not counted.
+    /// Counts a connection of `address`, unless it has too many.
     pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
         let mut admitted = Admitted {
             client: None,
             clients: self.clone(),
         };
-        (trusts(&self.trusted, address) || admitted.count(address)).then_some(admitted)
+        admitted.count(address).then_some(admitted)
     }
 }
 
@@ -73,8 +74,17 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Counts the connection as one of `address`, unless that has too many.
-    fn count(&mut self, address: IpAddr) -> bool {
+    /// Whether it is that of a proxy which has not said yet for whom.
+    pub(super) fn is_proxy(&self) -> bool {
+        self.client.is_none()
+    }
+
+    /// Counts the connection as one of `address`, unless that has too many. Behind a proxy that is trusted are many
+    /// clients, so its own are not counted.
+    pub(super) fn count(&mut self, address: IpAddr) -> bool {
+        if trusts(&self.clients.trusted, address) {
+            return true;
+        }
         let client = network(address);
         let mut connections = lock(&self.clients.connections);
         let open = connections.entry(client).or_default();
@@ -98,6 +108,21 @@ impl Drop for Admitted {
             if *open == 0 {
                 connections.remove(&client);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Admitted {
+    pub(super) fn uncounted() -> Self {
+        let clients = Clients {
+            connections_max: 1,
+            trusted: Arc::new([]),
+            connections: Arc::default(),
+        };
+        Self {
+            client: None,
+            clients,
         }
     }
 }
@@ -156,7 +181,12 @@ mod tests {
     fn a_trusted_proxy_has_as_many_as_it_likes() {
         let clients = clients(1);
         let proxy = "10.1.2.3".parse().unwrap();
-        let _first = clients.admit(proxy).unwrap();
+        let mut first = clients.admit(proxy).unwrap();
         assert!(clients.admit(proxy).is_some());
+        // Behind it may be another.
+        for _ in 0..2 {
+            assert!(first.count(proxy));
+        }
+        assert!(lock(&clients.connections).is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Connections and their limits, with a clock that passes as soon as nobody has anything to do.
 
 mod multiplexed;
+mod stops;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,6 +28,7 @@ fn config() -> AcceptConfig {
         requests_per_second: 0,
         burst: 1,
         trusted_proxies: Vec::new(),
+        proxy_protocol: false,
     };
     let metrics = Arc::new(Metrics::new().unwrap());
     AcceptConfig {
@@ -253,6 +255,55 @@ async fn there_are_so_many_connections_and_no_more() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_trusted_proxy_says_for_whom_it_connects() {
+    let mut config = config();
+    config.limits.connections_per_address = 1;
+    config.limits.proxy_protocol = true;
+    config.limits.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let make = |peer: Peer| {
+        tower::service_fn(move |_: Request<Arriving>| async move {
+            let text = peer.address.to_string();
+            Ok::<_, Infallible>(Response::new(Body::from(text)))
+        })
+    };
+    let here = vec![Handle::current()];
+    let never = std::future::pending();
+    let _serving = tokio::spawn(serve(listener, make, here, config.clone(), never));
+    let ask = async |header: &str| {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let sent = [header.as_bytes(), REQUEST].concat();
+        client.write_all(&sent).await.unwrap();
+        let mut answer = Vec::new();
+        let whole =
+            |answer: &[u8]| answer.ends_with(b"192.0.2.1") || answer.ends_with(b"192.0.2.2");
+        while !whole(&answer)
+            && client
+                .read_buf(&mut answer)
+                .await
+                .is_ok_and(|read| read > 0)
+        {}
+        (client, String::from_utf8(answer).unwrap())
+    };
+    let (_first, answer) = ask("PROXY TCP4 192.0.2.1 10.0.0.1 1 2\r\n").await;
+    assert!(answer.ends_with("\r\n\r\n192.0.2.1"), "{answer}");
+    let (_second, answer) = ask("PROXY TCP4 192.0.2.2 10.0.0.1 1 2\r\n").await;
+    assert!(answer.ends_with("\r\n\r\n192.0.2.2"), "{answer}");
+    let (_third, answer) = ask("PROXY TCP4 192.0.2.1 10.0.0.1 1 2\r\n").await;
+    assert_eq!(answer, "");
+    assert_eq!(closed(&config, "connections_per_address"), 1);
+    let (_none, answer) = ask("").await;
+    assert_eq!(answer, "");
+    // Without an end of the line.
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"PROXY TCP4 ").await.unwrap();
+    let seconds = seconds_until_closed(client, b"").await;
+    assert!((5..=7).contains(&seconds), "{seconds}");
+    assert_eq!(closed(&config, "header"), 1);
+}
+
 #[tokio::test]
 async fn heads_are_bounded() {
     let router = Router::new().route("/", get(async || "text"));
@@ -358,111 +409,4 @@ async fn each_connection_has_a_service_of_its_own() {
         let told = |text| answers.matches(text).count();
         assert_eq!((told("127.0.0.1 1;"), told("127.0.0.1 2;")), (1, 1));
     }
-}
-
-#[tokio::test]
-async fn a_stop_answers_those_who_wait_to_be_accepted() {
-    // Stop and the client are there at once; either may be seen first.
-    for _ in 0..20 {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        client.write_all(REQUEST).await.unwrap();
-        let router = Router::new().route("/", get(async || "text"));
-        let here = vec![Handle::current()];
-        let make = move |_| router.clone();
-        serve(listener, make, here, config(), std::future::ready(())).await;
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");
-    }
-}
-
-/// A client that keeps its connection may have sent its next request just when larder was told to stop: closing at
-/// once cost some of them at every stop under load.
-#[tokio::test(start_paused = true)]
-async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
-    let (mut client, stop, serving) = start("text".into()).await;
-    let mut answer = Vec::new();
-    client.write_all(REQUEST).await.unwrap();
-    while !answer.ends_with(b"\r\n\r\ntext") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
-    stop.send(()).unwrap();
-    sleep(Duration::from_secs(1)).await;
-    client.write_all(REQUEST).await.unwrap();
-    let mut last = String::new();
-    client.read_to_string(&mut last).await.unwrap();
-    assert!(last.contains("\r\nconnection: close\r\n"), "{last}");
-    assert!(last.ends_with("\r\n\r\ntext"), "{last}");
-    serving.await.unwrap();
-}
-
-/// Nobody has to ask again for larder to end.
-#[tokio::test(start_paused = true)]
-async fn a_stop_ends_a_kept_connection() {
-    let (mut client, stop, serving) = start("text".into()).await;
-    client.write_all(REQUEST).await.unwrap();
-    let mut answer = vec![0; 1];
-    client.read_exact(&mut answer).await.unwrap();
-    stop.send(()).unwrap();
-    client.read_to_end(&mut answer).await.unwrap();
-    serving.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_waits_for_a_slow_reader() {
-    let length = 64 << 20;
-    let (mut client, stop, serving) = start("x".repeat(length)).await;
-    client.write_all(REQUEST).await.unwrap();
-    let mut answer = vec![0; 1];
-    client.read_exact(&mut answer).await.unwrap();
-    stop.send(()).unwrap();
-    sleep(Duration::from_secs(60)).await;
-    client.read_to_end(&mut answer).await.unwrap();
-    assert!(answer.len() > length);
-    serving.await.unwrap();
-}
-
-/// Over HTTP/2 it is not the socket that is full: the client has not said that more may come.
-#[tokio::test(start_paused = true)]
-async fn a_stop_waits_for_a_slow_reader_over_http2() {
-    let length = 1 << 20;
-    let (client, stop, serving) = start("x".repeat(length)).await;
-    let (client, connection) = h2::client::handshake(client).await.unwrap();
-    let reading = tokio::spawn(connection);
-    let mut client = client.ready().await.unwrap();
-    let request = Request::get("http://a/").body(()).unwrap();
-    let (answer, _) = client.send_request(request, true).unwrap();
-    let mut body = answer.await.unwrap().into_body();
-    stop.send(()).unwrap();
-    sleep(Duration::from_secs(60)).await;
-    let mut read = 0;
-    while let Some(part) = body.data().await {
-        let bytes = part.unwrap().len();
-        body.flow_control().release_capacity(bytes).unwrap();
-        read += bytes;
-    }
-    assert_eq!(read, length);
-    drop(client);
-    reading.await.unwrap().unwrap();
-    serving.await.unwrap();
-}
-
-#[tokio::test]
-async fn a_stop_ends_what_has_not_asked_and_finishes_what_has() {
-    let length = 8 << 20;
-    let (mut reading, stop, serving) = start("x".repeat(length)).await;
-    let mut half = TcpStream::connect(reading.peer_addr().unwrap())
-        .await
-        .unwrap();
-    half.write_all(b"GET / HT").await.unwrap();
-    reading.write_all(REQUEST).await.unwrap();
-    let mut answer = vec![0; 1];
-    reading.read_exact(&mut answer).await.unwrap();
-    stop.send(()).unwrap();
-    reading.read_to_end(&mut answer).await.unwrap();
-    assert!(answer.len() > length);
-    serving.await.unwrap();
 }

@@ -1,0 +1,110 @@
+//! What becomes of connections when larder stops.
+
+use super::*;
+
+#[tokio::test]
+async fn a_stop_answers_those_who_wait_to_be_accepted() {
+    // Stop and the client are there at once; either may be seen first.
+    for _ in 0..20 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        client.write_all(REQUEST).await.unwrap();
+        let router = Router::new().route("/", get(async || "text"));
+        let here = vec![Handle::current()];
+        let make = move |_| router.clone();
+        serve(listener, make, here, config(), std::future::ready(())).await;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");
+    }
+}
+
+/// A client that keeps its connection may have sent its next request just when larder was told to stop: closing at
+/// once cost some of them at every stop under load.
+#[tokio::test(start_paused = true)]
+async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
+    let (mut client, stop, serving) = start("text".into()).await;
+    let mut answer = Vec::new();
+    client.write_all(REQUEST).await.unwrap();
+    while !answer.ends_with(b"\r\n\r\ntext") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    stop.send(()).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    client.write_all(REQUEST).await.unwrap();
+    let mut last = String::new();
+    client.read_to_string(&mut last).await.unwrap();
+    assert!(last.contains("\r\nconnection: close\r\n"), "{last}");
+    assert!(last.ends_with("\r\n\r\ntext"), "{last}");
+    serving.await.unwrap();
+}
+
+/// Nobody has to ask again for larder to end.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_a_kept_connection() {
+    let (mut client, stop, serving) = start("text".into()).await;
+    client.write_all(REQUEST).await.unwrap();
+    let mut answer = vec![0; 1];
+    client.read_exact(&mut answer).await.unwrap();
+    stop.send(()).unwrap();
+    client.read_to_end(&mut answer).await.unwrap();
+    serving.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_slow_reader() {
+    let length = 64 << 20;
+    let (mut client, stop, serving) = start("x".repeat(length)).await;
+    client.write_all(REQUEST).await.unwrap();
+    let mut answer = vec![0; 1];
+    client.read_exact(&mut answer).await.unwrap();
+    stop.send(()).unwrap();
+    sleep(Duration::from_secs(60)).await;
+    client.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.len() > length);
+    serving.await.unwrap();
+}
+
+/// Over HTTP/2 it is not the socket that is full: the client has not said that more may come.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_slow_reader_over_http2() {
+    let length = 1 << 20;
+    let (client, stop, serving) = start("x".repeat(length)).await;
+    let (client, connection) = h2::client::handshake(client).await.unwrap();
+    let reading = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let request = Request::get("http://a/").body(()).unwrap();
+    let (answer, _) = client.send_request(request, true).unwrap();
+    let mut body = answer.await.unwrap().into_body();
+    stop.send(()).unwrap();
+    sleep(Duration::from_secs(60)).await;
+    let mut read = 0;
+    while let Some(part) = body.data().await {
+        let bytes = part.unwrap().len();
+        body.flow_control().release_capacity(bytes).unwrap();
+        read += bytes;
+    }
+    assert_eq!(read, length);
+    drop(client);
+    reading.await.unwrap().unwrap();
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_ends_what_has_not_asked_and_finishes_what_has() {
+    let length = 8 << 20;
+    let (mut reading, stop, serving) = start("x".repeat(length)).await;
+    let mut half = TcpStream::connect(reading.peer_addr().unwrap())
+        .await
+        .unwrap();
+    half.write_all(b"GET / HT").await.unwrap();
+    reading.write_all(REQUEST).await.unwrap();
+    let mut answer = vec![0; 1];
+    reading.read_exact(&mut answer).await.unwrap();
+    stop.send(()).unwrap();
+    reading.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.len() > length);
+    serving.await.unwrap();
+}
