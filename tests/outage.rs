@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -214,6 +216,37 @@ async fn another_database_of_the_same_name_is_another_database() {
     }
     hit_again(&larder, "/items/1").await;
     assert_eq!(name(&larder.get("/items/1").await), "of the other");
+}
+
+/// What waits for PostgreSQL has a bound, and memory does not stand in that line.
+#[tokio::test(flavor = "multi_thread")]
+async fn hits_are_answered_beside_more_misses_than_may_wait() {
+    let database = Cluster::database().await;
+    execute(&database.url, SQL).await;
+    let proxy = Proxy::start(&database.url).await;
+    // The feed has its own way.
+    let settings = [
+        ("database.listen_url", &*database.url),
+        ("feed.max_staleness", "10s"),
+    ];
+    let larder = TestService::start_on(&proxy.url, ITEMS, &settings).await;
+    hit(&larder, "/items/1").await;
+    proxy.silence();
+    let paths: Vec<String> = (1_000..16_000).map(|key| format!("/items/{key}")).collect();
+    let misses = paths.iter().map(|path| larder.get(path));
+    let mut misses: FuturesUnordered<_> = misses.collect();
+    let refused = misses.next().await.unwrap();
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.header("retry-after"), "1");
+    assert!(
+        refused.body.contains("too many requests wait"),
+        "{}",
+        refused.body
+    );
+    for _ in 0..100 {
+        let answer = larder.get("/items/1").await;
+        assert_eq!(answer.cache_status(), "larder; hit; detail=memory");
+    }
 }
 
 fn postmaster(data: &std::path::Path) -> Pid {
