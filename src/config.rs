@@ -39,6 +39,7 @@ use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::accept::Limits;
+use crate::http::access_log::AccessLogConfig;
 use crate::http::auth::config::AuthConfig;
 use crate::http::cors::CorsConfig;
 use crate::http::tls::TlsConfig;
@@ -63,6 +64,8 @@ pub struct Config {
     pub insecure: bool,
     /// The public address describes itself.
     pub docs: bool,
+    /// A line for each answer of the public address.
+    pub access_log: AccessLogConfig,
     /// Private PostgreSQL, disk tier, node name.
     pub state_dir: PathBuf,
     /// `serve` installs schema and triggers by itself.
@@ -188,6 +191,10 @@ impl Config {
             admin: unset,
             insecure: false,
             docs: true,
+            access_log: AccessLogConfig {
+                format: None,
+                file: None,
+            },
             state_dir: PathBuf::new(),
             install: true,
             shutdown_timeout: Duration::ZERO,

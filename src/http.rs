@@ -7,9 +7,10 @@
 //! who may see them; `writes` answers what changes documents, `bulk` where many come. `problem` is the one place where
 //! an error gets its status. `openapi` describes all that, and `docs` shows it in a browser. `admin` is never on the
 //! public address. Services need no socket, so tests don't; `accept` serves them, over `tls` where that is configured,
-//! and `rate` says how often a client may ask, whom `forwarded` finds behind proxies.
+//! and `rate` says how often a client may ask, whom `forwarded` finds behind proxies; `access_log` tells of each answer.
 
 pub mod accept;
+pub mod access_log;
 pub mod admin;
 pub mod auth;
 mod batch;

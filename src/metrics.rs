@@ -20,6 +20,8 @@ pub struct Metrics {
     pub connections_closed: IntCounterVec,
     /// `larder_requests_refused_total`: requests of clients that ask too often.
     pub requests_refused: IntCounter,
+    /// `larder_access_log_dropped_total`: answers that the access log does not tell of, since it could not follow.
+    pub access_log_dropped: IntCounter,
     /// `larder_tier_bytes{tier}`: weight of what a tier holds.
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
@@ -84,6 +86,7 @@ impl Metrics {
                 &["reason"],
             )?,
             requests_refused: counter("larder_requests_refused_total", "Requests over the rate.")?,
+            access_log_dropped: counter("larder_access_log_dropped_total", "Answers not logged.")?,
             tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
             tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,

@@ -14,9 +14,9 @@ use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::cache::{Cache, CacheConfig};
@@ -26,6 +26,7 @@ use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::accept::{AcceptConfig, serve};
+use crate::http::access_log::{AccessLog, Logged};
 use crate::http::admin;
 use crate::http::admin::Admin;
 use crate::http::admin::token::AdminToken;
@@ -180,6 +181,20 @@ impl Service {
     }
 }
 
+/// The access log, and what ends once all of it is written.
+fn access_log(
+    config: &Config,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<(AccessLog, oneshot::Receiver<()>)>> {
+    let trusted = &config.limits.trusted_proxies;
+    let dropped = metrics.access_log_dropped.clone();
+    let log = AccessLog::start(&config.access_log, trusted, dropped);
+    log.with_context(|| match &config.access_log.file {
+        Some(file) => format!("access_log_file = {file:?} can't be appended to"),
+        None => "the access log can't be started".to_owned(),
+    })
+}
+
 fn public_config(config: &Config) -> PublicConfig {
     let text = |setting: &Option<Located<String>>| setting.as_ref().map(|text| text.value.clone());
     let labels = config.resources.iter().map(|resource| {
@@ -250,7 +265,11 @@ async fn run_on(
     plain.limits.proxy_protocol = false;
     let documents = service.public();
     let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
-    let documents = move |peer| Limited::new(documents.of(peer), rate.clone(), peer);
+    let (log, logged) = access_log(config, &service.metrics)?.unzip();
+    let documents = move |peer| {
+        let limited = Limited::new(documents.of(peer), rate.clone(), peer);
+        Logged::new(limited, log.clone(), peer)
+    };
     let documents = serve(public, documents, runtimes.to_vec(), accept, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
@@ -267,6 +286,7 @@ async fn run_on(
     }
     stopping().await;
     tracing::info!("draining");
+    let began = Instant::now();
     let drained = drain(
         service,
         serving,
@@ -275,6 +295,12 @@ async fn run_on(
         stop.subscribe(),
     )
     .await;
+    if let (Ok(()), Some(logged)) = (&drained, logged) {
+        let written = timeout_at(began + config.shutdown_timeout, logged).await;
+        if written.is_err() {
+            tracing::error!("the access log was not written in time");
+        }
+    }
     workers.stop();
     checked?;
     drained
@@ -300,7 +326,7 @@ async fn drain(
         () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
         () = asked_to_stop(stop, 2) => Err(anyhow!("clients were still connected at the second signal")),
     };
-    tokio::time::timeout_at(began + limit, service.stop())
+    timeout_at(began + limit, service.stop())
         .await
         .map_err(|_| anyhow!("the disk tier was not written within {limit:?}"))?;
     answered

@@ -152,10 +152,13 @@ mod tests {
         insecure = true
         install = "manual"
         workers = 3
+        access_log = "combined"
+        access_log_file = "a.log"
         [limits]
         requests_per_second = 50
         burst = 20
         trusted_proxies = ["10.0.0.0/8", "fd00::1"]
+        proxy_protocol = true
         [database]
         url = "postgres://app@db.example/app?sslmode=require"
         listen_url = "postgres://app@direct.example/app"

@@ -111,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 61] = [
+pub(super) const SETTINGS: [Setting; 63] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -135,6 +135,18 @@ pub(super) const SETTINGS: [Setting; 61] = [
         preset: Preset::Value("true"),
         help: "The public address describes itself at /openapi.json, and in a browser at /docs.",
         slot: |c| Slot::Flag(&mut c.docs),
+    },
+    Setting {
+        path: "access_log",
+        preset: Preset::Value("off"),
+        help: "A line for each answer of the public address, without credentials: \"off\", \"json\" or \"combined\".",
+        slot: |c| Slot::AccessLog(&mut c.access_log.format),
+    },
+    Setting {
+        path: "access_log_file",
+        preset: Preset::Absent("/var/log/larder/access.log"),
+        help: "What it is appended to, so that a copy may truncate it. Absent: stderr.",
+        slot: |c| Slot::File(&mut c.access_log.file),
     },
     Setting {
         path: "state_dir",

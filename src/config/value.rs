@@ -18,9 +18,15 @@ use jsonwebtoken::Algorithm;
 
 use super::url;
 use crate::feed::OnLoss;
+use crate::http::access_log::Format;
 use crate::http::auth::config::Secret;
 
 const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
+const ACCESS_LOG: [(&str, Option<Format>); 3] = [
+    ("off", None),
+    ("json", Some(Format::Json)),
+    ("combined", Some(Format::Combined)),
+];
 const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
     ("serve-stale", OnLoss::ServeStale),
@@ -46,6 +52,8 @@ pub(super) enum Slot<'a> {
     Url(&'a mut Option<String>),
     /// `auto` or `manual`.
     Install(&'a mut bool),
+    /// `off`, `json` or `combined`.
+    AccessLog(&'a mut Option<Format>),
     /// `bypass` or `serve-stale`.
     OnLoss(&'a mut OnLoss),
     /// `true` or `false`.
@@ -182,6 +190,7 @@ impl Slot<'_> {
                 *at = Some(text.to_owned());
             }
             Slot::Install(install) => *install = word(&INSTALL, text).ok_or_else(malformed)?,
+            Slot::AccessLog(format) => *format = word(&ACCESS_LOG, text).ok_or_else(malformed)?,
             Slot::OnLoss(on_loss) => *on_loss = word(&ON_LOSS, text).ok_or_else(malformed)?,
             Slot::Flag(flag) => *flag = text.parse().map_err(|_| malformed())?,
             Slot::Duration(at, bounds) => {
@@ -277,6 +286,7 @@ impl Slot<'_> {
             Slot::Header(at) => quoted(&String::from_utf8_lossy(at.as_ref()?.as_bytes())),
             Slot::Url(at) => quoted(&url::masked_url(at.as_ref()?)),
             Slot::Install(install) => quoted(word_of(&INSTALL, install)),
+            Slot::AccessLog(format) => quoted(word_of(&ACCESS_LOG, format)),
             Slot::OnLoss(on_loss) => quoted(word_of(&ON_LOSS, on_loss)),
             Slot::Flag(flag) => flag.to_string(),
             Slot::Duration(at, _) => quoted(&show_duration(at)),
@@ -318,6 +328,7 @@ impl Slot<'_> {
             Slot::Algorithms(_) => "a list of algorithms such as [\"RS256\", \"ES256\"]",
             Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
             Slot::Install(_) => "\"auto\" or \"manual\"",
+            Slot::AccessLog(_) => "\"off\", \"json\" or \"combined\"",
             Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",
             Slot::Flag(_) => "true or false",
             Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",

@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::cache::Cache;
 use crate::http::accept::Peer;
+use crate::http::access_log::Who;
 use crate::http::auth::{Auth, Glance};
 use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
@@ -177,7 +178,12 @@ impl Inner {
         let (mut head, body) = request.into_parts();
         let verified = auth.verify(address, &head.method, &head.uri, &head.headers);
         match verified.await {
-            Ok(principal) => head.extensions.insert(principal),
+            Ok(principal) => {
+                if let Some(told) = head.extensions.get::<Who>() {
+                    told.is(&principal);
+                }
+                head.extensions.insert(principal)
+            }
             Err(refusal) => return Ok(self.ready(&head.method, &head.headers, refusal)),
         };
         let request = Request::from_parts(head, body);
@@ -221,7 +227,14 @@ where
         let mut admitted = None;
         if let Some(auth) = &inner.auth {
             match auth.glance(method, request.uri(), headers) {
-                Glance::Admitted(who) => admitted = Some(who),
+                Glance::Admitted(who) => {
+                    if let Some(told) = request.extensions().get::<Who>()
+                        && let Some(principal) = who.principal()
+                    {
+                        told.is(&principal);
+                    }
+                    admitted = Some(who);
+                }
                 Glance::Refused(refusal) => {
                     return Either::Left(ready(Ok(inner.ready(method, headers, refusal))));
                 }

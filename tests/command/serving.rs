@@ -21,6 +21,9 @@ const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
     insert into item select n, 'item ' || n from generate_series(1, 100) n";
 
+/// SHA-256 of `secret`.
+const SECRET_HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
 const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
 
 async fn start(config: &str) -> (TempDir, String, Serving) {
@@ -235,6 +238,40 @@ async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
         (client.read(&mut [0; 1]).await.ok()? == 1).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_log_tells_of_answers_and_of_no_secret() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("access.log");
+    let config = format!(
+        "access_log = 'json'\naccess_log_file = '{}'\n{CONFIG}\n\
+         [limits]\ntrusted_proxies = ['127.0.0.1']\n\
+         [[auth.key]]\nname = 'reporting'\nroles = ['staff']\nhash = '{SECRET_HASH}'\n",
+        file.display()
+    );
+    let (_directory, _url, serving) = start(&config).await;
+    for path in ["/items/1", "/items?limit=2&token=secret"] {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nX-API-Key: secret\r\nCookie: a=secret\r\n\
+             X-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n"
+        );
+        exchange(serving.listen, request.as_bytes()).await;
+    }
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    let lines = std::fs::read_to_string(&file).unwrap();
+    assert!(!lines.contains("secret"), "{lines}");
+    let mut lines = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let first = lines.next().unwrap();
+    assert_eq!(first["client"], "192.0.2.1");
+    assert_eq!(first["user"], "reporting");
+    assert_eq!(first["target"], "/items/1");
+    assert!(first["cache"].as_str().unwrap().starts_with("larder; "));
+    assert!(first["bytes"].as_u64().unwrap() > 0);
+    assert_eq!(lines.next().unwrap()["target"], "/items?limit=2&token=***");
+    assert!(lines.next().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
