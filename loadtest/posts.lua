@@ -17,7 +17,7 @@ function request()
   local emps = {}
   for i = 0, 9 do
     emps[#emps + 1] = string.format(
-      '{"empNo":%d,"ename":"EMPLOYEE %d","job":"CLERK","mgr":%d,"hiredate":"2026-01-02T03:04:05","sal":%d,"comm":null,"deptNumber":%d}',
+      '{"empNo":%d,"empName":"EMPLOYEE %d","job":"CLERK","mgr":%d,"hiredate":"2026-01-02T03:04:05","sal":%d,"comm":null,"deptNumber":%d}',
       key * 10 + i, i, key, 1000 + i, key)
   end
   local body = string.format(

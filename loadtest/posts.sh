@@ -26,7 +26,7 @@ insert into dept (deptno, dname, loc) values (:k, 'ACCOUNTING', 'NEW YORK');
 insert into emp (empno, ename, job, mgr, hiredate, sal, comm, deptno) values
 SQL
 for i in $(seq 0 9); do
-  printf "  (:k * 10 + %d, 'EMPLOYEE %d', 'CLERK', :k, '2026-01-02T03:04:05', %d, null, :k)%s\n" \
+  printf "  (:k::bigint * 10 + %d, 'EMPLOYEE %d', 'CLERK', :k, '2026-01-02T03:04:05', %d, null, :k)%s\n" \
     "$i" "$i" "$((1000 + i))" "$([ "$i" = 9 ] && echo ';' || echo ',')" >> "$work/insert.sql"
 done
 echo 'commit;' >> "$work/insert.sql"
@@ -52,7 +52,7 @@ first, count, work = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 with open(work + "/bulk.ndjson", "w") as lines, open(work + "/dept.csv", "w") as dept, open(work + "/emp.csv", "w") as emp:
     for key in range(first, first + count):
         emps = ",".join(
-            f'{{"empNo":{key * 10 + i},"ename":"EMPLOYEE {i}","job":"CLERK","mgr":{key},"hiredate":"2026-01-02T03:04:05","sal":{1000 + i},"comm":null,"deptNumber":{key}}}'
+            f'{{"empNo":{key * 10 + i},"empName":"EMPLOYEE {i}","job":"CLERK","mgr":{key},"hiredate":"2026-01-02T03:04:05","sal":{1000 + i},"comm":null,"deptNumber":{key}}}'
             for i in range(10))
         lines.write(f'{{"deptNumber":{key},"deptName":"ACCOUNTING","deptLocation":"NEW YORK","emps":[{emps}]}}\n')
         other = key + 100000000

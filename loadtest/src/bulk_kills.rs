@@ -105,7 +105,7 @@ fn request(id: u64) -> anyhow::Result<Vec<u8>> {
         let key = FIRST_KEY + id * DOCUMENTS + number;
         writeln!(
             body,
-            r#"{{"deptNumber":{key},"deptName":"BULK","deptLocation":"{id}","emps":[{{"empNo":{},"ename":"A"}},{{"empNo":{},"ename":"B"}}]}}"#,
+            r#"{{"deptNumber":{key},"deptName":"BULK","deptLocation":"{id}","emps":[{{"empNo":{},"empName":"A"}},{{"empNo":{},"empName":"B"}}]}}"#,
             2 * key,
             2 * key + 1
         )?;
