@@ -210,6 +210,7 @@ fn public_config(config: &Config) -> PublicConfig {
         docs: config.docs,
         labels: labels.collect(),
         cors: config.cors.clone(),
+        trusted_proxies: config.limits.trusted_proxies.clone(),
     }
 }
 

@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use axum::{BoxError, Router};
 use futures_util::future::{BoxFuture, Either, FutureExt, TryFutureExt};
+use ipnet::IpNet;
 use tower_service::Service;
 
 use crate::cache::Cache;
@@ -21,6 +22,7 @@ use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
 use crate::http::docs;
 use crate::http::documents::{self, Documents};
+use crate::http::forwarded::client;
 use crate::http::labels::Labels;
 use crate::http::openapi;
 use crate::http::problem::Problem;
@@ -37,7 +39,7 @@ pub type AnswerBody = http_body_util::Either<Whole, Body>;
 #[derive(Clone)]
 pub struct Public {
     inner: Arc<Inner>,
-    /// The client's whose connection this serves.
+    /// Of the connection that this serves.
     address: IpAddr,
 }
 
@@ -48,6 +50,7 @@ struct Inner {
     router: Router,
     /// None where no other origin may do anything.
     cors: Option<Cors>,
+    trusted_proxies: Vec<IpNet>,
 }
 
 /// What the public address says besides documents.
@@ -59,6 +62,8 @@ pub struct PublicConfig {
     pub labels: Vec<Labels>,
     /// Pages of other origins.
     pub cors: CorsConfig,
+    /// Networks whose word is taken for whom they ask.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Public {
@@ -89,6 +94,7 @@ impl Public {
                 documents,
                 router,
                 cors,
+                trusted_proxies: config.trusted_proxies,
             }),
             address: Ipv4Addr::UNSPECIFIED.into(),
         }
@@ -100,6 +106,12 @@ impl Public {
             inner: Arc::clone(&self.inner),
             address: peer.address,
         }
+    }
+
+    /// Who is counted for the passwords that come with a request.
+    fn client<B>(&self, request: &Request<B>) -> IpAddr {
+        let trusted = &self.inner.trusted_proxies;
+        client(self.address, request.headers(), trusted)
     }
 
     /// The answer to a request that is not looked at.
@@ -240,7 +252,7 @@ where
                 }
                 Glance::Unknown => {
                     let (inner, auth) = (Arc::clone(inner), Arc::clone(auth));
-                    let verified = inner.verified(auth, self.address, request);
+                    let verified = inner.verified(auth, self.client(&request), request);
                     return Either::Right(verified.boxed());
                 }
             }
@@ -250,7 +262,8 @@ where
         }
         if inner.auth.is_some() {
             // For who signs in.
-            request.extensions_mut().insert(self.address);
+            let client = self.client(&request);
+            request.extensions_mut().insert(client);
         }
         // Who it is: handlers find an `Arc<Principal>`, or none where no credentials were shown.
         if let Some(principal) = admitted.and_then(|who| who.principal()) {

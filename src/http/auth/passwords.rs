@@ -21,7 +21,8 @@ use crate::http::auth::config::UserDefinition;
 
 /// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
 const WAITING_MAX: usize = 256;
-/// Checks of one client's address that wait or run, each of another credential. Behind a proxy all are one client.
+/// Checks of one client's address that wait or run, each of another credential. Behind a proxy that is not trusted all
+/// are one client.
 const CHECKS_PER_CLIENT_MAX: usize = 8;
 /// A longer password is nobody's, and refused before it costs anything.
 const PASSWORD_BYTES_MAX: usize = 1024;
