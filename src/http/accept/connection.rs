@@ -100,8 +100,7 @@ pub(super) async fn serve_connection<S, B>(
                     let headers = answer.headers_mut();
                     headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(&hsts));
                 }
-                drop(answering);
-                answer.map(|body| Counted::new(body, unsent))
+                answer.map(|body| Counted::new(body, unsent, answering))
             })
     });
     let mut connection = pin!(builder.serve_connection(io, service));

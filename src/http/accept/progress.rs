@@ -220,6 +220,12 @@ impl Unsent {
         self.all.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts none any more: what there is was taken, and the client owes nothing for what is still to come.
+    fn forget(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = 0;
+    }
+
     /// What a part of so many bytes keeps; a body of a length that was not known has more than was counted.
     fn part(&mut self, bytes: u64) -> Self {
         self.add((bytes + 1).saturating_sub(self.bytes));
@@ -233,7 +239,7 @@ impl Unsent {
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.forget();
     }
 }
 
@@ -241,14 +247,22 @@ impl Drop for Unsent {
 pub(super) struct Counted<B> {
     body: B,
     unsent: Option<Unsent>,
+    /// Where the answer is still being made.
+    _answering: Option<Arc<AtomicBool>>,
 }
 
 impl<B: HttpBody> Counted<B> {
-    pub(super) fn new(body: B, mut unsent: Option<Unsent>) -> Self {
+    pub(super) fn new(body: B, mut unsent: Option<Unsent>, answering: Arc<AtomicBool>) -> Self {
+        // What comes part by part is still being made, maybe of a request that has not ended either.
+        let is_being_made = body.size_hint().exact().is_none();
         if let Some(unsent) = &mut unsent {
             unsent.add(body.size_hint().lower().saturating_add(1));
         }
-        Self { body, unsent }
+        Self {
+            body,
+            unsent,
+            _answering: is_being_made.then_some(answering),
+        }
     }
 }
 
@@ -276,6 +290,9 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
         let Some(unsent) = &mut this.unsent else {
             return frame;
         };
+        if frame.is_pending() {
+            unsent.forget();
+        }
         let mut part = |bytes: Bytes| Part {
             _unsent: unsent.part(bytes.len() as u64),
             bytes,

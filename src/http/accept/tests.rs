@@ -3,12 +3,16 @@
 mod multiplexed;
 mod stops;
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::body::Bytes;
 use axum::routing::{get, post};
+use futures_util::stream::{self, StreamExt};
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -96,6 +100,31 @@ async fn seconds_until_closed(client: TcpStream, drop: &'static [u8]) -> u64 {
     let _reset = reading.read_to_end(&mut received).await;
     dripping.abort();
     began.elapsed().as_secs()
+}
+
+/// As bulk writes are answered that are each told of at once.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_begins_before_its_request_ends_is_made_to_the_end() {
+    let config = config();
+    let early = async |body: Body| {
+        let rest = async { body.collect().await.map(|_| Bytes::from("end")) };
+        let begun = stream::once(ready(Ok(Bytes::from("begun "))));
+        Body::from_stream(begun.chain(stream::once(rest)))
+    };
+    let router = Router::new().route("/", post(early));
+    let (address, _stop, _serving) = listen(router, config.clone()).await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    // Else the kernel keeps small writes back, by a clock that is not paused.
+    client.set_nodelay(true).unwrap();
+    let head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 20\r\n\r\n";
+    client.write_all(head).await.unwrap();
+    for _ in 0..20 {
+        client.write_all(b"x").await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+    let answer = read_all(&mut client).await;
+    assert!(answer.contains("end"), "{answer}");
+    assert_eq!(closed(&config, "header"), 0);
 }
 
 #[tokio::test(start_paused = true)]

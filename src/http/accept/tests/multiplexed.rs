@@ -93,3 +93,26 @@ async fn who_reads_slowly_over_http2_gets_it_all() {
     assert_eq!(closed(&config, "idle") + closed(&config, "write"), 0);
     pinging.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_little_over_http2_owes_nothing() {
+    let config = config();
+    let slow = async || {
+        let lines = stream::iter(0..6).then(|_| async {
+            sleep(Duration::from_secs(30)).await;
+            Ok::<_, Infallible>("line")
+        });
+        Body::from_stream(lines)
+    };
+    let router = Router::new().route("/", get(slow));
+    let (address, _stop, _serving) = listen(router, config.clone()).await;
+    let (answer, pinging) = pinging(address, 1 << 16).await;
+    let mut body = answer.await.unwrap().into_body();
+    let mut read = 0;
+    while let Some(part) = body.data().await {
+        read += part.unwrap().len();
+    }
+    assert_eq!(read, 24);
+    assert_eq!(closed(&config, "idle") + closed(&config, "write"), 0);
+    pinging.abort();
+}
