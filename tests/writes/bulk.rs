@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{HeaderValue, Method, Request, StatusCode};
 use futures_util::stream::{self, StreamExt};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -249,6 +250,23 @@ async fn each_has_its_own_outcome_where_that_is_preferred() {
         .await;
     assert_eq!(answer.body.matches("\"status\":201").count() as i64, MANY);
     assert_eq!(larder.depts().await, MANY + 5);
+}
+
+/// Whoever reads the outcomes knows of each document that came whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_the_body_broke_off_is_stored_where_each_is_by_itself() {
+    let larder = start().await;
+    let parts = [Ok(lines(1, 3)), Err(std::io::Error::other("reset"))];
+    let mut request = request(Body::from_stream(stream::iter(parts)));
+    let lenient = HeaderValue::from_static(LENIENT.1);
+    request.headers_mut().insert(LENIENT.0, lenient);
+    let response = larder.public().oneshot(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let outcomes = body.split(|byte| *byte == b'\n');
+    let outcomes = outcomes.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let statuses: Vec<_> = outcomes.map(|outcome| outcome["status"].clone()).collect();
+    assert_eq!(statuses, [201, 201, 201, 400]);
+    assert_eq!(larder.depts().await, 3);
 }
 
 fn request(body: Body) -> Request<Body> {

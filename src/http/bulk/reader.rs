@@ -41,6 +41,8 @@ pub(super) struct Batch<D> {
 pub(super) struct Reader {
     body: Body,
     parser: Parser,
+    /// Why nothing more comes, where that is not yet told.
+    broken: Option<Problem>,
 }
 
 struct Parser {
@@ -67,7 +69,11 @@ impl Reader {
             bytes_max,
             count: 0,
         };
-        Self { body, parser }
+        Self {
+            body,
+            parser,
+            broken: None,
+        }
     }
 
     /// The rows of the next documents; none at the end.
@@ -90,10 +96,20 @@ impl Reader {
     async fn next<D: Send + 'static>(
         mut self,
         parse: fn(&mut Parser) -> Result<Option<Batch<D>>, Problem>,
-        late: Option<Instant>,
+        mut late: Option<Instant>,
     ) -> Result<Option<(Batch<D>, Self)>, Problem> {
+        let mut enough = BATCH_BYTES;
         loop {
-            let ended = self.fill(late).await?;
+            let filled = match self.broken.take() {
+                None => self.fill(enough, late).await,
+                Some(problem) => Err(problem),
+            };
+            let (ended, broken) = match filled {
+                Ok(ended) => (ended, None),
+                // Documents that are written each by itself are, if they came whole.
+                Err(problem) if late.is_some() => (true, Some(problem)),
+                Err(problem) => return Err(problem),
+            };
             let mut parser = self.parser;
             let (parser, batch) = match parser.splitter.pending() > INLINE_BYTES_MAX {
                 false => {
@@ -109,17 +125,24 @@ impl Reader {
             };
             self.parser = parser;
             match batch? {
-                Some(batch) => return Ok(Some((batch, self))),
-                None if ended => return Ok(None),
-                // A document that is longer than a batch, or comes slowly.
-                None => self.receive().await?,
+                Some(batch) => {
+                    self.broken = broken;
+                    return Ok(Some((batch, self)));
+                }
+                None if ended => return broken.map_or(Ok(None), Err),
+                // A document that is longer than a batch, or comes slowly: it is not looked at for each byte of it.
+                None => {
+                    self.receive().await?;
+                    enough = self.parser.splitter.pending() + BATCH_BYTES;
+                    late = late.map(|_| Instant::now() + BATCH_WAIT);
+                }
             }
         }
     }
 
-    /// Waits for a batch of text, or for all that came until `late`; says whether no more is to come.
-    async fn fill(&mut self, late: Option<Instant>) -> Result<bool, Problem> {
-        while !self.parser.splitter.has_ended() && self.parser.splitter.pending() < BATCH_BYTES {
+    /// Waits for `enough` bytes, or for all that came until `late`; says whether no more is to come.
+    async fn fill(&mut self, enough: usize, late: Option<Instant>) -> Result<bool, Problem> {
+        while !self.parser.splitter.has_ended() && self.parser.splitter.pending() < enough {
             match late {
                 None => self.receive().await?,
                 Some(late) => match timeout_at(late, self.receive()).await {
