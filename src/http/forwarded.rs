@@ -14,12 +14,15 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(super) fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer;
     let named = headers.get_all(X_FORWARDED_FOR).iter().rev();
-    let named = named.flat_map(|value| value.to_str().unwrap_or_default().rsplit(','));
+    let named = named.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
     for name in named {
         if !trusts(trusted, client) {
             break;
         }
-        match address(name.trim()) {
+        match str::from_utf8(name)
+            .ok()
+            .and_then(|name| address(name.trim()))
+        {
             Some(address) => client = address,
             None => break,
         }
@@ -38,12 +41,15 @@ fn address(name: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn asked(peer: &str, forwarded: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for value in forwarded {
-            headers.append(X_FORWARDED_FOR, value.parse().unwrap());
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            headers.append(X_FORWARDED_FOR, value);
         }
         let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         client(peer.parse().unwrap(), &headers, &trusted).to_string()
@@ -69,5 +75,6 @@ mod tests {
             asked("10.0.0.1", &["1.1.1.1, unknown, 10.0.0.2"]),
             "10.0.0.2"
         );
+        assert_eq!(asked("10.0.0.1", &["é, 198.51.100.1"]), "198.51.100.1");
     }
 }
