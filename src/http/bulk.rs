@@ -21,7 +21,6 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::cache::Cache;
-use crate::feed::position::Token;
 use crate::http::body::broken;
 use crate::http::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
 use crate::http::documents::LARDER_TOKEN;
@@ -29,7 +28,7 @@ use crate::http::problem::{Body9457, Problem};
 use crate::http::respond::APPLICATION_JSON;
 use crate::http::writes::{
     HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, NDJSON, PREFERENCE_APPLIED, RETURN_MINIMAL,
-    RETURN_REPRESENTATION, location, media_type, preferred,
+    RETURN_REPRESENTATION, apply, location, media_type, preferred, write_and_apply,
 };
 use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
@@ -153,8 +152,8 @@ impl Bulk<'_> {
             stored.documents = bulk.read(&represented_keys).await?;
         }
         stored.token = bulk.commit().await?;
-        if let Some(token) = stored.token.as_ref().and_then(|token| token.parse().ok()) {
-            self.cache.catch_up(&token).await;
+        if let Some(token) = &stored.token {
+            apply(self.cache, token).await;
         }
         Ok(stored)
     }
@@ -266,11 +265,7 @@ impl Single {
             representation: false,
             repeatable: None,
         };
-        let written = timeout(self.cache.request_timeout(), self.writes.write(write));
-        let written = written.await.map_err(|_| Problem::write_deadline())??;
-        if let Ok(token) = written.token.parse::<Token>() {
-            self.cache.catch_up(&token).await;
-        }
+        let written = write_and_apply(&self.cache, &self.writes, write).await??;
         let location = location(&self.name, &self.resource.key, &written.key);
         Ok((location, written.token))
     }

@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, LOCATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::Cache;
@@ -27,7 +27,9 @@ use crate::resource::Resource;
 use crate::resource::body::{Mode, Scratch, rows_of};
 use crate::resource::key::{KeyShape, key_parts};
 use crate::resource::writable::{Rows, Writable};
-use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Writes, Written};
+use crate::source::writes::{
+    Action, Outcome, Repeatable, Write, WriteError, WriteOutcome, Writes, Written,
+};
 
 /// The value of label `detail`.
 const WRITTEN: &str = "postgres";
@@ -43,13 +45,6 @@ const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 pub(super) const RETURN_MINIMAL: &str = "return=minimal";
 pub(super) const RETURN_REPRESENTATION: &str = "return=representation";
 pub(super) const HANDLING_LENIENT: &str = "handling=lenient";
-
-/// What a part of a key is written with in a path: all but the unreserved characters (RFC 3986, section 2.3).
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 
 /// Answers a method that does not read.
 pub(super) async fn answer(
@@ -96,18 +91,35 @@ pub(super) async fn answer(
         representation: preferred != Some(RETURN_MINIMAL),
         repeatable,
     };
-    let written = tokio::time::timeout(cache.request_timeout(), writes.write(write)).await;
-    let written = match written.map_err(|_| Problem::write_deadline())? {
+    let written = match write_and_apply(cache, writes, write).await? {
         Err(WriteError::Exists) if is_if_none_match_any(&head.headers) => {
             return Err(Problem::precondition_failed());
         }
         written => written?,
     };
-    if let Ok(token) = written.token.parse::<Token>() {
-        cache.catch_up(&token).await;
-    }
     let response = respond(name, &resource, written, preferred);
     Ok((WRITTEN, response.map(Body::new)))
+}
+
+/// Writes a document, and waits until this node has applied that.
+pub(super) async fn write_and_apply(
+    cache: &Arc<Cache>,
+    writes: &Writes,
+    write: Write,
+) -> Result<WriteOutcome, Problem> {
+    let written = timeout(cache.request_timeout(), writes.write(write)).await;
+    let written = written.map_err(|_| Problem::write_deadline())?;
+    if let Ok(written) = &written {
+        apply(cache, &written.token).await;
+    }
+    Ok(written)
+}
+
+/// Waits until this node has applied the transaction of `token`.
+pub(super) async fn apply(cache: &Arc<Cache>, token: &str) {
+    if let Ok(token) = token.parse::<Token>() {
+        cache.catch_up(&token).await;
+    }
 }
 
 /// The beginning of a hash of all that a request asks for.
@@ -287,12 +299,7 @@ fn respond(
 
 /// The path of a document.
 pub(super) fn location(name: &str, shape: &KeyShape, key: &str) -> String {
-    let parts = key_parts(key, shape.columns.len());
-    let parts: Vec<String> = parts
-        .iter()
-        .map(|part| utf8_percent_encode(part, ENCODED).to_string())
-        .collect();
-    format!("/{name}/{}", parts.join(","))
+    format!("/{name}/{}", shape.encoded(key))
 }
 
 #[cfg(test)]
