@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use axum::http::{Uri, Version};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::http::access_log::Format;
 
@@ -19,12 +19,15 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// What is told of an answer.
+#[derive(Serialize)]
 pub(super) struct Line {
+    #[serde(serialize_with = "as_rfc3339")]
     pub(super) time: SystemTime,
     pub(super) client: IpAddr,
     pub(super) user: Option<String>,
     pub(super) method: String,
     pub(super) target: String,
+    #[serde(serialize_with = "as_debug")]
     pub(super) version: Version,
     pub(super) status: u16,
     /// Of the body, where that is known before it is sent.
@@ -37,49 +40,15 @@ pub(super) struct Line {
     pub(super) agent: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Fields<'l> {
-    time: String,
-    client: IpAddr,
-    user: Option<&'l str>,
-    method: &'l str,
-    target: &'l str,
-    version: String,
-    status: u16,
-    bytes: Option<u64>,
-    seconds: f64,
-    cache: Option<&'l str>,
-    referer: Option<&'l str>,
-    agent: Option<&'l str>,
-}
-
 impl Line {
     /// Adds the line to `out`.
     pub(super) fn write(&self, format: Format, out: &mut String) {
         match format {
-            Format::Json => self.write_json(out),
+            // Texts and numbers always serialise.
+            Format::Json => out.push_str(&simd_json::to_string(self).unwrap_or_default()),
             Format::Combined => self.write_combined(out),
         }
         out.push('\n');
-    }
-
-    fn write_json(&self, out: &mut String) {
-        let fields = Fields {
-            time: humantime::format_rfc3339_micros(self.time).to_string(),
-            client: self.client,
-            user: self.user.as_deref(),
-            method: &self.method,
-            target: &self.target,
-            version: format!("{:?}", self.version),
-            status: self.status,
-            bytes: self.bytes,
-            seconds: self.seconds,
-            cache: self.cache.as_deref(),
-            referer: self.referer.as_deref(),
-            agent: self.agent.as_deref(),
-        };
-        // Texts and numbers always serialise.
-        out.push_str(&simd_json::to_string(&fields).unwrap_or_default());
     }
 
     fn write_combined(&self, out: &mut String) {
@@ -101,6 +70,14 @@ impl Line {
         )
         .unwrap_or_default();
     }
+}
+
+fn as_rfc3339<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&humantime::format_rfc3339_micros(*time))
+}
+
+fn as_debug<S: Serializer>(version: &Version, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{version:?}"))
 }
 
 /// `22/Nov/2026:12:00:00 +0000`.
