@@ -253,15 +253,20 @@ mod tests {
         Ipv4Addr::from_bits(number as u32).into()
     }
 
-    #[tokio::test]
-    async fn who_would_wait_behind_too_many_is_sent_away() {
+    /// One user, whose password is `anna's`.
+    fn of_anna() -> Passwords {
         let principal = Arc::new(Principal::named("anna"));
         let user = UserDefinition {
             name: "anna".to_owned(),
             password: Secret::new(&hash(b"anna's").unwrap()),
             roles: Vec::new(),
         };
-        let passwords = Passwords::new(&[user], |_| Arc::clone(&principal));
+        Passwords::new(&[user], |_| Arc::clone(&principal))
+    }
+
+    #[tokio::test]
+    async fn who_would_wait_behind_too_many_is_sent_away() {
+        let passwords = of_anna();
         let all = passwords.turns.available_permits();
         let cores = std::thread::available_parallelism().unwrap().get();
         assert!(all >= 1 && (all < cores || cores == 1), "{all} of {cores}");
@@ -297,13 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_password_is_the_password() {
-        let principal = Arc::new(Principal::named("anna"));
-        let user = UserDefinition {
-            name: "anna".to_owned(),
-            password: Secret::new(&hash(b"anna's").unwrap()),
-            roles: Vec::new(),
-        };
-        let passwords = Passwords::new(&[user], |_| Arc::clone(&principal));
+        let passwords = of_anna();
         let long = [b'x'; PASSWORD_BYTES_MAX + 1];
         for (name, password, right) in [
             ("anna", &b"anna's"[..], true),
