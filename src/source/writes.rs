@@ -3,8 +3,9 @@
 //! A fixed number of workers, each with a connection of its own, take what waits. Workers are tasks of their own: a
 //! client that leaves stops what has not begun, never what has. Documents that are only inserted share a transaction
 //! where several wait (commits cost more than rows); where that fails, each goes alone, so that each has its own
-//! outcome. A document that waits alone pays no timer. At most `WAITING_WRITES_MAX` writes wait. Bulk writes are apart:
-//! as many at a time as there are workers, each on a connection of its own.
+//! outcome. A document that waits alone pays no timer. What shares nothing waits for a worker only. At most
+//! `WAITING_WRITES_MAX` writes wait. Bulk writes are apart: as many at a time as there are workers, each on a connection
+//! of its own.
 
 mod actions;
 mod bound;
@@ -30,7 +31,7 @@ use crate::source::session::{Database, Identity};
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
-use crate::source::writes::queue::{Queue, Waiting};
+use crate::source::writes::queue::Queue;
 pub use crate::source::writes::repeat::Repeatable;
 use crate::source::writes::transaction::Transaction;
 use crate::source::{SourceConfig, SourceError};
@@ -158,6 +159,13 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls a worker if one is wanted: the one that was busy last, whose connection and what serves it are warm.
+    fn call(&self) {
+        if self.queue().calls() {
+            self.bell.notify_last();
+        }
+    }
+
     /// The longest that a transaction of single writes, or a step of a bulk write, may take.
     fn limit(&self) -> Duration {
         self.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE
@@ -231,7 +239,7 @@ impl Writes {
     pub async fn write(&self, write: Write) -> WriteOutcome {
         let (done, outcome) = oneshot::channel();
         self.shared.queue().push(Job { write, done })?;
-        self.shared.bell.notify_one();
+        self.shared.call();
         let ended = || SourceError::Unavailable("larder is stopping".into());
         outcome.await.unwrap_or_else(|_| Err(ended().into()))
     }
@@ -281,16 +289,11 @@ impl Worker {
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
-            let (taken, more) = {
-                let mut queue = shared.queue();
-                (queue.take(), !queue.is_empty())
-            };
+            let taken = shared.queue().take();
             match taken {
-                Some(jobs) => {
-                    if more {
-                        shared.bell.notify_one();
-                    }
-                    self.serve_promptly(jobs).await;
+                Some((jobs, documents)) => {
+                    shared.call();
+                    self.serve_promptly(jobs, documents).await;
                 }
                 None => tokio::select! {
                     () = shared.bell.notified() => {}
@@ -300,13 +303,14 @@ impl Worker {
         }
     }
 
-    /// Answers all of `jobs`. What waits for them to end is left to others when they are late.
-    async fn serve_promptly(&mut self, jobs: Vec<Job>) {
+    /// Answers all of `jobs`. What waits for their `documents` is left to others when they are late.
+    async fn serve_promptly(&mut self, jobs: Vec<Job>, documents: usize) {
         let shared = Arc::clone(&self.shared);
-        let prompt = Waiting(&shared);
         let mut served = std::pin::pin!(self.serve(jobs));
-        if tokio::time::timeout(LATE, &mut served).await.is_err() {
-            drop(prompt);
+        let prompt = tokio::time::timeout(LATE, &mut served).await;
+        shared.queue().release(documents);
+        if prompt.is_err() {
+            shared.call();
             served.await;
         }
     }

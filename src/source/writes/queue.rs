@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::source::SourceError;
-use crate::source::writes::{Job, Shared};
+use crate::source::writes::Job;
 
 /// Writes that may wait.
 const WAITING_WRITES_MAX: usize = 4_096;
@@ -12,77 +12,98 @@ const WAITING_WRITES_MAX: usize = 4_096;
 /// Documents that share a transaction, at most.
 const DOCUMENTS_PER_TRANSACTION: usize = 64;
 
-/// Transactions at a time that are not late, unless there is more to do than one more could take: one writes while
-/// another commits. What waits meanwhile shares the next one.
-const PROMPT_MAX: usize = 2;
-
 #[derive(Default)]
 pub(super) struct Queue {
-    jobs: VecDeque<Job>,
-    /// Transactions under way that are not late.
+    /// Documents to insert, which may share a transaction.
+    inserts: VecDeque<Job>,
+    /// Each has a transaction of its own.
+    others: VecDeque<Job>,
+    /// Whether the others are next; both lanes get their turn.
+    others_next: bool,
+    /// Documents in shared transactions that are under way and not late.
     prompt: usize,
+    /// A worker has been called and has not come yet.
+    called: bool,
     closed: bool,
-}
-
-/// A transaction that others may wait for to end.
-pub(super) struct Waiting<'s>(pub(super) &'s Shared);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.queue().prompt -= 1;
-        self.0.bell.notify_one();
-    }
 }
 
 impl Queue {
     /// # Errors
     /// [`SourceError::Overloaded`] where too many wait.
     pub(super) fn push(&mut self, job: Job) -> Result<(), SourceError> {
-        if self.jobs.len() >= WAITING_WRITES_MAX || self.closed {
+        if self.inserts.len() + self.others.len() >= WAITING_WRITES_MAX || self.closed {
             return Err(SourceError::Overloaded);
         }
-        self.jobs.push_back(job);
+        match job.write.is_groupable() {
+            true => self.inserts.push_back(job),
+            false => self.others.push_back(job),
+        }
         Ok(())
     }
 
-    /// What a worker is to do next, in one transaction; it then holds a [`Waiting`].
-    pub(super) fn take(&mut self) -> Option<Vec<Job>> {
-        if self.prompt >= PROMPT_MAX && self.jobs.len() < DOCUMENTS_PER_TRANSACTION {
-            return None;
-        }
+    /// Whether a worker must be called. One at a time: it calls the next if that has something to do.
+    pub(super) fn calls(&mut self) -> bool {
+        let wanted = self.inserts_may_go() || !self.others.is_empty();
+        wanted && !std::mem::replace(&mut self.called, true)
+    }
+
+    /// What waits shares the next transaction, unless it is as much as is being written: then transactions are dear
+    /// enough for one more beside them.
+    fn inserts_may_go(&self) -> bool {
+        let enough = self.prompt.min(DOCUMENTS_PER_TRANSACTION);
+        !self.inserts.is_empty() && self.inserts.len() >= enough
+    }
+
+    /// What a worker is to do next, in one transaction, and how many documents of it others wait for to be written:
+    /// those are to be released.
+    pub(super) fn take(&mut self) -> Option<(Vec<Job>, usize)> {
+        self.called = false;
         // Whoever left before the write began wants none.
-        while self.jobs.front().is_some_and(|job| job.done.is_closed()) {
-            self.jobs.pop_front();
+        for lane in [&mut self.inserts, &mut self.others] {
+            while lane.front().is_some_and(|job| job.done.is_closed()) {
+                lane.pop_front();
+            }
         }
-        let first = self.jobs.pop_front()?;
-        self.prompt += 1;
-        if !first.write.is_groupable() {
-            return Some(vec![first]);
+        self.others_next = match (self.inserts_may_go(), self.others.is_empty()) {
+            (true, false) => !self.others_next,
+            (inserts, _) => !inserts,
+        };
+        if self.others_next {
+            return self.others.pop_front().map(|job| (vec![job], 0));
         }
-        let resource = Arc::clone(&first.write.resource);
-        let mut taken = vec![first];
+        let taken = self.take_inserts();
+        let documents = taken.len();
+        self.prompt += documents;
+        Some((taken, documents))
+    }
+
+    /// Inserts into one resource, by one definition of it.
+    fn take_inserts(&mut self) -> Vec<Job> {
+        let mut taken: Vec<Job> = Vec::new();
         let mut left = VecDeque::new();
-        for job in self.jobs.drain(..) {
+        for job in self.inserts.drain(..) {
+            let first = taken.first().unwrap_or(&job);
             let fits = taken.len() < DOCUMENTS_PER_TRANSACTION
-                && job.write.is_groupable()
-                && Arc::ptr_eq(&job.write.resource, &resource)
-                && !job.done.is_closed();
+                && Arc::ptr_eq(&job.write.resource, &first.write.resource);
             match fits {
+                _ if job.done.is_closed() => {}
                 true => taken.push(job),
                 false => left.push_back(job),
             }
         }
-        self.jobs = left;
-        Some(taken)
+        self.inserts = left;
+        taken
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+    /// Nobody waits for these documents any more: they are written, or late.
+    pub(super) fn release(&mut self, documents: usize) {
+        self.prompt -= documents;
     }
 
     /// Drops what waits; nothing more is taken in.
     pub(super) fn close(&mut self) {
-        self.jobs.clear();
+        self.inserts.clear();
+        self.others.clear();
         self.closed = true;
     }
 }
