@@ -1,9 +1,10 @@
 //! The feed: follows what commits in PostgreSQL and tells the cache which documents are no longer true.
 //!
 //! Triggers write what a transaction touched to a log, in that transaction. A *pass* reads what committed since the
-//! last one and maps it to documents. Passes run when the bell rings (NOTIFY), every `poll_interval` anyway, and in
-//! quick succession after one that found something, since only one of several concurrent writers rings. The feed has a
-//! thread, a runtime and connections of its own: no load on the HTTP side delays it.
+//! last one and maps it to documents. Passes run when the bell rings (NOTIFY), when this node has committed a write,
+//! every `poll_interval` anyway, and in quick succession after one that found something, since only one of several
+//! concurrent writers rings. The feed has a thread, a runtime and connections of its own: no load on the HTTP side
+//! delays it.
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
 //! - `change_log`: the SQL of a pass. `triggers`: the SQL of the log. `bell` and `listener`: who rings, who hears.
@@ -21,7 +22,7 @@ mod triggers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::clock::Boottime;
@@ -74,7 +75,7 @@ pub struct Change {
 pub enum Via {
     /// A notification.
     Bell,
-    /// The clock.
+    /// The clock, or a write of this node.
     Poll,
 }
 
@@ -160,6 +161,8 @@ pub struct FeedSetup {
     pub resumable: watch::Receiver<Option<(Identity, Position)>>,
     /// The position that the disk tier would come back to.
     pub persisted: Option<watch::Receiver<Persisted>>,
+    /// Rings when a write of this node has committed, whose answer waits for a pass.
+    pub committed: Arc<Notify>,
     /// Counts gaps.
     pub metrics: Arc<Metrics>,
 }

@@ -117,6 +117,7 @@ impl Service {
             node,
             resumable: cache.resumable(),
             persisted: cache.persisted(),
+            committed: writes.committed(),
             metrics: Arc::clone(&metrics),
         };
         let follower = Arc::clone(&cache);

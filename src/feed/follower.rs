@@ -222,6 +222,7 @@ impl<F: FnMut(Event)> Feed<F> {
             let pause = self.pause(quiet, found);
             via = tokio::select! {
                 () = self.rung.notified(), if !bell.is_held() => Via::Bell,
+                () = self.setup.committed.notified() => Via::Poll,
                 () = tokio::time::sleep(pause) => Via::Poll,
             };
             if via == Via::Bell {

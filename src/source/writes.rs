@@ -148,6 +148,8 @@ struct Job {
 struct Shared {
     queue: Mutex<Queue>,
     bell: Notify,
+    /// Rings for the feed after each commit.
+    committed: Arc<Notify>,
     database: Database,
     document_bytes_max: usize,
     /// The database that the feed follows.
@@ -210,6 +212,7 @@ impl Writes {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             bell: Notify::new(),
+            committed: Arc::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
             followed,
@@ -242,6 +245,11 @@ impl Writes {
         self.shared.call();
         let ended = || SourceError::Unavailable("larder is stopping".into());
         outcome.await.unwrap_or_else(|_| Err(ended().into()))
+    }
+
+    /// Rings after each transaction that has committed here.
+    pub fn committed(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared.committed)
     }
 
     /// Longest body of a document in bytes.
@@ -396,6 +404,7 @@ impl Worker {
             followed: Arc::clone(&followed),
             patience,
             committing: false,
+            committed: &self.shared.committed,
         };
         let limit = self.shared.limit();
         let ended = tokio::select! {

@@ -88,6 +88,7 @@ impl Writes {
             followed,
             patience: Patience::Full,
             committing: false,
+            committed: &shared.committed,
         };
         let mut bulk = Bulk {
             shared,

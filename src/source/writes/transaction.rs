@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnection, PgRow};
+use tokio::sync::Notify;
 
 use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
@@ -27,6 +28,8 @@ pub(super) struct Transaction<'t> {
     pub(super) patience: Patience,
     /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
     pub(super) committing: bool,
+    /// Rung once it has committed.
+    pub(super) committed: &'t Notify,
 }
 
 /// What a statement needs to be run.
@@ -99,6 +102,7 @@ impl Transaction<'_> {
             .execute(&mut self.connection)
             .await
             .map_err(|error| failure(error, Some(target.writable)))?;
+        self.committed.notify_one();
         Ok(())
     }
 
