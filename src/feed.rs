@@ -73,9 +73,9 @@ pub struct Change {
 /// What started a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// A notification.
+    /// A notification, or a write of this node.
     Bell,
-    /// The clock, or a write of this node.
+    /// The clock.
     Poll,
 }
 

@@ -44,8 +44,8 @@
 //! # An invalidation
 //! 1. A transaction touches a row; the trigger of its table writes the key that leads to the document into
 //!    `larder.change`, inside that transaction, and rings (`feed::triggers`).
-//! 2. It commits. The feed hears the bell or of the commit, or the poll comes round, and reads what committed since its position,
-//!    mapped to documents in one snapshot (`feed::change_log`).
+//! 2. It commits. The feed hears the bell, a write of this node rings for itself, or the poll comes round; the feed
+//!    reads what committed since its position, mapped to documents in one snapshot (`feed::change_log`).
 //! 3. [`cache::Cache::follow`] raises each key's generation, drops it from memory, queues its drop for the disk, then
 //!    moves the position and the time up to which all is known.
 //!

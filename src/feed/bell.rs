@@ -14,7 +14,7 @@ use crate::source::SourceError;
 pub(super) const CHANNEL: &str = "larder";
 
 /// Passes in a row that have to find something before the feed takes the bell: 20 ms and more, so that single
-/// commits, however regular, go on ringing.
+/// commits of others, however regular, go on ringing; those of this node need no bell.
 const BUSY_PASSES: u32 = 4;
 /// Passes in a row that have to find nothing before it lets go.
 const QUIET_PASSES: u32 = 4;

@@ -189,6 +189,7 @@ impl<F: FnMut(Event)> Feed<F> {
         );
         let mut bell = Bell::default();
         let mut quiet = 0;
+        let mut told_at = Instant::now();
         let mut via = Via::Bell;
         loop {
             let found = match self.pass(connection, &query, &watched, via).await {
@@ -210,24 +211,37 @@ impl<F: FnMut(Event)> Feed<F> {
             if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
                 return Break::Recheck;
             }
-            let was_held = bell.is_held();
-            if self.setup.config.notify {
-                let keeping = bell.keep(connection, found > 0, housekeeping.has_neighbours());
-                if let Err(error) = within(PASS_TIMEOUT, keeping).await {
-                    return error.into();
+            // One that follows at once upon another, since both were rung for, does not tell that changes have ceased.
+            if found > 0 || told_at.elapsed() >= QUICK_PAUSE {
+                told_at = Instant::now();
+                let was_held = bell.is_held();
+                if self.setup.config.notify {
+                    let keeping = bell.keep(connection, found > 0, housekeeping.has_neighbours());
+                    if let Err(error) = within(PASS_TIMEOUT, keeping).await {
+                        return error.into();
+                    }
                 }
+                // Whoever commits while the bell is let go may not have rung.
+                quiet = if found > 0 || was_held { 0 } else { quiet + 1 };
             }
-            // Whoever commits while the bell is let go may not have rung.
-            quiet = if found > 0 || was_held { 0 } else { quiet + 1 };
             let pause = self.pause(quiet, found);
-            via = tokio::select! {
-                () = self.rung.notified(), if !bell.is_held() => Via::Bell,
-                () = self.setup.committed.notified() => Via::Poll,
-                () = tokio::time::sleep(pause) => Via::Poll,
-            };
+            via = self.next(pause, &bell).await;
             if via == Via::Bell {
                 quiet = 0;
             }
+        }
+    }
+
+    /// Waits for the next pass, at most for `pause`.
+    async fn next(&self, pause: Duration, bell: &Bell) -> Via {
+        tokio::select! {
+            () = self.rung.notified(), if !bell.is_held() => Via::Bell,
+            () = self.setup.committed.notified() => match bell.is_held() {
+                // Others can't ring then, so this moment tells nothing of theirs.
+                true => Via::Poll,
+                false => Via::Bell,
+            },
+            () = tokio::time::sleep(pause) => Via::Poll,
         }
     }
 

@@ -3,9 +3,9 @@
 //! A fixed number of workers, each with a connection of its own, take what waits. Workers are tasks of their own: a
 //! client that leaves stops what has not begun, never what has. Documents that are only inserted share a transaction
 //! where several wait (commits cost more than rows); where that fails, each goes alone, so that each has its own
-//! outcome. A document that waits alone pays no timer. What shares nothing waits for a worker only. At most
-//! `WAITING_WRITES_MAX` writes wait. Bulk writes are apart: as many at a time as there are workers, each on a connection
-//! of its own.
+//! outcome. A document that comes alone pays no timer; one that comes while others are inserted waits for those, or
+//! until they are late. What shares nothing waits for a worker only. At most `WAITING_WRITES_MAX` writes wait. Bulk
+//! writes are apart: as many at a time as there are workers, each on a connection of its own.
 
 mod actions;
 mod bound;
@@ -31,7 +31,7 @@ use crate::source::session::{Database, Identity};
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
-use crate::source::writes::queue::Queue;
+use crate::source::writes::queue::{Prompt, Queue};
 pub use crate::source::writes::repeat::Repeatable;
 use crate::source::writes::transaction::Transaction;
 use crate::source::{SourceConfig, SourceError};
@@ -300,8 +300,9 @@ impl Worker {
             let taken = shared.queue().take();
             match taken {
                 Some((jobs, documents)) => {
+                    let prompt = Prompt::new(&shared, documents);
                     shared.call();
-                    self.serve_promptly(jobs, documents).await;
+                    self.serve_promptly(jobs, prompt).await;
                 }
                 None => tokio::select! {
                     () = shared.bell.notified() => {}
@@ -311,13 +312,12 @@ impl Worker {
         }
     }
 
-    /// Answers all of `jobs`. What waits for their `documents` is left to others when they are late.
-    async fn serve_promptly(&mut self, jobs: Vec<Job>, documents: usize) {
+    /// Answers all of `jobs`. What waits for them to end is left to others when they are late.
+    async fn serve_promptly(&mut self, jobs: Vec<Job>, prompt: Prompt<'_>) {
         let shared = Arc::clone(&self.shared);
         let mut served = std::pin::pin!(self.serve(jobs));
-        let prompt = tokio::time::timeout(LATE, &mut served).await;
-        shared.queue().release(documents);
-        if prompt.is_err() {
+        if tokio::time::timeout(LATE, &mut served).await.is_err() {
+            drop(prompt);
             shared.call();
             served.await;
         }

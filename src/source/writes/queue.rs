@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::source::SourceError;
-use crate::source::writes::Job;
+use crate::source::writes::{Job, Shared};
 
 /// Writes that may wait.
 const WAITING_WRITES_MAX: usize = 4_096;
@@ -27,6 +27,25 @@ pub(super) struct Queue {
     closed: bool,
 }
 
+/// Documents that others wait for to be written, counted until it is dropped.
+pub(super) struct Prompt<'s> {
+    shared: &'s Shared,
+    documents: usize,
+}
+
+impl<'s> Prompt<'s> {
+    /// Of what [`Queue::take`] gave.
+    pub(super) fn new(shared: &'s Shared, documents: usize) -> Self {
+        Self { shared, documents }
+    }
+}
+
+impl Drop for Prompt<'_> {
+    fn drop(&mut self) {
+        self.shared.queue().prompt -= self.documents;
+    }
+}
+
 impl Queue {
     /// # Errors
     /// [`SourceError::Overloaded`] where too many wait.
@@ -47,15 +66,15 @@ impl Queue {
         wanted && !std::mem::replace(&mut self.called, true)
     }
 
-    /// What waits shares the next transaction, unless it is as much as is being written: then transactions are dear
-    /// enough for one more beside them.
+    /// Documents wait for those that are being inserted, to share the next transaction; where there are as many, they
+    /// are worth one of their own at once. A fixed number of transactions was no better: as many documents a second from
+    /// 64 connections with one, two or three.
     fn inserts_may_go(&self) -> bool {
         let enough = self.prompt.min(DOCUMENTS_PER_TRANSACTION);
         !self.inserts.is_empty() && self.inserts.len() >= enough
     }
 
-    /// What a worker is to do next, in one transaction, and how many documents of it others wait for to be written:
-    /// those are to be released.
+    /// What a worker is to do next, in one transaction, and how many documents of it count as [`Prompt`].
     pub(super) fn take(&mut self) -> Option<(Vec<Job>, usize)> {
         self.called = false;
         // Whoever left before the write began wants none.
@@ -93,11 +112,6 @@ impl Queue {
         }
         self.inserts = left;
         taken
-    }
-
-    /// Nobody waits for these documents any more: they are written, or late.
-    pub(super) fn release(&mut self, documents: usize) {
-        self.prompt -= documents;
     }
 
     /// Drops what waits; nothing more is taken in.
