@@ -26,7 +26,7 @@ use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::accept::{AcceptConfig, serve};
-use crate::http::access_log::{AccessLog, Logged};
+use crate::http::access_log::{AccessLog, Logged, Rotated};
 use crate::http::admin;
 use crate::http::admin::Admin;
 use crate::http::admin::token::AdminToken;
@@ -255,12 +255,9 @@ async fn run_on(
     let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
     let tls = Tls::load(&config.tls)?.map(Arc::new);
-    if let Some(tls) = &tls {
-        reload_at_hangup(Arc::clone(tls))?;
-    }
     let mut plain = service.accept_config(config);
     let accept = AcceptConfig {
-        tls,
+        tls: tls.clone(),
         ..plain.clone()
     };
     // Operators come by no balancer.
@@ -268,6 +265,7 @@ async fn run_on(
     let documents = service.public();
     let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
     let (log, logged) = access_log(config, &service.metrics)?.unzip();
+    reload_at_hangup(tls, log.as_ref().map(AccessLog::rotated))?;
     let documents = move |peer| {
         let limited = Limited::new(documents.of(peer), rate.clone(), peer);
         Logged::new(limited, log.clone(), peer)
@@ -428,12 +426,18 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Reads the certificate again at each SIGHUP; where that fails, what was in force stays.
-fn reload_at_hangup(tls: Arc<Tls>) -> anyhow::Result<()> {
+/// At each SIGHUP the certificate is read again, or stays in force where that fails, and the access log begins its file
+/// anew.
+fn reload_at_hangup(tls: Option<Arc<Tls>>, log: Option<Arc<Rotated>>) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            let tls = Arc::clone(&tls);
+            if let Some(log) = &log {
+                log.tell();
+            }
+            let Some(tls) = tls.clone() else {
+                continue;
+            };
             match tokio::task::spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(())) => tracing::info!("the certificate was read again"),
                 Ok(Err(error)) => tracing::error!("the certificate stays as it was: {error}"),

@@ -145,7 +145,7 @@ pub(super) const SETTINGS: [Setting; 63] = [
     Setting {
         path: "access_log_file",
         preset: Preset::Absent("/var/log/larder/access.log"),
-        help: "What it is appended to, so that a copy may truncate it. Absent: stderr.",
+        help: "What it is appended to; after SIGHUP, what then has that name. Absent: stderr.",
         slot: |c| Slot::File(&mut c.access_log.file),
     },
     Setting {

@@ -9,7 +9,8 @@ use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -61,8 +62,24 @@ pub struct AccessLogConfig {
 pub struct AccessLog {
     lines: SyncSender<Line>,
     dropped: IntCounter,
+    rotated: Arc<Rotated>,
     /// Whose word is taken for the client's address.
     trusted: Arc<[IpNet]>,
+}
+
+/// Whether the file has been moved away, so that the next line begins a new one.
+#[derive(Default)]
+pub struct Rotated(AtomicBool);
+
+impl Rotated {
+    /// It has been.
+    pub fn tell(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> bool {
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Acquire)
+    }
 }
 
 impl AccessLog {
@@ -80,15 +97,18 @@ impl AccessLog {
         let Some(format) = config.format else {
             return Ok(None);
         };
-        let out: Box<dyn Write + Send> = match &config.file {
-            Some(file) => Box::new(OpenOptions::new().append(true).create(true).open(file)?),
-            None => Box::new(io::stderr()),
-        };
         let (lines, waiting) = sync_channel(LINES_MAX);
-        let lost = dropped.clone();
+        let rotated = Arc::<Rotated>::default();
+        let writer = Writer {
+            out: open(config.file.as_deref())?,
+            file: config.file.clone(),
+            rotated: Arc::clone(&rotated),
+            format,
+            lost: dropped.clone(),
+        };
         let (ended, written) = oneshot::channel();
         let writing = move || {
-            write_all(&waiting, out, format, &lost);
+            writer.write_all(&waiting);
             drop(ended);
         };
         thread::Builder::new()
@@ -97,28 +117,60 @@ impl AccessLog {
         let log = Self {
             lines,
             dropped,
+            rotated,
             trusted: trusted.into(),
         };
         Ok(Some((log, written)))
     }
+
+    /// What to tell when the file has been moved away. It does not keep the log from ending.
+    pub fn rotated(&self) -> Arc<Rotated> {
+        Arc::clone(&self.rotated)
+    }
 }
 
-/// Writes what comes until nobody can send more. A full disk costs lines, not the log.
-fn write_all(waiting: &Receiver<Line>, mut out: impl Write, format: Format, lost: &IntCounter) {
-    let mut text = String::new();
-    while let Ok(first) = waiting.recv() {
-        text.clear();
-        let mut count = 1;
-        first.write(format, &mut text);
-        while text.len() < BATCH_BYTES
-            && let Ok(line) = waiting.try_recv()
-        {
-            line.write(format, &mut text);
-            count += 1;
-        }
-        if let Err(error) = out.write_all(text.as_bytes()) {
-            lost.inc_by(count);
-            tracing::debug!("the access log can't be written: {error}");
+fn open(file: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
+    Ok(match file {
+        Some(file) => Box::new(OpenOptions::new().append(true).create(true).open(file)?),
+        None => Box::new(io::stderr()),
+    })
+}
+
+/// What the thread has.
+struct Writer {
+    out: Box<dyn Write + Send>,
+    file: Option<PathBuf>,
+    rotated: Arc<Rotated>,
+    format: Format,
+    lost: IntCounter,
+}
+
+impl Writer {
+    /// Writes what comes until nobody can send more. A full disk costs lines, not the log.
+    fn write_all(mut self, waiting: &Receiver<Line>) {
+        let mut text = String::new();
+        while let Ok(first) = waiting.recv() {
+            text.clear();
+            let mut count = 1;
+            first.write(self.format, &mut text);
+            while text.len() < BATCH_BYTES
+                && let Ok(line) = waiting.try_recv()
+            {
+                line.write(self.format, &mut text);
+                count += 1;
+            }
+            if self.rotated.take() {
+                match open(self.file.as_deref()) {
+                    Ok(out) => self.out = out,
+                    Err(error) => {
+                        tracing::error!("the access log stays in the file that it had: {error}");
+                    }
+                }
+            }
+            if let Err(error) = self.out.write_all(text.as_bytes()) {
+                self.lost.inc_by(count);
+                tracing::debug!("the access log can't be written: {error}");
+            }
         }
     }
 }
@@ -243,6 +295,7 @@ mod tests {
         let log = AccessLog {
             lines,
             dropped: IntCounter::new("dropped", "Lines.").unwrap(),
+            rotated: Arc::default(),
             trusted: Arc::new([]),
         };
         for _ in 0..5 {

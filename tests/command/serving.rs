@@ -275,6 +275,31 @@ async fn the_access_log_tells_of_answers_and_of_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_begins_the_access_log_anew() {
+    let directory = TempDir::new().unwrap();
+    let [file, moved] = ["access.log", "access.log.1"].map(|name| directory.path().join(name));
+    let config = format!(
+        "access_log = 'json'\naccess_log_file = '{}'\n{CONFIG}",
+        file.display()
+    );
+    let (_directory, _url, serving) = start(&config).await;
+    let lines = |file| std::fs::read_to_string(file).unwrap().lines().count();
+    fetch(serving.listen, "GET", "/items/1").await;
+    eventually("a line", async || (lines(&file) == 1).then_some(())).await;
+    std::fs::rename(&file, &moved).unwrap();
+    serving.signal(Signal::SIGHUP);
+    let mut asked = 1;
+    eventually("a new file", async || {
+        fetch(serving.listen, "GET", "/items/1").await;
+        asked += 1;
+        file.exists().then_some(())
+    })
+    .await;
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    assert_eq!(lines(&moved) + lines(&file), asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_asks_too_often_is_told_when_to_ask_again() {
     let config = format!(
         "{CONFIG}[limits]\nrequests_per_second = 1\nburst = 3\ntrusted_proxies = ['127.0.0.1/32']"
