@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -221,11 +221,13 @@ fn public_config(config: &Config) -> PublicConfig {
 /// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
 pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
     let stop = stop_signals()?;
+    // One that comes before anything can be read again is heeded then.
+    let hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
     raise_descriptor_limit();
     let lock = StateLock::acquire(&config.state_dir)?;
     let node = lock.node()?;
     let database = CommandDatabase::open(config, &lock).await?;
-    let outcome = run_on(config, &database, node, log_level, stop).await;
+    let outcome = run_on(config, &database, node, log_level, stop, hangup).await;
     database.close().await;
     outcome
 }
@@ -236,6 +238,7 @@ async fn run_on(
     node: Uuid,
     log_level: Option<LogLevel>,
     stop: watch::Sender<u32>,
+    hangup: Signal,
 ) -> anyhow::Result<()> {
     if database.is_private() {
         seed_once(database.url())
@@ -265,7 +268,8 @@ async fn run_on(
     let documents = service.public();
     let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
     let (log, logged) = access_log(config, &service.metrics)?.unzip();
-    reload_at_hangup(tls, log.as_ref().map(AccessLog::rotated))?;
+    let rotated = log.as_ref().and_then(AccessLog::rotated);
+    heed_hangups(hangup, tls, rotated, stop.clone());
     let documents = move |peer| {
         let limited = Limited::new(documents.of(peer), rate.clone(), peer);
         Logged::new(limited, log.clone(), peer)
@@ -427,11 +431,18 @@ fn raise_descriptor_limit() {
 }
 
 /// At each SIGHUP the certificate is read again, or stays in force where that fails, and the access log begins its file
-/// anew.
-fn reload_at_hangup(tls: Option<Arc<Tls>>, log: Option<Arc<Rotated>>) -> anyhow::Result<()> {
-    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
+/// anew. Without either the terminal has gone, and larder is to stop.
+fn heed_hangups(
+    mut hangup: Signal,
+    tls: Option<Arc<Tls>>,
+    log: Option<Arc<Rotated>>,
+    stop: watch::Sender<u32>,
+) {
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            if tls.is_none() && log.is_none() {
+                ask_to_stop(&stop);
+            }
             if let Some(log) = &log {
                 log.tell();
             }
@@ -445,7 +456,6 @@ fn reload_at_hangup(tls: Option<Arc<Tls>>, log: Option<Arc<Rotated>>) -> anyhow:
             }
         }
     });
-    Ok(())
 }
 
 /// Counts why larder is to stop: SIGTERM, SIGINT, or that it can't go on.

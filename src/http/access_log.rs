@@ -62,12 +62,13 @@ pub struct AccessLogConfig {
 pub struct AccessLog {
     lines: SyncSender<Line>,
     dropped: IntCounter,
-    rotated: Arc<Rotated>,
+    /// `None` for stderr.
+    rotated: Option<Arc<Rotated>>,
     /// Whose word is taken for the client's address.
     trusted: Arc<[IpNet]>,
 }
 
-/// Whether the file has been moved away, so that the next line begins a new one.
+/// Whether the file may have been moved away, so that the next line begins a new one.
 #[derive(Default)]
 pub struct Rotated(AtomicBool);
 
@@ -103,6 +104,7 @@ impl AccessLog {
             out: open(config.file.as_deref())?,
             file: config.file.clone(),
             rotated: Arc::clone(&rotated),
+            moved: false,
             format,
             lost: dropped.clone(),
         };
@@ -117,15 +119,15 @@ impl AccessLog {
         let log = Self {
             lines,
             dropped,
-            rotated,
+            rotated: config.file.is_some().then_some(rotated),
             trusted: trusted.into(),
         };
         Ok(Some((log, written)))
     }
 
-    /// What to tell when the file has been moved away. It does not keep the log from ending.
-    pub fn rotated(&self) -> Arc<Rotated> {
-        Arc::clone(&self.rotated)
+    /// What to tell when the file has been moved away, if there is one. It does not keep the log from ending.
+    pub fn rotated(&self) -> Option<Arc<Rotated>> {
+        self.rotated.clone()
     }
 }
 
@@ -141,6 +143,8 @@ struct Writer {
     out: Box<dyn Write + Send>,
     file: Option<PathBuf>,
     rotated: Arc<Rotated>,
+    /// `out` is a file that was moved away, and there is no other yet.
+    moved: bool,
     format: Format,
     lost: IntCounter,
 }
@@ -159,17 +163,27 @@ impl Writer {
                 line.write(self.format, &mut text);
                 count += 1;
             }
-            if self.rotated.take() {
-                match open(self.file.as_deref()) {
-                    Ok(out) => self.out = out,
-                    Err(error) => {
-                        tracing::error!("the access log stays in the file that it had: {error}");
-                    }
-                }
-            }
+            self.follow_the_name();
             if let Err(error) = self.out.write_all(text.as_bytes()) {
                 self.lost.inc_by(count);
                 tracing::debug!("the access log can't be written: {error}");
+            }
+        }
+    }
+
+    /// Opens the file anew where it was moved away, or tries that again; it is said once for each move.
+    fn follow_the_name(&mut self) {
+        let told = self.rotated.take();
+        if !told && !self.moved {
+            return;
+        }
+        match open(self.file.as_deref()) {
+            Ok(out) => (self.out, self.moved) = (out, false),
+            Err(error) => {
+                self.moved = true;
+                if told {
+                    tracing::error!("the access log stays in the file that was moved: {error}");
+                }
             }
         }
     }
@@ -295,7 +309,7 @@ mod tests {
         let log = AccessLog {
             lines,
             dropped: IntCounter::new("dropped", "Lines.").unwrap(),
-            rotated: Arc::default(),
+            rotated: None,
             trusted: Arc::new([]),
         };
         for _ in 0..5 {

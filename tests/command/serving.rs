@@ -282,13 +282,23 @@ async fn a_hangup_begins_the_access_log_anew() {
         "access_log = 'json'\naccess_log_file = '{}'\n{CONFIG}",
         file.display()
     );
-    let (_directory, _url, serving) = start(&config).await;
+    let (larder, _url, serving) = start(&config).await;
     let lines = |file| std::fs::read_to_string(file).unwrap().lines().count();
     fetch(serving.listen, "GET", "/items/1").await;
     eventually("a line", async || (lines(&file) == 1).then_some(())).await;
     std::fs::rename(&file, &moved).unwrap();
+    // Nothing can be appended to it.
+    std::fs::create_dir(&file).unwrap();
     serving.signal(Signal::SIGHUP);
     let mut asked = 1;
+    eventually("it is said", async || {
+        fetch(serving.listen, "GET", "/items/1").await;
+        asked += 1;
+        let log = std::fs::read_to_string(larder.path().join("larder.log")).unwrap();
+        log.contains("the access log stays").then_some(())
+    })
+    .await;
+    std::fs::remove_dir(&file).unwrap();
     eventually("a new file", async || {
         fetch(serving.listen, "GET", "/items/1").await;
         asked += 1;
@@ -297,6 +307,14 @@ async fn a_hangup_begins_the_access_log_anew() {
     .await;
     assert_eq!(serving.terminate().await.code(), Some(0));
     assert_eq!(lines(&moved) + lines(&file), asked);
+}
+
+/// The terminal has gone; what was begun is ended as at SIGTERM.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_with_nothing_to_read_again_ends_larder() {
+    let (_directory, _url, mut serving) = start(CONFIG).await;
+    serving.signal(Signal::SIGHUP);
+    assert_eq!(serving.ended().await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
