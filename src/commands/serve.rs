@@ -441,7 +441,8 @@ fn heed_hangups(
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             if tls.is_none() && log.is_none() {
-                ask_to_stop(&stop);
+                // Once: shell and kernel may both tell, and a second time ends what is being answered.
+                return ask_to_stop(&stop);
             }
             if let Some(log) = &log {
                 log.tell();

@@ -75,11 +75,11 @@ pub struct Rotated(AtomicBool);
 impl Rotated {
     /// It has been.
     pub fn tell(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> bool {
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Acquire)
+        self.0.swap(false, Ordering::Relaxed)
     }
 }
 
