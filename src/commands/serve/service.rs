@@ -1,0 +1,174 @@
+//! What a running larder consists of, without its sockets.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::Router;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::cache::{Cache, CacheConfig};
+use crate::config::{Config, ConfigError};
+use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
+use crate::http::accept::AcceptConfig;
+use crate::http::admin::token::AdminToken;
+use crate::http::admin::{self, Admin};
+use crate::http::auth::Auth;
+use crate::http::auth::config::ANONYMOUS;
+use crate::http::labels::Labels;
+use crate::http::public::{Public, PublicConfig};
+use crate::metrics::Metrics;
+use crate::resource::definition::Located;
+use crate::source::loader::Loader;
+use crate::source::session::Database;
+use crate::source::writes::Writes;
+use crate::telemetry::LogLevel;
+
+/// A running larder without its sockets.
+pub struct Service {
+    cache: Arc<Cache>,
+    writes: Arc<Writes>,
+    pub(super) metrics: Arc<Metrics>,
+    public: PublicConfig,
+    feed: FeedHandle,
+    auth: Option<Arc<Auth>>,
+    admin_token: Option<AdminToken>,
+    started_at: Instant,
+}
+
+impl Service {
+    /// Starts loader, tiers and feed on the database at `url`, the loader on `runtimes`. Nothing has been reached yet
+    /// when this returns.
+    ///
+    /// # Errors
+    /// A URL that is none; threads that can't be started. [`ConfigError`] for keys that can't be read.
+    pub fn start(
+        config: &Config,
+        url: &str,
+        node: Uuid,
+        runtimes: &[Handle],
+    ) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new()?);
+        let misconfigured = |mistake| ConfigError {
+            mistakes: vec![mistake],
+        };
+        let counted = Arc::clone(&metrics);
+        let auth = Auth::start(&config.auth, &config.resources, config.has_tls(), counted)
+            .map_err(misconfigured)?;
+        let admin_token = AdminToken::read(&config.auth).map_err(misconfigured)?;
+        let timeout = config.source.statement_timeout;
+        let source = Database::new(url, config.source.pooler, timeout)?;
+        let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
+        let batches = Arc::clone(&metrics);
+        // Batches are far below 2^52, so the cast is exact.
+        let loader = Loader::start(source.clone(), &config.source, runtimes, move |keys| {
+            batches.source_batch_keys.observe(keys as f64)
+        });
+        let writes = Writes::start(source, &config.source, runtimes, loader.followed());
+        let resources = config.resources.iter();
+        let cache_config = CacheConfig {
+            resources: resources
+                .map(|resource| (resource.name.value.clone(), resource.tiers))
+                .collect(),
+            memory: config.memory.clone(),
+            disk: config.disk.clone(),
+            max_staleness: config.feed.max_staleness,
+            on_loss: config.feed.on_loss,
+            request_timeout: config.request_timeout,
+            audit: config.audit.clone(),
+        };
+        let cache = Cache::start(cache_config, loader, Arc::clone(&metrics))
+            .context("starting the tiers")?;
+        let setup = FeedSetup {
+            database: followed,
+            definitions: config.resources.clone(),
+            config: config.feed.clone(),
+            install: config.install,
+            node,
+            resumable: cache.resumable(),
+            persisted: cache.persisted(),
+            committed: writes.committed(),
+            metrics: Arc::clone(&metrics),
+        };
+        let follower = Arc::clone(&cache);
+        let feed =
+            feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
+        Ok(Self {
+            cache,
+            writes: Arc::new(writes),
+            metrics,
+            public: public_config(config),
+            feed,
+            auth,
+            admin_token,
+            started_at: Instant::now(),
+        })
+    }
+
+    /// The public address's service.
+    pub fn public(&self) -> Public {
+        let (cache, writes) = (Arc::clone(&self.cache), Arc::clone(&self.writes));
+        let config = self.public.clone();
+        let (metrics, auth) = (Arc::clone(&self.metrics), self.auth.clone());
+        Public::new(cache, writes, metrics, config, auth)
+    }
+
+    /// How the addresses are served, without TLS.
+    pub fn accept_config(&self, config: &Config) -> AcceptConfig {
+        AcceptConfig {
+            limits: config.limits.clone(),
+            metrics: Arc::clone(&self.metrics),
+            tls: None,
+        }
+    }
+
+    /// The admin address's router.
+    pub fn admin_router(&self, log_level: Option<LogLevel>) -> Router {
+        admin::router(Admin {
+            cache: Arc::clone(&self.cache),
+            metrics: Arc::clone(&self.metrics),
+            log_level,
+            started_at: self.started_at,
+            token: self.admin_token.clone(),
+        })
+    }
+
+    /// Filled once the configuration was checked against the database.
+    pub fn first_outcome(&self) -> watch::Receiver<Option<FirstOutcome>> {
+        self.feed.first_outcome()
+    }
+
+    /// Ends writes, feed, loader and tiers; what waits for the disk is written.
+    pub async fn stop(self) {
+        self.writes.stop().await;
+        let feed = self.feed;
+        if tokio::task::spawn_blocking(move || feed.stop())
+            .await
+            .is_err()
+        {
+            tracing::error!("stopping the feed failed");
+        }
+        self.cache.stop().await;
+    }
+}
+
+fn public_config(config: &Config) -> PublicConfig {
+    let text = |setting: &Option<Located<String>>| setting.as_ref().map(|text| text.value.clone());
+    let labels = config.resources.iter().map(|resource| {
+        let cache_control = text(&resource.cache_control);
+        let surrogate_key = text(&resource.surrogate_key);
+        let is_anonymous = |role: &String| role == ANONYMOUS;
+        let read = resource.read.as_ref();
+        let for_all =
+            !config.auth.is_on() || read.is_some_and(|roles| roles.value.iter().any(is_anonymous));
+        Labels::new(cache_control.as_deref(), surrogate_key.as_deref(), for_all)
+    });
+    PublicConfig {
+        docs: config.docs,
+        labels: labels.collect(),
+        cors: config.cors.clone(),
+        trusted_proxies: config.limits.trusted_proxies.clone(),
+    }
+}
