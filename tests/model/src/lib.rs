@@ -41,9 +41,20 @@
 //! hand. Where all guards are in place, states that nothing to come can tell apart count once ([`Protocol::normal`]);
 //! without a guard no such thing is assumed, and the shortest way to a stale answer is looked for.
 //!
-//! `cargo test -p freshness-model -- --nocapture` runs the model alone and prints states and counterexamples.
+//! # Smaller models beside it
+//! What [`Protocol`] takes for granted is modelled apart, each with states, steps and guards of its own:
+//! - [`definition`]: a pass finds out that a trigger was changed, by the mark and by fingerprints.
+//! - [`horizon`]: rows of the log are deleted by hand, or pruned.
+//! - [`life`]: an older copy of the database is put back.
+//!
+//! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
+#[cfg(test)]
+mod check;
+pub mod definition;
 mod guard;
+pub mod horizon;
+pub mod life;
 mod normal;
 mod properties;
 mod state;

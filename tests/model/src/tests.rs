@@ -1,9 +1,7 @@
 //! All states, with every guard in place and with each of them taken out.
 
-use stateright::{Checker, HasDiscoveries, Model};
-
 use crate::properties::NO_STALE_ANSWER;
-use crate::{Bounds, Guard, Protocol, Scene};
+use crate::{Bounds, Guard, Protocol, Scene, check};
 
 /// Joined loads and overtaken ones, in memory alone.
 const MEMORY: Bounds = Bounds {
@@ -59,10 +57,6 @@ const WIDE: Bounds = Bounds {
 };
 
 /// Explores every state of the whole protocol.
-#[expect(
-    clippy::print_stdout,
-    reason = "how much there was to explore is worth a line"
-)]
 fn explore(name: &str, scene: Scene, bounds: Bounds) {
     let protocol = Protocol {
         scene,
@@ -70,21 +64,10 @@ fn explore(name: &str, scene: Scene, bounds: Bounds) {
         normal: true,
         without: None,
     };
-    let checker = protocol.checker().threads(2).spawn_bfs().join();
-    checker.assert_properties();
-    println!(
-        "{name}: {} states, {} steps between them, at most {} from the first",
-        checker.unique_state_count(),
-        checker.state_count(),
-        checker.max_depth(),
-    );
+    check::explore(name, protocol);
 }
 
 /// Looks for a stale answer without the guard; panics where there is none.
-#[expect(
-    clippy::print_stdout,
-    reason = "the counterexample is what the guard is for"
-)]
 fn breaks(without: Guard, scene: Scene, bounds: Bounds) {
     let protocol = Protocol {
         scene,
@@ -92,18 +75,7 @@ fn breaks(without: Guard, scene: Scene, bounds: Bounds) {
         normal: false,
         without: Some(without),
     };
-    let only = HasDiscoveries::AnyOf([NO_STALE_ANSWER].into());
-    let checker = protocol.checker().threads(2).finish_when(only);
-    let checker = checker.spawn_bfs().join();
-    let Some(path) = checker.discovery(NO_STALE_ANSWER) else {
-        panic!("without {without:?} no answer is stale: it guards nothing")
-    };
-    let steps = path.into_actions();
-    println!(
-        "without {without:?}, {} states, a stale answer after {} steps: {steps:?}",
-        checker.unique_state_count(),
-        steps.len(),
-    );
+    check::breaks(&format!("{without:?}"), protocol, NO_STALE_ANSWER);
 }
 
 #[test]
