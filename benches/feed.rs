@@ -103,6 +103,7 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
         changes: (0..count).map(change).collect(),
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
+        fresh_at: Boottime::now(),
         via: Via::Bell,
         lag_from: None,
     })

@@ -13,8 +13,8 @@ use larder::resource::resolve::resolve;
 use larder::source::catalogue::read_catalogue;
 use larder::source::loader::{Load, Loader, SentAt};
 use larder::source::session::{Database, identity};
-use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection, Row, ValueRef};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
@@ -42,7 +42,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
     let _entered = runtime.enter();
     let (resource, loader, record) = runtime.block_on(async {
         larder::feed::install(&database, &config.resources, &config.feed).await?;
-        let mut connection = database.connect().await?;
+        let mut connection = database.connect().await?.connection;
         let resource = Arc::new(resource(&mut connection, &config).await?);
         let record = record(&mut connection, &resource).await?;
         let identity = identity(&mut connection).await?;
@@ -88,11 +88,14 @@ async fn resource(connection: &mut PgConnection, config: &Config) -> anyhow::Res
 }
 
 async fn record(connection: &mut PgConnection, resource: &Resource) -> anyhow::Result<Vec<u8>> {
-    let row = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()))
+    let rows = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()))
         .bind(vec![1_i64])
         .bind(i64::MAX)
-        .fetch_one(connection)
+        .fetch_all(connection)
         .await?;
+    // The row without a key is the proof.
+    let document = |row: &&PgRow| matches!(row.try_get_raw(0), Ok(key) if !key.is_null());
+    let row = rows.iter().find(document).context("no document")?;
     let record = row.try_get_raw(1)?.as_bytes();
     Ok(record.map_err(|error| anyhow!("{error}"))?.to_vec())
 }

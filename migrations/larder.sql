@@ -26,12 +26,15 @@ create unlogged table if not exists larder.epoch (
   nonce uuid not null
 );
 
--- The larders that may come back to the log, and how far each has followed it.
+-- The larders that may come back to the log, and how far each has followed it. The mark is random and often renewed:
+-- a larder that finds another than its own knows that the database was put back to an earlier state.
 create table if not exists larder.node (
   name     uuid primary key,
   position pg_snapshot not null,
-  seen_at  timestamptz not null
+  seen_at  timestamptz not null,
+  mark     uuid
 );
+alter table larder.node add column if not exists mark uuid;
 
 -- The logging functions, and when a larder last needed each; one that none has needed for long is removed with its
 -- triggers.
@@ -75,9 +78,48 @@ begin
   return deleted;
 end $$;
 
+-- Loggers of larder 0.1 deleted from the log in writers' transactions, which would move the horizon and wait for it.
+do $$
+declare
+  logger record;
+begin
+  for logger in select oid::regprocedure as name from pg_proc where pronamespace = 'larder'::regnamespace
+      and proname like 'log\_%' and prosrc like '%delete from larder.change%' loop
+    execute format('drop function %s cascade', logger.name);
+  end loop;
+end $$;
+
+-- Rows of the log that are deleted or changed by hand say nothing any more: the horizon moves past those that it does
+-- not cover yet, so that no larder goes on from a position that needs them. What is pruned lies below it already.
+create or replace function larder.guard_log() returns trigger
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  newest xid8;
+begin
+  select xid into newest from larder_old where xid >= (select xid from larder.horizon) order by xid desc limit 1;
+  if found then
+    update larder.horizon set xid = (newest::text::numeric + 1)::text::xid8 where xid <= newest;
+  end if;
+  return null;
+end $$;
+revoke all on function larder.guard_log() from public;
+create or replace trigger larder_guard_delete after delete on larder.change
+  referencing old table as larder_old for each statement execute function larder.guard_log();
+create or replace trigger larder_guard_update after update on larder.change
+  referencing old table as larder_old for each statement execute function larder.guard_log();
+alter table larder.change enable always trigger larder_guard_delete;
+alter table larder.change enable always trigger larder_guard_update;
+
 -- What a reader sends as Larder-Token to see what the running transaction writes, once it has committed.
 create or replace function larder.token() returns text
   language sql volatile security definer set search_path = pg_catalog, pg_temp
   as $$ select nonce || '.' || pg_current_xact_id() from larder.epoch $$;
 grant execute on function larder.token() to public;
 grant usage on schema larder to public;
+
+-- Called when a statement is planned, since it claims to be immutable: a prepared statement that names tables by oid
+-- gives the same value until PostgreSQL discards its plan, because one of them changed.
+create or replace function larder.plan_mark() returns uuid
+  language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp
+  as $$ begin return gen_random_uuid(); end $$;
+grant execute on function larder.plan_mark() to public;

@@ -10,6 +10,7 @@
 //!   it answers is promoted to memory only if the generation has stood since.
 //! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last completed pass, on the
 //!   boot-time clock; else PostgreSQL does.
+//! - *Decided by rows.* Where a policy of row security makes a document depend on more than its rows, no tier keeps it.
 //!
 //! Knows no HTTP and no SQL. What keeps documents is in `memory` and `disk`.
 
@@ -100,6 +101,11 @@ pub enum Way {
         /// Another request asked.
         collapsed: bool,
     },
+    /// PostgreSQL, since row security may show other rows at any time ([`Resource::uncached`]).
+    Uncached {
+        /// Another request asked.
+        collapsed: bool,
+    },
     /// PostgreSQL, since the tiers had not caught up with the token of the request.
     Ahead {
         /// Another request asked.
@@ -135,6 +141,13 @@ pub enum LookupError {
     Deadline,
 }
 
+impl LookupError {
+    /// Whether UTF-8 can't carry the document: no other one is concerned.
+    pub(crate) fn is_of_encoding(&self) -> bool {
+        matches!(self, Self::Source(error) if error.is_of_encoding())
+    }
+}
+
 /// One resource's part of the cache.
 struct Shelf {
     name: String,
@@ -143,6 +156,8 @@ struct Shelf {
     current: ArcSwapOption<Resource>,
     /// What freshness rests on has been checked and stands.
     trusted: AtomicBool,
+    /// No tier keeps its documents, since they may change without a change of their rows ([`Resource::uncached`]).
+    uncached: AtomicBool,
     /// Why there is no current resource.
     reason: Mutex<String>,
     /// Stands before the keys of its entries on disk.
@@ -294,9 +309,20 @@ impl Cache {
         self.resumable_changed.subscribe()
     }
 
+    /// Whether tiers may answer for the resource at the moment `now`.
     fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {
+        shelf.is_kept() && self.is_followed(now)
+    }
+
+    /// Whether the last completed pass began at most `max_staleness` before `now`.
+    fn is_followed(&self, now: Boottime) -> bool {
         let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-        shelf.trusted.load(Ordering::SeqCst) && now.since(fresh_at) <= self.max_staleness
+        // A pass may have begun and ended since the caller read the clock.
+        let now = match fresh_at > now {
+            true => Boottime::now(),
+            false => now,
+        };
+        now.is_within(self.max_staleness, fresh_at)
     }
 
     /// Ends the loader and writes what waits for the disk.
@@ -316,6 +342,7 @@ impl Shelf {
             tiers,
             current: ArcSwapOption::empty(),
             trusted: AtomicBool::new(false),
+            uncached: AtomicBool::new(false),
             reason: Mutex::new("the database has not been reached yet".into()),
             prefix: AtomicU64::new(0),
             fingerprint: Mutex::default(),
@@ -324,6 +351,15 @@ impl Shelf {
             passed_memory: AtomicU64::new(0),
             purged: AtomicBool::new(false),
         }
+    }
+
+    /// Whether tiers keep its documents, and answer with them while the feed is followed.
+    fn is_kept(&self) -> bool {
+        self.trusted.load(Ordering::SeqCst) && !self.is_uncached()
+    }
+
+    fn is_uncached(&self) -> bool {
+        self.uncached.load(Ordering::SeqCst)
     }
 
     /// Lookups so far.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use uuid::Uuid;
 
 use crate::config::{Environment, Sources};
 use crate::resource::definition::Tiers;
@@ -82,6 +83,8 @@ pub enum Command {
     Config(ConfigArgs),
     /// Drop documents from a running larder's tiers, through its admin address
     Purge(PurgeArgs),
+    /// Delete from the change log what no larder needs any more, and tell who needs the rest
+    Prune(PruneArgs),
     /// Read a password from the terminal or stdin, and print its hash for [[auth.user]]
     HashPassword,
 }
@@ -121,6 +124,14 @@ pub struct PurgeArgs {
     /// One document's key as in its path, such as 42 or 7,NO; without it all documents are dropped
     #[arg(allow_negative_numbers = true)]
     pub key: Option<String>,
+}
+
+/// Flags of `prune`.
+#[derive(Args, Clone, Debug)]
+pub struct PruneArgs {
+    /// A larder that will not come back, by the name that `prune` shows: nothing is kept for it any more
+    #[arg(long, value_name = "NODE")]
+    pub forget: Option<Uuid>,
 }
 
 /// Flags of `config`: exactly one of the two.

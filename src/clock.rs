@@ -1,4 +1,9 @@
 //! The boot-time clock, which goes on while the machine is suspended and is never set.
+//!
+//! A hypervisor that pauses the machine may stop this clock, too. Then larder can't tell how long the pause was: what
+//! it knew before counts as fresh until `max_staleness` has passed after the machine resumed, or until the next pass,
+//! whichever comes first. Comparing clocks can't shorten that, since those that went on (PostgreSQL's, the wall clock)
+//! can only be read by a round trip or be set by anybody.
 
 use std::time::Duration;
 
@@ -29,7 +34,14 @@ impl Boottime {
         }
     }
 
-    /// Time since `earlier`; zero if it lies ahead, and without bound where one of them is `NEVER`.
+    /// Whether no more than `limit` has passed since `earlier`. A moment that lies ahead is of another clock (a process
+    /// that was moved to another machine), and nothing is known of how long ago it was: never.
+    pub fn is_within(self, limit: Duration, earlier: Self) -> bool {
+        earlier <= self && self.since(earlier) <= limit
+    }
+
+    /// Time since `earlier`, to be measured or told; zero if it lies ahead, and without bound where one of them is
+    /// `NEVER`. What may be trusted is decided by [`Boottime::is_within`].
     pub fn since(self, earlier: Self) -> Duration {
         if self == Self::NEVER || earlier == Self::NEVER {
             return Duration::MAX;
@@ -69,5 +81,17 @@ mod tests {
         assert_eq!(Boottime::NEVER.since(Boottime(5)), Duration::MAX);
         assert_eq!(Boottime(5).since(Boottime(7)), Duration::ZERO);
         assert_eq!(Boottime(7).since(Boottime(5)), Duration::from_nanos(2));
+    }
+
+    #[test]
+    fn nothing_is_within_a_limit_of_what_lies_ahead() {
+        let limit = Duration::from_nanos(2);
+        let is_within = |now, earlier| Boottime(now).is_within(limit, Boottime(earlier));
+        assert!(is_within(7, 7));
+        assert!(is_within(7, 5));
+        assert!(!is_within(7, 4));
+        assert!(!is_within(7, 8));
+        assert!(!is_within(1, Boottime::NEVER.0));
+        assert!(!is_within(Boottime::NEVER.0, Boottime::NEVER.0));
     }
 }

@@ -3,6 +3,7 @@ pub mod config;
 pub mod database;
 pub mod hash_password;
 pub mod install;
+pub mod prune;
 pub mod purge;
 pub mod seed;
 pub mod serve;

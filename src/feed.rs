@@ -7,18 +7,21 @@
 //! delays it.
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
-//! - `change_log`: the SQL of a pass. `triggers`: the SQL of the log. `bell` and `listener`: who rings, who hears.
-//! - `node`: pruning.
+//! - `change_log`: the SQL of a pass. `definition`: whether triggers and tables still are as they were. `triggers`: the SQL of the log. `bell` and `listener`: who rings, who hears.
+//! - `node`: heartbeats and pruning. `history`: was the database put back to an earlier state?
 
 mod bell;
 mod change_log;
+mod definition;
 pub mod establish;
 mod follower;
+mod history;
 mod listener;
 mod node;
 pub mod position;
 mod triggers;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +101,9 @@ pub struct Pass {
     pub position: Position,
     /// Before its statement was sent.
     pub began_at: Boottime,
+    /// All that committed before this moment has been applied: `began_at` of this pass, or of the last one that made
+    /// sure that nothing which freshness rests on had changed.
+    pub fresh_at: Boottime,
     /// What started it.
     pub via: Via,
     /// A moment not after the earliest commit in it, where there was one.
@@ -157,6 +163,8 @@ pub struct FeedSetup {
     pub install: bool,
     /// This larder's name among those that follow the database.
     pub node: Uuid,
+    /// Where the marks of this node's row are kept, from one run to the next.
+    pub marks_file: PathBuf,
     /// What the disk tier can be resumed from.
     pub resumable: watch::Receiver<Option<(Identity, Position)>>,
     /// The position that the disk tier would come back to.
@@ -278,4 +286,44 @@ pub async fn uninstall(database: &Database) -> Result<(), SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
     let sql = triggers::uninstall_sql(&mut connection).await?;
     triggers::run(&mut connection, sql).await
+}
+
+/// What pruning has left of the change log, and who needs it.
+#[derive(Clone, Debug)]
+pub struct Pruned {
+    /// Rows deleted.
+    pub deleted: u64,
+    /// Rows that are still there.
+    pub left: u64,
+    /// The larders that may come back to the log.
+    pub followers: Vec<Follower>,
+}
+
+/// A larder that may come back to the log.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    /// The name in its state directory.
+    pub name: Uuid,
+    /// Since its last heartbeat.
+    pub seen_ago: Duration,
+    /// The oldest transaction that it may not know.
+    pub needs_from: String,
+}
+
+/// Deletes all rows of the change log that no larder seen within `retention` needs.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn prune(database: &Database, retention: Duration) -> Result<Pruned, SourceError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    node::prune_all(&mut connection, retention).await
+}
+
+/// Takes the larder called `name` off those that may come back to the log. Returns whether it was among them.
+///
+/// # Errors
+/// What PostgreSQL said.
+pub async fn forget(database: &Database, name: Uuid) -> Result<bool, SourceError> {
+    let mut connection = database.connect_writer(&[]).await?;
+    node::forget(&mut connection, name).await
 }

@@ -46,19 +46,22 @@
 //!    `larder.change`, inside that transaction, and rings (`feed::triggers`).
 //! 2. It commits. The feed hears the bell, a write of this node rings for itself, or the poll comes round; the feed
 //!    reads what committed since its position, mapped to documents in one snapshot (`feed::change_log`).
-//! 3. [`cache::Cache::follow`] raises each key's generation, drops it from memory, queues its drop for the disk, then
+//! 3. It makes sure that what is logged is all: tables, triggers, policies and types are as they were
+//!    (`feed::definition`), and so is the history of the database (`feed::history`).
+//! 4. [`cache::Cache::follow`] raises each key's generation, drops it from memory, queues its drop for the disk, then
 //!    moves the position and the time up to which all is known.
 //!
 //! # Invariants
 //! - What memory holds reflects every transaction in the position. So does a disk entry whose stripe is clean.
 //! - A mark on disk implies that its drops are on disk.
 //! - A tier answers only while the feed's knowledge is at most `max_staleness` old.
-//! - A document is what one snapshot held: one document, one statement.
+//! - A document is what one snapshot held: one document, one statement. No answer is used that does not prove which
+//!   statement made it (`resource::proof`).
 //! - `resource` does no I/O, `cache` knows no HTTP, `source` no cache, `http` no tier and no SQL. DashMap is named only
 //!   in `cache/memory.rs`, sled only in `cache/disk.rs`.
 //! - Losing memory or disk costs time, never truth: whatever is odd on disk is discarded.
 //!
-//! Start reading at [`commands::serve`], where everything is put together.
+//! Why it is so is told in `docs/decisions`. Start reading at [`commands::serve`], where everything is put together.
 
 // In reading order, top down; the blank lines keep it.
 pub mod cli;

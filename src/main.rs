@@ -6,7 +6,7 @@ use anyhow::Context;
 use larder::cli::{Cli, Command, SeedArgs};
 use larder::commands::config::ConfigCommandError;
 use larder::commands::database::CommandDatabase;
-use larder::commands::{config, hash_password, install, purge, seed, serve};
+use larder::commands::{config, hash_password, install, prune, purge, seed, serve};
 use larder::config::{Config, ConfigError, Environment, Sources};
 use larder::telemetry::{self, LogLevel};
 
@@ -46,6 +46,7 @@ fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Resu
                 serve::run(&config, Some(log_level)).await
             }
             Command::Purge(args) => purge::run(&config, &args).await,
+            Command::Prune(args) => prune::run(&config, &args).await,
             Command::Seed(args) => seed_demo(&config, &args).await,
             Command::Install(args) => install::install(&config, args.print).await,
             Command::Uninstall(args) => install::uninstall(&config, args.print).await,

@@ -16,6 +16,7 @@ pub mod link;
 mod moment;
 pub mod page;
 pub mod projection;
+pub mod proof;
 pub mod query;
 pub mod resolve;
 mod sql;
@@ -29,6 +30,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
+use crate::resource::proof::Proved;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
@@ -44,10 +46,14 @@ pub struct Resource {
     pub tiers: Tiers,
     /// The key's columns and how its text is read.
     pub key: KeyShape,
+    /// Row security hides rows of some table that its documents show from larder's role.
+    pub row_security: bool,
+    /// Why no tier keeps its documents: row security of a table that they show is not decided by the rows alone.
+    pub uncached: Option<String>,
     /// The root row.
     pub root: Row,
     /// The statement of its documents (see [`query`]).
-    pub documents_sql: String,
+    pub documents_sql: Proved,
     /// The columns of the root row that lists may be asked by, in the order of the configuration.
     pub filters: Vec<Filter>,
     /// Makes documents of what the statement gives.

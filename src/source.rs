@@ -61,6 +61,26 @@ pub enum SourceError {
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,
+    /// Something between larder and PostgreSQL shares server connections among clients, and larder was not told of it,
+    /// or it does not even keep a transaction on one of them.
+    #[error(
+        "a connection pooler stands between larder and PostgreSQL ({0}): set `pooler = true` and give `listen_url`, a \
+         direct connection; the pooler has to keep a transaction on one server connection"
+    )]
+    Pooler(&'static str),
+    /// A connection has another setting than larder gave it.
+    #[error(
+        "the connection's setting {name} is '{found}', although larder set it to '{expected}': what stands between \
+         larder and PostgreSQL must pass on startup parameters, or set `pooler = true` and give `listen_url`"
+    )]
+    Setting {
+        /// Its name.
+        name: String,
+        /// As larder set it.
+        expected: String,
+        /// As PostgreSQL has it.
+        found: String,
+    },
     /// PostgreSQL answered what it can't have answered.
     #[error("unexpected answer from PostgreSQL: {0}")]
     Unexpected(String),
@@ -81,6 +101,24 @@ impl SourceError {
         }
     }
 
+    /// Whether the connection is of no use any more.
+    pub(crate) fn is_of_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::OtherDatabase
+                | Self::Standby
+                | Self::Pooler(_)
+                | Self::Setting { .. }
+        )
+    }
+
+    /// Whether a value has characters that the encoding at the other end lacks: one that was sent the database's, or one
+    /// that is stored UTF-8.
+    pub(crate) fn is_of_encoding(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if OF_ENCODING.contains(&code.as_str()))
+    }
+
     /// Whether asking for each key alone could do better than asking for many.
     fn concerns_single_keys(&self) -> bool {
         matches!(
@@ -93,8 +131,15 @@ impl SourceError {
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
+/// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
+const OF_ENCODING: [&str; 2] = ["22021", "22P05"];
+
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";
+
+/// `invalid_sql_statement_name` and `duplicate_prepared_statement` (PostgreSQL manual, appendix A): a connection of
+/// larder's own has prepared what it executes, once.
+const NAMES_OF_OTHERS: [&str; 2] = ["26000", "42P05"];
 
 impl From<sqlx::Error> for SourceError {
     fn from(error: sqlx::Error) -> Self {
@@ -104,6 +149,9 @@ impl From<sqlx::Error> for SourceError {
                 let message = database.message().to_owned();
                 match code.get(..2) {
                     _ if code == QUERY_CANCELED => Self::Timeout,
+                    _ if NAMES_OF_OTHERS.contains(&code.as_str()) => {
+                        Self::Pooler("prepared statements of others share its server connection")
+                    }
                     // 08: connection exception, 53: too many connections or out of memory, 57: shutdown.
                     Some("08" | "53" | "57") => Self::Unavailable(message),
                     _ => Self::Refused { code, message },

@@ -166,7 +166,11 @@ impl Cache {
         let tier = match answer.way {
             Way::Memory => "memory",
             Way::Disk => "disk",
-            Way::Miss { .. } | Way::Bypass { .. } | Way::Ahead { .. } | Way::Stale { .. } => return,
+            Way::Miss { .. }
+            | Way::Bypass { .. }
+            | Way::Uncached { .. }
+            | Way::Ahead { .. }
+            | Way::Stale { .. } => return,
         };
         let served = answer.found.as_ref().map(|document| document.digest());
         let cache = Arc::clone(self);
@@ -233,7 +237,7 @@ impl Cache {
             if fresh_at > moment {
                 return true;
             }
-            let behind = Boottime::now().since(fresh_at) > self.max_staleness;
+            let behind = !self.is_followed(Boottime::now());
             if behind || self.auditor.places.is_closed() {
                 return false;
             }

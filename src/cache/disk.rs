@@ -267,6 +267,7 @@ mod tests {
             system: "1".into(),
             database: 2,
             epoch_table: 3,
+            history: uuid::Uuid::nil().to_string(),
             nonce: Uuid::nil().to_string(),
             position: position.into(),
             resources: vec![ResourceMark {

@@ -33,6 +33,8 @@ pub(super) enum Why {
     Miss,
     /// The tiers can't be trusted.
     Bypass,
+    /// No tier keeps documents of the resource.
+    Uncached,
     /// The tiers have not caught up with the request's token.
     Ahead,
 }
@@ -44,10 +46,11 @@ impl Cache {
         key: Arc<str>,
         why: Why,
     ) -> Result<Answer, LookupError> {
-        // A statement that was sent before the request may not see what its token stands for.
+        // A statement that was sent before the request may not see what its token stands for. Where no tier keeps the
+        // document, generations don't tell either whether it has changed since.
         let max_age = match why {
             Why::Miss | Why::Bypass => self.max_staleness,
-            Why::Ahead => Duration::ZERO,
+            Why::Uncached | Why::Ahead => Duration::ZERO,
         };
         let began = Boottime::now();
         loop {
@@ -76,6 +79,7 @@ impl Cache {
                         collapsed,
                     },
                     Why::Bypass => Way::Bypass { collapsed },
+                    Why::Uncached => Way::Uncached { collapsed },
                     Why::Ahead => Way::Ahead { collapsed },
                 };
                 return Ok(Answer { found, way });
@@ -140,9 +144,7 @@ impl Cache {
                 return Err(LookupError::Deadline);
             }
             // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            let lost = now.since(fresh_at) > self.max_staleness;
-            if lost && waited >= UNREACHABLE_WAIT {
+            if !self.is_followed(now) && waited >= UNREACHABLE_WAIT {
                 tracing::debug!("gave up waiting for {}", self.shelves[index].name);
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }
@@ -196,7 +198,7 @@ impl Cache {
         let stripe = self.versions.stripe(index, lease.key());
         let stands = || self.versions.stands(index, stripe, version);
         let mut stored = false;
-        if shelf.trusted.load(Ordering::SeqCst) {
+        if shelf.is_kept() {
             if shelf.tiers.memory {
                 stored = self.memory.install_standing(
                     index,

@@ -27,12 +27,15 @@ pub(super) struct Followed {
     pub(super) lost: Option<String>,
     pub(super) identity: Option<Identity>,
     pub(super) position: Option<Position>,
+    /// The start of the pass that led to the position.
+    pub(super) passed_at: Option<Boottime>,
 }
 
 impl Followed {
     /// Another life of the database counts other transactions: no position of an earlier one says anything of them.
     fn reach(&mut self, identity: Identity) {
-        if self.identity.as_ref() != Some(&identity) {
+        let same = self.identity.as_ref();
+        if same.is_none_or(|same| !same.is_same_history(&identity)) {
             self.position = None;
         }
         self.identity = Some(identity);
@@ -98,9 +101,28 @@ impl Cache {
         let shelf = &self.shelves[index];
         shelf.prefix.store(definition.shape(), Ordering::SeqCst);
         *lock(&shelf.fingerprint) = fingerprint;
-        shelf.current.store(Some(definition));
+        let uncached = definition.uncached.clone();
+        if let Some(why) = uncached.as_ref().filter(|_| !shelf.is_uncached()) {
+            tracing::warn!("documents of {} are not cached: {why}", shelf.name);
+        }
+        // Before loads under the new epoch end; the end of it only when those under the old one are void.
+        shelf
+            .uncached
+            .fetch_or(uncached.is_some(), Ordering::SeqCst);
+        let secured = definition.row_security;
+        let before = shelf.current.swap(Some(definition));
+        if secured || before.is_some_and(|before| before.row_security) {
+            // PostgreSQL plans by the policies that concern the role, and keeps its plans when the role's memberships or
+            // attributes change; sessions keep what was set for the role when they began.
+            let identity = self.followed.borrow().identity.clone();
+            self.loader.follow(identity);
+        }
         // Loads by an earlier definition are void from here on.
         self.versions.renew_epoch(index);
+        shelf.uncached.store(uncached.is_some(), Ordering::SeqCst);
+        if uncached.is_some() {
+            self.memory.empty(index);
+        }
         shelf.trusted.store(true, Ordering::SeqCst);
     }
 
@@ -128,9 +150,10 @@ impl Cache {
         reach(Point::Complete);
         self.followed.send_modify(|followed| {
             followed.position = Some(pass.position);
+            followed.passed_at = Some(pass.began_at);
             followed.lost = None;
         });
-        self.fresh_at.store(pass.began_at.0, Ordering::SeqCst);
+        self.fresh_at.store(pass.fresh_at.0, Ordering::SeqCst);
         if let Some(lag_from) = pass.lag_from {
             let lag = Boottime::now().since(lag_from);
             self.metrics.invalidation_lag.observe(lag.as_secs_f64());
@@ -199,6 +222,7 @@ impl Cache {
             system: identity.system,
             database: identity.database,
             epoch_table: identity.epoch_table,
+            history: identity.history.to_string(),
             nonce: identity.nonce.to_string(),
             position: position.as_str().to_owned(),
             resources: resources.collect(),
@@ -280,6 +304,8 @@ mod tests {
             database: 1,
             epoch_table: 1,
             nonce,
+            history: Uuid::nil(),
+            server_start: String::new(),
         };
         let [first, second] = [1, 2].map(Uuid::from_u128);
         let mut followed = Followed::default();

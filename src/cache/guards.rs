@@ -65,6 +65,7 @@ fn pass(key: &str) -> Event {
         changes: vec![change],
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
+        fresh_at: Boottime::now(),
         via: crate::feed::Via::Poll,
         lag_from: None,
     })
@@ -119,6 +120,8 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
         system: "1".into(),
         database: 1,
         epoch_table: 1,
+        history: uuid::Uuid::nil(),
+        server_start: String::new(),
         nonce,
     }));
     for nonce in [nonce, uuid::Uuid::max()] {
@@ -137,6 +140,8 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
         system: "1".into(),
         database: 1,
         epoch_table: 1,
+        history: uuid::Uuid::nil(),
+        server_start: String::new(),
         nonce: uuid::Uuid::nil(),
     }));
     cache.follow(pass("1"));
@@ -156,6 +161,7 @@ async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
             system: "1".into(),
             database: 1,
             epoch_table: 1,
+            history: uuid::Uuid::nil().to_string(),
             nonce: uuid::Uuid::nil().to_string(),
             position: "1:1:".into(),
             resources: vec![ResourceMark {
@@ -227,6 +233,8 @@ async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
         system: "1".into(),
         database: 2,
         epoch_table: 3,
+        history: uuid::Uuid::nil(),
+        server_start: String::new(),
         nonce: uuid::Uuid::nil(),
     }));
     cache.follow(pass("1"));

@@ -76,7 +76,7 @@ impl Leases {
         if let Some(flight) = flights.get(&key) {
             let young = match flight.sent_at.get() {
                 None => true,
-                Some(sent_at) => Boottime::now().since(sent_at) <= max_age,
+                Some(sent_at) => Boottime::now().is_within(max_age, sent_at),
             };
             if young && flight.version == version {
                 return Grant::Wait(Waiter {

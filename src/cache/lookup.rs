@@ -62,7 +62,7 @@ impl Cache {
         let shelf = &self.shelves[index];
         let now = Boottime::now();
         let fresh = self.is_fresh(shelf, now);
-        if fresh || self.serves_stale(shelf) {
+        if fresh || (self.serves_stale(shelf) && !shelf.is_uncached()) {
             let noted = if fresh { self.sample(index, key) } else { None };
             if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
                 if let Some(noted) = noted {
@@ -73,7 +73,11 @@ impl Cache {
         } else {
             shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
         }
-        let why = if fresh { Why::Miss } else { Why::Bypass };
+        let why = match fresh {
+            true => Why::Miss,
+            false if shelf.is_uncached() => Why::Uncached,
+            false => Why::Bypass,
+        };
         self.load(index, Arc::from(key), why).await
     }
 

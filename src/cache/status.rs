@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cache::{Cache, lock};
+use crate::cache::{Cache, Shelf, lock};
 use crate::clock::Boottime;
 
 /// `GET /status`.
@@ -31,6 +31,8 @@ pub struct ResourceStatus {
     pub name: String,
     /// It fits the database and its changes are seen.
     pub ready: bool,
+    /// Why no tier keeps its documents; PostgreSQL is asked for them each time.
+    pub uncached: Option<String>,
     /// Lookups since the start.
     pub lookups: u64,
     /// Of these, answered by memory.
@@ -82,6 +84,8 @@ pub struct Explanation {
     pub generation: u64,
     /// Tiers may answer for the resource.
     pub fresh: bool,
+    /// Why no tier keeps documents of the resource; PostgreSQL is asked for them each time.
+    pub uncached: Option<String>,
     /// All that is in this snapshot has been applied.
     pub position: Option<String>,
 }
@@ -105,6 +109,7 @@ impl Cache {
             .map(|(index, shelf)| ResourceStatus {
                 name: shelf.name.clone(),
                 ready: shelf.trusted.load(Ordering::SeqCst),
+                uncached: shelf.why_uncached(),
                 lookups: shelf.lookups(),
                 hits_memory: shelf.hits_memory.load(Ordering::Relaxed),
                 hits_disk: shelf.hits_disk.load(Ordering::Relaxed),
@@ -140,26 +145,28 @@ impl Cache {
     }
 
     fn feed_status(&self) -> FeedStatus {
-        let age = self.feed_age();
         let followed = self.followed.borrow();
+        let since = |passed_at| Boottime::now().since(passed_at).as_secs_f64();
         FeedStatus {
             position: followed.position.as_ref().map(ToString::to_string),
             lost: followed.lost.clone(),
-            age_seconds: age.map(|age| age.as_secs_f64()),
-            fresh: age.is_some_and(|age| age <= self.max_staleness),
+            age_seconds: followed.passed_at.map(since),
+            fresh: self.is_followed(Boottime::now()),
         }
     }
 
-    /// Since the start of the feed's last completed pass; `None` before the first.
+    /// How long ago the moment is up to which the feed has followed everything; `None` before the first pass, and
+    /// where it lies ahead of the clock.
     pub fn feed_age(&self) -> Option<Duration> {
         let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-        (fresh_at != Boottime::NEVER).then(|| Boottime::now().since(fresh_at))
+        let now = Boottime::now();
+        (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
 
     /// Why larder is not ready, if it is not: a feed that is behind, resources that don't fit.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
-        let behind = age.is_none_or(|age| age > self.max_staleness);
+        let behind = !self.is_followed(Boottime::now());
         if let Some(reason) = self.followed.borrow().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
@@ -239,6 +246,7 @@ impl Cache {
             }),
             generation: self.versions.generation(stripe),
             fresh: self.is_fresh(shelf, Boottime::now()),
+            uncached: shelf.why_uncached(),
             position: self
                 .followed
                 .borrow()
@@ -246,5 +254,13 @@ impl Cache {
                 .as_ref()
                 .map(ToString::to_string),
         }
+    }
+}
+
+impl Shelf {
+    /// Why no tier keeps its documents, as the resource fits the database now.
+    fn why_uncached(&self) -> Option<String> {
+        let current = self.current.load();
+        current.as_ref()?.uncached.clone()
     }
 }

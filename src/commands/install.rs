@@ -46,7 +46,8 @@ pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
     .await
 }
 
-async fn with_database(
+/// Runs `work` on the database that the feed would follow.
+pub(super) async fn with_database(
     config: &Config,
     work: impl AsyncFnOnce(Database) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {

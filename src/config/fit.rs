@@ -1,8 +1,8 @@
 //! What concerns several settings at once.
 
-use super::{Config, access};
+use super::{Config, access, url};
 use crate::http::tls::Tls;
-use crate::resource::definition::{Mistake, Place};
+use crate::resource::definition::{Mistake, Place, ResourceDefinition};
 
 /// Who set a setting last; absent while its default holds.
 #[derive(Default)]
@@ -94,6 +94,15 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             "is of no use without [database] url or DATABASE_URL".to_owned(),
         );
     }
+    let guarded = |resource: &ResourceDefinition| resource.row_security_as_larder;
+    if let (Some(url), Some(listen_url)) = (&config.database_url, &config.listen_url)
+        && url::user(url) != url::user(listen_url)
+        && config.resources.iter().any(guarded)
+    {
+        let message = "names another user than url: with row_security = \"as-larder\" changes of \
+            policies are judged for the user that documents are read as";
+        refuse(&["database.listen_url"], message.to_owned());
+    }
     mistakes.extend(access::check(config, places));
     mistakes
 }
@@ -149,6 +158,15 @@ mod tests {
         only(&pooler, "3: database.pooler: a pooler swallows LISTEN");
         let listen = format!("[database]\nlisten_url = 'postgres://db/x'\n{resource}");
         only(&listen, "2: database.listen_url: is of no use without");
+        let roles =
+            "[database]\nurl = 'postgres://a:s3cret@db/x'\nlisten_url = 'postgres://b@db/x'";
+        let guarded = format!("{roles}\n{resource}\nrow_security = 'as-larder'");
+        only(
+            &guarded,
+            "3: database.listen_url: names another user than url",
+        );
+        let same = guarded.replace("//b@", "//a@");
+        assert!(Config::from_toml(&same, &[]).is_ok());
         only(
             "[limits]\nproxy_protocol = true",
             "2: limits.proxy_protocol: needs trusted_proxies",

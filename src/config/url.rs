@@ -42,6 +42,22 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
     }
 }
 
+/// The user that a checked URL names, before its host or in its query, as it is written; empty where it names none.
+pub(super) fn user(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut named = query
+        .split('&')
+        .filter_map(|pair| pair.strip_prefix("user="));
+    if let Some(user) = named.next_back() {
+        return user;
+    }
+    let (authority, _) = split_authority(rest);
+    let credentials = authority.rsplit_once('@').map(|(before, _)| before);
+    let credentials = credentials.unwrap_or_default();
+    credentials.split(':').next().unwrap_or_default()
+}
+
 /// Accepts what can be the URL of public keys: whoever could change the answer on its way could let anybody in.
 pub(super) fn check_protected(url: &str) -> Result<(), ValueError> {
     if url.contains(|c: char| c.is_whitespace() || c.is_control()) {

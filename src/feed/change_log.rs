@@ -5,19 +5,21 @@
 //! is exact: of the rows on a document's way take the topmost that differs between the two snapshots; what is above it
 //! is equal in both, and its transaction logged its old and its new parent.
 //!
-//! The same snapshot gives the fingerprint of what freshness rests on: triggers, columns, partitions, larder's own
-//! objects. A new partition or a trigger that was disabled for a while logs nothing, but it changes the fingerprint.
+//! A new partition or a trigger that was disabled for a while logs nothing: see `definition`. The snapshot of a pass
+//! gives the remainder of what freshness rests on, and where the pass judges, its fingerprints.
 
 use std::collections::{HashMap, HashSet};
 
 use futures_util::TryStreamExt;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::feed::Change;
+use crate::feed::definition::{Definitions, Fingerprints, Remainder, fingerprints_sql, pairs};
 use crate::feed::position::Position;
 use crate::resource::Resource;
 use crate::resource::link::{Way, links, sql_literal};
+use crate::resource::proof::{PROOF, Proved};
 use crate::source::SourceError;
 
 /// Documents of one resource that a pass names, at most, and rows that it reads of the keys that are documents' and of
@@ -41,77 +43,6 @@ pub(super) const SETTINGS: [(&str, &str); 7] = [
     ("idle_in_transaction_session_timeout", "30s"),
 ];
 
-/// Which tables the freshness of each resource rests on: parallel lists for SQL.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Watched {
-    pub(super) resources: Vec<i32>,
-    pub(super) oids: Vec<i64>,
-}
-
-/// One hash for each resource in `$1` over its tables in `$2`, in the order of the resources.
-///
-/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table.
-/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
-/// below the first oid for others (`FirstNormalObjectId`), never change.
-const FINGERPRINTS_SQL: &str = "\
-with recursive used (oid, type) as ( \
-  select a.attrelid, a.atttypid from pg_attribute a \
-    where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
-  union select u.oid, n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
-    select t.typelem as type union all select t.typbasetype \
-    union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
-    union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
-    union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
-    where n.type >= 16384), \
-own as materialized (select md5(coalesce(string_agg(line, ',' order by line), '')) as hash from ( \
-    select format('o %s %s %s', c.relname, c.oid, c.relfilenode) as line from pg_class c \
-      where c.relnamespace = (select oid from pg_namespace where nspname = 'larder') and c.relkind = 'r' \
-    union all select format('p %s %s', p.oid, p.xmin) from pg_proc p \
-      where p.oid in (select t.tgfoid from pg_trigger t where t.tgrelid = any($2::int8[]::oid[]) and not t.tgisinternal) \
-  ) o) \
-select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
-  select w.resource, md5(string_agg(coalesce(l.line, 'gone ' || w.oid), ',' order by w.oid, l.line) || (select own.hash from own)) as hash \
-  from unnest($1::int4[], $2::int8[]) as w (resource, oid) \
-  left join ( \
-    select c.oid::int8 as oid, format('c %s %s %s %s', c.oid, c.relfilenode, c.xmin, c.relnamespace::regnamespace) as line \
-      from pg_class c where c.oid = any($2::int8[]::oid[]) \
-    union all select t.tgrelid::int8, format('t %s %s %s %s', t.oid, t.tgenabled, t.tgfoid, t.xmin) \
-      from pg_trigger t where t.tgrelid = any($2::int8[]::oid[]) and not t.tgisinternal \
-    union all select a.attrelid::int8, format('a %s %s', a.attnum, a.xmin) \
-      from pg_attribute a where a.attrelid = any($2::int8[]::oid[]) and a.attnum > 0 \
-    union all select i.inhparent::int8, format('i %s %s', i.inhrelid, i.xmin) \
-      from pg_inherits i where i.inhparent = any($2::int8[]::oid[]) \
-    union all select p.polrelid::int8, format('r %s %s', p.oid, p.xmin) \
-      from pg_policy p where p.polrelid = any($2::int8[]::oid[]) \
-    union all select u.oid::int8, format('y %s %s %s', t.oid, t.xmin, t.typnamespace::regnamespace) from used u join pg_type t on t.oid = u.type \
-    union all select u.oid::int8, format('e %s %s', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
-    union all select u.oid::int8, format('m %s %s %s', a.attrelid, a.attnum, a.xmin) \
-      from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
-  ) l on l.oid = w.oid \
-  group by w.resource) h";
-
-/// The fingerprints of the watched resources: resource and hash.
-pub(super) async fn fingerprints(
-    connection: &mut PgConnection,
-    watched: &Watched,
-) -> Result<Vec<(usize, String)>, SourceError> {
-    let row = sqlx::query(FINGERPRINTS_SQL)
-        .bind(&watched.resources)
-        .bind(&watched.oids)
-        .fetch_one(connection)
-        .await?;
-    pairs(&row)
-}
-
-fn pairs(row: &PgRow) -> Result<Vec<(usize, String)>, SourceError> {
-    let resources: Vec<i32> = row.try_get("resources")?;
-    let hashes: Vec<String> = row.try_get("hashes")?;
-    let resources = resources
-        .into_iter()
-        .map(|index| usize::try_from(index).unwrap_or(usize::MAX));
-    Ok(resources.zip(hashes).collect())
-}
-
 /// What one pass read.
 #[derive(Debug)]
 pub(super) struct Read {
@@ -121,14 +52,118 @@ pub(super) struct Read {
     pub(super) valid: bool,
     /// The database's nonce; `None` after a crash.
     pub(super) nonce: Option<String>,
-    pub(super) fingerprints: Vec<(usize, String)>,
+    /// What no mark tells of.
+    pub(super) remainder: String,
+    /// Where the pass judges.
+    pub(super) fingerprints: Option<Fingerprints>,
     pub(super) changes: Vec<Change>,
+    /// The server process that answered.
+    pub(super) process: i32,
 }
 
-/// The statement of a pass, and what the paths in its rows lead to.
+/// How much a statement of a pass reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// Map what is in the log to documents; else find out only whether there is anything new in it.
+    pub(super) changes: bool,
+    /// Fingerprints of the resources, too.
+    pub(super) fingerprints: bool,
+}
+
+impl Extent {
+    const ALL: [Self; 4] = [
+        Self::new(false, false),
+        Self::new(false, true),
+        Self::new(true, false),
+        Self::new(true, true),
+    ];
+
+    const fn new(changes: bool, fingerprints: bool) -> Self {
+        Self {
+            changes,
+            fingerprints,
+        }
+    }
+
+    /// Its place in [`Extent::ALL`].
+    fn number(self) -> usize {
+        2 * usize::from(self.changes) + usize::from(self.fingerprints)
+    }
+}
+
+/// How what is in the log leads to documents: common tables, and the arms that read them.
+#[derive(Clone, Debug)]
+struct Mapping {
+    tables: String,
+    arms: String,
+    /// SQL for the remainder.
+    remainder: String,
+}
+
+/// Which keys a pass names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keys {
+    /// All.
+    All,
+    /// Those of ASCII; another one stands for all documents of its resource. A database that is not in UTF-8 may hold
+    /// keys that UTF-8 lacks.
+    Ascii,
+}
+
+impl Mapping {
+    fn sql(&self, extent: Extent, keys: Keys) -> Proved {
+        let key = match keys {
+            Keys::All => "t.key",
+            Keys::Ascii => "case when t.key !~ '[^\\x01-\\x7f]' then t.key end",
+        };
+        // Whether there is anything new, though it may lead to no document.
+        let new = "exists (select from larder.change where xid >= pg_snapshot_xmax(s.old)) \
+            or exists (select from larder.change where xid = any(array(select pg_snapshot_xip(s.old))))";
+        let (fingerprints, hashes, from) = match extent.fingerprints {
+            true => (
+                format!(
+                    ", f as materialized ({})",
+                    fingerprints_sql(["$2", "$3", "$4"])
+                ),
+                "f.hashes, f.resources",
+                "s cross join f",
+            ),
+            false => (
+                String::new(),
+                "null::text[] as hashes, null::int4[] as resources",
+                "s",
+            ),
+        };
+        let (tables, new, arms) = match extent.changes {
+            true => (
+                self.tables.as_str(),
+                "false",
+                format!(
+                    " union all select null, null, null, null, null, null, null, null, t.path, t.resource::int4, {key} \
+                     from ({}) t (path, resource, key)",
+                    self.arms
+                ),
+            ),
+            false => ("", new, String::new()),
+        };
+        Proved::new(&format!(
+            "with s as materialized (select pg_current_snapshot() as now, $1::text::pg_snapshot as old, \
+               (select xid from larder.horizon) as horizon, (select nonce from larder.epoch) as nonce){tables}{fingerprints} \
+             select s.now::text as now, s.nonce::text as nonce, {hashes}, {remainder} as remainder, \
+               {PROOF} as proof, coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) as valid, \
+               {new} as new, null::int4 as path, null::int4 as resource, null::text as key \
+             from {from}{arms}",
+            remainder = self.remainder,
+        ))
+    }
+}
+
+/// The statements of a pass, and what the paths in its rows lead to.
 #[derive(Clone, Debug)]
 pub(super) struct PassQuery {
-    sql: String,
+    /// In the order of [`Extent::ALL`].
+    sql: [Proved; 4],
+    mapping: Mapping,
     /// By number of a path: the resources whose documents' keys are logged under it.
     direct: Vec<Vec<usize>>,
     /// By number of a path: all resources that it leads to.
@@ -136,11 +171,11 @@ pub(super) struct PassQuery {
 }
 
 impl PassQuery {
-    /// A pass over `resources`, each with its index. `$1` and `$2` are what is watched, `$3` is the old position.
+    /// A pass over `resources`, each with its index. `$1` is the old position, `$2` to `$4` are what is watched.
     ///
-    /// The first row tells of the pass, the others each of a change: keys that are documents' come once for each path,
+    /// One row tells of the pass, the others each of a change: keys that are documents' come once for each path,
     /// however many resources share it; mapped keys come for their resource.
-    pub(super) fn new(resources: &[(usize, &Resource)]) -> Self {
+    pub(super) fn new(resources: &[(usize, &Resource)], remainder: &Remainder) -> Self {
         let mut paths: Vec<String> = Vec::new();
         let mut direct: Vec<Vec<usize>> = Vec::new();
         let mut all: Vec<Vec<usize>> = Vec::new();
@@ -184,25 +219,25 @@ impl PassQuery {
              union all select distinct d.path, null::int4, null::text from d where (select count(*) from d) > {KEYS_MAX} \
              union all select w.number, null::int4, null::text from c join w on w.path = c.path where c.key is null"
         ));
-        let sql = format!(
-            "with s as materialized (select pg_current_snapshot() as now, $3::text::pg_snapshot as old, \
-               (select xid from larder.horizon) as horizon, (select nonce from larder.epoch) as nonce), \
-             c as materialized ( \
-               select path, key from larder.change where xid >= pg_snapshot_xmax($3::text::pg_snapshot) \
-               union select path, key from larder.change \
-                 where xid = any(array(select pg_snapshot_xip($3::text::pg_snapshot)))), \
-             w (path, number, direct) as (values {values}), \
-             d as materialized (select w.number as path, c.key from c join w on w.path = c.path \
-               where w.direct and c.key is not null), \
-             f as materialized ({FINGERPRINTS_SQL}) \
-             select s.now::text as now, s.nonce::text as nonce, f.hashes, f.resources, \
-               coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) as valid, \
-               null::int4 as path, null::int4 as resource, null::text as key \
-             from s cross join f \
-             union all select null, null, null, null, null, t.path, t.resource::int4, t.key from ({}) t (path, resource, key)",
-            arms.join(" union all ")
-        );
-        Self { sql, direct, all }
+        let mapping = Mapping {
+            tables: format!(
+                ", c as materialized ( \
+                   select path, key from larder.change where xid >= pg_snapshot_xmax($1::text::pg_snapshot) \
+                   union select path, key from larder.change \
+                     where xid = any(array(select pg_snapshot_xip($1::text::pg_snapshot)))), \
+                 w (path, number, direct) as (values {values}), \
+                 d as materialized (select w.number as path, c.key from c join w on w.path = c.path \
+                   where w.direct and c.key is not null)"
+            ),
+            arms: arms.join(" union all "),
+            remainder: remainder.sql(),
+        };
+        Self {
+            sql: Extent::ALL.map(|extent| mapping.sql(extent, Keys::All)),
+            mapping,
+            direct,
+            all,
+        }
     }
 
     fn resources(&self, path: i32, key: Option<&String>) -> &[usize] {
@@ -217,29 +252,74 @@ impl PassQuery {
     }
 }
 
-/// Runs a pass from `position`.
+/// Reads a pass from `position`: what is new, and with `judge` the fingerprints. Where changes are `expected`, one
+/// statement looks for them and maps them; else a shorter one looks whether there are any.
 pub(super) async fn read(
     connection: &mut PgConnection,
     query: &PassQuery,
-    watched: &Watched,
+    definitions: &Definitions,
     position: &Position,
+    judge: bool,
+    expected: bool,
 ) -> Result<Read, SourceError> {
-    let mut rows = sqlx::query(AssertSqlSafe(query.sql.as_str()))
-        .bind(&watched.resources)
-        .bind(&watched.oids)
-        .bind(position.as_str())
-        .fetch(connection);
+    let mut extent = Extent::new(expected, judge);
+    if !expected {
+        let sql = &query.sql[extent.number()];
+        let reading = read_extent(connection, query, sql, definitions, position, extent);
+        if let (read, false) = reading.await? {
+            return Ok(read);
+        }
+        extent.changes = true;
+    }
+    let sql = &query.sql[extent.number()];
+    let reading = read_extent(connection, query, sql, definitions, position, extent);
+    let (read, _) = match reading.await {
+        Err(error) if error.is_of_encoding() => {
+            tracing::warn!("the log has a key that UTF-8 lacks; its resource starts again empty");
+            let sql = query.mapping.sql(extent, Keys::Ascii);
+            read_extent(connection, query, &sql, definitions, position, extent).await?
+        }
+        outcome => outcome?,
+    };
+    Ok(read)
+}
+
+/// What a statement of this extent gives, and whether the log has more.
+async fn read_extent(
+    connection: &mut PgConnection,
+    query: &PassQuery,
+    sql: &Proved,
+    definitions: &Definitions,
+    position: &Position,
+    extent: Extent,
+) -> Result<(Read, bool), SourceError> {
+    let watched = &definitions.watched;
+    let mut statement = sqlx::query(AssertSqlSafe(sql.as_str())).bind(position.as_str());
+    if extent.fingerprints {
+        statement = statement
+            .bind(&watched.resources)
+            .bind(&watched.oids)
+            .bind(&watched.named);
+    }
+    let mut rows = statement.fetch(connection);
     let mut read = None;
     let mut touched = Touched::default();
     while let Some(row) = rows.try_next().await? {
         if let Some(now) = row.try_get::<Option<&str>, _>("now")? {
-            read = Some(Read {
+            let proof = sql.proof().process(row.try_get("proof")?);
+            let found = Read {
+                process: proof.ok_or(SourceError::Pooler("another statement was answered"))?,
                 position: Position::new(now),
                 valid: row.try_get("valid")?,
                 nonce: row.try_get("nonce")?,
-                fingerprints: pairs(&row)?,
+                remainder: row.try_get("remainder")?,
+                fingerprints: match extent.fingerprints {
+                    true => Some(pairs(&row)?),
+                    false => None,
+                },
                 changes: Vec::new(),
-            });
+            };
+            read = Some((found, row.try_get("new")?));
             continue;
         }
         let key: Option<String> = row.try_get("key")?;
@@ -252,11 +332,9 @@ pub(super) async fn read(
             touched.add(resource.unwrap_or(usize::MAX), key, Cut::AtLimit);
         }
     }
-    let read = read.ok_or_else(|| SourceError::Unexpected("a pass gave no row".into()))?;
-    Ok(Read {
-        changes: touched.into_changes(),
-        ..read
-    })
+    let (read, more) = read.ok_or_else(|| SourceError::Unexpected("a pass gave no row".into()))?;
+    let changes = touched.into_changes();
+    Ok((Read { changes, ..read }, more))
 }
 
 /// Whether the rows of an arm may be fewer than there are.

@@ -3,13 +3,14 @@
 //! All that is read comes from one snapshot, so that the fingerprints compared in every later pass belong to the very
 //! catalogue that was checked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
 
 use crate::feed::FeedConfig;
-use crate::feed::change_log::{Watched, fingerprints};
+use crate::feed::definition::{Definitions, Fingerprints, Watched};
 use crate::feed::position::Position;
 use crate::feed::triggers::{self, Logger, Missing, loggers, missing, read_installed};
 use crate::resource::Resource;
@@ -58,8 +59,8 @@ pub(super) struct Established {
     pub(super) identity: Identity,
     /// Each configured resource, or what is wrong with it.
     pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
-    pub(super) watched: Watched,
-    pub(super) fingerprints: Vec<(usize, String)>,
+    pub(super) definitions: Definitions,
+    pub(super) fingerprints: Fingerprints,
     /// The names of the functions that log for these resources.
     pub(super) loggers: Vec<String>,
     /// Statements for the indexes that are missing.
@@ -104,14 +105,14 @@ pub(super) async fn establish(
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
         let missing = missing(&checked.loggers, &installed);
         if let (Missing::Nothing, Some(identity)) = (&missing, identity) {
-            let watched = watched(&checked);
+            let definitions = Definitions::read(&mut transaction, watched(&checked)).await?;
             let missing_indexes = checked
                 .resources
                 .iter()
                 .flatten()
                 .flat_map(|resource| missing_indexes(resource, &checked.catalogue))
                 .collect();
-            let fingerprints = fingerprints(&mut transaction, &watched).await?;
+            let fingerprints = definitions.fingerprints(&mut transaction).await?;
             transaction.commit().await.map_err(SourceError::from)?;
             let loggers = checked.loggers.iter().map(Logger::function_name).collect();
             let resources = readable(connection, checked.resources).await?;
@@ -121,7 +122,7 @@ pub(super) async fn establish(
             return Ok(Established {
                 identity,
                 resources,
-                watched,
+                definitions,
                 fingerprints,
                 loggers,
                 missing_indexes,
@@ -134,7 +135,8 @@ pub(super) async fn establish(
             Missing::Nothing => {}
             Missing::Epoch => {
                 tracing::info!(
-                    "beginning a new epoch: the database crashed, was promoted or came out of a dump"
+                    "beginning a new epoch: the database crashed, was promoted or came out of a dump, or the log \
+                     was edited"
                 );
                 triggers::renew_epoch(connection).await?;
             }
@@ -249,23 +251,25 @@ fn watched(checked: &Checked) -> Watched {
         let Ok(resource) = resource else {
             continue;
         };
-        let mut oids: Vec<i64> = Vec::new();
+        // By oid: a table may be named and a part of another that is named.
+        let mut tables: BTreeMap<i64, bool> = BTreeMap::new();
         for name in resource.tables() {
-            oids.push(i64::from(name.oid));
+            tables.insert(i64::from(name.oid), true);
             let table = checked
                 .catalogue
                 .tables
                 .values()
                 .find(|table| table.name == *name);
             for part in table.iter().flat_map(|table| &table.descendants) {
-                oids.push(i64::from(part.name.oid));
+                tables.entry(i64::from(part.name.oid)).or_insert(false);
             }
         }
-        oids.sort_unstable();
-        oids.dedup();
         let number = i32::try_from(index).unwrap_or(i32::MAX);
-        watched.resources.extend(oids.iter().map(|_| number));
-        watched.oids.extend(oids);
+        for (oid, named) in tables {
+            watched.resources.push(number);
+            watched.oids.push(oid);
+            watched.named.push(named);
+        }
     }
     watched
 }

@@ -1,11 +1,14 @@
 //! The loop of the feed: connect, establish, pass after pass, and from the start when something breaks.
 
+mod pass;
 mod settle;
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 use tokio::sync::{Notify, watch};
@@ -13,12 +16,14 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::feed::bell::Bell;
-use crate::feed::change_log::{self, PassQuery, Watched};
+use crate::feed::change_log::{self, PassQuery};
+use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::EstablishError;
+use crate::feed::history::History;
 use crate::feed::listener;
 use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
-use crate::feed::{Event, FeedSetup, FirstOutcome, Pass, Via};
+use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
@@ -57,12 +62,31 @@ pub(super) struct Feed<F> {
     /// The database was lost since it was reached.
     lost: bool,
     position: Option<Position>,
-    fingerprints: Vec<(usize, String)>,
+    fingerprints: Fingerprints,
+    /// What a change of definitions would change, as it was when the fingerprints were known to stand. None on a new
+    /// connection, whose mark is another.
+    signs: Option<Signs>,
+    /// The server process behind the connection, once it is known.
+    process: Option<i32>,
+    /// The start of the last pass that had fingerprints.
+    judged_at: Boottime,
+    /// This server keeps a plan though its tables change: every pass computes the fingerprints.
+    marks_fail: bool,
+    /// The last pass found something.
+    found: bool,
+    history: History,
     /// The resume offer has been dealt with.
     resumed: bool,
     last_pass_began: Boottime,
     /// What was said of resources that don't fit, so that it is said once.
     unfit: HashMap<usize, String>,
+}
+
+/// What a pass reads to find out whether definitions may have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Signs {
+    mark: String,
+    remainder: String,
 }
 
 /// Why a connection is given up.
@@ -86,6 +110,7 @@ impl<F: FnMut(Event)> Feed<F> {
         first: watch::Sender<Option<FirstOutcome>>,
     ) -> Self {
         Self {
+            history: History::open(setup.marks_file.clone()),
             setup,
             follow,
             first,
@@ -94,6 +119,11 @@ impl<F: FnMut(Event)> Feed<F> {
             lost: false,
             position: None,
             fingerprints: Vec::new(),
+            signs: None,
+            process: None,
+            judged_at: Boottime::NEVER,
+            marks_fail: false,
+            found: false,
             resumed: false,
             last_pass_began: Boottime::NEVER,
             unfit: HashMap::new(),
@@ -162,16 +192,15 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
-        let established = match self.establish(connection).await {
-            Ok(established) => established,
-            Err(error) => return error.into(),
-        };
         let Following {
             query,
-            watched,
+            definitions,
             loggers,
             all_fit,
-        } = self.settle(established);
+        } = match self.begin(connection).await {
+            Ok(following) => following,
+            Err(error) => return error.into(),
+        };
         let settled_at = Instant::now();
         let FeedSetup {
             node,
@@ -192,18 +221,21 @@ impl<F: FnMut(Event)> Feed<F> {
         let mut told_at = Instant::now();
         let mut via = Via::Bell;
         loop {
-            let found = match self.pass(connection, &query, &watched, via).await {
+            let found = match self.pass(connection, &query, &definitions, via).await {
                 Ok(found) => found,
                 Err(end) => return end,
             };
-            if let Err(end) = self.resume_if_offered(connection, &query, &watched).await {
+            if let Err(end) = self
+                .resume_if_offered(connection, &query, &definitions)
+                .await
+            {
                 return end;
             }
             if found > 0 {
                 housekeeping.note_changes();
             }
             if let Some(position) = &self.position {
-                let keeping = housekeeping.keep(connection, position);
+                let keeping = housekeeping.keep(connection, position, &mut self.history);
                 if let Err(error) = within(HOUSEKEEPING_TIMEOUT, keeping).await {
                     return error.into();
                 }
@@ -262,135 +294,6 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         pause.min(poll_interval)
     }
-
-    /// One pass from the last position. Returns how many documents and whole resources it named.
-    async fn pass(
-        &mut self,
-        connection: &mut PgConnection,
-        query: &PassQuery,
-        watched: &Watched,
-        via: Via,
-    ) -> Result<usize, Break> {
-        let Some(from) = self.position.clone() else {
-            return Err(Break::Recheck);
-        };
-        let began_at = Boottime::now();
-        let reading = change_log::read(connection, query, watched, &from);
-        let read = match within(PASS_TIMEOUT, reading).await {
-            Ok(read) => read,
-            Err(error) => {
-                if !error.is_passing() {
-                    // The next pass from here would fare no better: begin anew from where the database is then.
-                    self.position = None;
-                }
-                return Err(error.into());
-            }
-        };
-        self.compare(&read)?;
-        if !read.valid {
-            tracing::warn!(
-                "the log no longer reaches back to the last position; both tiers start again empty"
-            );
-            self.position = None;
-            return Err(Break::Recheck);
-        }
-        let found = read.changes.len();
-        let heard = match via {
-            Via::Bell => began_at,
-            Via::Poll => self.last_pass_began,
-        };
-        self.last_pass_began = began_at;
-        self.position = Some(read.position.clone());
-        (self.follow)(Event::Passed(Pass {
-            changes: read.changes,
-            position: read.position,
-            began_at,
-            via,
-            lag_from: (found > 0).then_some(heard),
-        }));
-        Ok(found)
-    }
-
-    /// Nonce and fingerprints must be the known ones; what differs is distrusted and checked again.
-    fn compare(&mut self, read: &change_log::Read) -> Result<(), Break> {
-        let nonce = self
-            .identity
-            .as_ref()
-            .map(|identity| identity.nonce.to_string());
-        if read.nonce != nonce {
-            tracing::warn!(
-                "the database has crashed, was promoted, or larder was installed anew; checking"
-            );
-            self.identity = None;
-            return Err(Break::Recheck);
-        }
-        let mut differs = false;
-        for (resource, fingerprint) in &self.fingerprints {
-            let now = read
-                .fingerprints
-                .iter()
-                .find(|(index, _)| index == resource);
-            if now.is_none_or(|(_, now)| now != fingerprint) {
-                differs = true;
-                (self.follow)(Event::Distrusted {
-                    resource: *resource,
-                });
-            }
-        }
-        if differs {
-            tracing::info!("tables or triggers changed; checking");
-            self.fingerprints
-                .retain(|known| read.fingerprints.contains(known));
-            return Err(Break::Recheck);
-        }
-        Ok(())
-    }
-
-    /// If the disk tier offers a position, catches up from it.
-    async fn resume_if_offered(
-        &mut self,
-        connection: &mut PgConnection,
-        query: &PassQuery,
-        watched: &Watched,
-    ) -> Result<(), Break> {
-        if self.resumed {
-            return Ok(());
-        }
-        let Some((identity, from)) = self.setup.resumable.borrow_and_update().clone() else {
-            return Ok(());
-        };
-        self.resumed = true;
-        if self.identity.as_ref() != Some(&identity) {
-            (self.follow)(Event::NotResumed);
-            return Ok(());
-        }
-        let began_at = Boottime::now();
-        let reading = change_log::read(connection, query, watched, &from);
-        let read = match within(PASS_TIMEOUT, reading).await {
-            Ok(read) => read,
-            Err(error) => {
-                (self.follow)(Event::NotResumed);
-                return Err(error.into());
-            }
-        };
-        if let Err(end) = self.compare(&read) {
-            (self.follow)(Event::NotResumed);
-            return Err(end);
-        }
-        if !read.valid {
-            (self.follow)(Event::NotResumed);
-            return Ok(());
-        }
-        self.position = Some(read.position.clone());
-        (self.follow)(Event::Resumed(Pass {
-            changes: read.changes,
-            position: read.position,
-            began_at,
-            via: Via::Poll,
-            lag_from: None,
-        }));
-        Ok(())
-    }
 }
 
 /// What the connection answers within `limit`.
@@ -398,15 +301,18 @@ async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, SourceError>>,
 ) -> Result<T, SourceError> {
-    tokio::time::timeout(limit, work)
-        .await
-        .unwrap_or_else(|_| Err(SourceError::silent()))
+    // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
+    let work = AssertUnwindSafe(work).catch_unwind();
+    match tokio::time::timeout(limit, work).await {
+        Ok(outcome) => outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns"))),
+        Err(_) => Err(SourceError::silent()),
+    }
 }
 
 /// What passes over a connection need.
 struct Following {
     query: PassQuery,
-    watched: Watched,
+    definitions: Definitions,
     /// The names of the functions that log for them.
     loggers: Vec<String>,
     /// Every resource fits the database.

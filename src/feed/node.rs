@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use sqlx::Row;
 use sqlx::postgres::PgConnection;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::feed::history::History;
 use crate::feed::position::{Persisted, Position};
 use crate::feed::triggers::remove_unneeded;
+use crate::feed::{Follower, Pruned};
 use crate::source::SourceError;
 
 /// Rows deleted in one transaction: some milliseconds on a busy machine, so that a pass is never kept waiting for long.
@@ -92,8 +95,9 @@ impl Housekeeping {
         &mut self,
         connection: &mut PgConnection,
         position: &Position,
+        history: &mut History,
     ) -> Result<(), SourceError> {
-        match self.keep_due(connection, position).await {
+        match self.keep_due(connection, position, history).await {
             Err(error @ SourceError::Unavailable(_)) => return Err(error),
             Err(error) if !std::mem::replace(&mut self.failed, true) => {
                 tracing::warn!(
@@ -110,6 +114,7 @@ impl Housekeeping {
         &mut self,
         connection: &mut PgConnection,
         position: &Position,
+        history: &mut History,
     ) -> Result<(), SourceError> {
         let now = Instant::now();
         let idle = HEARTBEAT_IDLE.min(self.retention / 3);
@@ -125,21 +130,19 @@ impl Housekeeping {
                 .persisted
                 .as_ref()
                 .map(|persisted| persisted.borrow().clone());
-            match persisted {
-                None | Some(Persisted::Nothing) => {
-                    self.heartbeat(connection, position, true).await?
-                }
-                Some(Persisted::At(persisted)) => {
-                    self.heartbeat(connection, &persisted, true).await?
-                }
+            let (position, advance) = match &persisted {
+                None | Some(Persisted::Nothing) => (position, true),
+                Some(Persisted::At(persisted)) => (persisted, true),
                 // What is being opened may go back to what was written down before.
-                Some(Persisted::Unknown) => self.heartbeat(connection, position, false).await?,
-            }
+                Some(Persisted::Unknown) => (position, false),
+            };
+            let mark = history.draw();
+            self.heartbeat(connection, position, advance, mark).await?;
+            history.acknowledge();
         }
         if now >= self.prune_at {
             self.prune_at = now + PRUNE_PAUSE;
-            let more = self.prune(connection).await?;
-            if more {
+            if prune(connection, self.retention).await? == PRUNED_ROWS_MAX {
                 self.prune_at = now + PRUNE_PAUSE_BUSY;
             }
         }
@@ -162,31 +165,85 @@ impl Housekeeping {
         connection: &mut PgConnection,
         position: &Position,
         advance: bool,
+        mark: Uuid,
     ) -> Result<(), SourceError> {
         self.neighbours = sqlx::query_scalar(
-            "insert into larder.node as n (name, position, seen_at) \
-             values ($1::text::uuid, $2::text::pg_snapshot, now()) \
-             on conflict (name) do update set seen_at = excluded.seen_at, \
+            "insert into larder.node as n (name, position, seen_at, mark) \
+             values ($1::text::uuid, $2::text::pg_snapshot, now(), $4::text::uuid) \
+             on conflict (name) do update set seen_at = excluded.seen_at, mark = excluded.mark, \
              position = case when $3 then excluded.position else n.position end \
              returning exists (select from larder.node o where o.name <> n.name)",
         )
         .bind(self.node.to_string())
         .bind(position.as_str())
         .bind(advance)
+        .bind(mark.to_string())
         .fetch_one(connection)
         .await?;
         Ok(())
     }
+}
 
-    /// Prunes a batch. Returns whether there may be more to delete.
-    async fn prune(&self, connection: &mut PgConnection) -> Result<bool, SourceError> {
-        let deleted: i64 = sqlx::query_scalar("select larder.prune(make_interval(secs => $1), $2)")
-            .bind(self.retention.as_secs_f64())
-            .bind(PRUNED_ROWS_MAX)
-            .fetch_one(connection)
-            .await?;
-        Ok(deleted == PRUNED_ROWS_MAX)
+/// Prunes a batch. Returns the number of rows deleted.
+async fn prune(connection: &mut PgConnection, retention: Duration) -> Result<i64, SourceError> {
+    let deleted = sqlx::query_scalar("select larder.prune(make_interval(secs => $1), $2)")
+        .bind(retention.as_secs_f64())
+        .bind(PRUNED_ROWS_MAX)
+        .fetch_one(connection)
+        .await?;
+    Ok(deleted)
+}
+
+/// Prunes batch after batch until all that is there at the beginning is deleted, or still needed.
+pub(super) async fn prune_all(
+    connection: &mut PgConnection,
+    retention: Duration,
+) -> Result<Pruned, SourceError> {
+    let count = "select count(*) from larder.change";
+    let there: i64 = sqlx::query_scalar(count)
+        .fetch_one(&mut *connection)
+        .await?;
+    let mut deleted = 0;
+    while deleted < there {
+        let batch = prune(connection, retention).await?;
+        deleted += batch;
+        if batch < PRUNED_ROWS_MAX {
+            break;
+        }
     }
+    let left: i64 = sqlx::query_scalar(count)
+        .fetch_one(&mut *connection)
+        .await?;
+    let rows = sqlx::query(
+        "select name::text, greatest(extract(epoch from now() - seen_at), 0)::float8 as seen_ago, \
+         pg_snapshot_xmin(position)::text as needs_from from larder.node order by seen_at",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut followers = Vec::with_capacity(rows.len());
+    for row in rows {
+        let name: String = row.try_get("name")?;
+        let unexpected = || SourceError::Unexpected(format!("{name} is no node's name"));
+        followers.push(Follower {
+            name: Uuid::try_parse(&name).map_err(|_| unexpected())?,
+            seen_ago: Duration::try_from_secs_f64(row.try_get("seen_ago")?).unwrap_or_default(),
+            needs_from: row.try_get("needs_from")?,
+        });
+    }
+    Ok(Pruned {
+        deleted: u64::try_from(deleted).unwrap_or(0),
+        left: u64::try_from(left).unwrap_or(0),
+        followers,
+    })
+}
+
+/// Forgets the larder called `name`. Returns whether it was there.
+pub(super) async fn forget(connection: &mut PgConnection, name: Uuid) -> Result<bool, SourceError> {
+    let deleted = sqlx::query("delete from larder.node where name = $1::text::uuid")
+        .bind(name.to_string())
+        .execute(connection)
+        .await?;
+    Ok(deleted.rows_affected() > 0)
 }
 
 /// Deletes a batch of answers that are too old to be repeated. Returns whether there may be more.

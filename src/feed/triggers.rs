@@ -11,7 +11,6 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Postgres, Row, Transaction};
 
-use crate::feed::triggers::logger::OPERATIONS;
 pub(super) use crate::feed::triggers::logger::{Logger, loggers};
 use crate::resource::Resource;
 use crate::source::SourceError;
@@ -22,6 +21,9 @@ const INSTALL_LOCK: i32 = 1;
 /// Held by the one open transaction that rings, or by a feed that is busy.
 pub(super) const BELL_LOCK: i32 = 2;
 
+/// The tables of schema larder.
+pub(super) const TABLES: [&str; 6] = ["change", "horizon", "epoch", "node", "logger", "answer"];
+
 const SCHEMA_SQL: &str = include_str!("../../migrations/larder.sql");
 
 /// What of schema and triggers is in the database.
@@ -31,8 +33,8 @@ pub(super) struct Installed {
     epoch: bool,
     /// Bodies of sound logging functions, by hash.
     functions: HashMap<String, String>,
-    /// Always enabled triggers, by table and name.
-    triggers: HashSet<(u32, String)>,
+    /// Triggers by table, name, `pg_trigger.tgenabled` and `tgtype`.
+    triggers: HashSet<(u32, String, String, i16)>,
 }
 
 /// Reads what is installed on the tables of `loggers`.
@@ -44,6 +46,11 @@ pub(super) async fn read_installed(
     let row = sqlx::query(
         "select count(*) = 6 and to_regprocedure('larder.token()') is not null \
            and to_regprocedure('larder.prune(interval, bigint)') is not null \
+           and to_regprocedure('larder.plan_mark()') is not null \
+           and (select count(*) = 2 from pg_trigger where tgrelid = to_regclass('larder.change') \
+             and tgname in ('larder_guard_delete', 'larder_guard_update') and tgenabled = 'A') \
+           and exists (select from pg_attribute where attrelid = to_regclass('larder.node') and attname = 'mark' \
+             and not attisdropped) \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
          where n.nspname = 'larder' and c.relname in ('change', 'horizon', 'epoch', 'node', 'logger', 'answer')",
     )
@@ -56,12 +63,14 @@ pub(super) async fn read_installed(
     installed.epoch = epoch_stands(connection).await?;
     let oids: Vec<i64> = loggers
         .iter()
-        .flat_map(|logger| logger.tables.iter().map(|table| i64::from(table.oid)))
+        .flat_map(|logger| logger.triggers.iter())
+        .map(|trigger| i64::from(trigger.table.oid))
         .collect();
     let rows = sqlx::query(
-        "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger \
+        "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger, \
+         t.tgenabled::text as enabled, t.tgtype as code \
          from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
-         where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgenabled = 'A' and p.prosecdef \
+         where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgattr = '' and p.prosecdef \
            and p.proconfig is null",
     )
     .bind(oids)
@@ -75,10 +84,14 @@ pub(super) async fn read_installed(
                 .insert(hash.to_owned(), row.try_get("body")?);
         }
         let oid: i64 = row.try_get("oid")?;
-        let trigger: String = row.try_get("trigger")?;
-        installed
-            .triggers
-            .insert((u32::try_from(oid).unwrap_or(0), trigger));
+        let oid = u32::try_from(oid).unwrap_or(0);
+        let trigger = (
+            oid,
+            row.try_get("trigger")?,
+            row.try_get("enabled")?,
+            row.try_get("code")?,
+        );
+        installed.triggers.insert(trigger);
     }
     Ok(installed)
 }
@@ -107,8 +120,8 @@ pub(super) enum Missing {
 }
 
 /// What was logged before the triggers, or in another life of the database, says nothing: every larder begins anew.
-const EPOCH_SQL: &str = "delete from larder.change;\n\
-    delete from larder.horizon;\n\
+const EPOCH_SQL: &str = "delete from larder.horizon;\n\
+    delete from larder.change;\n\
     insert into larder.horizon (xid) values (pg_snapshot_xmin(pg_current_snapshot()));\n\
     delete from larder.epoch;\n\
     insert into larder.epoch (nonce) values (gen_random_uuid());\n";
@@ -135,12 +148,16 @@ fn logging_sql(loggers: &[Logger], installed: &Installed) -> String {
         if installed.functions.get(&logger.hash) != Some(&logger.body) {
             sql.push_str(&logger.function_sql());
         }
-        for table in &logger.tables {
-            for (operation, transition) in OPERATIONS {
-                let key = (table.oid, logger.trigger_name(operation));
-                if !installed.triggers.contains(&key) {
-                    sql.push_str(&logger.trigger_sql(table, operation, transition));
-                }
+        for trigger in &logger.triggers {
+            let enabled = trigger.firing.code().to_owned();
+            let key = (
+                trigger.table.oid,
+                trigger.name.clone(),
+                enabled,
+                trigger.code,
+            );
+            if !installed.triggers.contains(&key) {
+                sql.push_str(&logger.trigger_sql(trigger));
             }
         }
     }
@@ -319,8 +336,9 @@ pub(super) async fn uninstall_sql(connection: &mut PgConnection) -> Result<Strin
     }
     sql.push_str(
         // What larder had until 2026-11 tied its triggers to the table with a function.
-        "drop function if exists larder.token(), larder.prune(interval, bigint), larder.installed;\n\
+        "drop function if exists larder.token(), larder.prune(interval, bigint), larder.plan_mark(), larder.installed;\n\
          drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.answer;\n\
+         drop function if exists larder.guard_log();\n\
          drop schema if exists larder;\n",
     );
     Ok(sql)

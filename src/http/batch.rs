@@ -140,9 +140,12 @@ fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
 pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
     let shape = &reading.resource.key;
     let answers = look_up(reading, keys).await?;
+    let is_missing =
+        |answer: &Option<Answer>| matches!(answer, Some(answer) if answer.found.is_none());
     let missing = keys.iter().zip(&answers);
-    let missing = missing.filter(|(_, answer)| answer.found.is_none());
+    let missing = missing.filter(|(_, answer)| is_missing(answer));
     let missing: Vec<String> = missing.map(|(key, _)| shape.json(key)).collect();
+    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
     let mut response = respond(reading, &answers, "{\"documents\":[", &end).await?;
     let way = farthest(&answers);
@@ -186,11 +189,12 @@ fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {
     answers.iter().filter_map(|answer| answer.found.as_ref())
 }
 
-/// The answers for `keys`, in their order. What memory has needs no future.
+/// The answers for `keys`, in their order; none for a document that UTF-8 can't carry, which alone is an error: it must
+/// not keep others from whoever asks for many, and it is not missing. What memory has needs no future.
 pub(super) async fn look_up(
     reading: &Reading<'_>,
     keys: &[String],
-) -> Result<Vec<Answer>, LookupError> {
+) -> Result<Vec<Option<Answer>>, LookupError> {
     let Reading {
         cache,
         index,
@@ -208,12 +212,18 @@ pub(super) async fn look_up(
     let lookups = open
         .filter(|(answer, _)| answer.is_none())
         .map(async |(answer, key)| {
-            *answer = Some(lookup_key(cache, index, key, tokens).await?);
+            match lookup_key(cache, index, key, tokens).await {
+                Ok(found) => *answer = Some(found),
+                Err(error) if error.is_of_encoding() => {
+                    tracing::warn!("a document can't be read as UTF-8 and is left out: {error}");
+                }
+                Err(error) => return Err(error),
+            }
             Ok(())
         });
     let looked_up: Result<(), LookupError> = join_all(lookups).await.into_iter().collect();
     looked_up?;
-    Ok(answers.into_iter().flatten().collect())
+    Ok(answers)
 }
 
 /// Documents between `begin` and `end`. Small documents are copied together: a part of its own costs more.
@@ -247,8 +257,9 @@ pub(super) fn farthest(answers: &[Answer]) -> Way {
         Way::Miss { stored: true, .. } => 2,
         Way::Miss { stored: false, .. } => 3,
         Way::Bypass { .. } => 4,
-        Way::Ahead { .. } => 5,
-        Way::Stale { .. } => 6,
+        Way::Uncached { .. } => 5,
+        Way::Ahead { .. } => 6,
+        Way::Stale { .. } => 7,
     };
     let ways = answers.iter().map(|answer| answer.way);
     ways.max_by_key(distance).unwrap_or(Way::Memory)

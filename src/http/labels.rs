@@ -103,6 +103,7 @@ pub(super) fn detail(way: Way) -> &'static str {
         Way::Disk => "disk",
         Way::Miss { .. } => "postgres",
         Way::Bypass { .. } => "feed",
+        Way::Uncached { .. } => "row-security",
         Way::Ahead { .. } => "token",
         Way::Stale { .. } => "stale",
     }
@@ -131,6 +132,8 @@ fn cache_status(way: Way) -> HeaderValue {
         } => "larder; fwd=miss; detail=postgres; collapsed",
         Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
         Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
+        Way::Uncached { collapsed: false } => "larder; fwd=bypass; detail=row-security",
+        Way::Uncached { collapsed: true } => "larder; fwd=bypass; detail=row-security; collapsed",
         Way::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
         Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
         Way::Stale { .. } => "larder; hit; detail=stale",

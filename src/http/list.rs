@@ -111,6 +111,7 @@ pub(super) async fn answer(reading: &Reading<'_>, mut asked: Asked, uri: &Uri) -
     let follows = keys.len() > limit;
     keys.truncate(limit);
     let answers = look_up(reading, &keys).await?;
+    let answers: Vec<_> = answers.into_iter().flatten().collect();
     let mut response = respond(reading, &answers, "[", "]").await?;
     // What the keys came from counts, too.
     let way = match farthest(&answers) {

@@ -412,7 +412,9 @@ impl From<SourceError> for Problem {
             SourceError::Url
             | SourceError::Unavailable(_)
             | SourceError::Standby
-            | SourceError::OtherDatabase => {
+            | SourceError::OtherDatabase
+            | SourceError::Pooler(_)
+            | SourceError::Setting { .. } => {
                 tracing::debug!("no answer from PostgreSQL: {error}");
                 Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,

@@ -49,8 +49,10 @@ pub struct Table {
     pub kind: char,
     /// Row security is on and larder's role is subject to it.
     pub row_security: bool,
-    /// A logical replication subscription writes to it or to one of its parts.
-    pub subscribed: bool,
+    /// It, or one of its descendants, is a partition or an inheriting table of a table that is neither.
+    pub has_other_ancestors: bool,
+    /// Why larder's role may see other rows though none of them changed: a policy that is not decided by the row alone.
+    pub uncached: Option<String>,
     /// In table order, without dropped ones.
     pub columns: Vec<Column>,
     /// Unique constraints and indexes that hold for every row: valid, immediate, not partial, on plain columns.
@@ -133,8 +135,12 @@ pub struct Column {
     pub default: Option<String>,
     /// PostgreSQL computes it from other columns.
     pub generated: bool,
+    /// It is computed when it is read (PostgreSQL 18): triggers do not see its value.
+    pub is_virtual: bool,
     /// `generated always as identity`
     pub identity_always: bool,
+    /// Why its JSON may change without a change of its row, in words that follow the column's name.
+    pub dependent: Option<String>,
 }
 
 /// A unique constraint or index.

@@ -46,6 +46,9 @@ pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
     if !column.deterministic {
         return Err("has a nondeterministic collation, which calls different texts equal".into());
     }
+    if column.is_virtual {
+        return Err("is a virtual generated column, whose value triggers do not see".into());
+    }
     let modifier = column.type_modifier - 4;
     Ok(match column.base_type.as_str() {
         _ if !column.built_in => return Err(unsupported(column)),

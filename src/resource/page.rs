@@ -2,6 +2,7 @@
 
 use crate::resource::key::KeyColumn;
 use crate::resource::key::sql::canonical_key_sql;
+use crate::resource::proof::{PROOF, Proved};
 use crate::resource::sql::identifier;
 use crate::resource::{Filter, Resource};
 
@@ -27,12 +28,43 @@ impl Filter {
 }
 
 impl Page {
-    /// SQL for the page's keys: the parts of `after` come as text in `$1, …`, then the values of the filters, then the
+    /// SQL for one row, its proof and the page's keys as an array: the parts of `after` come as text in `$1, …`, then the values of the filters, then the
     /// limit.
     ///
     /// Which filters there are is part of the text, so that PostgreSQL can use their indexes. The order is that of the
     /// columns, their collations included, and so is the comparison with `after`.
-    pub fn sql(&self, resource: &Resource) -> String {
+    pub fn sql(&self, resource: &Resource) -> Proved {
+        let (key, from) = self.parts(resource);
+        Proved::new(&format!(
+            "select {PROOF} as proof, array(select {key} {from}) as keys"
+        ))
+    }
+
+    /// The same for keys that UTF-8 may not carry: as the bytes that the database stores, whose encoding is given beside,
+    /// and with the number of keys to pass over as the last parameter.
+    pub fn stored_sql(&self, resource: &Resource) -> Proved {
+        let (key, from) = self.parts(resource);
+        let parameters = self.parameters(resource);
+        Proved::new(&format!(
+            "select {PROOF} as proof, pg_catalog.getdatabaseencoding()::text as encoding, \
+             array(select pg_catalog.convert_to({key}, pg_catalog.getdatabaseencoding()) {from} \
+             offset ${offset}) as keys",
+            offset = parameters + 2
+        ))
+    }
+
+    /// Parameters before the limit.
+    fn parameters(&self, resource: &Resource) -> usize {
+        let after = match self.after {
+            Some(_) => resource.key.columns.len(),
+            None => 0,
+        };
+        let filters = self.filters.iter().filter(|(_, value)| value.is_some());
+        after + filters.count()
+    }
+
+    /// The canonical key of a row, and which rows there are.
+    fn parts(&self, resource: &Resource) -> (String, String) {
         let columns = &resource.key.columns;
         let name = |column: &KeyColumn| format!("t0.{}", identifier(&column.name));
         let names: Vec<String> = columns.iter().map(name).collect();
@@ -59,13 +91,13 @@ impl Page {
                 None => format!("{} is null", name(column)),
             });
         }
-        format!(
-            "select {key} from {table} t0 where {conditions} order by {order} limit ${limit}",
-            key = canonical_key_sql(columns, "t0"),
+        let from = format!(
+            "from {table} t0 where {conditions} order by {order} limit ${limit}",
             table = resource.root.table.sql(),
             conditions = conditions.join(" and "),
             order = names.join(", "),
             limit = parameters + 1,
-        )
+        );
+        (canonical_key_sql(columns, "t0"), from)
     }
 }

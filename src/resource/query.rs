@@ -7,6 +7,7 @@
 use crate::resource::document::Order;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
+use crate::resource::proof::{PROOF, Proved};
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
@@ -17,10 +18,11 @@ const IN_MEMORY: u8 = 4;
 /// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text), none whose
 /// record is longer than `$n` bytes.
 ///
-/// Rows: the canonical key, the document's record or null where it is longer than the bound. A key without a row gives
-/// none. The record comes as the bytes that PostgreSQL would send for it, so that it is these that are bounded: as a
+/// Rows: once null and the proof of the statement ([`crate::resource::proof`]), also where nothing is found; else the
+/// canonical key, and the document's record or null where it is longer than the bound. A key without a row gives none. The
+/// record comes as the bytes that PostgreSQL would send for it, so that it is these that are bounded: as a
 /// row it may hold compressed texts, which are sent at their whole length.
-pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
+pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> Proved {
     let columns = &key.columns;
     let arrays: Vec<String> = columns
         .iter()
@@ -54,15 +56,16 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> String {
     };
     let mut tables = 0;
     // offset 0 keeps the planner from writing the document's expression, with all that is below it, twice.
-    format!(
-        "select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
+    Proved::new(&format!(
+        "select null::text as key, {PROOF} as document union all \
+         select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
          from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
          then record_send(r.document) end as document \
          from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
         document = row_sql(root, &[], "t0", &mut tables),
-    )
+    ))
 }
 
 /// The record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases given out.

@@ -2,7 +2,7 @@
 
 mod joins;
 
-use crate::resource::catalogue::{Catalogue, Column, Descendant, Table};
+use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
@@ -72,12 +72,18 @@ impl<'a> Resolver<'a> {
             Some(key) => self.key(table, key),
             None => self.primary_key(table, &definition.table),
         };
-        let root = self.row(table, &definition.row, columns.as_deref());
+        let root = self.row(
+            table,
+            &definition.table,
+            &definition.row,
+            columns.as_deref(),
+        );
         let filters = root
             .as_ref()
             .and_then(|root| self.filters(table, root, definition));
         let key = KeyShape { columns: columns? };
         let root = root?;
+        let shown = self.shown(&root);
         let name = &definition.name.value;
         let writable = Writable::new(name, &root, &key.columns, self.catalogue);
         let write_sql = writable.as_ref().ok();
@@ -86,6 +92,8 @@ impl<'a> Resolver<'a> {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),
             tiers: definition.tiers,
+            row_security: shown.iter().any(|table| table.row_security),
+            uncached: shown.iter().find_map(|table| table.uncached.clone()),
             documents_sql: documents_sql(&key, &root),
             filters: filters?,
             template: Template::new(&root),
@@ -94,6 +102,17 @@ impl<'a> Resolver<'a> {
             key,
             root,
         })
+    }
+
+    /// The tables that a document with this root shows, root first, as the catalogue has them.
+    fn shown(&self, root: &Row) -> Vec<&'a Table> {
+        let mut names = Vec::new();
+        root.collect_tables(&mut names);
+        let known = |name: &TableName| {
+            let mut tables = self.catalogue.tables.values();
+            tables.find(|table| table.name == *name)
+        };
+        names.into_iter().filter_map(known).collect()
     }
 
     /// The table of this name, if larder can follow its changes.
@@ -114,9 +133,6 @@ impl<'a> Resolver<'a> {
         let refusal = match table.kind {
             'v' | 'm' => Some("is a view; name the tables it reads from"),
             'f' => Some("is a foreign table, whose changes can't be seen"),
-            'r' | 'p' if table.subscribed => {
-                Some("is the target of a subscription, whose changes fire no statement triggers")
-            }
             'r' | 'p' => None,
             _ => Some("is not a table"),
         };
@@ -237,15 +253,16 @@ impl<'a> Resolver<'a> {
         column
     }
 
-    /// `key` is what children without a foreign key in the catalogue hold: a root's key, else the primary key.
+    /// `written` is the table's name in the file; `key` is what children without a foreign key in the catalogue hold: a root's key, else the primary key.
     fn row(
         &mut self,
         table: &Table,
+        written: &Located<String>,
         definition: &RowDefinition,
         key: Option<&[KeyColumn]>,
     ) -> Option<Row> {
         let mistakes = self.mistakes.len();
-        let fields = self.fields(table, definition);
+        let fields = self.fields(table, &written.place, definition);
         let children: Vec<Child> = definition
             .children
             .iter()
@@ -265,7 +282,8 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    fn fields(&mut self, table: &Table, definition: &RowDefinition) -> Vec<Field> {
+    /// `place` is that of the table, for what is wrong with columns that the file does not name.
+    fn fields(&mut self, table: &Table, place: &Place, definition: &RowDefinition) -> Vec<Field> {
         let field = |column: &Column, name: &str| Field {
             column: column.name.clone(),
             name: name.to_owned(),
@@ -274,6 +292,9 @@ impl<'a> Resolver<'a> {
             nullable: !column.not_null,
         };
         let Some(written) = &definition.fields else {
+            for column in &table.columns {
+                self.check_dependence(table, column, place);
+            }
             return table
                 .columns
                 .iter()
@@ -283,10 +304,22 @@ impl<'a> Resolver<'a> {
         let mut fields = Vec::with_capacity(written.len());
         for entry in written {
             if let Some(column) = self.column(table, &entry.column.value, &entry.column.place) {
+                self.check_dependence(table, column, &entry.column.place);
                 fields.push(field(column, &entry.name.value));
             }
         }
         fields
+    }
+
+    /// A field may show nothing that changes without a change of its row.
+    fn check_dependence(&mut self, table: &Table, column: &Column, place: &Place) {
+        if let Some(why) = &column.dependent {
+            let message = format!(
+                "{} has a column {}, {why}; leave it out by fields = …",
+                table.name, column.name
+            );
+            self.mistake(place, message);
+        }
     }
 
     /// A child or lookup may bear the name of a column only where `fields` leaves that column out.

@@ -3,11 +3,15 @@
 //! Values come as one array of texts for each column and are cast by the statement, so that a level of rows is one
 //! statement, and the levels of a document share one: foreign keys are checked at its end. Keys that columns draw by
 //! default are drawn before (`Draw`), so that rows below know them. No statement relies on the order of another's rows.
+//!
+//! Each answer has a row, whatever is found, with a column `proof` ([`crate::resource::proof`]): a transaction in which
+//! another statement ran than the one that was sent is rolled back.
 
 mod others;
 
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
+use crate::resource::proof::{PROOF, Proved};
 use crate::resource::sql::identifier;
 use crate::resource::writable::{Level, Writable, WritableColumn};
 
@@ -17,7 +21,7 @@ pub struct WriteSql {
     /// Inserts documents whose keys do not exist. Rows: the transaction's number, how many root rows were inserted, and
     /// for each of them, or once null, the document's number counted from 1 and its canonical key.
     pub insert: Statement,
-    /// Locks the root row: a row where it exists. Nobody can add rows that refer to it until the transaction ends.
+    /// Locks the root row: the transaction's number where it exists, else null. Nobody can add rows that refer to it until the transaction ends.
     pub lock: Statement,
     /// Lock the rows below, a statement for each level, upper ones first: only then does the next one see all of its.
     pub lock_below: Vec<Statement>,
@@ -37,7 +41,7 @@ pub struct WriteSql {
 #[derive(Clone, Debug)]
 pub struct Statement {
     /// With `$1, $2, …`.
-    pub sql: String,
+    pub sql: Proved,
     /// In their order.
     pub parameters: Vec<Parameter>,
 }
@@ -62,8 +66,8 @@ pub struct Draw {
     pub level: usize,
     /// In [`Level::columns`].
     pub column: usize,
-    /// Gives `$1` values as text.
-    pub sql: String,
+    /// Gives `$1` values as text, and beside each the proof.
+    pub sql: Proved,
 }
 
 impl WriteSql {
@@ -107,9 +111,9 @@ impl Parameters {
         format!("${}", index + 1)
     }
 
-    fn statement(self, sql: String) -> Statement {
+    fn statement(self, template: &str) -> Statement {
         Statement {
-            sql,
+            sql: Proved::new(template),
             parameters: self.0,
         }
     }
@@ -268,10 +272,10 @@ impl Text<'_> {
             ));
         }
         sql.push_str(&format!(
-            " select x.xid, x.inserted, d.n, d.key from (select {XID} as xid, \
-             (select count(*) from i0) as inserted) x left join d on true"
+            " select x.xid, x.inserted, d.n, d.key, x.proof from (select {XID} as xid, \
+             (select count(*) from i0) as inserted, {PROOF} as proof) x left join d on true"
         ));
-        parameters.statement(sql)
+        parameters.statement(&sql)
     }
 
     /// `r` is the document's root row.
@@ -309,8 +313,9 @@ impl Text<'_> {
         let mut parameters = Parameters::default();
         let matches = self.is_root("r", &mut parameters).join(" and ");
         let table = self.writable.levels[0].table.sql();
-        parameters.statement(format!(
-            "select {XID} from {table} r where {matches} for update"
+        parameters.statement(&format!(
+            "with l as materialized (select from {table} r where {matches} for update) \
+             select case when count(*) > 0 then {XID} end, {PROOF} as proof from l"
         ))
     }
 
@@ -318,9 +323,9 @@ impl Text<'_> {
         let mut parameters = Parameters::default();
         let (tables, matches) = self.of_document(number, &mut parameters);
         let table = self.writable.levels[number].table.sql();
-        parameters.statement(format!(
+        parameters.statement(&format!(
             "with l as materialized (select from {table} r, {tables} where {matches} for update of r) \
-             select count(*)::text from l"
+             select count(*)::text, {PROOF} as proof from l"
         ))
     }
 
@@ -334,14 +339,12 @@ impl Text<'_> {
                 "x{number} as (delete from {table} r using {tables} where {matches})"
             ));
         }
-        let with = match deletes.is_empty() {
-            true => String::new(),
-            false => format!("with {} ", deletes.join(", ")),
-        };
         let matches = self.is_root("r", &mut parameters).join(" and ");
         let table = self.writable.levels[0].table.sql();
-        parameters.statement(format!(
-            "{with}delete from {table} r where {matches} returning {XID}"
+        deletes.push(format!("x0 as (delete from {table} r where {matches})"));
+        parameters.statement(&format!(
+            "with {} select {XID}, {PROOF} as proof",
+            deletes.join(", ")
         ))
     }
 
@@ -359,11 +362,13 @@ impl Text<'_> {
             wanted.dedup();
             for column in wanted {
                 if let Some(default) = &level.columns[column].default {
-                    let sql = format!("select ({default})::text from generate_series(1, $1::int8)");
+                    let template = format!(
+                        "select ({default})::text, {PROOF} as proof from generate_series(1, $1::int8)"
+                    );
                     draws.push(Draw {
                         level: number,
                         column,
-                        sql,
+                        sql: Proved::new(&template),
                     });
                 }
             }

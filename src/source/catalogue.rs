@@ -1,5 +1,8 @@
 //! Reads what [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
 
+mod condition;
+mod outputs;
+mod policies;
 mod types;
 
 use std::collections::HashMap;
@@ -12,6 +15,8 @@ use crate::resource::catalogue::{
 };
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
+use crate::source::catalogue::outputs::read_outputs;
+use crate::source::catalogue::policies::read_policies;
 use crate::source::catalogue::types::read_types;
 
 /// Names offered as suggestions, at most.
@@ -38,9 +43,12 @@ pub async fn read_catalogue(
     }
     let wanted: Vec<i64> = oids.keys().map(|&oid| i64::from(oid)).collect();
     read_columns(connection, &wanted, &mut oids).await?;
+    read_outputs(connection, &wanted, &mut oids).await?;
+    read_policies(connection, &wanted, &mut oids).await?;
     read_indexes(connection, &wanted, &mut oids).await?;
     read_foreign_keys(connection, &wanted, &mut oids).await?;
     read_descendants(connection, &wanted, &mut oids).await?;
+    read_other_ancestors(connection, &wanted, &mut oids).await?;
     if written.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
     }
@@ -90,11 +98,7 @@ async fn read_table(
     table: &str,
 ) -> Result<Option<Table>, SourceError> {
     let row = sqlx::query(
-        "with recursive part as (select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace \
-           where n.nspname = $1 and c.relname = $2 \
-           union select i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security, \
-           exists (select from pg_subscription_rel s join part on part.oid = s.srrelid) as subscribed \
+        "select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
          where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')",
     )
@@ -113,7 +117,8 @@ async fn read_table(
         },
         kind: character(&row, "kind")?,
         row_security: row.try_get("row_security")?,
-        subscribed: row.try_get("subscribed")?,
+        has_other_ancestors: false,
+        uncached: None,
         columns: Vec::new(),
         unique_keys: Vec::new(),
         foreign_keys: Vec::new(),
@@ -146,7 +151,7 @@ async fn read_columns(
            coalesce(l.collisdeterministic, true) as deterministic, \
            a.atttypmod as own_modifier, a.attnotnull or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
-           a.attgenerated <> '' as generated, a.attidentity = 'a' as identity_always, \
+           a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
            case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, f.adrelid), \
              'pg_catalog.nextval(' || quote_literal(case when a.attidentity <> '' then pg_get_serial_sequence( \
                format('%I.%I', n.nspname, r.relname), a.attname) end) || '::pg_catalog.regclass)', \
@@ -184,7 +189,9 @@ async fn read_columns(
                 not_null: row.try_get("not_null")?,
                 default: row.try_get("default_sql")?,
                 generated: row.try_get("generated")?,
+                is_virtual: row.try_get("virtual")?,
                 identity_always: row.try_get("identity_always")?,
+                dependent: None,
             });
         }
     }
@@ -279,6 +286,30 @@ async fn read_descendants(
                 },
                 kind: character(&row, "kind")?,
             });
+        }
+    }
+    Ok(())
+}
+
+/// Notes the tables that rows of theirs may be changed through a table above, which is none of their descendants.
+async fn read_other_ancestors(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(
+        "with recursive part (top, oid) as ( \
+           select w, w from unnest($1::int8[]::oid[]) w \
+           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
+         select distinct part.top::int8 as top from part join pg_inherits i on i.inhrelid = part.oid \
+         where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)",
+    )
+    .bind(wanted)
+    .fetch_all(connection)
+    .await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "top")?) {
+            table.has_other_ancestors = true;
         }
     }
     Ok(())

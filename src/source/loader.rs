@@ -27,9 +27,9 @@ use crate::resource::Resource;
 pub(in crate::source) use crate::source::loader::link::prove;
 use crate::source::loader::link::{GRACE, Link};
 use crate::source::loader::pages::Pages;
-use crate::source::loader::statement::Batch;
 pub(crate) use crate::source::loader::statement::documents_query;
 pub(in crate::source) use crate::source::loader::statement::read_documents;
+use crate::source::loader::statement::{Batch, Representable};
 use crate::source::loader::waiting::Waiting;
 use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
@@ -248,7 +248,9 @@ impl Worker {
                     (load.done)(loaded);
                 }
             }
-            Err(error) if batch.len() > 1 && error.concerns_single_keys() => {
+            Err(error)
+                if error.is_of_encoding() || batch.len() > 1 && error.concerns_single_keys() =>
+            {
                 self.serve_each(batch).await;
             }
             Err(error) => {
@@ -285,6 +287,18 @@ impl Worker {
     /// Asks for one key alone: a list of one outcome.
     async fn ask(&mut self, load: &Load) -> Result<Vec<Loaded>, SourceError> {
         let batch = Batch(&self.shared, std::slice::from_ref(load));
-        self.link.ask(&self.shared, &batch).await
+        let asked = self.link.ask(&self.shared, &batch).await;
+        match asked {
+            // Either the key or what its row holds.
+            Err(error) if error.is_of_encoding() => {
+                let persistent = !self.shared.database.pooler();
+                let held = Representable(&load.key, persistent);
+                match self.link.ask(&self.shared, &held).await? {
+                    true => Err(error),
+                    false => Ok(vec![Ok(None)]),
+                }
+            }
+            asked => asked,
+        }
     }
 }

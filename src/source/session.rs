@@ -1,47 +1,32 @@
 //! Connections to PostgreSQL: how they are opened, what they are set to, and which database they prove to reach.
 
+mod settings;
+
 use std::pin::pin;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions, Connection, Row};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, raw_sql};
 use uuid::Uuid;
 
+use crate::resource::proof::Proof;
 use crate::source::SourceError;
+use crate::source::session::settings::Settings;
 
 /// A step on the way to a connection may take 800 ms, counted in looks at the clock: a thread that serves thousands of
 /// clients comes to each round trip late, and that is not PostgreSQL's doing.
 const CONNECT_LOOKS: u32 = 8;
 const CONNECT_LOOK: Duration = Duration::from_millis(100);
 
-/// Set for what larder alone runs. Users' triggers may rely on the search path of their role or database.
-const SEARCH_PATH: (&str, &str) = ("search_path", "pg_catalog");
+/// Server processes of one connection whose settings are known to be right, at most.
+const CHECKED_PROCESSES_MAX: usize = 64;
 
-/// What makes a document's bytes, and the names of types, independent of the settings of role and database.
-const SETTINGS: [(&str, &str); 10] = [
-    ("timezone", "UTC"),
-    ("datestyle", "ISO, YMD"),
-    ("intervalstyle", "postgres"),
-    ("extra_float_digits", "1"),
-    ("lc_monetary", "C"),
-    ("bytea_output", "hex"),
-    ("quote_all_identifiers", "off"),
-    ("default_transaction_isolation", "read committed"),
-    ("standard_conforming_strings", "on"),
-    ("jit", "off"),
-];
-
-/// Documents are read by their keys, however many: one plan by indexes serves them all. Planned anew, as PostgreSQL
-/// would for few keys, a statement of one key costs twice as much; and a plan from when a table was small must not
-/// scan it for ever.
-const PLANS: [(&str, &str); 2] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_seqscan", "off"),
-];
-
-/// What a transaction that writes may wait for, all as long as a statement may run: larder never leaves one idle.
-const WRITE_TIMEOUTS: [&str; 2] = ["statement_timeout", "idle_in_transaction_session_timeout"];
+/// `protocol_violation` (PostgreSQL manual, appendix A): with it pgbouncer refuses startup parameters that it does not
+/// know, and in statement mode transactions. PostgreSQL has other codes for such settings.
+const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// Has glibc keep up to 8 MiB of a server process's heap. A record's values each take a buffer of 1 KiB while it is
 /// sent, and glibc gives a heap's free end back to the system above 128 KiB, to ask for it again at the next statement:
@@ -49,7 +34,8 @@ const WRITE_TIMEOUTS: [&str; 2] = ["statement_timeout", "idle_in_transaction_ses
 /// (mallopt(3), `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`).
 ///
 /// Repeated twice, as `repeat` copies its argument once for each time: 17 ms in place of 57.
-const KEEP_HEAP: &str = "select octet_length(repeat(repeat(' ', 4096), 1024))";
+const KEEP_HEAP: &str =
+    "select pg_catalog.octet_length(pg_catalog.repeat(pg_catalog.repeat(' ', 4096), 1024))";
 
 /// A database that larder reads from, by its URL.
 #[derive(Clone, Debug)]
@@ -57,6 +43,78 @@ pub struct Database {
     options: PgConnectOptions,
     pooler: bool,
     statement_timeout: Duration,
+    /// What stands between was named in the log, and no connection has been good since.
+    refused: Arc<AtomicBool>,
+}
+
+/// A connection over which documents are read or written.
+#[derive(Debug)]
+pub struct Session {
+    /// The connection.
+    pub connection: PgConnection,
+    /// The server process behind it: for good, or behind a pooler that larder was told of for the transaction that has
+    /// begun.
+    process: Option<i32>,
+    /// Server processes whose settings were read back within a transaction of this connection, behind a pooler.
+    checked: Vec<i32>,
+}
+
+/// What a transaction may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::source) enum Access {
+    /// It only reads.
+    Read,
+    /// It writes documents.
+    Write,
+}
+
+impl Session {
+    fn new(connection: PgConnection, process: Option<i32>) -> Self {
+        Self {
+            connection,
+            process,
+            checked: Vec::new(),
+        }
+    }
+
+    /// Fails unless `answered`, the proof that came with an answer, is that of the statement that was sent, and the
+    /// server process is the one that it was sent to. To be called before anything of the answer is used.
+    ///
+    /// # Errors
+    /// [`SourceError::Pooler`].
+    pub(in crate::source) fn check(
+        &self,
+        proof: Proof,
+        answered: Option<&[u8]>,
+    ) -> Result<(), SourceError> {
+        let process = answered.and_then(|answered| proof.process(answered));
+        match process {
+            None => Err(SourceError::Pooler("another statement was answered")),
+            Some(_) if process != self.process => Err(SourceError::Pooler(
+                "the server process changed between two statements",
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The same for an answer with a column `proof`, which has a row whatever was found.
+    ///
+    /// # Errors
+    /// [`SourceError::Pooler`].
+    pub(in crate::source) fn check_rows(
+        &self,
+        proof: Proof,
+        rows: &[PgRow],
+    ) -> Result<(), SourceError> {
+        let answered = rows.first().and_then(|row| row.try_get("proof").ok());
+        self.check(proof, answered)
+    }
+
+    /// Ends the transaction that has begun: `commit` or `rollback`.
+    pub(in crate::source) async fn end(&mut self, how: &'static str) -> sqlx::Result<()> {
+        raw_sql(how).execute(&mut self.connection).await?;
+        Ok(())
+    }
 }
 
 impl Database {
@@ -66,13 +124,16 @@ impl Database {
     /// [`SourceError::Url`] where it is none; the message repeats no part of it.
     pub fn new(url: &str, pooler: bool, statement_timeout: Duration) -> Result<Self, SourceError> {
         let options = PgConnectOptions::from_str(url).map_err(|_| SourceError::Url)?;
+        // sqlx would send its own value past the settings here, and a pooler may refuse it.
         let options = options
             .application_name("larder")
+            .extra_float_digits(None)
             .disable_statement_logging();
         Ok(Self {
             options,
             pooler,
             statement_timeout,
+            refused: Arc::default(),
         })
     }
 
@@ -86,31 +147,14 @@ impl Database {
         self.statement_timeout
     }
 
-    /// Opens a connection that reads documents. Waits at most 800 ms for each of two steps, longer on a busy thread.
+    /// Opens a connection that reads documents. Waits at most 800 ms for each of three steps, longer on a busy thread.
     ///
     /// # Errors
-    /// [`SourceError::Unavailable`] if PostgreSQL is out of reach or refuses.
-    pub async fn connect(&self) -> Result<PgConnection, SourceError> {
-        if self.pooler {
-            // A pooler refuses startup parameters that it does not know; each transaction sets its own: see
-            // `transaction_settings`.
-            let options = self.options.clone().extra_float_digits(None);
-            return self.open(options.statement_cache_capacity(0)).await;
-        }
-        let timeout = self.statement_timeout.as_millis().to_string();
-        let options = self
-            .options
-            .clone()
-            .options(SETTINGS)
-            .options([SEARCH_PATH])
-            .options(PLANS)
-            .options([
-                ("statement_timeout", timeout.as_str()),
-                ("default_transaction_read_only", "on"),
-            ]);
-        let mut connection = self.open(options).await?;
-        within_connect_timeout(sqlx::raw_sql(KEEP_HEAP).execute(&mut connection)).await?;
-        Ok(connection)
+    /// [`SourceError::Unavailable`] if PostgreSQL is out of reach or refuses; [`SourceError::Pooler`] and
+    /// [`SourceError::Setting`] if the connection does not keep what was asked for.
+    pub async fn connect(&self) -> Result<Session, SourceError> {
+        let settings = Settings::reading(self.statement_timeout);
+        self.open(&settings, Step::Short).await
     }
 
     /// Opens a connection that may write: for the feed and for installing.
@@ -119,15 +163,12 @@ impl Database {
     /// As [`Database::connect`].
     pub async fn connect_writer(
         &self,
-        settings: &[(&str, &str)],
+        settings: &[(&'static str, &str)],
     ) -> Result<PgConnection, SourceError> {
-        let options = self
-            .options
-            .clone()
-            .options(SETTINGS)
-            .options([SEARCH_PATH])
-            .options(settings.iter().copied());
-        self.open(options).await
+        let settings = Settings::following(settings);
+        let opened = self.open_direct(&settings, Step::Short).await;
+        self.note(&opened);
+        Ok(opened?.0)
     }
 
     /// Opens a connection that writes documents. The search path is that of role and database, as triggers expect it.
@@ -135,55 +176,131 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::connect`].
-    pub async fn connect_for_writes(&self) -> Result<PgConnection, SourceError> {
-        if self.pooler {
-            let options = self.options.clone().extra_float_digits(None);
-            let options = options.statement_cache_capacity(0);
-            return PgConnection::connect_with(&options)
-                .await
-                .map_err(|error| unavailable(&error));
-        }
-        let timeout = self.statement_timeout.as_millis().to_string();
-        let options = self.options.clone().options(SETTINGS).options(PLANS);
-        let options = options.options(WRITE_TIMEOUTS.map(|name| (name, timeout.as_str())));
-        let connected = PgConnection::connect_with(&options).await;
-        let mut connection = connected.map_err(|error| unavailable(&error))?;
-        let kept = sqlx::raw_sql(KEEP_HEAP).execute(&mut connection).await;
-        kept.map_err(|error| unavailable(&error))?;
-        Ok(connection)
+    pub async fn connect_for_writes(&self) -> Result<Session, SourceError> {
+        let settings = Settings::writing(self.statement_timeout);
+        self.open(&settings, Step::Unbounded).await
     }
 
-    /// The connection options without any setting of a session, for LISTEN.
+    /// The connection options for LISTEN, without the settings of statements.
     pub fn listener_options(&self) -> PgConnectOptions {
-        self.options.clone()
+        self.options
+            .clone()
+            .options([("idle_session_timeout", "0")])
     }
 
-    async fn open(&self, options: PgConnectOptions) -> Result<PgConnection, SourceError> {
-        within_connect_timeout(PgConnection::connect_with(&options)).await
+    async fn open(&self, settings: &Settings, step: Step) -> Result<Session, SourceError> {
+        if self.pooler {
+            // A pooler refuses startup parameters that it does not know; each transaction sets its own: see `begin`.
+            let options = self.options.clone().statement_cache_capacity(0);
+            let connection = step.take(PgConnection::connect_with(&options)).await;
+            return Ok(Session::new(
+                connection.map_err(|error| unavailable(&error))?,
+                None,
+            ));
+        }
+        let opened = self.open_direct(settings, step).await;
+        self.note(&opened);
+        let (mut connection, process) = opened?;
+        step.take(raw_sql(KEEP_HEAP).execute(&mut connection))
+            .await
+            .map_err(|error| unavailable(&error))?;
+        Ok(Session::new(connection, Some(process)))
     }
 
-    /// SQL that gives one transaction the settings that [`Database::connect`] gives a session.
-    pub(crate) fn transaction_settings(&self) -> String {
-        let settings = SETTINGS.into_iter().chain([SEARCH_PATH]);
-        let mut sql = set_local(settings);
-        sql.push_str(&format!(
-            "set local statement_timeout = {}",
-            self.statement_timeout.as_millis()
-        ));
-        sql
+    /// A connection with these settings, all of which it has, and its server process.
+    async fn open_direct(
+        &self,
+        settings: &Settings,
+        step: Step,
+    ) -> Result<(PgConnection, i32), SourceError> {
+        let name = Uuid::new_v4();
+        let options = self.options.clone().options(settings.options(name));
+        let opened = step.take(PgConnection::connect_with(&options)).await;
+        let mut connection = opened.map_err(|error| refusal(&error))?;
+        let settled = async { Ok(settings.settle(&mut connection, name).await) };
+        let settled = step.take(settled).await;
+        let process = settled.map_err(|error| unavailable(&error))??;
+        Ok((connection, process))
     }
 
-    /// The same as [`Database::connect_for_writes`] does it.
-    pub(crate) fn write_transaction_settings(&self) -> String {
-        let timeout = self.statement_timeout.as_millis().to_string();
-        let timeouts = WRITE_TIMEOUTS.map(|name| (name, timeout.as_str()));
-        set_local(SETTINGS.into_iter().chain(PLANS).chain(timeouts))
+    /// Says in the log, once until a connection is good again, what makes connections useless.
+    pub(in crate::source) fn note<T>(&self, outcome: &Result<T, SourceError>) {
+        match outcome {
+            Err(error @ (SourceError::Pooler(_) | SourceError::Setting { .. })) => {
+                match self.refused.swap(true, Ordering::Relaxed) {
+                    false => tracing::warn!("a connection to PostgreSQL is refused: {error}"),
+                    true => tracing::debug!("a connection to PostgreSQL is refused: {error}"),
+                }
+            }
+            Ok(_) => self.refused.store(false, Ordering::Relaxed),
+            Err(_) => {}
+        }
+    }
+
+    /// Begins a transaction behind a pooler, where only a transaction stays on one server: it sets all that a direct
+    /// connection is set to, and reads that back once for each server process. Isolation comes first, so that no
+    /// statement of the transaction sees a snapshot from before it was sent, whatever role and database say.
+    ///
+    /// # Errors
+    /// As [`Database::connect`]. The connection is of no use then.
+    pub(in crate::source) async fn begin(
+        &self,
+        session: &mut Session,
+        access: Access,
+    ) -> Result<(), SourceError> {
+        let timeout = self.statement_timeout;
+        let (settings, mode, read_only) = match access {
+            Access::Read => (Settings::reading(timeout), "read only", "on"),
+            Access::Write => (Settings::writing(timeout), "read write", "off"),
+        };
+        let connection = &mut session.connection;
+        let begin = format!(
+            "begin isolation level read committed, {mode}; {}select pg_catalog.pg_backend_pid()",
+            settings.local_sql(connection)
+        );
+        let begun = raw_sql(AssertSqlSafe(begin))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(|error| match has_code(&error, PROTOCOL_VIOLATION) {
+                true => SourceError::Pooler("transactions were refused"),
+                false => error.into(),
+            });
+        self.note(&begun);
+        let begun = begun?;
+        let process = begun.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+        session.process = Some(process);
+        if !session.checked.contains(&process) {
+            let checked = settings.check_transaction(connection, read_only).await;
+            self.note(&checked);
+            checked?;
+            if session.checked.len() >= CHECKED_PROCESSES_MAX {
+                session.checked.clear();
+            }
+            session.checked.push(process);
+        }
+        Ok(())
     }
 }
 
-fn set_local<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String {
-    let settings = settings.map(|(name, value)| format!("set local {name} = '{value}'; "));
-    settings.collect()
+/// How long a step on the way to a connection may take.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// 800 ms, longer on a busy thread.
+    Short,
+    /// The caller bounds it.
+    Unbounded,
+}
+
+impl Step {
+    async fn take<T>(self, step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+        match self {
+            Self::Unbounded => step.await,
+            Self::Short => patiently(step).await.unwrap_or_else(|| {
+                let error = std::io::Error::other("connecting took too long");
+                Err(sqlx::Error::Io(error))
+            }),
+        }
+    }
 }
 
 /// Without a connection, whatever PostgreSQL says means that it can't be reached.
@@ -191,13 +308,17 @@ fn unavailable(error: &sqlx::Error) -> SourceError {
     SourceError::Unavailable(error.to_string())
 }
 
-async fn within_connect_timeout<T>(
-    step: impl Future<Output = sqlx::Result<T>>,
-) -> Result<T, SourceError> {
-    match patiently(step).await {
-        Some(done) => done.map_err(|error| unavailable(&error)),
-        None => Err(SourceError::Unavailable("connecting took too long".into())),
+/// What a server, or what stands before it, says to the beginning of a connection.
+fn refusal(error: &sqlx::Error) -> SourceError {
+    match has_code(error, PROTOCOL_VIOLATION) {
+        true => SourceError::Pooler("startup parameters were refused"),
+        false => unavailable(error),
     }
+}
+
+fn has_code(error: &sqlx::Error, code: &str) -> bool {
+    let database = error.as_database_error();
+    database.is_some_and(|error| error.code().as_deref() == Some(code))
 }
 
 /// What a step on the way to a connection comes to, unless it takes too long.
@@ -211,7 +332,7 @@ pub(super) async fn patiently<T>(step: impl Future<Output = T>) -> Option<T> {
     None
 }
 
-/// Which database a connection reaches: two of the same identity have the same history.
+/// Which database a connection reaches, and in which run of its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// `pg_control_system().system_identifier`: the cluster.
@@ -222,18 +343,45 @@ pub struct Identity {
     pub epoch_table: u32,
     /// What `larder.epoch` holds; gone after a crash and on a promoted standby.
     pub nonce: Uuid,
+    /// Drawn by this larder where it first followed the database, and again where the database was put back to an
+    /// earlier state; nil where only a connection tells.
+    pub history: Uuid,
+    /// When the server was started. A connection to a later run than the feed's may show what a copy of the database
+    /// that is put back next does not hold; empty where no connection tells.
+    pub server_start: String,
+}
+
+impl Identity {
+    /// Whether all that was true of one database is true of the other: they differ at most in the run of the server.
+    pub fn is_same_history(&self, other: &Self) -> bool {
+        let Self {
+            system,
+            database,
+            epoch_table,
+            nonce,
+            history,
+            server_start: _,
+        } = self;
+        *system == other.system
+            && *database == other.database
+            && *epoch_table == other.epoch_table
+            && *nonce == other.nonce
+            && *history == other.history
+    }
 }
 
 /// The identity of the database behind `connection`; `None` where larder's schema is missing or its epoch is empty.
 ///
+/// Each statement is one message of the simple protocol, which no pooler can divide.
+///
 /// # Errors
 /// [`SourceError::Standby`] if the server is in recovery; else what PostgreSQL said.
 pub async fn identity(connection: &mut PgConnection) -> Result<Option<Identity>, SourceError> {
-    let installed = sqlx::query(
-        "select pg_is_in_recovery(), to_regclass('larder.epoch')::oid::int8, \
-         (select oid::int8 from pg_database where datname = current_database())",
+    let installed = raw_sql(
+        "select pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('larder.epoch')::pg_catalog.oid::pg_catalog.int8, \
+         (select d.oid::pg_catalog.int8 from pg_catalog.pg_database d \
+          where d.datname operator(pg_catalog.=) pg_catalog.current_database())",
     )
-    .persistent(false)
     .fetch_one(&mut *connection)
     .await?;
     if installed.try_get::<bool, _>(0)? {
@@ -242,10 +390,11 @@ pub async fn identity(connection: &mut PgConnection) -> Result<Option<Identity>,
     let Some(epoch_table) = installed.try_get::<Option<i64>, _>(1)? else {
         return Ok(None);
     };
-    let row = sqlx::query(
-        "select (select system_identifier::text from pg_control_system()), (select nonce::text from larder.epoch)",
+    let row = raw_sql(
+        "select (select system_identifier::pg_catalog.text from pg_catalog.pg_control_system()), \
+         (select nonce::pg_catalog.text from larder.epoch), \
+         extract(epoch from pg_catalog.pg_postmaster_start_time())::pg_catalog.text",
     )
-    .persistent(false)
     .fetch_one(&mut *connection)
     .await?;
     let nonce: Option<String> = row.try_get(1)?;
@@ -255,6 +404,8 @@ pub async fn identity(connection: &mut PgConnection) -> Result<Option<Identity>,
             database: u32::try_from(installed.try_get::<i64, _>(2).ok()?).ok()?,
             epoch_table: u32::try_from(epoch_table).ok()?,
             nonce: Uuid::try_parse(&nonce).ok()?,
+            history: Uuid::nil(),
+            server_start: row.try_get(2).ok()?,
         })
     }))
 }

@@ -15,11 +15,12 @@ mod queue;
 mod repeat;
 mod transaction;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::postgres::PgConnection;
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -27,7 +28,7 @@ use tokio::task::JoinSet;
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::loader::prove;
-use crate::source::session::{Database, Identity};
+use crate::source::session::{Database, Identity, Session};
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
@@ -173,13 +174,13 @@ impl Shared {
         self.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE
     }
 
-    async fn connect(&self, followed: &Identity) -> Result<PgConnection, Failure> {
+    async fn connect(&self, followed: &Identity) -> Result<Session, Failure> {
         let connecting = async {
-            let mut connection = self.database.connect_for_writes().await?;
+            let mut session = self.database.connect_for_writes().await?;
             if !self.database.pooler() {
-                prove(&mut connection, followed).await?;
+                prove(&mut session.connection, followed).await?;
             }
-            Ok(connection)
+            Ok(session)
         };
         let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
         connected
@@ -223,7 +224,7 @@ impl Writes {
         for (_, runtime) in (0..count).zip(runtimes.iter().cycle()) {
             let worker = Worker {
                 shared: Arc::clone(&shared),
-                connection: None,
+                session: None,
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
@@ -290,7 +291,7 @@ fn followed(
 struct Worker {
     shared: Arc<Shared>,
     /// With the identity that it has proved to reach.
-    connection: Option<(Arc<Identity>, PgConnection)>,
+    session: Option<(Arc<Identity>, Session)>,
 }
 
 impl Worker {
@@ -393,12 +394,12 @@ impl Worker {
     ) -> Result<Vec<WriteOutcome>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
-        let connection = match self.connection.take() {
-            Some((proved, connection)) if Arc::ptr_eq(&proved, &followed) => connection,
+        let session = match self.session.take() {
+            Some((proved, session)) if Arc::ptr_eq(&proved, &followed) => session,
             _ => self.shared.connect(&followed).await?,
         };
         let mut transaction = Transaction {
-            connection,
+            session,
             database: &self.shared.database,
             document_bytes_max: self.shared.document_bytes_max,
             followed: Arc::clone(&followed),
@@ -407,8 +408,12 @@ impl Worker {
             committed: &self.shared.committed,
         };
         let limit = self.shared.limit();
+        // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
+        let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
+        let few = || SourceError::Pooler("an answer has too few columns");
+        let running = running.map(|ran| ran.unwrap_or_else(|_| Err(few().into())));
         let ended = tokio::select! {
-            ended = tokio::time::timeout(limit, transaction.run(writes)) => ended,
+            ended = tokio::time::timeout(limit, running) => ended,
             // The feed had to find its database anew, so this connection may be half open.
             _ = following.changed() => Ok(Err(SourceError::silent().into())),
         };
@@ -427,12 +432,12 @@ impl Worker {
             Err(failure) => {
                 let rolled_back = tokio::time::timeout(GRACE, transaction.roll_back()).await;
                 if matches!(rolled_back, Ok(Ok(()))) {
-                    self.connection = Some((Arc::clone(&followed), transaction.connection));
+                    self.session = Some((Arc::clone(&followed), transaction.session));
                 }
                 Err(failure)
             }
             Ok(outcomes) => {
-                self.connection = Some((Arc::clone(&followed), transaction.connection));
+                self.session = Some((Arc::clone(&followed), transaction.session));
                 Ok(outcomes)
             }
         }

@@ -21,7 +21,6 @@ pub(super) const SCHEMA: &str = r#"
     create table keyless (parent_id bigint references parent);
     create view seen as select * from parent;
     create materialized view stored as select * from parent;
-    create table subscribed (id bigint primary key);
     create index an_index on plain (n);
     create sequence counter;
     create table guarded (id bigint primary key);
@@ -72,11 +71,6 @@ pub(super) const CASES: &[Case] = &[
     case("table = 'counter' # here", "table", "there is no table"),
     case("table = 'seen' # here", "table", "is a view"),
     case("table = 'stored' # here", "table", "is a view"),
-    case(
-        "table = 'subscribed' # here",
-        "table",
-        "is the target of a subscription",
-    ),
     case("table = 'plain' # here", "table", "has no primary key"),
     case(
         "table = 'parent'\nkey = 'ident' # here",

@@ -1,7 +1,7 @@
 //! A load is held in its middle, after it has read and before it has answered, while what it read changes.
 //!
-//! The cast to json of a column's type waits for an advisory lock; `to_json` calls it while the statement runs, long
-//! after it has taken its snapshot.
+//! A long text is stored apart, and read through an index of its own while the statement runs, long after it has taken
+//! its snapshot. Whoever builds that index anew holds it until the end of the transaction.
 
 use std::time::Duration;
 
@@ -14,13 +14,8 @@ use crate::harness::eventually;
 use crate::harness::service::Answer;
 
 const GATE: &str = "
-create type gate as enum ('open');
-create function pass(gate) returns json language plpgsql as $$ begin
-  perform pg_advisory_lock_shared(4711);
-  perform pg_advisory_unlock_shared(4711);
-  return to_json($1::text); end $$;
-create cast (gate as json) with function pass(gate);
-create table held (id int primary key, value int, gate gate default 'open');
+create table held (id int primary key, value int, gate text default repeat('open', 3000));
+alter table held alter gate set storage external;
 insert into held values (1, 1), (2, 1);
 ";
 
@@ -52,10 +47,9 @@ tiers = ["memory"]
 async fn overtake(world: &World, path: &str, change: &str) -> (Answer, Answer) {
     let service = &world.larders[0].service;
     let mut holder = world.connect().await;
-    sqlx::query("select pg_advisory_lock(4711)")
-        .execute(&mut holder)
-        .await
-        .unwrap();
+    let hold = "begin; do $$ begin execute (select format('reindex table %s', reltoastrelid::regclass) \
+        from pg_class where oid = 'public.held'::regclass); end $$";
+    sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
     let early = service.get(path);
     let late = async {
         let mut connection = world.connect().await;
@@ -68,10 +62,7 @@ async fn overtake(world: &World, path: &str, change: &str) -> (Answer, Answer) {
         let second = service.get(path);
         let release = async {
             wait_for_held(&mut connection, 2).await;
-            sqlx::query("select pg_advisory_unlock(4711)")
-                .execute(&mut holder)
-                .await
-                .unwrap();
+            sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
         };
         // A request that joined the overtaken load would never be the second to wait for the lock.
         tokio::join!(
@@ -88,7 +79,7 @@ async fn wait_for_held(connection: &mut PgConnection, count: i64) {
     eventually("loads held", async || {
         let held: i64 = sqlx::query_scalar(
             "select count(*) from pg_locks l join pg_database d on d.oid = l.database \
-             where l.locktype = 'advisory' and not l.granted and d.datname = current_database()",
+             where l.locktype = 'relation' and not l.granted and d.datname = current_database()",
         )
         .fetch_one(&mut *connection)
         .await

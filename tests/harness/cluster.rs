@@ -15,8 +15,17 @@ use uuid::Uuid;
 
 use crate::harness::reachable_directory;
 
-/// Many tests at once, and nothing worth surviving a power cut.
-const SETTINGS: [(&str, &str); 2] = [("max_connections", "300"), ("fsync", "off")];
+/// Many tests at once, and nothing worth surviving a power cut; tables that subscriptions fill, without delay.
+const SETTINGS: [(&str, &str); 8] = [
+    ("max_connections", "300"),
+    ("fsync", "off"),
+    ("wal_level", "logical"),
+    ("max_replication_slots", "64"),
+    ("max_wal_senders", "64"),
+    ("max_worker_processes", "64"),
+    ("max_logical_replication_workers", "48"),
+    ("wal_retrieve_retry_interval", "100ms"),
+];
 
 /// `$1`: the directory to remove. `$2`: the data directory.
 const REAPER: &str = r#"
@@ -71,8 +80,7 @@ impl TestRole {
 impl Cluster {
     /// Creates a database; it goes with the cluster.
     pub(crate) async fn database() -> TestDatabase {
-        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-        let cluster = CLUSTER.get_or_init(Cluster::start);
+        let cluster = Self::started();
         let name = format!("test_{}", Uuid::new_v4().simple());
         let mut connection = PgConnection::connect(&cluster.url).await.unwrap();
         sqlx::query(AssertSqlSafe(format!("create database {name}")))
@@ -84,6 +92,16 @@ impl Cluster {
         TestDatabase {
             url: format!("{server}/{name}"),
         }
+    }
+
+    /// Complete, of a superuser, and of no test's database.
+    pub(crate) fn url() -> &'static str {
+        &Self::started().url
+    }
+
+    fn started() -> &'static Cluster {
+        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+        CLUSTER.get_or_init(Cluster::start)
     }
 
     fn start() -> Cluster {

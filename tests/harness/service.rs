@@ -11,11 +11,11 @@ use larder::commands::serve;
 use larder::config::Config;
 use larder::http::accept::AcceptConfig;
 use larder::http::public::Public;
+use larder::state::StateLock;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tower::{Service, ServiceExt};
-use uuid::Uuid;
 
 use crate::harness::cluster::{Cluster, TestDatabase};
 use crate::harness::eventually;
@@ -98,8 +98,9 @@ impl TestService {
         let mut all = vec![("database.url", url), ("state_dir", directory.as_str())];
         all.extend_from_slice(overrides);
         let config = Config::from_toml(toml, &all).unwrap();
-        let service =
-            serve::Service::start(&config, url, Uuid::new_v4(), &[Handle::current()]).unwrap();
+        // The same node as whoever left the state.
+        let node = StateLock::acquire(state.path()).unwrap().node().unwrap();
+        let service = serve::Service::start(&config, url, node, &[Handle::current()]).unwrap();
         Self {
             public: service.public(),
             admin: service.admin_router(None),

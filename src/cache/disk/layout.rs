@@ -31,6 +31,7 @@ pub(in crate::cache) struct Mark {
     pub(in crate::cache) system: String,
     pub(in crate::cache) database: u32,
     pub(in crate::cache) epoch_table: u32,
+    pub(in crate::cache) history: String,
     pub(in crate::cache) nonce: String,
     pub(in crate::cache) position: String,
     pub(in crate::cache) resources: Vec<ResourceMark>,
@@ -65,6 +66,8 @@ impl Mark {
             database: self.database,
             epoch_table: self.epoch_table,
             nonce: Uuid::try_parse(&self.nonce).ok()?,
+            history: Uuid::try_parse(&self.history).ok()?,
+            server_start: String::new(),
         })
     }
 

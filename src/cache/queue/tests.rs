@@ -196,6 +196,7 @@ async fn the_mark_of_a_purge_is_written_at_once() {
         system: "1".into(),
         database: 1,
         epoch_table: 1,
+        history: uuid::Uuid::nil().to_string(),
         nonce: uuid::Uuid::nil().to_string(),
         position: "7:7:".into(),
         resources: Vec::new(),

@@ -30,6 +30,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::Template;
 use crate::resource::key::KeyShape;
+use crate::resource::proof::Proved;
 use crate::source::loader::Load;
 use crate::source::session::Identity;
 
@@ -204,6 +205,8 @@ impl Run {
             system: "1".into(),
             database: 1,
             epoch_table: 1,
+            history: uuid::Uuid::nil(),
+            server_start: String::new(),
             nonce: uuid::Uuid::nil(),
         }));
         cache.follow(Event::Restarted(position(commits)));
@@ -244,6 +247,7 @@ impl Run {
             changes: Vec::from_iter(pass.changed.then_some(change)),
             position: position(pass.seen),
             began_at: times.began(),
+            fresh_at: times.began(),
             via: Via::Poll,
             lag_from: None,
         };
@@ -326,6 +330,8 @@ fn definition() -> Resource {
             memory: true,
             disk: true,
         },
+        row_security: false,
+        uncached: None,
         key: KeyShape {
             columns: Vec::new(),
         },
@@ -334,6 +340,6 @@ fn definition() -> Resource {
         writable: Err("it is only read".into()),
         write_sql: None,
         root,
-        documents_sql: String::new(),
+        documents_sql: Proved::new(""),
     }
 }

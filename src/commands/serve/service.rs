@@ -26,6 +26,9 @@ use crate::source::session::Database;
 use crate::source::writes::Writes;
 use crate::telemetry::LogLevel;
 
+/// Below the state directory: the marks by which the feed knows the database's history.
+const MARKS_FILE: &str = "marks";
+
 /// A running larder without its sockets.
 pub struct Service {
     cache: Arc<Cache>,
@@ -88,6 +91,7 @@ impl Service {
             install: config.install,
             node,
             resumable: cache.resumable(),
+            marks_file: config.state_dir.join(MARKS_FILE),
             persisted: cache.persisted(),
             committed: writes.committed(),
             metrics: Arc::clone(&metrics),

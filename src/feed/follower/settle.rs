@@ -6,14 +6,31 @@ use sqlx::postgres::PgConnection;
 
 use crate::feed::change_log::PassQuery;
 use crate::feed::establish::{EstablishError, Established, Policy, establish};
-use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following};
+use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, within};
 use crate::feed::{Event, FeedSetup};
 use crate::resource::Resource;
 use crate::resource::definition::Mistake;
 use crate::source::SourceError;
 
+/// `insufficient_privilege` (PostgreSQL manual, appendix A).
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
+
 impl<F: FnMut(Event)> Feed<F> {
-    pub(super) async fn establish(
+    /// Establishes what passes over `connection` need; loads may begin then.
+    pub(super) async fn begin(
+        &mut self,
+        connection: &mut PgConnection,
+    ) -> Result<Following, EstablishError> {
+        let mut established = self.establish(connection).await?;
+        self.compare_history(connection, &mut established).await?;
+        // The mark of another plan is another.
+        self.signs = None;
+        self.process = None;
+        self.marks_fail = false;
+        Ok(self.settle(established))
+    }
+
+    async fn establish(
         &self,
         connection: &mut PgConnection,
     ) -> Result<Established, EstablishError> {
@@ -37,12 +54,35 @@ impl<F: FnMut(Event)> Feed<F> {
         outcome
     }
 
+    /// Finds out whether the database was put back to an earlier state, and names its history in the identity.
+    async fn compare_history(
+        &mut self,
+        connection: &mut PgConnection,
+        established: &mut Established,
+    ) -> Result<(), SourceError> {
+        let beginning = self
+            .history
+            .begin(connection, self.setup.node, &established.position);
+        match within(PASS_TIMEOUT, beginning).await {
+            Ok(()) => {}
+            Err(SourceError::Refused { code, message }) if code == INSUFFICIENT_PRIVILEGE => {
+                tracing::warn!(
+                    "without a mark in larder.node the tiers start empty with each connection: {message}"
+                );
+                self.history.lose();
+            }
+            Err(error) => return Err(error),
+        }
+        established.identity.history = self.history.id();
+        Ok(())
+    }
+
     /// Tells the cache what was established, and remembers it.
-    pub(super) fn settle(&mut self, established: Established) -> Following {
+    fn settle(&mut self, established: Established) -> Following {
         let Established {
             identity,
             resources,
-            watched,
+            definitions,
             fingerprints,
             loggers,
             missing_indexes,
@@ -56,9 +96,11 @@ impl<F: FnMut(Event)> Feed<F> {
             }
             self.first.send_replace(Some(Ok(())));
         }
-        let same = self.identity.as_ref() == Some(&identity);
+        let known = self.identity.as_ref();
+        let same = known.is_some_and(|known| known.is_same_history(&identity));
         let lost = std::mem::take(&mut self.lost);
-        if !same || lost {
+        // Also where the server was started again between two connections.
+        if !same || lost || self.identity.as_ref() != Some(&identity) {
             (self.follow)(Event::Reached(identity.clone()));
             self.identity = Some(identity);
         }
@@ -73,9 +115,12 @@ impl<F: FnMut(Event)> Feed<F> {
             .enumerate()
             .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
             .collect();
+        // Nothing of the others is kept. What their policies do must not end a pass.
+        let cached = fitting.iter().copied();
+        let cached = cached.filter(|(_, resource)| resource.uncached.is_none());
         Following {
-            query: PassQuery::new(&fitting),
-            watched,
+            query: PassQuery::new(&cached.collect::<Vec<_>>(), &definitions.remainder),
+            definitions,
             loggers,
             all_fit: fitting.len() == resources.len(),
         }

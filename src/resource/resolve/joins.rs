@@ -32,7 +32,12 @@ impl Resolver<'_> {
                 .collect();
             (columns.len() == names.len()).then_some(columns)
         });
-        let row = self.row(table, &definition.row, own_key.as_deref());
+        let row = self.row(
+            table,
+            &definition.table,
+            &definition.row,
+            own_key.as_deref(),
+        );
         Some(Child {
             name: definition.name.value.clone(),
             on: on?,
@@ -75,7 +80,7 @@ impl Resolver<'_> {
             return None;
         };
         let own = self.key_columns(table, &targets, &definition.table.place);
-        let row = self.row(table, &definition.row, None);
+        let row = self.row(table, &definition.table, &definition.row, None);
         Some(Lookup {
             name: definition.name.value.clone(),
             on: self.pairs(own?, upper?, place)?,

@@ -1,5 +1,6 @@
 //! The statements that make the rows of a document those that are given, and touch no others.
 
+use crate::resource::proof::PROOF;
 use crate::resource::writable::Level;
 use crate::resource::write::{
     Parameters, Statement, Text, XID, inserted_sql, knows_absence, stored_sql, value_sql,
@@ -104,5 +105,6 @@ fn all_of(parts: &[String], parameters: Parameters) -> Option<Statement> {
     if parts.is_empty() {
         return None;
     }
-    Some(parameters.statement(format!("with {} select {XID}", parts.join(", "))))
+    let template = format!("with {} select {XID}, {PROOF} as proof", parts.join(", "));
+    Some(parameters.statement(&template))
 }

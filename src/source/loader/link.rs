@@ -1,16 +1,16 @@
 //! A connection that statements go over, one after the other: opened when it is needed, proved before it is used.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Connection;
+use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, raw_sql};
 
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::session::{Identity, identity, patiently};
+use crate::source::session::{Access, Identity, Session, identity, patiently};
 
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
@@ -22,13 +22,13 @@ pub(super) trait Statement: Sync {
 
     fn run(
         &self,
-        connection: &mut PgConnection,
+        session: &mut Session,
     ) -> impl Future<Output = Result<Self::Found, SourceError>> + Send;
 }
 
 /// A connection with the identity that it has proved to reach; none before the first statement and after a failure.
 #[derive(Default)]
-pub(super) struct Link(Option<(Arc<Identity>, PgConnection)>);
+pub(super) struct Link(Option<(Arc<Identity>, Session)>);
 
 impl Link {
     /// As [`Link::ask`]. A connection that was there may have died since it was last used, and any one before the feed
@@ -63,55 +63,61 @@ impl Link {
                 "the feed has not found its database yet".into(),
             ));
         };
-        let mut connection = match self.0.take() {
-            Some((proved, connection)) if Arc::ptr_eq(&proved, &followed) => connection,
+        let mut session = match self.0.take() {
+            Some((proved, session)) if Arc::ptr_eq(&proved, &followed) => session,
             _ => connect(shared, &followed).await?,
         };
         let limit = shared.database.statement_timeout() + GRACE;
-        let asked = run(&mut connection, shared, &followed, statement);
+        // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
+        let asked = AssertUnwindSafe(run(&mut session, shared, &followed, statement));
+        let asked = asked.catch_unwind();
         // Dropping the connection closes its socket, whatever state it is in.
         let outcome = tokio::select! {
             asked = tokio::time::timeout(limit, asked) => asked.map_err(|_| SourceError::Timeout)?,
             // The feed had to find its database anew, so this connection may be half open.
             _ = following.changed() => return Err(SourceError::silent()),
         };
-        // After an error the session is in order; after a lost connection it is not.
-        if !matches!(
-            outcome,
-            Err(SourceError::Unavailable(_) | SourceError::OtherDatabase)
-        ) {
-            self.0 = Some((followed, connection));
+        let outcome = outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns")));
+        // After an error the session is in order; after a lost connection it is not, nor where others use it.
+        match &outcome {
+            Err(error) if error.is_of_connection() => shared.database.note(&outcome),
+            _ => self.0 = Some((followed, session)),
         }
         outcome
     }
 }
 
-async fn connect(shared: &Shared, followed: &Identity) -> Result<PgConnection, SourceError> {
-    let mut connection = shared.database.connect().await?;
+async fn connect(shared: &Shared, followed: &Identity) -> Result<Session, SourceError> {
+    let mut session = shared.database.connect().await?;
     if !shared.database.pooler() {
-        let proved = patiently(prove(&mut connection, followed)).await;
+        let proved = patiently(prove(&mut session.connection, followed)).await;
         proved.ok_or_else(SourceError::silent)??;
     }
-    Ok(connection)
+    Ok(session)
 }
 
 /// Behind a pooler only a transaction stays on one server: it sets, proves and reads.
 async fn run<S: Statement>(
-    connection: &mut PgConnection,
+    session: &mut Session,
     shared: &Shared,
     followed: &Identity,
     statement: &S,
 ) -> Result<S::Found, SourceError> {
     if !shared.database.pooler() {
-        return statement.run(connection).await;
+        return statement.run(session).await;
     }
-    let mut transaction = connection.begin_with("begin read only").await?;
-    let settings = AssertSqlSafe(shared.database.transaction_settings());
-    raw_sql(settings).execute(&mut *transaction).await?;
-    prove(&mut transaction, followed).await?;
-    let found = statement.run(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(found)
+    let reading = async {
+        shared.database.begin(session, Access::Read).await?;
+        prove(&mut session.connection, followed).await?;
+        statement.run(session).await
+    };
+    let outcome = reading.await;
+    match &outcome {
+        Ok(_) => session.end("commit").await?,
+        Err(error) if error.is_of_connection() => {}
+        Err(_) => session.end("rollback").await?,
+    }
+    outcome
 }
 
 /// Fails unless `connection` reaches the database that the feed follows.
@@ -119,7 +125,12 @@ pub(in crate::source) async fn prove(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {
-    if identity(connection).await?.as_ref() == Some(followed) {
+    let reached = identity(connection).await?;
+    let reached = reached.map(|reached| Identity {
+        history: followed.history,
+        ..reached
+    });
+    if reached.as_ref() == Some(followed) {
         Ok(())
     } else {
         Err(SourceError::OtherDatabase)

@@ -3,18 +3,24 @@
 //! No tier knows that, so PostgreSQL is asked each time, over connections apart from those that load documents: a slow
 //! list holds up no document.
 
+mod stored;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row};
 use tokio::sync::Semaphore;
 
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::page::Page;
+use crate::resource::proof::Proved;
 use crate::source::SourceError;
-use crate::source::loader::link::{Link, Statement};
+use crate::source::loader::link::{GRACE, Link, Statement};
+use crate::source::loader::pages::stored::representable;
 use crate::source::loader::{Loader, Shared};
+use crate::source::session::Session;
 
 /// Connections, opened when they are needed.
 const CONNECTIONS_MAX: usize = 4;
@@ -75,7 +81,15 @@ impl Loader {
                 page,
                 persistent: !shared.database.pooler(),
             };
-            let keys = link.ask_again(&shared, &statement).await;
+            let keys = match link.ask_again(&shared, &statement).await {
+                Err(error) if error.is_of_encoding() => {
+                    let limit = 2 * (shared.database.statement_timeout() + GRACE);
+                    let representable = representable(&mut link, &shared, &statement);
+                    let ended = tokio::time::timeout(limit, representable).await;
+                    ended.unwrap_or(Err(SourceError::Timeout))
+                }
+                keys => keys,
+            };
             shared.pages.idle().push(link);
             keys
         });
@@ -99,13 +113,11 @@ struct Keys {
     persistent: bool,
 }
 
-impl Statement for Keys {
-    type Found = Vec<String>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
+impl Keys {
+    /// What comes before the limit's successors: the parts of the key before the first, the filters, the limit.
+    fn bound<'q>(&self, sql: &'q Proved) -> Query<'q, Postgres, PgArguments> {
         let columns = self.resource.key.columns.len();
-        let sql = self.page.sql(&self.resource);
-        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(self.persistent);
+        let mut query = sqlx::query(AssertSqlSafe(sql.as_str())).persistent(self.persistent);
         if let Some(after) = &self.page.after {
             for part in key_parts(after, columns) {
                 query = query.bind(part.into_owned());
@@ -113,12 +125,21 @@ impl Statement for Keys {
         }
         for (_, value) in &self.page.filters {
             if let Some(value) = value {
-                query = query.bind(value.as_str());
+                query = query.bind(value.clone());
             }
         }
-        let limit = i64::try_from(self.page.limit).unwrap_or(i64::MAX);
-        let rows = query.bind(limit).fetch_all(connection).await?;
-        let keys = rows.iter().map(|row| row.try_get(0));
-        Ok(keys.collect::<Result<_, _>>()?)
+        query.bind(i64::try_from(self.page.limit).unwrap_or(i64::MAX))
+    }
+}
+
+impl Statement for Keys {
+    type Found = Vec<String>;
+
+    async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
+        let sql = self.page.sql(&self.resource);
+        let rows = self.bound(&sql).fetch_all(&mut session.connection).await?;
+        session.check_rows(sql.proof(), &rows)?;
+        let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;
+        Ok(keys.unwrap_or_default())
     }
 }

@@ -6,8 +6,8 @@ use std::collections::hash_map::Entry;
 use std::str::FromStr;
 
 use bytes::BytesMut;
-use futures_util::TryStreamExt;
-use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use futures_util::{TryStream, TryStreamExt};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Postgres, Row, ValueRef};
 
@@ -15,9 +15,11 @@ use crate::clock::Boottime;
 use crate::resource::Resource;
 use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
+use crate::resource::proof::{PROOF, Proved};
 use crate::source::SourceError;
 use crate::source::loader::link::Statement;
 use crate::source::loader::{Load, Loaded, Shared};
+use crate::source::session::Session;
 
 /// Keys that wait, asked for in one statement: the outcome of each, in order.
 pub(super) struct Batch<'b>(pub(super) &'b Shared, pub(super) &'b [Load]);
@@ -25,8 +27,31 @@ pub(super) struct Batch<'b>(pub(super) &'b Shared, pub(super) &'b [Load]);
 impl Statement for Batch<'_> {
     type Found = Vec<Loaded>;
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<Loaded>, SourceError> {
-        documents(connection, self.0, self.1).await
+    async fn run(&self, session: &mut Session) -> Result<Vec<Loaded>, SourceError> {
+        documents(session, self.0, self.1).await
+    }
+}
+
+/// Whether the database's encoding has all characters of a key: one that it lacks is no row's. The second says whether
+/// the statement keeps its name.
+pub(super) struct Representable<'k>(pub(super) &'k str, pub(super) bool);
+
+impl Statement for Representable<'_> {
+    type Found = bool;
+
+    async fn run(&self, session: &mut Session) -> Result<bool, SourceError> {
+        let statement = Proved::new(&format!(
+            "select {PROOF} as proof, pg_catalog.length(pg_catalog.convert_from($1, 'UTF8'))"
+        ));
+        let asked = sqlx::query(AssertSqlSafe(statement.as_str()))
+            .bind(self.0.as_bytes())
+            .persistent(self.1)
+            .fetch_all(&mut session.connection);
+        match asked.await.map_err(SourceError::from) {
+            Ok(rows) => session.check_rows(statement.proof(), &rows).map(|()| true),
+            Err(error) if error.is_of_encoding() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -68,7 +93,7 @@ const TEXTS_BYTES: usize = 64 << 10;
 
 /// The outcome of each load of `batch`, in order.
 async fn documents(
-    connection: &mut PgConnection,
+    session: &mut Session,
     shared: &Shared,
     batch: &[Load],
 ) -> Result<Vec<Loaded>, SourceError> {
@@ -91,7 +116,7 @@ async fn documents(
     }
     let persistent = !shared.database.pooler();
     let bytes_max = shared.document_bytes_max;
-    let found = read_documents(connection, resource, &wanted, persistent, bytes_max).await?;
+    let found = read_documents(session, resource, &wanted, persistent, bytes_max).await?;
     let outcome = batch.iter().map(|load| {
         let place = places.get(&*load.key);
         let loaded = place.and_then(|&place| found.get(place).cloned());
@@ -100,28 +125,54 @@ async fn documents(
     Ok(outcome.collect())
 }
 
-/// The documents of `keys`, which are canonical and differ, in their order: one statement, one snapshot.
+/// The documents of `keys`, which are canonical and differ, in their order: one statement, one snapshot, whose answer has
+/// proved to be that of the statement.
 ///
 /// # Errors
 /// What PostgreSQL said of the statement; inside, why one of the documents can't be given.
 pub(in crate::source) async fn read_documents(
-    connection: &mut PgConnection,
+    session: &mut Session,
     resource: &Resource,
     keys: &[&str],
     persistent: bool,
     document_bytes_max: usize,
 ) -> Result<Vec<Loaded>, SourceError> {
+    let query = documents_query(resource, keys, document_bytes_max)?.persistent(persistent);
+    let mut proof = None;
+    let reading = async {
+        let rows = query.fetch(&mut session.connection);
+        collect(rows, resource, keys, document_bytes_max, &mut proof).await
+    };
+    match reading.await {
+        // What another statement answers fits this one by chance only.
+        outcome @ (Ok(_) | Err(SourceError::Unexpected(_))) => {
+            session.check(resource.documents_sql.proof(), proof.as_deref())?;
+            outcome
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the rows of the statement give for each of `keys`; its proof goes to `proof`.
+async fn collect(
+    mut rows: impl TryStream<Ok = PgRow, Error = sqlx::Error> + Unpin,
+    resource: &Resource,
+    keys: &[&str],
+    document_bytes_max: usize,
+    proof: &mut Option<Vec<u8>>,
+) -> Result<Vec<Loaded>, SourceError> {
     let numbers = keys.iter().enumerate();
     let places: HashMap<&str, usize> = numbers.map(|(place, key)| (*key, place)).collect();
-    let query = documents_query(resource, keys, document_bytes_max)?.persistent(persistent);
     let mut found: Vec<Option<Loaded>> = vec![None; keys.len()];
     let mut stranger = None;
     // Documents share memory, one after the other: none needs a place of its own for so short a time.
     let mut texts = BytesMut::new();
     let mut json = Vec::new();
-    let mut rows = query.fetch(connection);
     while let Some(row) = rows.try_next().await? {
-        let key: &str = row.try_get(0)?;
+        let Some(key) = row.try_get::<Option<&str>, _>(0)? else {
+            *proof = row.try_get(1)?;
+            continue;
+        };
         match places.get(key) {
             None => stranger = Some(key.to_owned()),
             Some(&place) => {
@@ -140,7 +191,6 @@ pub(in crate::source) async fn read_documents(
             }
         }
     }
-    drop(rows);
     if let Some(stranger) = stranger {
         let message = format!(
             "a row of {} came under the unexpected key {stranger}",

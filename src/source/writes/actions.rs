@@ -93,7 +93,7 @@ impl Transaction<'_> {
         let rows = Rows::default();
         let found = self.ask(target, &target.sql.lock, &rows, key).await?;
         let xid = found.first().map(|row| row.try_get(0)).transpose();
-        Ok(xid.map_err(SourceError::from)?)
+        Ok(xid.map_err(SourceError::from)?.flatten())
     }
 
     /// Locks the rows below a root row that is locked.

@@ -3,14 +3,16 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres};
+use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::writable::{Given, LevelRows, Rows, Writable};
 use crate::resource::write::{Draw, Parameter, Statement};
+use crate::source::session::Session;
+use crate::source::writes::error::{Failure, failure};
 
 /// `statement` with what it takes of `rows`, and of `key`, which is canonical.
 pub(super) fn bound<'q>(
@@ -123,12 +125,13 @@ pub(super) fn part(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Ro
 /// # Errors
 /// What PostgreSQL said.
 pub(super) async fn complete(
-    connection: &mut PgConnection,
+    session: &mut Session,
     writable: &Writable,
     draws: &[Draw],
     persistent: bool,
     rows: &mut Rows,
-) -> Result<(), sqlx::Error> {
+) -> Result<(), Failure> {
+    let refused = |error| failure(error, Some(writable));
     for number in 0..writable.levels.len() {
         link(writable, rows, number);
         for draw in draws.iter().filter(|draw| draw.level == number) {
@@ -137,18 +140,21 @@ pub(super) async fn complete(
             if count == 0 {
                 continue;
             }
-            let drawn: Vec<Option<String>> = sqlx::query_scalar(AssertSqlSafe(draw.sql.as_str()))
+            let drawn: Vec<PgRow> = sqlx::query(AssertSqlSafe(draw.sql.as_str()))
                 .bind(i64::try_from(count).unwrap_or(i64::MAX))
                 .persistent(persistent)
-                .fetch_all(&mut *connection)
-                .await?;
+                .fetch_all(&mut session.connection)
+                .await
+                .map_err(refused)?;
+            session.check_rows(draw.sql.proof(), &drawn)?;
             let level = rows.levels.get_mut(draw.level);
             let values = level.and_then(|level| level.columns.get_mut(draw.column));
             let open = values
                 .into_iter()
                 .flatten()
                 .filter(|given| **given == Given::Absent);
-            for (given, text) in open.zip(drawn) {
+            for (given, row) in open.zip(drawn) {
+                let text: Option<String> = row.try_get(0).map_err(refused)?;
                 *given = text.map_or(Given::Null, Given::Text);
             }
         }

@@ -80,9 +80,9 @@ impl Writes {
         let shared = &*self.shared;
         let mut following = shared.followed.clone();
         let followed = followed(&mut following)?;
-        let connection = shared.connect(&followed).await;
+        let session = shared.connect(&followed).await;
         let transaction = Transaction {
-            connection: connection.map_err(|failure| failure.error)?,
+            session: session.map_err(|failure| failure.error)?,
             database: &shared.database,
             document_bytes_max: shared.document_bytes_max,
             followed,
@@ -107,7 +107,7 @@ async fn begin(transaction: &mut Transaction<'_>, idle: Duration) -> Result<(), 
     transaction.begin().await?;
     let idle = idle.as_millis();
     let idle = format!("set local idle_in_transaction_session_timeout = {idle}");
-    Ok(say(&mut transaction.connection, &idle).await?)
+    Ok(say(&mut transaction.session.connection, &idle).await?)
 }
 
 async fn say(connection: &mut PgConnection, sql: &str) -> Result<(), SourceError> {
@@ -248,7 +248,7 @@ impl Transaction<'_> {
                 error,
                 document: Some(document),
             };
-            say(&mut self.connection, MARK).await?;
+            say(&mut self.session.connection, MARK).await?;
             let tried = part(target.writable, rows, &half);
             match self.insert_bulk(target, &tried).await {
                 Ok(Inserted { keys: Ok(_), .. }) => open.start = half.end,
@@ -261,7 +261,7 @@ impl Transaction<'_> {
                     return Ok(Some(fault(failure.error, half.start)));
                 }
                 Err(_) => {
-                    say(&mut self.connection, BACK_TO_MARK).await?;
+                    say(&mut self.session.connection, BACK_TO_MARK).await?;
                     open = half;
                 }
             }

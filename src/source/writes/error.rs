@@ -79,12 +79,7 @@ impl WriteError {
 
     /// The connection is of no use any more.
     pub(super) fn is_of_connection(&self) -> bool {
-        matches!(
-            self,
-            Self::Source(
-                SourceError::Unavailable(_) | SourceError::OtherDatabase | SourceError::Standby
-            )
-        )
+        matches!(self, Self::Source(error) if error.is_of_connection())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Answers that are kept with the writes they are of, for requests that are repeated.
 
 use bytes::Bytes;
-use sqlx::Row;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row};
 
+use crate::resource::proof::{PROOF, Proved};
 use crate::source::SourceError;
+use crate::source::session::Session;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::{Outcome, Written};
 
@@ -38,34 +40,43 @@ impl Repeatable {
     /// and is not over is waited for.
     pub(super) async fn claim(
         &self,
-        connection: &mut PgConnection,
+        session: &mut Session,
         persistent: bool,
     ) -> Result<Option<Written>, Failure> {
-        let claimed = sqlx::query(
-            "insert into larder.answer (principal, key, request) values ($1, $2, $3) on conflict do nothing",
-        )
-        .bind(&self.principal)
-        .bind(&self.key)
-        .bind(self.request.as_slice())
-        .persistent(persistent)
-        .execute(&mut *connection)
-        .await
-        .map_err(SourceError::from)?;
-        if claimed.rows_affected() > 0 {
+        let claim = Proved::new(&format!(
+            "with claimed as (insert into larder.answer (principal, key, request) values ($1, $2, $3) \
+             on conflict do nothing returning 1) select count(*), {PROOF} as proof from claimed"
+        ));
+        let claimed = sqlx::query(AssertSqlSafe(claim.as_str()))
+            .bind(&self.principal)
+            .bind(&self.key)
+            .bind(self.request.as_slice())
+            .persistent(persistent)
+            .fetch_all(&mut session.connection)
+            .await
+            .map_err(SourceError::from)?;
+        session.check_rows(claim.proof(), &claimed)?;
+        let claimed = claimed.first().map(|row| row.try_get::<i64, _>(0));
+        if claimed.transpose().map_err(SourceError::from)? == Some(1) {
             return Ok(None);
         }
-        let row = sqlx::query(
-            "select request, outcome, document_key, document, token from larder.answer \
-             where principal = $1 and key = $2",
-        )
-        .bind(&self.principal)
-        .bind(&self.key)
-        .persistent(persistent)
-        .fetch_optional(connection)
-        .await
-        .map_err(SourceError::from)?;
+        let read = Proved::new(&format!(
+            "select p.proof, a.request, a.outcome, a.document_key, a.document, a.token from (select {PROOF} as proof) p \
+             left join larder.answer a on a.principal = $1 and a.key = $2"
+        ));
+        let rows = sqlx::query(AssertSqlSafe(read.as_str()))
+            .bind(&self.principal)
+            .bind(&self.key)
+            .persistent(persistent)
+            .fetch_all(&mut session.connection)
+            .await
+            .map_err(SourceError::from)?;
+        session.check_rows(read.proof(), &rows)?;
+        let answered = |row: &PgRow| row.try_get::<Option<Vec<u8>>, _>("request");
+        let request = rows.first().map(answered).transpose();
+        let request = request.map_err(SourceError::from)?.flatten();
         // Pruned since: the key is free.
-        let Some(row) = row else {
+        let (Some(row), Some(request)) = (rows.first(), request) else {
             let error = SourceError::Unexpected("an answer was pruned meanwhile".into()).into();
             return Err(Failure { error, again: true });
         };
@@ -81,7 +92,6 @@ impl Repeatable {
                 },
             ))
         };
-        let request: Vec<u8> = row.try_get("request").map_err(SourceError::from)?;
         if request != self.request {
             return Err(WriteError::KeyReused.into());
         }
@@ -97,26 +107,28 @@ impl Repeatable {
     /// Keeps the answer.
     pub(super) async fn keep(
         &self,
-        connection: &mut PgConnection,
+        session: &mut Session,
         persistent: bool,
         written: &Written,
     ) -> Result<(), Failure> {
         let document = written.document.as_deref();
         let document = document.and_then(|document| std::str::from_utf8(document).ok());
-        sqlx::query(
-            "update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
-             where principal = $1 and key = $2",
-        )
-        .bind(&self.principal)
-        .bind(&self.key)
-        .bind(written.outcome.as_str())
-        .bind(&written.key)
-        .bind(document)
-        .bind(&written.token)
-        .persistent(persistent)
-        .execute(connection)
-        .await
-        .map_err(SourceError::from)?;
+        let keep = Proved::new(&format!(
+            "with kept as (update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
+             where principal = $1 and key = $2) select {PROOF} as proof"
+        ));
+        let kept = sqlx::query(AssertSqlSafe(keep.as_str()))
+            .bind(&self.principal)
+            .bind(&self.key)
+            .bind(written.outcome.as_str())
+            .bind(&written.key)
+            .bind(document)
+            .bind(&written.token)
+            .persistent(persistent)
+            .fetch_all(&mut session.connection)
+            .await
+            .map_err(SourceError::from)?;
+        session.check_rows(keep.proof(), &kept)?;
         Ok(())
     }
 }

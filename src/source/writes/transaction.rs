@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sqlx::AssertSqlSafe;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::PgRow;
 use tokio::sync::Notify;
 
 use crate::resource::Resource;
@@ -12,7 +12,7 @@ use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{Statement, WriteSql};
 use crate::source::SourceError;
 use crate::source::loader::{prove, read_documents};
-use crate::source::session::{Database, Identity};
+use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::writes::bound::{bound, complete};
 use crate::source::writes::error::{Failure, failure};
 use crate::source::writes::{Action, Outcome, Patience, Write, WriteOutcome, Written};
@@ -21,7 +21,7 @@ use crate::source::writes::{Action, Outcome, Patience, Write, WriteOutcome, Writ
 const SHORT_PATIENCE: &str = "set local lock_timeout = '100ms'; ";
 
 pub(super) struct Transaction<'t> {
-    pub(super) connection: PgConnection,
+    pub(super) session: Session,
     pub(super) database: &'t Database,
     pub(super) document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
@@ -71,7 +71,7 @@ impl Transaction<'_> {
         self.begin().await?;
         let persistent = !self.database.pooler();
         if let Some(repeatable) = &first.repeatable
-            && let Some(written) = repeatable.claim(&mut self.connection, persistent).await?
+            && let Some(written) = repeatable.claim(&mut self.session, persistent).await?
         {
             self.roll_back().await?;
             return Ok(vec![Ok(written)]);
@@ -89,7 +89,7 @@ impl Transaction<'_> {
         if let (Some(repeatable), Some(written)) = (&first.repeatable, written.first()) {
             let written = written.as_ref().map_err(Clone::clone)?;
             repeatable
-                .keep(&mut self.connection, persistent, written)
+                .keep(&mut self.session, persistent, written)
                 .await?;
         }
         self.commit(&target).await?;
@@ -99,7 +99,7 @@ impl Transaction<'_> {
     pub(super) async fn commit(&mut self, target: &Target<'_>) -> Result<(), Failure> {
         self.committing = true;
         sqlx::raw_sql("commit")
-            .execute(&mut self.connection)
+            .execute(&mut self.session.connection)
             .await
             .map_err(|error| failure(error, Some(target.writable)))?;
         self.committed.notify_one();
@@ -107,28 +107,30 @@ impl Transaction<'_> {
     }
 
     pub(super) async fn begin(&mut self) -> Result<(), Failure> {
-        let mut begin = "begin isolation level read committed, read write; ".to_owned();
-        if self.patience == Patience::Short {
-            begin.push_str(SHORT_PATIENCE);
-        }
+        let short = match self.patience {
+            Patience::Short => SHORT_PATIENCE,
+            Patience::Full => "",
+        };
         if self.database.pooler() {
-            begin.push_str(&self.database.write_transaction_settings());
+            self.database
+                .begin(&mut self.session, Access::Write)
+                .await?;
+            prove(&mut self.session.connection, &self.followed).await?;
         }
-        sqlx::raw_sql(AssertSqlSafe(begin))
-            .execute(&mut self.connection)
+        let sql = match (self.database.pooler(), self.patience) {
+            (true, Patience::Full) => return Ok(()),
+            (true, Patience::Short) => short.to_owned(),
+            (false, _) => format!("begin isolation level read committed, read write; {short}"),
+        };
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut self.session.connection)
             .await
             .map_err(SourceError::from)?;
-        if self.database.pooler() {
-            prove(&mut self.connection, &self.followed).await?;
-        }
         Ok(())
     }
 
     pub(super) async fn roll_back(&mut self) -> Result<(), SourceError> {
-        sqlx::raw_sql("rollback")
-            .execute(&mut self.connection)
-            .await?;
-        Ok(())
+        Ok(self.session.end("rollback").await?)
     }
 
     fn written(&self, done: Done) -> Written {
@@ -184,7 +186,7 @@ impl Transaction<'_> {
         let persistent = !self.database.pooler();
         let bytes_max = self.document_bytes_max;
         let reading = read_documents(
-            &mut self.connection,
+            &mut self.session,
             target.resource,
             keys,
             persistent,
@@ -200,11 +202,13 @@ impl Transaction<'_> {
         rows: &Rows,
         key: &str,
     ) -> Result<Vec<PgRow>, Failure> {
-        bound(statement, target.resource, rows, key)
+        let rows = bound(statement, target.resource, rows, key)
             .persistent(!self.database.pooler())
-            .fetch_all(&mut self.connection)
+            .fetch_all(&mut self.session.connection)
             .await
-            .map_err(|error| failure(error, Some(target.writable)))
+            .map_err(|error| failure(error, Some(target.writable)))?;
+        self.session.check_rows(statement.sql.proof(), &rows)?;
+        Ok(rows)
     }
 
     pub(super) async fn complete(
@@ -214,8 +218,6 @@ impl Transaction<'_> {
     ) -> Result<(), Failure> {
         let persistent = !self.database.pooler();
         let (writable, draws) = (target.writable, &target.sql.draws);
-        complete(&mut self.connection, writable, draws, persistent, rows)
-            .await
-            .map_err(|error| failure(error, Some(writable)))
+        complete(&mut self.session, writable, draws, persistent, rows).await
     }
 }

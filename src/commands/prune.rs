@@ -1,0 +1,45 @@
+//! `larder prune`: deletes from the change log what no larder needs any more, and tells who needs the rest.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+
+use crate::cli::PruneArgs;
+use crate::commands::install::with_database;
+use crate::config::Config;
+use crate::feed::{self, Pruned};
+
+/// Prunes the log of the configured database, after forgetting a larder if `args` name one.
+///
+/// # Errors
+/// What PostgreSQL said; a larder to forget that is not there.
+pub async fn run(config: &Config, args: &PruneArgs) -> anyhow::Result<()> {
+    with_database(config, async |database| {
+        if let Some(node) = args.forget
+            && !feed::forget(&database, node).await?
+        {
+            bail!("no larder of the name {node} follows this database");
+        }
+        let pruned = feed::prune(&database, config.feed.retention).await?;
+        std::io::stdout()
+            .write_all(report(&pruned).as_bytes())
+            .context("writing to stdout")
+    })
+    .await
+}
+
+fn report(pruned: &Pruned) -> String {
+    let mut text = format!(
+        "{} rows deleted, {} left in larder.change\n",
+        pruned.deleted, pruned.left
+    );
+    for follower in &pruned.followers {
+        text.push_str(&format!(
+            "larder {} was seen {} s ago and needs the log from transaction {} on\n",
+            follower.name,
+            follower.seen_ago.as_secs(),
+            follower.needs_from
+        ));
+    }
+    text
+}

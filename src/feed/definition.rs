@@ -1,0 +1,273 @@
+//! What the freshness of resources rests on besides rows: triggers, columns, partitions, policies, types, roles. How a
+//! pass finds out that any of it has changed, and thus may have kept a trigger from logging.
+//!
+//! Three looks, from cheap to exact:
+//!
+//! - The *mark*: a prepared statement whose plan names the tables and calls `larder.plan_mark()`, which PostgreSQL does
+//!   when it plans. It gives the same value until a table's definition changes: PostgreSQL then discards the plan. It
+//!   takes 0.03 ms for any number of tables. It is read after the rows of a pass, in a transaction of its own: a
+//!   writer that logs nothing waits for the lock of whoever disabled its trigger, which has sent its invalidations by
+//!   then, and a transaction receives those where it begins. The mark is read before the fingerprints that it stands
+//!   for.
+//! - The *remainder*: what no plan depends on, such as enum values and roles. Few rows, by index, in the snapshot of the
+//!   pass; none in most databases.
+//! - *Fingerprints*: all of it, in a snapshot. A transaction that itself disables a trigger, writes and enables it is
+//!   visible before its invalidations are sent, so that the mark alone is not exact. Fingerprints are computed when the
+//!   mark or the remainder has changed, and at least every `max_staleness / 2`; tiers are trusted for `max_staleness`
+//!   from the start of the last pass that had them (`tests/model`, module `definition`).
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::feed::triggers::TABLES;
+use crate::source::SourceError;
+
+/// Which tables the freshness of each resource rests on: parallel lists for SQL.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watched {
+    pub(super) resources: Vec<i32>,
+    pub(super) oids: Vec<i64>,
+    /// The resource's SQL names the table; else it is a part of one that it names.
+    pub(super) named: Vec<bool>,
+}
+
+/// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a
+/// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`Watched`].
+///
+/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table.
+/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
+/// below the first oid for others (`FirstNormalObjectId`), never change. What a part's columns are follows from those
+/// of the table above.
+const FINGERPRINTS_SQL: &str = "\
+with recursive w (resource, oid, named) as materialized (select * from unnest({resources}::int4[], {oids}::int8[]::oid[], {named}::bool[])), \
+t (every, named) as materialized (select array_agg(distinct oid), array_agg(distinct oid) filter (where named) from w), \
+used (oid, type) as ( \
+  select a.attrelid, a.atttypid from pg_attribute a \
+    where a.attrelid = any((select named from t)::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
+  union select u.oid, n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
+    select t.typelem as type union all select t.typbasetype \
+    union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
+    union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
+    union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
+    where n.type >= 16384), \
+tr as materialized (select t.tgrelid as oid, t.tgfoid, concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) as line \
+  from pg_trigger t where t.tgrelid = any((select every from t)::oid[]) and not t.tgisinternal), \
+own as materialized (select bit_xor(hashtextextended(line, 0)) as hash from ( \
+    select concat_ws(' ', 'o', c.relname, c.oid, c.relfilenode) as line from pg_class c \
+      where c.oid = any(array[{own}]::oid[]) \
+    union all select concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) \
+      from pg_trigger t where t.tgrelid = to_regclass('larder.change') \
+    union all select concat_ws(' ', 'p', p.oid, p.xmin) from pg_proc p \
+      where p.oid = any(array(select distinct tgfoid from tr)) \
+  ) o), \
+l (oid, line) as ( \
+    select c.oid, concat_ws(' ', 'c', c.relfilenode, c.xmin, c.relnamespace::regnamespace) \
+      from pg_class c where c.oid = any((select every from t)::oid[]) \
+    union all select oid, line from tr \
+    union all select i.inhparent, concat_ws(' ', 'i', i.inhrelid, i.inhdetachpending, i.xmin) \
+      from pg_inherits i where i.inhparent = any((select every from t)::oid[]) \
+    union all select i.inhrelid, concat_ws(' ', 'u', i.inhparent, i.inhdetachpending, i.xmin) \
+      from pg_inherits i where i.inhrelid = any((select every from t)::oid[]) \
+    union all select a.attrelid, concat_ws(' ', 'a', a.attnum, a.xmin) \
+      from pg_attribute a where a.attrelid = any((select named from t)::oid[]) and a.attnum > 0 \
+    union all select x.indrelid, concat_ws(' ', 'x', x.indexrelid, x.indisprimary, x.indisvalid, x.indimmediate, x.indkey) \
+      from pg_index x where x.indrelid = any((select named from t)::oid[]) and x.indisunique \
+    union all select k.conrelid, concat_ws(' ', 'k', k.oid, k.xmin) \
+      from pg_constraint k where k.conrelid = any((select named from t)::oid[]) and k.contype in ('f', 'p', 'u') \
+    union all select c.oid, concat_ws(' ', 's', row_security_active(c.oid)) \
+      from pg_class c where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
+    union all select c.oid, concat_ws(' ', 'g', g.setdatabase, g.setrole, g.setconfig) \
+      from pg_class c cross join ({settings}) g where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
+    union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin, exists ( \
+        select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))) \
+      from pg_policy p where p.polrelid = any((select named from t)::oid[]) \
+    union all select u.oid, concat_ws(' ', 'y', t.oid, t.xmin, t.typnamespace::regnamespace) from used u join pg_type t on t.oid = u.type \
+    union all select u.oid, concat_ws(' ', 'e', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
+    union all select u.oid, concat_ws(' ', 'm', a.attrelid, a.attnum, a.xmin) \
+      from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
+    union all select u.oid, concat_ws(' ', 'j', j.oid, j.xmin, f.xmin) from used u \
+      join pg_cast j on j.castsource = u.type and j.casttarget = 'json'::regtype left join pg_proc f on f.oid = j.castfunc), \
+h as (select l.oid, bit_xor(hashtextextended(l.line, 0)) as hash from l group by l.oid) \
+select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
+  select w.resource, bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0))::text as hash \
+  from w cross join own left join h on h.oid = w.oid group by w.resource) r";
+
+/// What the remainder is made of: oids of types, and of tables with row security, of the tables in `$1`.
+const REMAINDER_OIDS_SQL: &str = "\
+with recursive used (type) as ( \
+  select a.atttypid from pg_attribute a where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
+  union select n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
+    select t.typelem as type union all select t.typbasetype \
+    union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
+    union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
+    union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
+    where n.type >= 16384) \
+select \
+  array(select type::int8 from used) as types, \
+  array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
+
+/// Of types: an expression of the oids in [`Remainder`].
+const TYPES_SQL: &str = "\
+concat( \
+    (select string_agg(concat_ws(' ', t.oid, t.xmin), ',' order by t.oid) from pg_type t where t.oid = any({types}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', e.oid, e.xmin), ',' order by e.oid) from pg_enum e where e.enumtypid = any({types}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', a.attrelid, a.attnum, a.xmin), ',' order by a.attrelid, a.attnum) \
+      from pg_type t join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 where t.oid = any({types}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', j.oid, j.xmin, f.xmin), ',' order by j.oid) \
+      from pg_cast j left join pg_proc f on f.oid = j.castfunc \
+      where j.castsource = any({types}::int8[]::oid[]) and j.casttarget = 'json'::regtype))";
+
+/// Of tables with row security and larder's role: an expression of the oids in [`Remainder`].
+const GUARDED_SQL: &str = "\
+concat( \
+    (select string_agg(row_security_active(o::oid)::text, ',' order by o) from unnest({guarded}::int8[]) o), \
+    (select string_agg(concat_ws(' ', p.oid, exists ( \
+        select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))), ',' order by p.oid) \
+      from pg_policy p where p.polrelid = any({guarded}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', g.setdatabase, g.setrole, g.setconfig), ',' order by g.setdatabase, g.setrole) \
+      from ({settings}) g))";
+
+/// Settings of role and database, which policies may read; a session has those that stood when it began.
+const SETTINGS_SQL: &str = "\
+select setdatabase, setrole, setconfig from pg_db_role_setting \
+  where setdatabase in (0, (select oid from pg_database where datname = current_database())) \
+  and setrole in (0, (select oid from pg_roles where rolname = session_user))";
+
+/// Oids of what no plan depends on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remainder {
+    pub(super) types: Vec<i64>,
+    /// Tables with row security.
+    pub(super) guarded: Vec<i64>,
+}
+
+/// All that is asked for to find out whether something changed.
+#[derive(Clone, Debug)]
+pub(super) struct Definitions {
+    pub(super) watched: Watched,
+    pub(super) remainder: Remainder,
+    mark_sql: String,
+}
+
+impl Definitions {
+    /// What the freshness of the resources in `watched` rests on, read from the catalogue.
+    pub(super) async fn read(
+        connection: &mut PgConnection,
+        watched: Watched,
+    ) -> Result<Self, SourceError> {
+        let row = sqlx::query(REMAINDER_OIDS_SQL)
+            .bind(&watched.oids)
+            .fetch_one(&mut *connection)
+            .await?;
+        let remainder = Remainder {
+            types: row.try_get("types")?,
+            guarded: row.try_get("guarded")?,
+        };
+        let own: Vec<i64> = sqlx::query_scalar(
+            "select t::oid::int8 from unnest($1::text[]) name, to_regclass('larder.' || name) t where t is not null",
+        )
+        .bind(TABLES)
+        .fetch_all(&mut *connection)
+        .await?;
+        let functions: Vec<String> = sqlx::query_scalar(
+            "select distinct format('larder.%I() is null', p.proname) from pg_proc p join pg_trigger t on t.tgfoid = p.oid \
+             where p.pronamespace = to_regnamespace('larder') \
+             and (t.tgrelid = any($1::int8[]::oid[]) or t.tgrelid = to_regclass('larder.change'))",
+        )
+        .bind(&watched.oids)
+        .fetch_all(connection)
+        .await?;
+        let mut oids: Vec<i64> = watched.oids.iter().copied().chain(own).collect();
+        oids.sort_unstable();
+        oids.dedup();
+        let tables: Vec<String> = oids
+            .iter()
+            .map(|oid| format!("'{oid}'::regclass"))
+            .collect();
+        // A table named by its oid is neither locked nor opened, and may be renamed. The functions of triggers are never
+        // called, but the plan depends on them.
+        let mark_sql = format!(
+            "select larder.plan_mark()::text, array[{}]::regclass[] is null, case when false then {} end",
+            tables.join(", "),
+            match functions.is_empty() {
+                true => "false".to_owned(),
+                false => functions.join(" or "),
+            }
+        );
+        Ok(Self {
+            watched,
+            remainder,
+            mark_sql,
+        })
+    }
+
+    /// The mark, of what had been sent to this connection when the statement began.
+    pub(super) async fn mark(&self, connection: &mut PgConnection) -> Result<String, SourceError> {
+        let mark = sqlx::query_scalar(AssertSqlSafe(self.mark_sql.as_str()));
+        Ok(mark.fetch_one(connection).await?)
+    }
+
+    /// The fingerprints of the watched resources: resource and hash.
+    pub(super) async fn fingerprints(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Fingerprints, SourceError> {
+        let row = sqlx::query(AssertSqlSafe(fingerprints_sql(["$1", "$2", "$3"])))
+            .bind(&self.watched.resources)
+            .bind(&self.watched.oids)
+            .bind(&self.watched.named)
+            .fetch_one(connection)
+            .await?;
+        pairs(&row)
+    }
+}
+
+/// SQL for the fingerprints, with the parameters for the fields of [`Watched`].
+pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
+    FINGERPRINTS_SQL
+        .replace("{resources}", resources)
+        .replace("{oids}", oids)
+        .replace("{named}", named)
+        .replace(
+            "{own}",
+            &TABLES
+                .map(|name| format!("to_regclass('larder.{name}')"))
+                .join(", "),
+        )
+        .replace("{settings}", SETTINGS_SQL)
+}
+
+impl Remainder {
+    /// SQL for one text of all that it stands for. It is empty for most databases, where it costs nothing.
+    pub(super) fn sql(&self) -> String {
+        let oids = |oids: &[i64]| {
+            let oids: Vec<String> = oids.iter().map(ToString::to_string).collect();
+            format!("'{{{}}}'", oids.join(","))
+        };
+        let mut parts = Vec::new();
+        if !self.types.is_empty() {
+            parts.push(TYPES_SQL.replace("{types}", &oids(&self.types)));
+        }
+        if !self.guarded.is_empty() {
+            let sql = GUARDED_SQL.replace("{guarded}", &oids(&self.guarded));
+            parts.push(sql.replace("{settings}", SETTINGS_SQL));
+        }
+        match parts.is_empty() {
+            true => "''".to_owned(),
+            false => format!("md5({})", parts.join(" || ")),
+        }
+    }
+}
+
+/// Resources, each with the hash of what its freshness rests on.
+pub(super) type Fingerprints = Vec<(usize, String)>;
+
+/// The fingerprints in a row's columns `resources` and `hashes`.
+pub(super) fn pairs(row: &PgRow) -> Result<Fingerprints, SourceError> {
+    let resources: Vec<i32> = row.try_get("resources")?;
+    let hashes: Vec<String> = row.try_get("hashes")?;
+    let resources = resources
+        .into_iter()
+        .map(|index| usize::try_from(index).unwrap_or(usize::MAX));
+    Ok(resources.zip(hashes).collect())
+}

@@ -1,0 +1,91 @@
+//! Row security: whether what larder's role sees of a table is decided by the rows alone.
+//!
+//! Where it is not, a document can go out of date without any change of its rows, and nothing would invalidate it.
+
+use std::collections::HashMap;
+
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::resource::catalogue::Table;
+use crate::source::SourceError;
+use crate::source::catalogue::condition::{Condition, FIRST_USER_OID};
+use crate::source::catalogue::oid;
+
+/// The policies that decide what larder's role reads: for `select` or for all commands, permissive or restrictive, for
+/// everybody or for a role whose privileges larder's role has. None where row security does not concern larder's role.
+const POLICIES_SQL: &str = "\
+    select p.polrelid::int8 as oid, p.polname::text as name, p.polqual::text as condition from pg_policy p \
+    where p.polrelid::int8 = any($1) and p.polcmd in ('r', '*') and p.polqual is not null \
+      and row_security_active(p.polrelid) and exists (select from unnest(p.polroles) r (oid) \
+        where case when r.oid = 0 then true else pg_has_role(r.oid, 'usage') end) \
+    order by p.polrelid, p.polname";
+
+/// The first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its arguments;
+/// `$4` is the first oid that is not of PostgreSQL's own objects.
+///
+/// A function of a text search configuration calls itself immutable, but reads the catalogue. PostgreSQL's own
+/// functions of arrays, ranges and rows call those of the elements' type; enums have none of their own, nor have
+/// domains over PostgreSQL's own types.
+const DEPENDENT_SQL: &str = "\
+    select text from ( \
+      select 1 as kind, w.place, format('calls %s()', coalesce(nullif(n.nspname, 'pg_catalog') || '.', '') || p.proname) as text \
+      from unnest($1::int8[]) with ordinality w (oid, place) left join pg_proc p on p.oid::int8 = w.oid \
+        left join pg_namespace n on n.oid = p.pronamespace \
+      where (w.oid < $4 and p.provolatile = 'i' and not exists (select from unnest(p.proargtypes) a (oid) \
+        join pg_type t on t.oid = a.oid join pg_proc o on o.oid = t.typoutput where o.prosrc ~ '^reg[a-z]+out$')) is not true \
+      union all \
+      select 2, w.place, format('uses operator %s', o.oid::regoperator) \
+      from unnest($2::int8[]) with ordinality w (oid, place) left join pg_operator o on o.oid::int8 = w.oid \
+        left join pg_proc p on p.oid = o.oprcode \
+      where (w.oid < $4 and p.oid::int8 < $4 and p.provolatile = 'i') is not true \
+      union all \
+      select 3, w.place, format('uses type %s', format_type(t.oid, null)) \
+      from unnest($3::int8[]) with ordinality w (oid, place) left join pg_type t on t.oid::int8 = w.oid \
+      where (t.typtype = 'e' or t.typtype = 'd' and t.typbasetype::int8 < $4) is not true \
+    ) d order by kind, place limit 1";
+
+/// Says of each of `tables` why its rows can't be kept, where a policy makes it so.
+pub(super) async fn read_policies(
+    connection: &mut PgConnection,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(POLICIES_SQL)
+        .bind(wanted)
+        .fetch_all(&mut *connection)
+        .await?;
+    for row in rows {
+        let Some(table) = tables.get_mut(&oid(&row, "oid")?) else {
+            continue;
+        };
+        let condition = Condition::read(row.try_get("condition")?);
+        if table.uncached.is_none()
+            && let Some(why) = dependence(connection, &condition).await?
+        {
+            let policy: &str = row.try_get("name")?;
+            table.uncached = Some(format!("policy {policy} of {} {why}", table.name));
+        }
+    }
+    Ok(())
+}
+
+/// What `condition` depends on besides the row, in words that follow the policy's name.
+async fn dependence(
+    connection: &mut PgConnection,
+    condition: &Condition,
+) -> Result<Option<String>, SourceError> {
+    let oids = |oids: &[u32]| oids.iter().copied().map(i64::from).collect::<Vec<i64>>();
+    let found = sqlx::query(DEPENDENT_SQL)
+        .bind(oids(&condition.functions))
+        .bind(oids(&condition.operators))
+        .bind(oids(&condition.types))
+        .bind(i64::from(FIRST_USER_OID))
+        .fetch_optional(connection)
+        .await?;
+    // A function's name says more than the kind of a node around it.
+    match found {
+        Some(row) => Ok(Some(row.try_get("text")?)),
+        None => Ok(condition.obstacle.clone()),
+    }
+}

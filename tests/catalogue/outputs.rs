@@ -1,0 +1,141 @@
+//! Columns whose JSON changes though their row does not: PostgreSQL writes it from other rows.
+
+use sqlx::{Connection, PgConnection};
+
+use super::cases::{Case, case};
+use super::{assert_told, file_of, mistakes};
+use crate::harness::cluster::Cluster;
+use crate::harness::service::{TestService, execute};
+
+/// The types that write an oid as a name.
+const NAMED: [&str; 12] = [
+    "regclass",
+    "regproc",
+    "regprocedure",
+    "regoper",
+    "regoperator",
+    "regtype",
+    "regrole",
+    "regnamespace",
+    "regconfig",
+    "regdictionary",
+    "regcollation",
+    "aclitem",
+];
+
+const SCHEMA: &str = "
+    create domain named as regclass;
+    create domain twice_named as named;
+    create type held as (a int, b twice_named[]);
+    create type pair as (n int, held held);
+    create type spread as range (subtype = regtype);
+    create type mood as enum ('glad', 'sad');
+    create function mood_json(mood) returns json language sql immutable as 'select json ''{}''';
+    create cast (mood as json) with function mood_json(mood);
+    create type grade as enum ('a', 'b');
+    create function grade_json(grade) returns json language internal stable as 'to_json';
+    create cast (grade as json) with function grade_json(grade);
+    create domain shy as mood;
+    create table by_domain (id int primary key, c twice_named);
+    create table by_array (id int primary key, c regrole[]);
+    create table by_composite (id int primary key, c pair);
+    create table by_range (id int primary key, c spread);
+    create table by_ranges (id int primary key, c spread_multirange[]);
+    create table by_cast (id int primary key, c mood);
+    create table by_casts (id int primary key, n int references by_cast, c shy[], d grade);
+    create table plain (id int primary key, c regclass, n int);";
+
+const CASES: &[Case] = &[
+    case(
+        "table = 'by_domain' # here",
+        "table",
+        "column c, whose text depends on other rows than its own (type public.twice_named)",
+    ),
+    case("table = 'by_array' # here", "table", "(type regrole)"),
+    case(
+        "table = 'by_composite' # here",
+        "table",
+        "(type public.twice_named)",
+    ),
+    case("table = 'by_range' # here", "table", "(type regtype)"),
+    case("table = 'by_ranges' # here", "table", "(type regtype)"),
+    case(
+        "table = 'by_cast' # here",
+        "table",
+        "public.by_cast has a column c, which the cast of type public.mood to json by public.mood_json(public.mood)",
+    ),
+    case(
+        "table = 'by_casts'\nfields = { id = 'id', d = 'e' } # here",
+        "fields.d",
+        "by public.grade_json(public.grade) makes JSON, and that is not an immutable function in C",
+    ),
+    case(
+        "table = 'by_cast'\nfields = { id = 'id' }\n\
+         [[resource.children]]\nname = 'below'\ntable = 'by_casts'\nfields = { c = 'c' } # here",
+        "children[0].fields.c",
+        "leave it out by fields",
+    ),
+];
+
+/// A resource with `regclass` or `aclitem` kept the names of the day when it was read for ever: renaming what an oid
+/// stands for touches another table. The same with a cast to `json` whose function was replaced, or reads tables.
+#[tokio::test]
+async fn columns_that_other_rows_decide_are_refused() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let (file, expected) = file_of(CASES);
+    assert_told(&mistakes(&url, &file).await, &expected);
+    for name in NAMED {
+        execute(
+            &url,
+            &format!("create table of_{name} (id int primary key, c {name})"),
+        )
+        .await;
+        let file = format!("[[resource]]\nname = 'r'\ntable = 'of_{name}'");
+        let told = mistakes(&url, &file).await;
+        let place = "larder.toml:3: resource[0].table: ".to_owned();
+        assert_told(
+            &told,
+            &[(
+                place,
+                &format!(
+                    "has a column c, whose text depends on other rows than its own (type {name})"
+                ),
+            )],
+        );
+    }
+}
+
+/// What is not shown may be of any type, and a cast in C that calls itself immutable is called, as extensions bring them.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_are_left_out_and_casts_in_c_are_served() {
+    let url = Cluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    execute(&url, "insert into plain values (1, 'plain', 2)").await;
+    let mut file =
+        "[[resource]]\nname = 'plain'\ntable = 'plain'\nfields = { id = 'id', n = 'n' }\n"
+            .to_owned();
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let hstore: bool = sqlx::query_scalar(
+        "select exists (select from pg_available_extensions where name = 'hstore')",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    connection.close().await.unwrap();
+    if hstore {
+        let sql =
+            "create extension hstore; create table sets (id int primary key, c hstore, d hstore[]);
+                   insert into sets values (1, 'a=>1', array['b=>2'::hstore])";
+        execute(&url, sql).await;
+        file += "[[resource]]\nname = 'sets'\ntable = 'sets'";
+    }
+    let told = mistakes(&url, &file).await;
+    assert!(told.is_empty(), "{told:?}");
+    let larder = TestService::start_on(&url, &file, &[]).await;
+    assert_eq!(larder.get("/plain/1").await.body, r#"{"id":1,"n":2}"#);
+    if hstore {
+        let expected = r#"{"id":1,"c":{"a": "1"},"d":[{"b": "2"}]}"#;
+        assert_eq!(larder.get("/sets/1").await.body, expected);
+    }
+}

@@ -1,0 +1,118 @@
+//! Schemas, settings and histories that are drawn by chance: after each step every document is what plain selects say,
+//! within `max_staleness`, and no statement of a user fails that passes without larder.
+//!
+//! `plan` draws tables, resources and hostile settings; `draw` the steps, of which `rows`, `definitions`, `policies` and
+//! `replication` know how; `client` does them; `history` puts one together, on a database with larder and on its twin
+//! without; `oracle` reads what documents must be, and `watch` compares.
+//!
+//! `LARDER_HISTORIES=2000` draws more of them, `LARDER_HISTORY=7` repeats one by its seed, and
+//! `LARDER_HISTORIES_WITHOUT=attach,policy` leaves out kinds of steps and traits of plans: `draw::KINDS` and
+//! `plan::TRAITS` name them.
+
+mod client;
+mod definitions;
+mod draw;
+mod history;
+mod hostile;
+mod oracle;
+mod plan;
+mod policies;
+mod replication;
+mod rows;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::histories::draw::KINDS;
+use crate::histories::history::Outcome;
+use crate::histories::plan::TRAITS;
+
+const HISTORIES: u64 = 50;
+const AT_ONCE: usize = 6;
+/// Failures that are told in full.
+const TOLD: usize = 3;
+
+/// The words of an environment variable.
+fn words(variable: &str) -> Vec<String> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    let value = value.into_string().unwrap();
+    let words = value.split(',').map(|word| word.trim().to_owned());
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_to_tables_no_document_is_stale() {
+    let without = Arc::new(words("LARDER_HISTORIES_WITHOUT"));
+    for name in without.iter() {
+        assert!(
+            TRAITS.contains(&name.as_str()) || KINDS.iter().any(|kind| kind.name == name),
+            "no kind of step is called {name}"
+        );
+    }
+    let count = words("LARDER_HISTORIES")
+        .first()
+        .map_or(HISTORIES, |count| count.parse().unwrap());
+    let seeds: Vec<u64> = match words("LARDER_HISTORY") {
+        seeds if !seeds.is_empty() => seeds.iter().map(|seed| seed.parse().unwrap()).collect(),
+        _ => (1..=count).collect(),
+    };
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut histories = JoinSet::new();
+    for seed in seeds.clone() {
+        let (turns, without) = (Arc::clone(&turns), Arc::clone(&without));
+        histories.spawn(async move {
+            let _turn = turns.acquire_owned().await.unwrap();
+            history::run(seed, &without).await
+        });
+    }
+    let outcomes = histories.join_all().await;
+    let told = told(&outcomes);
+    eprintln!("{told}");
+    assert!(
+        outcomes.iter().all(|outcome| outcome.failure.is_none()),
+        "{told}"
+    );
+}
+
+/// Numbers by kind of step, and the first failures.
+fn told(outcomes: &[Outcome]) -> String {
+    let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for kind in outcomes.iter().flat_map(|outcome| &outcome.steps) {
+        kinds.entry(kind).or_default().0 += 1;
+    }
+    let failures: Vec<_> = outcomes
+        .iter()
+        .filter_map(|outcome| outcome.failure.as_ref())
+        .collect();
+    for (kind, _) in &failures {
+        kinds.entry(kind).or_default().1 += 1;
+    }
+    let reads: u64 = outcomes.iter().map(|outcome| outcome.reads).sum();
+    let mut told = String::new();
+    for (_, failure) in failures.iter().take(TOLD) {
+        writeln!(told, "{failure}\n").unwrap();
+    }
+    for (_, failure) in &failures {
+        writeln!(told, "{}", failure.lines().next().unwrap_or_default()).unwrap();
+    }
+    writeln!(
+        told,
+        "{} of {} histories failed, {reads} reads",
+        failures.len(),
+        outcomes.len()
+    )
+    .unwrap();
+    for (kind, (done, failed)) in kinds {
+        writeln!(
+            told,
+            "{kind}: {done} steps, {failed} histories failed after one"
+        )
+        .unwrap();
+    }
+    told
+}

@@ -1,0 +1,481 @@
+//! What one history begins with: families of tables, resources on them, and the settings that are against larder.
+
+use std::fmt::Write as _;
+
+use crate::harness::dice::Dice;
+use crate::histories::hostile;
+
+/// Keys and parts are below it.
+pub(super) const UNIVERSE: usize = 60;
+
+/// The bound of a partition for the values from `from` to before `to`.
+pub(super) fn bound(list: bool, from: usize, to: usize) -> String {
+    if list {
+        let values: Vec<String> = (from..to).map(|value| value.to_string()).collect();
+        return format!("in ({})", values.join(", "));
+    }
+    format!("from ({from}) to ({to})")
+}
+
+/// What can be left out of a plan, as kinds of steps can be: followed tables that belong to others that are not
+/// followed, settings of role and database, and so on.
+pub(super) const TRAITS: [&str; 5] = [ANCESTORS, HOSTILE, POLICIES, POOLER, SUBSCRIPTIONS];
+const ANCESTORS: &str = "ancestors";
+const HOSTILE: &str = "hostile settings";
+const POLICIES: &str = "policies";
+const POOLER: &str = "pooler";
+const SUBSCRIPTIONS: &str = "subscriptions";
+
+fn is_in(without: &[String], name: &str) -> bool {
+    without.iter().any(|other| other == name)
+}
+
+/// How the tables of a family belong together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Form {
+    Plain,
+    /// By ranges or lists of `part`; the key is `id, part` in every member.
+    Partitioned,
+    /// The same, but only leaves have a key, which is `id`.
+    KeyedLeaves,
+    /// By ranges of `id`, which is the key of every member.
+    PartitionedByKey,
+    Inherited,
+}
+
+/// Tables of one shape: `r0` is where it begins, what belongs to it is called `r1`, `r2` and so on.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) prefix: char,
+    pub(super) form: Form,
+    pub(super) id_type: &'static str,
+    /// After `id` and `part`.
+    pub(super) columns: Vec<(&'static str, String)>,
+    /// Name and whether it is a leaf, ancestors first.
+    pub(super) members: Vec<(String, bool)>,
+    /// What is below is followed by way of the top alone.
+    only_top: bool,
+    pub(super) sql: String,
+}
+
+/// Columns whose text depends on settings, with values.
+pub(super) const VALUES: [(&str, &[&str]); 13] = [
+    ("int", &["'7'", "'-1'", "null"]),
+    ("numeric", &["'1.50'", "'NaN'", "null"]),
+    ("float8", &["'0.30000000000000004'", "'1e300'", "'-0'"]),
+    ("real", &["'0.1'", "'1e30'", "null"]),
+    (
+        "timestamptz",
+        &["'2024-06-01 00:00:00+05:30'", "'infinity'", "null"],
+    ),
+    ("timestamp", &["'2024-02-29 12:30:00.0123'", "'-infinity'"]),
+    ("date", &["'2024-02-03'", "'0044-03-15 BC'", "null"]),
+    ("interval", &["'1 year -2 days 03:04:05.6'", "'-1 s'"]),
+    ("bytea", &["'\\x00ff41'", "''", "null"]),
+    ("money", &["'12.34'", "'-5'", "null"]),
+    ("text[]", &["array['a', null, 'null', '']", "'{}'"]),
+    ("jsonb", &["'{\"a\": [1.500, null]}'", "'null'"]),
+    ("mood", &["'calm'", "'wild'", "null"]),
+];
+
+const ID_TYPES: [&str; 8] = [
+    "int",
+    "bigint",
+    "smallint",
+    "text",
+    "varchar(40)",
+    "numeric(10,0)",
+    "uuid",
+    "date",
+];
+
+/// The text of the key of number `n`.
+pub(super) fn id_text(id_type: &str, n: usize) -> String {
+    match id_type {
+        "text" | "varchar(40)" => format!("k{n}"),
+        "uuid" => format!("00000000-0000-4000-8000-{n:012}"),
+        "date" => format!("2000-{:02}-{:02}", 1 + n / 28, 1 + n % 28),
+        _ => n.to_string(),
+    }
+}
+
+impl Family {
+    fn draw(
+        dice: &mut Dice,
+        prefix: char,
+        columns: Vec<(&'static str, String)>,
+        without: &[String],
+    ) -> Self {
+        let form = match (dice.below(8), prefix) {
+            (0, _) => Form::Plain,
+            (1 | 2, _) => Form::Inherited,
+            (3 | 4, _) | (7, 'l') => Form::PartitionedByKey,
+            (5, 'r' | 'c') => Form::Partitioned,
+            (5, _) => Form::Plain,
+            (6, _) if !is_in(without, ANCESTORS) => Form::KeyedLeaves,
+            _ => Form::Partitioned,
+        };
+        let id_type = match (prefix, form) {
+            ('r', Form::PartitionedByKey) => ID_TYPES[dice.below(2)],
+            ('r', _) => ID_TYPES[dice.below(ID_TYPES.len())],
+            _ => "int",
+        };
+        let mut family = Self {
+            prefix,
+            form,
+            id_type,
+            columns,
+            members: Vec::new(),
+            only_top: is_in(without, ANCESTORS),
+            sql: String::new(),
+        };
+        let depth = 1 + dice.below(3);
+        family.top();
+        match form {
+            Form::Plain => {}
+            Form::Inherited => family.heirs(dice, depth),
+            _ => family.parts(dice, &format!("{prefix}0"), false, depth, (0, UNIVERSE)),
+        }
+        family
+    }
+
+    /// The columns that identify a row of a member.
+    pub(super) fn key(&self) -> &'static [&'static str] {
+        match self.form {
+            Form::Partitioned => &["id", "part"],
+            _ => &["id"],
+        }
+    }
+
+    /// The column that decides the partition.
+    pub(super) fn partition_column(&self) -> &'static str {
+        match self.form {
+            Form::PartitionedByKey => "id",
+            _ => "part",
+        }
+    }
+
+    pub(super) fn is_partitioned(&self) -> bool {
+        !matches!(self.form, Form::Plain | Form::Inherited)
+    }
+
+    fn add(&mut self, leaf: bool) -> String {
+        let name = format!("{}{}", self.prefix, self.members.len());
+        self.members.push((name.clone(), leaf));
+        name
+    }
+
+    fn top(&mut self) {
+        let name = self.add(!self.is_partitioned());
+        let mut sql = format!(
+            "create table {name} (id {} not null, part int not null, label text",
+            self.id_type
+        );
+        for (column, of_type) in &self.columns {
+            write!(sql, ", {column} {of_type}").unwrap();
+        }
+        if self.form != Form::KeyedLeaves {
+            write!(sql, ", primary key ({})", self.key().join(", ")).unwrap();
+        }
+        sql.push(')');
+        if self.is_partitioned() {
+            write!(sql, " partition by range ({})", self.partition_column()).unwrap();
+        }
+        self.sql = sql + ";\n";
+    }
+
+    /// Heirs, up to `depth` levels of them, some with two parents.
+    fn heirs(&mut self, dice: &mut Dice, depth: usize) {
+        for level in 0..depth {
+            let count = 1 + dice.below(2);
+            let uppers = self.members.len();
+            for _ in 0..count {
+                let mut parents = self.members[if level == 0 {
+                    0
+                } else {
+                    1 + dice.below(uppers - 1)
+                }]
+                .0
+                .clone();
+                let other = &self.members[dice.below(uppers)].0;
+                if level > 0 && *other != parents && !other.ends_with('0') && dice.below(4) == 0 {
+                    parents = format!("{parents}, {other}");
+                }
+                let name = self.add(true);
+                writeln!(
+                    self.sql,
+                    "create table {name} (extra{name} int default 5, primary key (id)) inherits ({parents});"
+                )
+                .unwrap();
+            }
+        }
+    }
+
+    /// Partitions of `upper` for the values of `span`, `depth` levels of them at most.
+    fn parts(
+        &mut self,
+        dice: &mut Dice,
+        upper: &str,
+        list: bool,
+        depth: usize,
+        span: (usize, usize),
+    ) {
+        let by = self.partition_column();
+        let (low, high) = span;
+        let pieces = 2 + dice.below(2);
+        // Some values have no partition yet.
+        let covered = high - dice.below(2) * ((high - low) / 5);
+        let width = (covered - low).div_ceil(pieces);
+        for piece in 0..pieces {
+            let (from, to) = (
+                low + piece * width,
+                (low + (piece + 1) * width).min(covered),
+            );
+            if from >= to {
+                continue;
+            }
+            let deeper = depth > 1 && to - from >= 6 && dice.below(3) > 0;
+            let name = self.add(!deeper);
+            let bound = bound(list, from, to);
+            write!(
+                self.sql,
+                "create table {name} partition of {upper} for values {bound}"
+            )
+            .unwrap();
+            if deeper {
+                let list = dice.below(2) == 0;
+                let strategy = if list { "list" } else { "range" };
+                writeln!(self.sql, " partition by {strategy} ({by});").unwrap();
+                self.parts(dice, &name, list, depth - 1, (from, to));
+            } else if self.form == Form::KeyedLeaves {
+                writeln!(self.sql, "; alter table {name} add primary key (id);").unwrap();
+            } else {
+                self.sql.push_str(";\n");
+            }
+        }
+    }
+
+    /// A member that can be a resource's table, a child's or a lookup's.
+    fn followed(&self, dice: &mut Dice) -> String {
+        if self.only_top {
+            return self.members[0].0.clone();
+        }
+        let keyed: Vec<&str> = self
+            .members
+            .iter()
+            .filter(|(_, leaf)| *leaf || self.form != Form::KeyedLeaves)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        keyed[dice.below(keyed.len())].to_owned()
+    }
+}
+
+/// A resource of `larder.toml`.
+#[derive(Debug)]
+pub(super) struct Resource {
+    pub(super) name: &'static str,
+    pub(super) table: String,
+    pub(super) key: Vec<&'static str>,
+    /// Every column if absent.
+    pub(super) fields: Option<Vec<&'static str>>,
+    pub(super) lookup: Option<String>,
+    pub(super) child: Option<Child>,
+}
+
+/// The children of a resource's rows.
+#[derive(Debug)]
+pub(super) struct Child {
+    pub(super) table: String,
+    pub(super) foreign_key: Vec<&'static str>,
+    /// By the primary key if absent.
+    pub(super) order_by: Option<Vec<&'static str>>,
+    pub(super) lookup: Option<String>,
+}
+
+/// All that is drawn before the first step.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Roots, children, lookups.
+    pub(super) families: [Family; 3],
+    pub(super) resources: Vec<Resource>,
+    pub(super) sql: String,
+    pub(super) toml: String,
+    /// Settings of larder, as flags would give them.
+    pub(super) overrides: Vec<(&'static str, &'static str)>,
+    /// larder's role is no superuser, and subject to policies.
+    pub(super) policies: bool,
+    /// A subscription fills some table.
+    pub(super) subscribed: bool,
+    /// Settings of larder's role and of the database.
+    pub(super) of_role: Vec<String>,
+    pub(super) of_database: Vec<String>,
+}
+
+impl Plan {
+    pub(super) fn draw(dice: &mut Dice, without: &[String]) -> Self {
+        let value = |dice: &mut Dice| ("v", VALUES[dice.below(VALUES.len())].0.to_owned());
+        let mut columns = vec![("ref", "int".to_owned()), value(dice)];
+        let roots = Family::draw(dice, 'r', columns.clone(), without);
+        columns.push(("up", roots.id_type.to_owned()));
+        if roots.form == Form::Partitioned {
+            columns.push(("up_part", "int".to_owned()));
+        }
+        let children = Family::draw(dice, 'c', columns, without);
+        let column = value(dice);
+        let lookups = Family::draw(dice, 'l', vec![column], without);
+        let policies = dice.below(4) == 0 && !is_in(without, POLICIES);
+        let mut resources = Vec::new();
+        for name in ["a", "b"] {
+            if name == "a" || dice.below(3) == 0 {
+                resources.push(Resource::draw(dice, name, [&roots, &children, &lookups]));
+            }
+        }
+        let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][dice.below(4)];
+        let toml: Vec<String> = resources
+            .iter()
+            .map(|resource| resource.toml(tiers, policies))
+            .collect();
+        let mut sql = String::from("create type mood as enum ('calm', 'wild');\n");
+        for family in [&roots, &children, &lookups] {
+            sql.push_str(&family.sql);
+            let top = &family.members[0].0;
+            let other = &family.members[dice.below(family.members.len())].0;
+            for of in [top, other] {
+                writeln!(
+                    sql,
+                    "create or replace view {of}_v as select id, part, label from {of};"
+                )
+                .unwrap();
+            }
+        }
+        for resource in &resources {
+            resource.links(dice, &children, &mut sql);
+        }
+        let mut overrides = vec![("disk.linger", "10ms")];
+        match dice.below(4) {
+            0 => overrides.push(("feed.keys_per_statement", "2")),
+            1 => overrides.push(("feed.keys_per_statement", "10")),
+            _ => {}
+        }
+        if dice.below(5) == 0 && !is_in(without, POOLER) {
+            overrides.push(("database.pooler", "true"));
+        }
+        let mut of_role = hostile::of_role(dice, policies);
+        let mut of_database = hostile::of_database(dice);
+        let subscribed = !policies && dice.below(5) == 0 && !is_in(without, SUBSCRIPTIONS);
+        if subscribed {
+            // What replication applies may be read-only by default, but no trigger can write then.
+            of_database.retain(|setting| !setting.contains("read_only"));
+        }
+        if is_in(without, HOSTILE) {
+            (of_role, of_database) = (Vec::new(), Vec::new());
+        }
+        Self {
+            resources,
+            sql,
+            toml: toml.concat(),
+            overrides,
+            policies,
+            subscribed,
+            of_role,
+            of_database,
+            families: [roots, children, lookups],
+        }
+    }
+
+    pub(super) fn family(&self, prefix: char) -> Option<&Family> {
+        self.families.iter().find(|family| family.prefix == prefix)
+    }
+}
+
+impl Resource {
+    fn draw(dice: &mut Dice, name: &'static str, [roots, children, lookups]: [&Family; 3]) -> Self {
+        let key = roots.key().to_vec();
+        let fields = (dice.below(4) == 0).then(|| {
+            let mut fields = vec!["label", "id", "ref"];
+            fields.truncate(1 + dice.below(3));
+            fields
+        });
+        // What is looked up has one column as its key.
+        let lookup = |dice: &mut Dice| {
+            (lookups.key().len() == 1 && dice.below(2) == 0).then(|| lookups.followed(dice))
+        };
+        let child = (dice.below(3) > 0).then(|| Child {
+            table: children.followed(dice),
+            foreign_key: ["up", "up_part"][..key.len()].to_vec(),
+            order_by: (dice.below(2) == 0).then(|| vec!["label", "id"]),
+            lookup: lookup(dice),
+        });
+        Self {
+            name,
+            table: roots.followed(dice),
+            key,
+            fields,
+            lookup: lookup(dice),
+            child,
+        }
+    }
+
+    fn toml(&self, tiers: &str, policies: bool) -> String {
+        let mut toml = format!(
+            "[[resource]]\nname = '{}'\ntable = 'public.{}'\nkey = {:?}\ntiers = [{tiers}]\n",
+            self.name, self.table, self.key
+        );
+        if policies {
+            toml.push_str("row_security = 'as-larder'\n");
+        }
+        if let Some(fields) = &self.fields {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|name| format!("{name} = 'm_{name}'"))
+                .collect();
+            writeln!(toml, "fields = {{ {} }}", fields.join(", ")).unwrap();
+        }
+        if let Some(child) = &self.child {
+            write!(
+                toml,
+                "[[resource.children]]\nname = 'below'\ntable = '{}'\nforeign_key = {:?}\n",
+                child.table, child.foreign_key
+            )
+            .unwrap();
+            if let Some(order_by) = &child.order_by {
+                writeln!(toml, "order_by = {order_by:?}").unwrap();
+            }
+            if let Some(table) = &child.lookup {
+                write!(
+                    toml,
+                    "[[resource.children.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\n"
+                )
+                .unwrap();
+            }
+        }
+        if let Some(table) = &self.lookup {
+            write!(
+                toml,
+                "[[resource.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\n"
+            )
+            .unwrap();
+        }
+        toml
+    }
+
+    /// Indexes by which passes join, and sometimes a foreign key.
+    fn links(&self, dice: &mut Dice, children: &Family, sql: &mut String) {
+        writeln!(sql, "create index on {} (ref);", self.table).unwrap();
+        let Some(child) = &self.child else {
+            return;
+        };
+        let columns = child.foreign_key.join(", ");
+        writeln!(sql, "create index on {} ({columns});", child.table).unwrap();
+        if children.form == Form::Plain && dice.below(2) == 0 {
+            writeln!(
+                sql,
+                "alter table {} add foreign key ({columns}) references {} ({}) on update cascade on delete cascade;",
+                child.table,
+                self.table,
+                self.key.join(", ")
+            )
+            .unwrap();
+        }
+    }
+}

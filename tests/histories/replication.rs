@@ -1,0 +1,262 @@
+//! A third database publishes, and both others subscribe: larder's, and the one without.
+//!
+//! Where the one without larder does not get on either (a row that conflicts, a table that is gone), both end their
+//! subscription.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::{Instant, sleep};
+
+use crate::harness::cluster::Cluster;
+use crate::histories::draw::{Draw, Message, Place, Step};
+use crate::histories::hostile::OF_USERS;
+use crate::histories::rows;
+
+/// The subscription of the database without larder has got on by then, or it never will.
+const TWIN_WITHIN: Duration = Duration::from_secs(4);
+/// And the other one.
+const LARDER_WITHIN: Duration = Duration::from_secs(20);
+
+/// What happens to the subscriptions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Change {
+    Subscribe { copy: bool },
+    Refresh,
+    Unsubscribe,
+}
+
+/// A history subscribes at most once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Phase {
+    Never,
+    Active,
+    Ended,
+}
+
+/// The database that publishes.
+pub(super) struct Publisher {
+    url: String,
+    pub(super) connection: PgConnection,
+    pub(super) phase: Phase,
+}
+
+fn table(draw: &mut Draw<'_>) -> String {
+    let family = draw.family();
+    let members: Vec<String> = family
+        .members
+        .iter()
+        .map(|(name, _)| name.clone())
+        .collect();
+    let top = members[0].clone();
+    match draw.once_in(2) {
+        true => top,
+        false => draw.one_of(&members).cloned().unwrap_or(top),
+    }
+}
+
+pub(super) fn subscribe(draw: &mut Draw<'_>) -> Option<Step> {
+    if draw.phase != Some(Phase::Never) {
+        return None;
+    }
+    let (one, other) = (table(draw), table(draw));
+    let tables = if one == other {
+        one
+    } else {
+        format!("{one}, {other}")
+    };
+    let via_root = draw.once_in(2);
+    let sql = format!(
+        "create publication feed for table {tables} with (publish_via_partition_root = {via_root})"
+    );
+    let mut messages = vec![Message::Sql(sql)];
+    for _ in 0..draw.dice.below(3) {
+        messages.push(Message::Sql(rows::statement(draw)));
+    }
+    let copy = draw.once_in(2);
+    let mut step = Step::new("subscribe", messages);
+    step.place = Place::Subscriber(Change::Subscribe { copy });
+    Some(step)
+}
+
+pub(super) fn publish(draw: &mut Draw<'_>) -> Option<Step> {
+    if draw.phase != Some(Phase::Active) {
+        return None;
+    }
+    let count = 1 + draw.dice.below(3);
+    let messages = (0..count)
+        .map(|_| Message::Sql(rows::statement(draw)))
+        .collect();
+    let mut step = Step::new("publish", messages);
+    step.place = Place::Publisher;
+    Some(step)
+}
+
+pub(super) fn refresh(draw: &mut Draw<'_>) -> Option<Step> {
+    if draw.phase != Some(Phase::Active) {
+        return None;
+    }
+    let table = table(draw);
+    let sql = match draw.once_in(3) {
+        true => format!("alter publication feed drop table {table}"),
+        false => format!("alter publication feed add table {table}"),
+    };
+    let mut step = Step::sql("refresh", sql);
+    step.place = Place::Subscriber(Change::Refresh);
+    Some(step)
+}
+
+pub(super) fn unsubscribe(draw: &mut Draw<'_>) -> Option<Step> {
+    if draw.phase != Some(Phase::Active) {
+        return None;
+    }
+    let mut step = Step::new("unsubscribe", Vec::new());
+    step.place = Place::Subscriber(Change::Unsubscribe);
+    Some(step)
+}
+
+impl Publisher {
+    pub(super) async fn create(sql: &str) -> Self {
+        let url = Cluster::database().await.url;
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(format!("{OF_USERS}; {sql}")))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let phase = Phase::Never;
+        Self {
+            url,
+            connection,
+            phase,
+        }
+    }
+
+    pub(super) fn database(&self) -> &str {
+        database(&self.url)
+    }
+
+    /// Does `change` in the database of `subscriber`, which `name` tells from the other.
+    pub(super) async fn change(
+        &mut self,
+        subscriber: &mut PgConnection,
+        name: &str,
+        change: Change,
+    ) -> sqlx::Result<()> {
+        let sql = match change {
+            Change::Subscribe { copy } => {
+                let slot = format!("{}_{name}", self.database());
+                let create =
+                    format!("select pg_create_logical_replication_slot('{slot}', 'pgoutput')");
+                sqlx::raw_sql(AssertSqlSafe(create))
+                    .execute(&mut self.connection)
+                    .await?;
+                // A URL's password and the rest need no quotes.
+                format!(
+                    "create subscription s connection '{}' publication feed \
+                     with (create_slot = false, slot_name = '{slot}', copy_data = {copy}, synchronous_commit = 'on')",
+                    self.url
+                )
+            }
+            Change::Refresh => "alter subscription s refresh publication".to_owned(),
+            Change::Unsubscribe => "drop subscription s".to_owned(),
+        };
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(subscriber)
+            .await?;
+        Ok(())
+    }
+
+    /// Both have all that is published by now: `Ok(false)` if the one without larder has not got on.
+    pub(super) async fn caught_up(
+        &mut self,
+        twin: &mut PgConnection,
+        main: &mut PgConnection,
+    ) -> Result<bool, String> {
+        let lsn: String = sqlx::query_scalar("select pg_current_wal_lsn()::text")
+            .fetch_one(&mut self.connection)
+            .await
+            .unwrap();
+        if !self.has_all(twin, "twin", &lsn, TWIN_WITHIN).await {
+            return Ok(false);
+        }
+        match self.has_all(main, "main", &lsn, LARDER_WITHIN).await {
+            true => Ok(true),
+            false => Err(
+                "the subscription of larder's database stands still, the other one gets on"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    async fn has_all(
+        &mut self,
+        subscriber: &mut PgConnection,
+        name: &str,
+        lsn: &str,
+        within: Duration,
+    ) -> bool {
+        let deadline = Instant::now() + within;
+        let confirmed = format!(
+            "select coalesce(bool_and(confirmed_flush_lsn >= '{lsn}'::pg_lsn), false) from pg_replication_slots \
+             where slot_name = '{}_{name}'",
+            self.database()
+        );
+        let ready = "select coalesce(bool_and(srsubstate = 'r'), true) from pg_subscription_rel";
+        loop {
+            let ready: bool = sqlx::query_scalar(ready)
+                .fetch_one(&mut *subscriber)
+                .await
+                .unwrap();
+            let confirmed: bool = sqlx::query_scalar(AssertSqlSafe(confirmed.clone()))
+                .persistent(false)
+                .fetch_one(&mut self.connection)
+                .await
+                .unwrap();
+            if ready && confirmed {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Ends the subscriptions whatever state they are in, and drops every slot.
+    pub(super) async fn end(&mut self, subscribers: [&mut PgConnection; 2]) {
+        self.phase = Phase::Ended;
+        for subscriber in subscribers {
+            for sql in [
+                "alter subscription s disable",
+                "alter subscription s set (slot_name = none)",
+                "drop subscription s",
+            ] {
+                // It may be gone, or have been there never.
+                drop(sqlx::raw_sql(sql).execute(&mut *subscriber).await);
+            }
+        }
+        let drop_slots = "select pg_drop_replication_slot(slot_name) from pg_replication_slots \
+            where database = current_database() and not active";
+        let left = "select count(*) from pg_replication_slots where database = current_database()";
+        let deadline = Instant::now() + LARDER_WITHIN;
+        while Instant::now() < deadline {
+            drop(
+                sqlx::raw_sql(drop_slots)
+                    .execute(&mut self.connection)
+                    .await,
+            );
+            let left: i64 = sqlx::query_scalar(left)
+                .fetch_one(&mut self.connection)
+                .await
+                .unwrap();
+            if left == 0 {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+pub(super) fn database(url: &str) -> &str {
+    url.rsplit_once('/').map_or(url, |(_, database)| database)
+}
