@@ -119,6 +119,11 @@ pub(crate) enum Check {
     },
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
+    /// pgbouncer in between, told of and not: is each answer of its own resource, or does larder say why it refuses?
+    ///
+    /// Needs Debian's pgbouncer. Session, transaction and statement mode, with what each ignores, while it is paused,
+    /// reconnected and restarted.
+    Poolers(PoolersArgs),
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.
@@ -130,8 +135,8 @@ pub(crate) enum Check {
 /// How long, and what goes wrong meanwhile.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StaleArgs {
-    /// How long to check; every fault once takes about 120 s.
-    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(5..))]
+    /// How long to check; every fault once takes about 180 s.
+    #[arg(long, value_name = "N", default_value_t = 240, value_parser = clap::value_parser!(u64).range(5..))]
     pub(crate) seconds: u64,
     /// Names of faults, separated by commas; or all, or none.
     #[arg(long, value_name = "LIST", default_value = "all")]
@@ -175,6 +180,17 @@ pub(crate) struct RacesArgs {
     /// Acknowledged ones, each by whichever client is the first.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) updates: u64,
+}
+
+/// How long each arrangement is under load.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoolersArgs {
+    /// Of each arrangement that serves.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// Fail where fewer documents were compared.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) answers: u64,
 }
 
 /// What is fuzzed, and how long.

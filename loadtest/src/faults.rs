@@ -1,15 +1,22 @@
 //! The faults: their names, and one function each that causes it and takes it back.
 
+mod ancestors;
+mod copies;
 mod definitions;
 pub(crate) mod disk;
+mod log;
 mod network;
+mod policies;
 mod processes;
+mod subscriptions;
 mod transactions;
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+
+pub(crate) use policies::PLAIN;
 
 use crate::servers::proxy::Weather;
 use crate::stage::Stage;
@@ -71,6 +78,13 @@ faults! {
     TriggersAltered "triggers-altered" "rename triggers, enable them for replicas only, replace their functions"
     TriggersBypassed "triggers-bypassed" "disable the triggers, update and enable them, in one transaction"
     ColumnType "column-type" "alter column … type … using, which changes every row and fires no trigger"
+    Attach "attach" "tables get ancestors (partitions and inheritance, several levels), and change through them"
+    Detach "detach" "tables change through ancestors that are being detached and attached"
+    Subscribe "subscribe" "tables and their ancestors become targets of a subscription, with and without first copies"
+    RestoredCopy "restored-copy" "a copy of the stopped database is put back, larder running or not; transactions are lost"
+    LogEdited "log-edited" "rows of larder.change are deleted and updated before larder has read them"
+    Policy "policy" "what row security shows larder's role changes: time, other rows, functions, settings, policies"
+    RoleGranted "role-granted" "a policy's role is granted to larder's and revoked; BYPASSRLS is given and taken"
     LongTransaction "long-transaction" "a transaction that stays open across the others and commits at last"
     Prepared "prepared" "prepared transactions (2PC), committed and rolled back late"
     BulkUpdate "bulk-update" "update every row of each table"
@@ -112,6 +126,13 @@ impl Fault {
             Self::TriggersAltered => definitions::alter_triggers(stage).await?,
             Self::TriggersBypassed => definitions::bypass_triggers(stage).await?,
             Self::ColumnType => definitions::change_column_type(stage).await?,
+            Self::Attach => ancestors::attach(stage).await?,
+            Self::Detach => ancestors::detach(stage).await?,
+            Self::Subscribe => subscriptions::subscribe(stage).await?,
+            Self::RestoredCopy => copies::restore(stage).await?,
+            Self::LogEdited => log::edit(stage).await?,
+            Self::Policy => policies::change(stage).await?,
+            Self::RoleGranted => policies::grant(stage).await?,
             Self::LongTransaction => transactions::hold_open(stage).await?,
             Self::Prepared => transactions::prepare(stage).await?,
             Self::BulkUpdate => transactions::update_all(stage).await?,

@@ -23,7 +23,7 @@
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
-//!   `drain`, `races`, `bulk_kills`, `fuzz`: runs with one question each.
+//!   `drain`, `races`, `bulk_kills`, `fuzz`, `poolers`: runs with one question each.
 
 mod bulk_kills;
 mod charts;
@@ -38,6 +38,7 @@ mod history;
 mod http;
 mod lag;
 mod outage;
+mod poolers;
 mod prober;
 mod process;
 mod races;
@@ -128,6 +129,7 @@ async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<boo
         Check::Races(args) => races::run(args, larder, seed).await,
         Check::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
         Check::Fuzz(args) => fuzz::run(args, larder, seed).await,
+        Check::Poolers(args) => poolers::run(args, larder, seed).await,
         Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }

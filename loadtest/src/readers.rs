@@ -8,11 +8,13 @@ use larder::clock::Boottime;
 use tokio::sync::watch;
 
 use crate::http::Wire;
-use crate::record::{Phase, Read, Record};
+use crate::record::{Read, Record};
 use crate::tally::{Tally, Way};
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
+/// The same of a sweep.
+const SWEPT_AT_ONCE: usize = 128;
 /// After this nobody waits for an answer any more: request_timeout of larder and a pause of the process.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -67,9 +69,7 @@ impl Reader {
         let mut requests = Vec::with_capacity(PIPELINE * 64);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
         for key in wanted {
-            requests.extend_from_slice(b"GET /roots/");
-            requests.extend_from_slice(key.to_string().as_bytes());
-            requests.extend_from_slice(b" HTTP/1.1\r\nHost: larder\r\n\r\n");
+            request(&mut requests, &self.record, key);
         }
         let phase = self.record.phase();
         let began = Boottime::now();
@@ -120,7 +120,7 @@ impl Swept {
     }
 }
 
-/// Reads each of `keys` once, over one connection.
+/// Reads each of `keys` once, over one connection; a read begins when its batch is sent.
 pub(crate) async fn sweep(
     record: &Record,
     target: SocketAddr,
@@ -128,25 +128,37 @@ pub(crate) async fn sweep(
 ) -> anyhow::Result<Swept> {
     let mut swept = Swept::default();
     let mut wire = Wire::connect(target).await?;
-    for key in keys {
-        let began = Boottime::now();
-        let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
-        wire.send(request.as_bytes()).await?;
-        let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
-        let way = Way::of(answer.status, answer.cache_status);
-        if !way.is_answer() {
-            swept.unanswered += 1;
-            continue;
+    let keys: Vec<u32> = keys.into_iter().collect();
+    for batch in keys.chunks(SWEPT_AT_ONCE) {
+        let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 64);
+        for key in batch {
+            request(&mut requests, record, *key);
         }
-        swept.answers += 1;
-        swept.disk += u64::from(way == Way::Disk);
-        record.judge(&Read {
-            key,
-            began,
-            phase: Phase::Settling,
-            cache_status: answer.cache_status,
-            body: (answer.status == 200).then_some(answer.body),
-        });
+        let began = Boottime::now();
+        wire.send(&requests).await?;
+        for key in batch {
+            let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
+            let way = Way::of(answer.status, answer.cache_status);
+            if !way.is_answer() {
+                swept.unanswered += 1;
+                continue;
+            }
+            swept.answers += 1;
+            swept.disk += u64::from(way == Way::Disk);
+            record.judge(&Read {
+                key: *key,
+                began,
+                phase: record.phase(),
+                cache_status: answer.cache_status,
+                body: (answer.status == 200).then_some(answer.body),
+            });
+        }
     }
     Ok(swept)
+}
+
+fn request(requests: &mut Vec<u8>, record: &Record, key: u32) {
+    requests.extend_from_slice(b"GET ");
+    requests.extend_from_slice(record.path(key).as_bytes());
+    requests.extend_from_slice(b" HTTP/1.1\r\nHost: larder\r\n\r\n");
 }

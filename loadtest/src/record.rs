@@ -73,6 +73,8 @@ pub(crate) struct Record {
     pub(crate) began: Boottime,
     pub(crate) max_staleness: Duration,
     histories: Vec<Mutex<History>>,
+    /// The last key of resource `roots`; those above are of `notes`.
+    roots: u32,
     revision: AtomicU64,
     phase: AtomicUsize,
     reads: AtomicU64,
@@ -83,11 +85,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(keys: u32, max_staleness: Duration) -> Self {
+    pub(crate) fn new(roots: u32, notes: u32, max_staleness: Duration) -> Self {
         Self {
             began: Boottime::now(),
             max_staleness,
-            histories: (0..keys).map(|_| Mutex::default()).collect(),
+            histories: (0..roots + notes).map(|_| Mutex::default()).collect(),
+            roots,
             // The tables begin with 1.
             revision: AtomicU64::new(2),
             phase: AtomicUsize::new(Phase::Settling.index()),
@@ -102,6 +105,12 @@ impl Record {
     /// Keys are 1 to this.
     pub(crate) fn keys(&self) -> u32 {
         u32::try_from(self.histories.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Where larder has the document.
+    pub(crate) fn path(&self, key: u32) -> String {
+        let resource = if key <= self.roots { "roots" } else { "notes" };
+        format!("/{resource}/{key}")
     }
 
     /// A revision that no other transaction has.
@@ -259,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_planted_stale_read_is_recorded_with_its_history() {
-        let record = Record::new(1, Duration::from_nanos(100));
+        let record = Record::new(1, 0, Duration::from_nanos(100));
         for (text, revision, at) in [("one", 1, 10), ("two", 2, 1_000)] {
             let tickets = record.note(&[made(text)], revision, Outcome::Open);
             record.settle(&tickets, Outcome::Committed(Boottime(at)));
@@ -273,6 +282,14 @@ mod tests {
         assert!(matches!(offence.verdict, Verdict::Stale(missed) if missed.required == 2));
         assert_eq!(offence.versions.len(), 2);
         assert_eq!(offence.body, "one");
+    }
+
+    #[test]
+    fn keys_name_documents_of_two_resources() {
+        let record = Record::new(2, 1, Duration::ZERO);
+        assert_eq!(record.keys(), 3);
+        let paths = [1, 2, 3].map(|key| record.path(key));
+        assert_eq!(paths, ["/roots/1", "/roots/2", "/notes/3"]);
     }
 
     #[test]

@@ -227,18 +227,18 @@ fn told(offence: &Offence, record: &Record, spans: &[Span]) -> String {
         let before = offence.began.since(moment).as_secs_f64();
         (after - before) * 1e3
     };
-    let (key, way) = (offence.key, &offence.cache_status);
+    let (path, way) = (record.path(offence.key), &offence.cache_status);
     let mut text = match &offence.verdict {
         Verdict::Stale(missed) => format!(
-            "\nSTALE /roots/{key}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
+            "\nSTALE {path}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
             missed.seen,
             missed.required,
             -ms(missed.committed_at),
         ),
         Verdict::RolledBack { revision } => {
-            format!("\nROLLED BACK /roots/{key}: shows revision {revision}\n")
+            format!("\nROLLED BACK {path}: shows revision {revision}\n")
         }
-        _ => format!("\nMADE UP /roots/{key}: shows what no commit has made\n"),
+        _ => format!("\nMADE UP {path}: shows what no commit has made\n"),
     };
     text += &format!(
         "  read began {:.3} s after the start, ended {:.1} ms later; {way}; {} to {}\n",

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
+use crate::faults::PLAIN;
 use crate::history::Outcome;
 use crate::prober::Prober;
 use crate::readers::Reader;
@@ -21,7 +22,10 @@ use crate::servers::postgres::Postgres;
 use crate::servers::proxy::{Proxy, Weather};
 use crate::servers::workplace::Workplace;
 use crate::tally::{Durations, Tally};
-use crate::workload::{PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA, keys, seed};
+use crate::workload::{
+    NOTES_RESOURCE, NOTES_SCHEMA, Notes, PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA, keys, random,
+    seed,
+};
 use crate::writers::{Session, Writer};
 
 /// Connections that read. With what they have in flight at once, larder is never idle.
@@ -29,7 +33,7 @@ const READERS: usize = 32;
 /// Of PostgreSQL: larders, writers and faults.
 const CONNECTIONS_MAX: usize = 100;
 /// The session of faults; writers have 0 and 1.
-const FAULT_SLOT: i32 = 0;
+pub(crate) const FAULT_SLOT: i32 = 0;
 
 /// What a stage is made of.
 #[derive(Clone, Debug)]
@@ -38,6 +42,8 @@ pub(crate) struct StageConfig {
     pub(crate) seed: u64,
     pub(crate) max_staleness: Duration,
     pub(crate) keys_per_plot: u32,
+    /// Documents behind row security. With them larder connects as a role that owns the tables; else as a superuser.
+    pub(crate) notes: u32,
     /// So that about half of the documents fit.
     pub(crate) memory_bytes: u64,
     /// Writers ring on commit.
@@ -55,6 +61,7 @@ pub(crate) struct Stage {
     pub(crate) record: Arc<Record>,
     pub(crate) rng: fastrand::Rng,
     pub(crate) plots: Vec<Arc<Mutex<Plot>>>,
+    pub(crate) notes: Notes,
     pub(crate) session: Session,
     pub(crate) larder: Larder,
     /// Runs during one fault only.
@@ -84,10 +91,9 @@ impl Stage {
         let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
         let mut session = Session::new(postgres.url(), FAULT_SLOT)?;
         session.run(SCHEMA).await?;
-        let record = Arc::new(Record::new(
-            keys(config.keys_per_plot),
-            config.max_staleness,
-        ));
+        let roots = keys(config.keys_per_plot);
+        let record = Arc::new(Record::new(roots, config.notes, config.max_staleness));
+        let notes = Notes::new(roots + 1, config.notes);
         let mut plots = Vec::new();
         for number in 0..=PLOTS {
             let (plot, sql) = seed(number, config.keys_per_plot, &mut rng);
@@ -96,12 +102,22 @@ impl Stage {
             record.note(&made, 1, Outcome::Committed(Boottime::now()));
             plots.push(Arc::new(Mutex::new(plot)));
         }
+        if config.notes > 0 {
+            session.run(NOTES_SCHEMA).await?;
+            session.run(&notes.fill()).await?;
+            session.run(PLAIN).await?;
+            record.note(&notes.made(), 1, Outcome::Committed(Boottime::now()));
+        }
         session.run("vacuum analyze").await?;
         let feed = Proxy::start(postgres.url()).await?;
         let loader = Proxy::start(postgres.url()).await?;
         let url = |proxy: &Proxy| match config.proxied {
             true => proxy.url.clone(),
             false => postgres.url().to_owned(),
+        };
+        let url = |proxy: &Proxy| match config.notes {
+            0 => url(proxy),
+            _ => as_follower(&url(proxy)),
         };
         let mut larder = |name: &str| {
             Larder::new(LarderConfig {
@@ -125,6 +141,7 @@ impl Stage {
             record,
             rng,
             plots,
+            notes,
             session,
             larder: first,
             second,
@@ -197,6 +214,19 @@ impl Stage {
         plots
     }
 
+    /// Changes documents of any plot by `count` transactions, each of which runs `also`, too.
+    pub(crate) async fn write(&mut self, count: usize, also: &str) -> anyhow::Result<()> {
+        for _ in 0..count {
+            let number = self.rng.usize(..PLOTS);
+            let mut plot = self.plot(number).await;
+            let mut change = random(&plot, self.record.revision(), &mut self.rng);
+            change.sql += also;
+            let record = Arc::clone(&self.record);
+            self.session.transact(&mut plot, change, &record).await?;
+        }
+        Ok(())
+    }
+
     /// One transaction that gives every row of `tables` the same new revision, by the statements that `sql` makes of
     /// it.
     pub(crate) async fn revise_all(
@@ -230,7 +260,7 @@ impl Stage {
     }
 
     /// A connection that a fault has ended is given up here, and not in the middle of a transaction.
-    async fn renew_session(&mut self) {
+    pub(crate) async fn renew_session(&mut self) {
         self.session.run("rollback").await.ok();
     }
 
@@ -276,12 +306,19 @@ impl Stage {
     }
 }
 
+/// The URL of a database, for the role that is not above row security.
+fn as_follower(url: &str) -> String {
+    let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+    format!("postgres://follower:follower@{rest}")
+}
+
 /// How larder is told of the tables and of what a run varies.
 fn settings(config: &StageConfig) -> String {
     format!(
         "[disk]\ncache = '64MiB'\nlinger = '200ms'\n\
-         [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}",
+         [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}{notes}",
         staleness = config.max_staleness.as_millis(),
         notify = config.notify,
+        notes = if config.notes > 0 { NOTES_RESOURCE } else { "" },
     )
 }

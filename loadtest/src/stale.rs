@@ -14,6 +14,7 @@ use crate::readers::{Swept, sweep};
 use crate::record::Phase;
 use crate::report::{Report, Span};
 use crate::stage::{Stage, StageConfig};
+use crate::workload::NOTES;
 
 /// As shipped.
 pub(crate) const MAX_STALENESS: Duration = Duration::from_secs(1);
@@ -36,7 +37,10 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Whether everything held.
 pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let config = config(binary, seed);
+    let config = StageConfig {
+        notes: NOTES,
+        ..config(binary, seed)
+    };
     println!("seed {seed}; starting PostgreSQL and larder");
     let mut stage = Stage::set(&config).await?;
     let ends = Instant::now() + Duration::from_secs(args.seconds);
@@ -81,6 +85,7 @@ pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
         seed,
         max_staleness: MAX_STALENESS,
         keys_per_plot: KEYS_PER_PLOT,
+        notes: 0,
         memory_bytes: MEMORY_BYTES,
         notify: true,
         proxied: true,

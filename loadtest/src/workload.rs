@@ -3,6 +3,7 @@
 //! A *plot* is a part of the tables that one transaction at a time, or a planned pair of overlapping ones, changes. So
 //! what each commit makes of each document is known to the byte. No I/O.
 
+mod notes;
 mod operations;
 mod tables;
 
@@ -11,8 +12,9 @@ use std::fmt::Write;
 
 use crate::history::Digest;
 
-pub(crate) use operations::{crossing, random, revised_root};
-pub(crate) use tables::{RESOURCE, SCHEMA, seed};
+pub(crate) use notes::{NOTES, NOTES_RESOURCE, NOTES_SCHEMA, Notes};
+pub(crate) use operations::{crossing, random, rekeyed, revised_root};
+pub(crate) use tables::{RESOURCE, SCHEMA, fill, seed};
 
 /// The tables that documents are made of.
 pub(crate) const TABLES: [&str; 4] = ["root", "child", "grandchild", "site"];
@@ -66,7 +68,7 @@ pub(crate) struct Change {
 }
 
 /// A document as a transaction leaves it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) key: u32,
     pub(crate) digest: Digest,
@@ -145,6 +147,24 @@ impl Plot {
         self.next_row = self.next_row.max(change.next_row);
     }
 
+    /// The change that leaves of this plot's documents what is in `tables` alone; the statements are the caller's.
+    pub(crate) fn only(&self, tables: &[&str], revision: u64) -> Change {
+        let mut change = Change::new(self, revision);
+        for (key, old) in &self.roots {
+            let mut new = old.clone();
+            if !tables.contains(&"child") {
+                new.children.clear();
+            }
+            if !tables.contains(&"grandchild") {
+                let children = new.children.values_mut();
+                children.for_each(|child| child.grandchildren.clear());
+            }
+            let there = tables.contains(&"root");
+            change.roots.insert(*key, there.then_some(new));
+        }
+        change
+    }
+
     /// The change of a statement that gave `revision` to every row of `tables`; the statement is the caller's.
     pub(crate) fn revised(&self, tables: &[&str], revision: u64) -> Change {
         let mut change = Change::new(self, revision);
@@ -183,6 +203,28 @@ impl Change {
             sites: BTreeMap::new(),
             next_row: plot.next_row,
         }
+    }
+
+    /// How many rows the statements affect.
+    pub(crate) fn rows(&self) -> u64 {
+        // One each; what foreign keys cascade does not count.
+        self.sql.matches("; ").count() as u64
+    }
+
+    /// Has the statements name `other` in the place of `table`; those that insert only where `inserts`. Returns whether
+    /// there is one.
+    pub(crate) fn redirect(&mut self, table: &str, other: &str, inserts: bool) -> bool {
+        let verbs: &[&str] = match inserts {
+            true => &["update", "delete from", "insert into"],
+            false => &["update", "delete from"],
+        };
+        let mut sql = self.sql.clone();
+        for verb in verbs {
+            sql = sql.replace(&format!("{verb} {table} "), &format!("{verb} {other} "));
+        }
+        let redirected = sql != self.sql;
+        self.sql = sql;
+        redirected
     }
 
     fn say(&mut self, statement: std::fmt::Arguments<'_>) {
@@ -257,6 +299,24 @@ mod tests {
         let pointing: Vec<u32> = pointing.map(|(key, _)| *key).collect();
         assert!(touched.len() > 1);
         assert_eq!(touched, pointing);
+    }
+
+    #[test]
+    fn a_change_names_another_table_in_place_of_its_own() {
+        let (plot, _) = seed(0, 1_000, &mut fastrand::Rng::with_seed(1));
+        let mut change = Change::new(&plot, 2);
+        change.sql = "update child set id = 1; delete from grandchild where id = 2; \
+            insert into child values (3); "
+            .to_owned();
+        assert_eq!(change.rows(), 3);
+        assert!(!change.redirect("root", "above", true));
+        assert!(change.redirect("child", "above", false));
+        assert!(change.redirect("grandchild", "top", true));
+        let expected =
+            "update above set id = 1; delete from top where id = 2; insert into child values (3); ";
+        assert_eq!(change.sql, expected);
+        assert!(change.redirect("child", "above", true));
+        assert!(change.sql.contains("insert into above values"));
     }
 
     #[test]

@@ -55,12 +55,17 @@ impl Session {
 
     /// Runs statements. After an error the connection is given up, and with it its transaction.
     pub(crate) async fn run(&mut self, sql: &str) -> sqlx::Result<()> {
+        self.affected(sql).await.map(|_| ())
+    }
+
+    /// As [`Session::run`]; returns how many rows the statements affected, all together.
+    async fn affected(&mut self, sql: &str) -> sqlx::Result<u64> {
         let statements = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         let outcome = statements.execute(self.connection().await?).await;
         if outcome.is_err() {
             self.connection = None;
         }
-        outcome.map(|_| ())
+        outcome.map(|done| done.rows_affected())
     }
 
     /// The first column of every row, as text.
@@ -73,14 +78,17 @@ impl Session {
         outcome
     }
 
-    /// Begins the transaction of `change`, up to its commit.
-    pub(crate) async fn begin(&mut self, plot: &Plot, change: &Change) -> sqlx::Result<()> {
+    /// Begins the transaction of `change`, up to its commit. Returns how many rows its statements affected.
+    pub(crate) async fn begin(&mut self, plot: &Plot, change: &Change) -> sqlx::Result<u64> {
         let (sql, revision) = (&change.sql, change.revision);
         let (number, slot) = (plot.number, self.slot);
-        self.run(&format!(
-            "begin; {sql}update ledger set revision = {revision} where plot = {number} and slot = {slot}"
-        ))
-        .await
+        let affected = self
+            .affected(&format!(
+                "begin; {sql}update ledger set revision = {revision} where plot = {number} and slot = {slot}"
+            ))
+            .await?;
+        // Less the row of the ledger.
+        Ok(affected.saturating_sub(1))
     }
 
     /// Ends the transaction of `change`, which `sql` commits, and tells `record` and `plot` of it.

@@ -5,9 +5,9 @@ use anyhow::{bail, ensure};
 use crate::stage::Stage;
 use crate::workload::{TABLES, random};
 
-/// larder's triggers, as `trigger|table`.
+/// larder's triggers on followed tables, as `trigger|table`.
 const TRIGGERS: &str = "select t.tgname || '|' || c.relname from pg_trigger t join pg_class c on c.oid = t.tgrelid \
-    where t.tgname like 'larder\\_%' order by 1";
+    where t.tgname like 'larder\\_%' and c.relnamespace = 'public'::regnamespace order by 1";
 /// larder's trigger functions.
 const FUNCTIONS: &str = "select p.proname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace \
     where n.nspname = 'larder' and p.proname like 'log\\_%' order by 1";

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,14 +13,19 @@ use crate::servers::workplace::Workplace;
 use crate::writers::Session;
 
 /// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.
-const SETTINGS: [(&str, &str); 3] = [
+const SETTINGS: [(&str, &str); 5] = [
     ("fsync", "off"),
+    // Tables of one database become targets of a subscription to another; its workers start at once.
+    ("wal_level", "logical"),
+    ("wal_retrieve_retry_interval", "100ms"),
     ("shared_buffers", "128MB"),
     ("deadlock_timeout", "200ms"),
 ];
 /// Recovery after a crash is part of a start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Of the wait for the end: the supervisor starts it again after 100 ms.
+const END_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running server that is started again when it ends.
 pub(crate) struct Postgres {
@@ -61,10 +66,41 @@ impl Postgres {
         self.embedded.data_directory().join("postmaster.pid")
     }
 
+    /// A place beside its data directory, on the same file system.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.embedded.data_directory().with_file_name(name)
+    }
+
+    /// Stops it in fast mode, does `work` on its data directory and waits until it answers again.
+    pub(crate) async fn while_stopped(
+        &self,
+        work: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let pid = pid(&self.lock_file()).context("no PostgreSQL to stop")?;
+        kill(Pid::from_raw(pid), Signal::SIGINT)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.lock_file().exists() {
+            ensure!(Instant::now() < deadline, "PostgreSQL does not stop");
+            tokio::time::sleep(END_INTERVAL).await;
+        }
+        // Under another name nobody starts it again meanwhile.
+        let (data, held) = (self.embedded.data_directory(), self.beside("held"));
+        std::fs::rename(data, &held)?;
+        let worked = work(&held);
+        std::fs::rename(&held, data)?;
+        worked?;
+        self.answers_after(pid).await
+    }
+
     /// Signals the server itself and waits until another one answers in its place.
     pub(crate) async fn restart_by(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = pid(&self.lock_file()).context("no PostgreSQL to signal")?;
         kill(Pid::from_raw(pid), signal)?;
+        self.answers_after(pid).await
+    }
+
+    /// Waits until another process than `pid` answers.
+    async fn answers_after(&self, pid: i32) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
             let other = pid_of_another(&self.lock_file(), pid);

@@ -51,6 +51,44 @@ pub(crate) fn revised_root(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) 
     Some(change)
 }
 
+/// Gives a row another key: a root without children, a child without grandchildren, or a grandchild. None where what
+/// was picked is no such row.
+pub(crate) fn rekeyed(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Option<Change> {
+    let mut change = Change::new(plot, revision);
+    if rng.u32(..3) == 0 {
+        let childless = |key: &u32| {
+            let root = plot.roots.get(key);
+            root.is_some_and(|root| root.children.is_empty())
+        };
+        let key = plot.keys().find(childless)?;
+        let target = plot.keys().find(|key| !plot.roots.contains_key(key))?;
+        let (mut root, pad) = (plot.roots.get(&key)?.clone(), pad(target));
+        change.say(format_args!(
+            "update root set id = {target}, revision = {revision}, pad = '{pad}' where id = {key}"
+        ));
+        root.revision = revision;
+        change.roots.insert(key, None);
+        change.roots.insert(target, Some(root));
+        return Some(change);
+    }
+    let (key, id) = some_child(&change, plot, rng)?;
+    let row = change.row();
+    let root = change.root_mut(plot, key)?;
+    if let Some((grandchild, _)) = some(&root.children.get(&id)?.grandchildren, rng) {
+        let child = root.children.get_mut(&id)?;
+        let old = child.grandchildren.remove(&grandchild)?;
+        child.grandchildren.insert(row, old);
+        change.say(format_args!(
+            "update grandchild set id = {row} where id = {grandchild}"
+        ));
+    } else {
+        let child = root.children.remove(&id)?;
+        root.children.insert(row, child);
+        change.say(format_args!("update child set id = {row} where id = {id}"));
+    }
+    Some(change)
+}
+
 /// Two transactions that touch different rows of the same documents, in the order of their commits.
 ///
 /// The second is what it is on top of the first, but the statements of both may run before either commits: what one

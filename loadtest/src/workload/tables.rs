@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Child, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, Root, pad, part};
+use super::{Child, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, Root, TABLES, pad, part};
 
 /// The tables. `ledger` is the checker's own: it tells whether a transaction whose end nobody heard was committed.
 pub(crate) const SCHEMA: &str = "
@@ -45,6 +45,8 @@ key = "id"
 
 /// One document in so many is not there at the start.
 const ABSENT_SHARE: u32 = 10;
+/// Rows of a plot in `ledger`: sessions whose transactions overlap write to different ones.
+const LEDGER_SLOTS: u32 = 3;
 const CHILDREN_MAX: u64 = 4;
 const GRANDCHILDREN_MAX: u64 = 3;
 
@@ -65,7 +67,10 @@ pub(crate) fn seed(number: usize, keys: u32, rng: &mut fastrand::Rng) -> (Plot, 
             plot.roots.insert(key, root);
         }
     }
-    let sql = fill_sql(&plot);
+    let slots: Vec<String> = (0..LEDGER_SLOTS)
+        .map(|slot| format!("({number}, {slot}, 0)"))
+        .collect();
+    let sql = fill(&plot, &TABLES) + "insert into ledger values " + &slots.join(", ");
     (plot, sql)
 }
 
@@ -92,32 +97,32 @@ fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> Root {
     }
 }
 
-fn fill_sql(plot: &Plot) -> String {
-    let mut sites = String::new();
-    let mut roots = String::new();
-    let mut children = String::new();
-    let mut grandchildren = String::new();
+/// The statements that insert what the plot has in `tables`.
+pub(crate) fn fill(plot: &Plot, tables: &[&str]) -> String {
+    let mut rows = [const { String::new() }; TABLES.len()];
+    let [roots, children, grandchildren, sites] = &mut rows;
     let row = |text: &mut String, row: std::fmt::Arguments<'_>| {
         let comma = if text.is_empty() { "" } else { "," };
         // Writing to a string can't fail.
         write!(text, "{comma}({row})").unwrap_or_default();
     };
     for (id, revision) in &plot.sites {
-        row(&mut sites, format_args!("{id},{revision}"));
+        row(sites, format_args!("{id},{revision}"));
     }
     for (key, root) in &plot.roots {
-        let (site, pad) = (root.site, pad(*key));
-        row(&mut roots, format_args!("{key},{site},1,'{pad}'"));
+        let (site, revision, pad) = (root.site, root.revision, pad(*key));
+        row(roots, format_args!("{key},{site},{revision},'{pad}'"));
         for (id, child) in &root.children {
-            row(&mut children, format_args!("{id},{key},1"));
-            for grandchild in child.grandchildren.keys() {
-                row(&mut grandchildren, format_args!("{grandchild},{id},1"));
+            row(children, format_args!("{id},{key},{}", child.revision));
+            for (grandchild, revision) in &child.grandchildren {
+                row(grandchildren, format_args!("{grandchild},{id},{revision}"));
             }
         }
     }
-    let number = plot.number;
-    format!(
-        "insert into site values {sites}; insert into root values {roots}; insert into child values {children}; \
-         insert into grandchild values {grandchildren}; insert into ledger values ({number}, 0, 0), ({number}, 1, 0);"
-    )
+    let mut filled: Vec<_> = TABLES.into_iter().zip(rows).collect();
+    // Foreign keys want sites first.
+    filled.rotate_right(1);
+    filled.retain(|(table, rows)| tables.contains(table) && !rows.is_empty());
+    let insert = |(table, rows)| format!("insert into {table} values {rows}; ");
+    filled.into_iter().map(insert).collect()
 }
