@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-pub(in crate::source) use crate::source::loader::link::prove;
 use crate::source::loader::link::{GRACE, Link};
+pub(in crate::source) use crate::source::loader::link::{found_anew, prove};
 use crate::source::loader::pages::Pages;
 pub(crate) use crate::source::loader::statement::documents_query;
 pub(in crate::source) use crate::source::loader::statement::read_documents;

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
-use crate::source::loader::prove;
+use crate::source::loader::{found_anew, prove};
 use crate::source::session::{Database, Identity, Session};
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
@@ -370,8 +370,10 @@ impl Worker {
         writes: &[&Write],
         patience: Patience,
     ) -> Result<Vec<WriteOutcome>, WriteError> {
+        let mut following = self.shared.followed.clone();
         let mut attempt = 1;
         loop {
+            let known = following.borrow_and_update().clone();
             let failure = match self.attempt(writes, patience).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(failure) => failure,
@@ -384,6 +386,9 @@ impl Worker {
                 return Err(failure.error);
             }
             attempt += 1;
+            if matches!(failure.error, WriteError::Source(SourceError::OtherDatabase)) {
+                found_anew(&mut following, known.as_ref()).await;
+            }
         }
     }
 

@@ -88,3 +88,19 @@ async fn the_token_serves_other_nodes() {
     let read = other.request(Method::GET, "/depts/1", &token).await;
     assert_eq!(read.body, answer.body);
 }
+
+/// As another larder does that begins a new epoch, say because it was told of more tables: no connection that is opened
+/// before the feed has noticed may be used, and no request fails for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_epoch_fails_no_request() {
+    let config = "[[resource]]\nname = 'items'\ntable = 'item'\n";
+    let schema = "create table item (id int primary key, label text)";
+    let larder = TestService::start(schema, config).await;
+    larder
+        .execute("update larder.epoch set nonce = gen_random_uuid()")
+        .await;
+    let item = json!({"id": 1, "label": "x"});
+    let (read, written) = tokio::join!(larder.get("/items/2"), larder.post("/items", &item));
+    assert_eq!(read.status, StatusCode::NOT_FOUND, "{}", read.body);
+    assert_eq!(written.status, StatusCode::CREATED, "{}", written.body);
+}

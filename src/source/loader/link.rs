@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
+use tokio::sync::watch;
 
 use crate::source::SourceError;
 use crate::source::loader::Shared;
@@ -14,6 +15,9 @@ use crate::source::session::{Access, Identity, Session, identity, patiently};
 
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// The feed notices a new epoch with its next pass, and then checks everything anew.
+const ANEW_MAX: Duration = Duration::from_millis(300);
 
 /// What is asked of PostgreSQL, in one transaction's time.
 pub(super) trait Statement: Sync {
@@ -40,14 +44,17 @@ impl Link {
     ) -> Result<S::Found, SourceError> {
         let reused = self.0.is_some();
         let mut following = shared.followed.subscribe();
-        following.mark_unchanged();
+        let known = following.borrow_and_update().clone();
         let outcome = self.ask(shared, statement).await;
-        if matches!(outcome, Err(SourceError::Unavailable(_)))
-            && (reused || following.has_changed().unwrap_or(false))
-        {
-            return self.ask(shared, statement).await;
+        let again = match outcome {
+            Err(SourceError::Unavailable(_)) => reused || following.has_changed().unwrap_or(false),
+            Err(SourceError::OtherDatabase) => found_anew(&mut following, known.as_ref()).await,
+            _ => false,
+        };
+        match again {
+            true => self.ask(shared, statement).await,
+            false => outcome,
         }
-        outcome
     }
 
     /// Runs one statement. A connection that failed is given up, and one that was proved before the feed turned to
@@ -118,6 +125,17 @@ async fn run<S: Statement>(
         Err(_) => session.end("rollback").await?,
     }
     outcome
+}
+
+/// Waits until the feed follows another database than `known`, or another epoch of it: a connection may meet what another
+/// larder has begun a moment before the feed does. Returns whether it does.
+pub(in crate::source) async fn found_anew(
+    following: &mut watch::Receiver<Option<Arc<Identity>>>,
+    known: Option<&Arc<Identity>>,
+) -> bool {
+    let is_new = |now: &Option<Arc<Identity>>| now.is_some() && now.as_ref() != known;
+    let found = tokio::time::timeout(ANEW_MAX, following.wait_for(is_new));
+    matches!(found.await, Ok(Ok(_)))
 }
 
 /// Fails unless `connection` reaches the database that the feed follows.
