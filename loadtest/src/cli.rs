@@ -186,9 +186,9 @@ pub(crate) struct RacesArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PoolersArgs {
     /// Of each arrangement that serves.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
-    /// Fail where fewer documents were compared.
+    /// Fail where fewer documents of one resource were compared.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) answers: u64,
 }

@@ -66,7 +66,8 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
     let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
     fill(postgres.url()).await?;
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (mut held, mut compared, mut number) = (true, 0, 0);
+    let (mut held, mut number) = (true, 0);
+    let mut compared = [0; RESOURCES.len()];
     for mode in Mode::ALL {
         for told in [Told::Pooler, Told::ListenUrl, Told::Nothing] {
             for ignored in ["extra_float_digits", "extra_float_digits,options"] {
@@ -85,14 +86,17 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
                 let outcome = arrangement(config, pgbouncer, postgres.url(), args.seconds).await?;
                 println!("{}", outcome.text);
                 held &= outcome.held;
-                compared += outcome.compared;
+                for (all, count) in compared.iter_mut().zip(outcome.compared) {
+                    *all += count;
+                }
             }
         }
     }
     let strangers = strangers(postgres.url()).await?;
-    println!("{compared} documents compared; {strangers} rows of one table in another");
+    println!("{compared:?} documents compared; {strangers} rows of one table in another");
     postgres.stop().await;
-    Ok(held && strangers == 0 && compared >= args.answers)
+    let enough = compared.iter().all(|count| *count >= args.answers);
+    Ok(held && strangers == 0 && enough)
 }
 
 async fn fill(url: &str) -> anyhow::Result<()> {
@@ -151,7 +155,8 @@ fn config(
 
 struct Outcome {
     held: bool,
-    compared: u64,
+    /// By resource.
+    compared: [u64; RESOURCES.len()],
     text: String,
 }
 
@@ -232,7 +237,7 @@ async fn serves(larder: &Larder) -> bool {
 
 fn judge(tally: &Tally, serves: bool, log: &str) -> Outcome {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let compared: Vec<u64> = tally.compared.iter().map(count).collect();
+    let compared = tally.compared.each_ref().map(count);
     let said = log
         .lines()
         .rev()
@@ -250,7 +255,7 @@ fn judge(tally: &Tally, serves: bool, log: &str) -> Outcome {
     };
     Outcome {
         held: tally.offences() == 0 && (refused || compared.iter().all(|count| *count > 0)),
-        compared: compared.iter().sum(),
+        compared,
         text,
     }
 }

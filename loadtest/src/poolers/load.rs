@@ -18,6 +18,8 @@ const KEY: &str = "test";
 
 /// Documents of each resource: more than memory holds, so that most reads go to PostgreSQL.
 pub(crate) const ROWS: usize = 5_000;
+/// What the readers' own rows hold for good.
+const OWN_VERSION: u64 = 1;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// What larder promises, and what the clocks of this program may be late.
 const STALENESS_MAX: Duration = Duration::from_millis(1_050);
@@ -64,7 +66,7 @@ impl Tally {
         resource: usize,
         id: usize,
     ) -> std::sync::MutexGuard<'_, Vec<(Instant, u64)>> {
-        let place = resource * ROWS + (id - 1) % ROWS;
+        let place = resource * ROWS + id - 1;
         let versions = self.versions[place].lock();
         versions.unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,6 +83,11 @@ impl Tally {
         self.compared[resource].fetch_add(1, Ordering::Relaxed);
         if document.owner != RESOURCES[resource] {
             self.strange.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if !(1..=ROWS).contains(&document.id) {
+            let made_up = u64::from(document.n != OWN_VERSION);
+            self.made_up.fetch_add(made_up, Ordering::Relaxed);
             return;
         }
         let versions = self.versions(resource, document.id);
@@ -148,7 +155,7 @@ async fn ask(tally: &Tally, resource: usize, wire: &mut Wire) -> bool {
         (_, true) => {
             // Above those that change: rows of the readers' own.
             let id = ROWS + fastrand::usize(1..=ROWS);
-            let body = format!("{{\"id\":{id},\"owner\":\"{name}\",\"n\":1}}");
+            let body = format!("{{\"id\":{id},\"owner\":\"{name}\",\"n\":{OWN_VERSION}}}");
             format!(
                 "PUT /{name}/{id} HTTP/1.1\r\nHost: larder\r\n{key}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
