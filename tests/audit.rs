@@ -10,8 +10,6 @@ const SQL: &str = "create table item (id int primary key, value int not null); \
                    insert into item select n, 0 from generate_series(1, 8) n";
 
 const CONFIG: &str = r#"
-[audit]
-sample = 1
 [feed]
 max_staleness = "30s"
 [disk]
@@ -116,7 +114,7 @@ async fn found(larder: &TestService, path: &str, changes: &[(&str, Option<i64>)]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_document_is_found_counted_and_dropped() {
-    let larder = start(&[]).await;
+    let larder = start(&[("audit.sample", "1")]).await;
     for (resource, id) in [("memory", 1), ("both", 2), ("disk", 3)] {
         let set = |value: i64| format!("update item set value = {value} where id = {id}");
         let delete = format!("delete from item where id = {id}");
@@ -174,7 +172,7 @@ async fn write(connection: &mut PgConnection, id: usize, turn: usize) {
 /// Documents change between a hit and its audit, also back to what was served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_under_way_is_no_alarm() {
-    let larder = start(&[]).await;
+    let larder = start(&[("audit.sample", "1")]).await;
     let (mut one, mut other) = (larder.connect().await, larder.connect().await);
     let read = async || {
         for _ in 0..4 {

@@ -386,7 +386,10 @@ impl Worker {
                 return Err(failure.error);
             }
             attempt += 1;
-            if matches!(failure.error, WriteError::Source(SourceError::OtherDatabase)) {
+            if matches!(
+                failure.error,
+                WriteError::Source(SourceError::OtherDatabase)
+            ) {
                 found_anew(&mut following, known.as_ref()).await;
             }
         }

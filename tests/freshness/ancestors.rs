@@ -132,6 +132,31 @@ async fn a_table_that_gets_an_ancestor_is_still_followed() {
     change_through_ancestors(&larder).await;
 }
 
+/// What inherits from a table without columns shows that nowhere but in `pg_inherits`, and loses its rows through it all
+/// the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_without_columns_is_noticed() {
+    let larder = TestService::start(
+        "create table item (id int primary key); insert into item values (1), (2); create table anything ()",
+        "[[resource]]\nname = 'items'\ntable = 'item'\n",
+    )
+    .await;
+    for (path, first) in [
+        ("/items/1", "alter table item inherit anything; "),
+        ("/items/2", ""),
+    ] {
+        hit(&larder, path).await;
+        let id = path.rsplit('/').next().unwrap();
+        larder
+            .execute(&format!("{first}delete from anything a using item i where a.tableoid = i.tableoid and a.ctid = i.ctid and i.id = {id}"))
+            .await;
+        eventually("it is gone", async || {
+            (larder.get(path).await.status == 404).then_some(())
+        })
+        .await;
+    }
+}
+
 /// PostgreSQL refuses a statement with transition tables where it reaches a foreign table, also one that is attached
 /// while larder is stopped.
 #[tokio::test(flavor = "multi_thread")]
