@@ -19,6 +19,7 @@ mod history;
 mod listener;
 mod node;
 pub mod position;
+mod touched;
 mod triggers;
 
 use std::path::PathBuf;

@@ -8,8 +8,6 @@
 //! A new partition or a trigger that was disabled for a while logs nothing: see `definition`. The snapshot of a pass
 //! gives the remainder of what freshness rests on, and where the pass judges, its fingerprints.
 
-use std::collections::{HashMap, HashSet};
-
 use futures_util::TryStreamExt;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
@@ -17,17 +15,11 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::feed::Change;
 use crate::feed::definition::{Definitions, Fingerprints, Remainder, fingerprints_sql, pairs};
 use crate::feed::position::Position;
+use crate::feed::touched::{Cut, KEYS_MAX, Touched};
 use crate::resource::Resource;
 use crate::resource::link::{Way, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
 use crate::source::SourceError;
-
-/// Documents of one resource that a pass names, at most, and rows that it reads of the keys that are documents' and of
-/// each way that is mapped; more empty the resources concerned.
-const KEYS_MAX: usize = 100_000;
-
-/// Documents of all resources that a pass names, at most; more empty each resource that was touched.
-const CHANGES_MAX: usize = 1_000_000;
 
 /// Settings of the connection that passes run on. A log that was never analysed misleads the planner: measured, 62 to
 /// 70 ms a pass without these, 0.15 to 0.35 ms with them. A lock on a table that a pass joins ends the pass, not the
@@ -335,131 +327,4 @@ async fn read_extent(
     let (read, more) = read.ok_or_else(|| SourceError::Unexpected("a pass gave no row".into()))?;
     let changes = touched.into_changes();
     Ok((Read { changes, ..read }, more))
-}
-
-/// Whether the rows of an arm may be fewer than there are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    No,
-    AtLimit,
-}
-
-/// What a pass has found, each key once; a resource that is touched whole, or by too many keys, without them.
-#[derive(Default)]
-struct Touched {
-    /// By resource; none where it is touched whole.
-    keys: HashMap<usize, Option<HashSet<String>>>,
-    /// Rows by resource that came out of arms with a limit, repeated keys counted: an arm that reached its limit may
-    /// hide keys, however few it showed.
-    rows: HashMap<usize, usize>,
-    total: usize,
-}
-
-impl Touched {
-    fn add(&mut self, resource: usize, key: Option<String>, cut: Cut) {
-        let Some(keys) = self
-            .keys
-            .entry(resource)
-            .or_insert_with(|| Some(HashSet::new()))
-        else {
-            return;
-        };
-        let Some(key) = key else {
-            return self.touch_whole(resource);
-        };
-        let rows = self.rows.entry(resource).or_insert(0);
-        *rows += usize::from(cut == Cut::AtLimit);
-        let rows = *rows;
-        self.total += usize::from(keys.insert(key));
-        if rows > KEYS_MAX || keys.len() > KEYS_MAX {
-            self.touch_whole(resource);
-        }
-        if self.total > CHANGES_MAX {
-            for keys in self.keys.values_mut() {
-                *keys = None;
-            }
-            self.total = 0;
-        }
-    }
-
-    fn touch_whole(&mut self, resource: usize) {
-        if let Some(Some(keys)) = self.keys.insert(resource, None) {
-            self.total -= keys.len();
-        }
-    }
-
-    fn into_changes(self) -> Vec<Change> {
-        let mut changes = Vec::with_capacity(self.total);
-        for (resource, keys) in self.keys {
-            match keys {
-                None => changes.push(Change {
-                    resource,
-                    key: None,
-                }),
-                Some(keys) => changes.extend(keys.into_iter().map(|key| Change {
-                    resource,
-                    key: Some(key),
-                })),
-            }
-        }
-        changes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn keys(touched: Touched) -> Vec<(usize, Option<String>)> {
-        let changes = touched.into_changes().into_iter();
-        let mut keys: Vec<_> = changes
-            .map(|change| (change.resource, change.key))
-            .collect();
-        keys.sort();
-        keys
-    }
-
-    #[test]
-    fn each_key_comes_once_and_a_whole_resource_without_keys() {
-        let mut touched = Touched::default();
-        for (resource, key) in [
-            (1, Some("a")),
-            (1, Some("a")),
-            (2, Some("b")),
-            (2, None),
-            (2, Some("c")),
-        ] {
-            touched.add(resource, key.map(str::to_owned), Cut::No);
-        }
-        assert_eq!(keys(touched), [(1, Some("a".to_owned())), (2, None)]);
-    }
-
-    #[test]
-    fn repeated_keys_count_only_where_an_arm_may_have_been_cut() {
-        for (cut, expected) in [(Cut::No, Some("a".to_owned())), (Cut::AtLimit, None)] {
-            let mut touched = Touched::default();
-            for _ in 0..=KEYS_MAX {
-                touched.add(1, Some("a".to_owned()), cut);
-            }
-            touched.add(2, Some("b".to_owned()), cut);
-            assert_eq!(keys(touched), [(1, expected), (2, Some("b".to_owned()))]);
-        }
-    }
-
-    #[test]
-    fn the_whole_is_bounded() {
-        let mut touched = Touched::default();
-        let resources = CHANGES_MAX / KEYS_MAX + 1;
-        for resource in 0..resources {
-            for key in 0..KEYS_MAX {
-                touched.add(resource, Some(key.to_string()), Cut::No);
-                assert!(touched.total <= CHANGES_MAX);
-            }
-        }
-        let changes = touched.into_changes();
-        assert!((0..resources - 1).all(|resource| changes.contains(&Change {
-            resource,
-            key: None
-        })));
-    }
 }
