@@ -34,6 +34,8 @@
 //! - For a transaction that disables, writes and enables, `max_staleness` holds. Its *own* token does not: a pass between
 //!   its commit and its messages covers its transaction, and memory answers without it until the next pass reads the
 //!   mark (the property "its own token comes too early" is reached). Any later token is kept.
+//! - A pass without fingerprints that finds the position where it is may end without reading the mark: for the state it
+//!   is one that did not begin. A transaction's own token may then come too early until the next judged pass.
 //! - A judged pass may complete without reading the mark ([`Action::Skip`]): its fingerprints are at least as new.
 //! - The fingerprints need not be of the snapshot of the rows; a later statement does as well
 //!   ([`Fingerprints::Later`]), since no fingerprint ever returns to what it was. Older than the rows
