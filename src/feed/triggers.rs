@@ -224,12 +224,15 @@ fn write_rights(resource: &Resource) -> Vec<String> {
     rights
 }
 
-/// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a second.
+/// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a quarter of the second after
+/// which PostgreSQL looks for deadlocks (`deadlock_timeout`), and ends the transaction of whoever waited so long.
 pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
     let mut transaction = begin_alone(connection, "1s").await?;
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut *transaction)
-        .await?;
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "set local lock_timeout = '250ms'; {sql}"
+    )))
+    .execute(&mut *transaction)
+    .await?;
     transaction.commit().await?;
     Ok(())
 }

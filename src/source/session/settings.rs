@@ -56,6 +56,9 @@ const PLANS: [(&str, &str); 2] = [
     ("enable_seqscan", "off"),
 ];
 
+/// What is read of the catalogue stays in memory: `temp_file_limit` may forbid temporary files. In KiB.
+const CATALOGUE_MEMORY: (&str, &str) = ("work_mem", "16384");
+
 /// The time limits of connections that say nothing else. larder waits for others' locks as long as for a statement, and
 /// its connections may idle.
 const TIMEOUTS: [(&str, &str); 4] = [
@@ -102,6 +105,7 @@ impl Settings {
     /// For the feed and for installing.
     pub(super) fn following(more: &[(&'static str, &str)]) -> Self {
         let mut settings = Self::common();
+        settings.add([CATALOGUE_MEMORY]);
         settings.add([SEARCH_PATH, ("default_transaction_read_only", "off")]);
         settings.add(more.iter().copied());
         settings
