@@ -46,8 +46,6 @@ pub struct Resource {
     pub tiers: Tiers,
     /// The key's columns and how its text is read.
     pub key: KeyShape,
-    /// Row security hides rows of some table that its documents show from larder's role.
-    pub row_security: bool,
     /// Why no tier keeps its documents: row security of a table that they show is not decided by the rows alone.
     pub uncached: Option<String>,
     /// The root row.

@@ -109,14 +109,9 @@ impl Cache {
         shelf
             .uncached
             .fetch_or(uncached.is_some(), Ordering::SeqCst);
-        let secured = definition.row_security;
-        let before = shelf.current.swap(Some(definition));
-        if secured || before.is_some_and(|before| before.row_security) {
-            // PostgreSQL plans by the policies that concern the role, and keeps its plans when the role's memberships or
-            // attributes change; sessions keep what was set for the role when they began.
-            let identity = self.followed.borrow().identity.clone();
-            self.loader.follow(identity);
-        }
+        shelf.current.store(Some(definition));
+        // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
+        self.loader.renew();
         // Loads by an earlier definition are void from here on.
         self.versions.renew_epoch(index);
         shelf.uncached.store(uncached.is_some(), Ordering::SeqCst);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
@@ -27,6 +28,19 @@ use crate::source::session::{Identity, identity};
 
 /// Attempts to find everything installed after installing it; another larder may install at the same time.
 const ATTEMPTS: usize = 3;
+
+/// Pauses between two looks for transactions that have yet to tell what they changed.
+const MESSAGES_PAUSE_MIN: Duration = Duration::from_millis(2);
+const MESSAGES_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Transactions that have committed and still hold the lock of their own number, which `pg_locks` shows without its
+/// upper half: that of the newest number, or the one before where that would lie ahead.
+const COMMITTED_WITH_LOCKS_SQL: &str = "\
+    select x.xid::text from ( \
+      select (n.newest - (n.newest - l.transactionid::text::int8 + 2147483648) % 4294967296 + 2147483648)::text::xid8 as xid \
+      from pg_locks l cross join (select pg_snapshot_xmax(pg_current_snapshot())::text::int8 as newest) n \
+      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted) x \
+    where pg_xact_status(x.xid) = 'committed'";
 
 /// Why a database can't be followed.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +128,7 @@ pub(super) async fn establish(
                 .collect();
             let fingerprints = definitions.fingerprints(&mut transaction).await?;
             transaction.commit().await.map_err(SourceError::from)?;
+            await_messages(connection).await?;
             let loggers = checked.loggers.iter().map(Logger::function_name).collect();
             let resources = readable(connection, checked.resources).await?;
             if policy.all_must_fit {
@@ -148,6 +163,29 @@ pub(super) async fn establish(
         }
     }
     Err(EstablishError::NotInstalled)
+}
+
+/// Waits until every transaction that is visible now has told the other server processes what it changed.
+///
+/// A commit becomes visible, then sends its invalidations, then lets its locks go, that of its own number among them.
+/// Between the first two another process renders values by what it remembers of enums and composite types, while the
+/// catalogue's rows show the new ones: no load may be kept that began then. `commit prepared` deletes the files of
+/// dropped tables in between (`FinishPreparedTransaction` in PostgreSQL's twophase.c).
+async fn await_messages(connection: &mut PgConnection) -> Result<(), SourceError> {
+    let mut silent: Option<Vec<String>> = None;
+    let mut pause = MESSAGES_PAUSE_MIN;
+    loop {
+        let mut left: Vec<String> = sqlx::query_scalar(COMMITTED_WITH_LOCKS_SQL)
+            .fetch_all(&mut *connection)
+            .await?;
+        left.retain(|xid| silent.as_ref().is_none_or(|silent| silent.contains(xid)));
+        if left.is_empty() {
+            return Ok(());
+        }
+        silent = Some(left);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MESSAGES_PAUSE_MAX);
+    }
 }
 
 async fn check(

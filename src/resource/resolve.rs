@@ -92,7 +92,6 @@ impl<'a> Resolver<'a> {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),
             tiers: definition.tiers,
-            row_security: shown.iter().any(|table| table.row_security),
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
             documents_sql: documents_sql(&key, &root),
             filters: filters?,

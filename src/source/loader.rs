@@ -155,6 +155,15 @@ impl Loader {
         self.shared.followed.send_replace(identity.map(Arc::new));
     }
 
+    /// Connections that are open now run nothing more once they have done what they do.
+    pub fn renew(&self) {
+        self.shared.followed.send_if_modified(|followed| {
+            *followed = followed.as_deref().cloned().map(Arc::new);
+            // Whoever waits for an answer need not know.
+            false
+        });
+    }
+
     /// The database that the feed follows, as [`Loader::follow`] is told.
     pub fn followed(&self) -> watch::Receiver<Option<Arc<Identity>>> {
         self.shared.followed.subscribe()

@@ -355,3 +355,28 @@ async fn a_role_comes_to_bypass_row_security() {
     guarded.execute("alter role {role} nobypassrls").await;
     becomes(&larder, "1", StatusCode::NOT_FOUND).await;
 }
+
+/// Between two definitions, neither of which row security concerns, connections plan by policies that hold for a moment,
+/// and PostgreSQL keeps such plans when the role comes to bypass them.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_of_a_moment_are_not_kept() {
+    let guarded = Guarded::create(
+        "alter table paper no force row level security, disable row level security",
+    )
+    .await;
+    let larder = guarded.serve().await;
+    for _ in 0..5 {
+        assert_cached(&larder).await;
+        guarded
+            .execute("alter table paper enable row level security, force row level security")
+            .await;
+        becomes(&larder, "1", StatusCode::NOT_FOUND).await;
+        guarded.execute("alter role {role} bypassrls").await;
+        becomes(&larder, "1", StatusCode::OK).await;
+        assert_cached(&larder).await;
+        guarded
+            .execute("alter table paper no force row level security, disable row level security")
+            .await;
+        guarded.execute("alter role {role} nobypassrls").await;
+    }
+}

@@ -330,7 +330,6 @@ fn definition() -> Resource {
             memory: true,
             disk: true,
         },
-        row_security: false,
         uncached: None,
         key: KeyShape {
             columns: Vec::new(),
