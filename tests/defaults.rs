@@ -29,7 +29,7 @@ const SQL: &str = r#"
 const CONFIG: &str = "[[resource]]\nname = 'kinds'\ntable = 'public.kind'\n";
 
 /// Each on a role of its own, and all on a database.
-const DEFAULTS: [(&str, &str); 26] = [
+const DEFAULTS: [(&str, &str); 27] = [
     ("default_transaction_isolation", "'repeatable read'"),
     ("default_transaction_isolation", "serializable"),
     ("default_transaction_read_only", "on"),
@@ -56,6 +56,7 @@ const DEFAULTS: [(&str, &str); 26] = [
     ("exit_on_error", "on"),
     ("plan_cache_mode", "force_custom_plan"),
     ("jit_above_cost", "0"),
+    ("work_mem", "64"),
 ];
 
 /// For a client of the test's own.

@@ -19,4 +19,5 @@ mod random;
 mod sessions;
 mod statements;
 mod tokens;
+mod unheard;
 pub(crate) mod world;

@@ -102,9 +102,10 @@ fn told(outcomes: &[Outcome]) -> String {
     }
     writeln!(
         told,
-        "{} of {} histories failed, {reads} reads",
+        "{} of {} histories failed, {} ended early by a limit, {reads} reads",
         failures.len(),
-        outcomes.len()
+        outcomes.len(),
+        outcomes.iter().filter(|outcome| outcome.limited).count()
     )
     .unwrap();
     for (kind, (done, failed)) in kinds {

@@ -1,20 +1,15 @@
 //! Tables, types and triggers that change while larder follows them.
 
-use std::process::Command;
-use std::time::Duration;
-
 use axum::http::{Method, StatusCode};
-use larder::source::embedded::{Embedded, EmbeddedConfig};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::time::sleep;
+use sqlx::{AssertSqlSafe, Connection};
 
 use crate::documents::oracle::{Documented, Shape, Table};
 use crate::documents::rendering::Kind::{Array, Bool, Composite, Number, Text};
 use crate::documents::shapes::people;
 use crate::documents::{ROWS, SCHEMA};
 use crate::freshness::world::{World, is_hit};
+use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
-use crate::harness::{eventually, reachable_directory};
 
 const TABLES: &str = r#"
 set search_path = public;
@@ -400,105 +395,4 @@ async fn a_pass_sees_a_renamed_enum_value_before_fingerprints_are_due() {
         .await;
     }
     connection.close().await.unwrap();
-}
-
-/// `commit prepared` is visible while it has PostgreSQL's checkpointer delete the files of dropped tables, and only then
-/// do other server processes hear of what it renamed. What they render meanwhile must not be kept, be the connections
-/// larder's own or a pooler's. The checkpointer is stopped, so that its queue is full until it goes on.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_processes_have_not_heard_of_is_not_kept() {
-    let base = reachable_directory();
-    let settings = [
-        ("max_prepared_transactions", "1"),
-        ("max_locks_per_transaction", "500"),
-        ("shared_buffers", "1MB"),
-        ("fsync", "off"),
-    ];
-    let server = Embedded::start(EmbeddedConfig {
-        directory: base.path().join("postgres"),
-        settings: settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-    })
-    .await
-    .unwrap();
-    let url = server.url().to_owned();
-    let sql = "create type mood as enum ('calm', 'wild'); \
-        create table item (id int primary key, mood mood); \
-        insert into item select n, 'calm' from generate_series(1, 100) n; \
-        do $$ begin for n in 1..300 loop execute format('create table gone%s ()', n); end loop; end $$; checkpoint";
-    execute(&url, sql).await;
-    let config = "[[resource]]\nname = 'items'\ntable = 'item'\n";
-    let mut larders = Vec::new();
-    for pooler in ["false", "true"] {
-        let overrides = [("database.pooler", pooler), ("database.listen_url", &url)];
-        larders.push(TestService::start_on(&url, config, &overrides).await);
-    }
-    for larder in &larders {
-        for id in 1..=10 {
-            eventually("a hit", async || {
-                is_hit(&larder.get(&format!("/items/{id}")).await).then_some(())
-            })
-            .await;
-        }
-    }
-    let tables: Vec<String> = (1..=300).map(|n| format!("gone{n}")).collect();
-    let drop_tables = format!("drop table {}", tables.join(", "));
-    let rename = "alter type mood rename value 'calm' to 'quiet'";
-    let prepare = format!("begin; {rename}; {drop_tables}; prepare transaction 'x'");
-    execute(&url, &prepare).await;
-    let mut connection = PgConnection::connect(&url).await.unwrap();
-    let checkpointer: i32 =
-        sqlx::query_scalar("select pid from pg_stat_activity where backend_type = 'checkpointer'")
-            .fetch_one(&mut connection)
-            .await
-            .unwrap();
-    let signal = |signal: &str| {
-        let status = Command::new("kill")
-            .args([signal, &checkpointer.to_string()])
-            .status();
-        assert!(status.unwrap().success());
-    };
-    signal("-STOP");
-    let committing = tokio::spawn({
-        let url = url.clone();
-        async move { execute(&url, "commit prepared 'x'").await }
-    });
-    eventually("the commit is visible", async || {
-        let sql = "select exists (select from pg_enum where enumlabel = 'quiet')";
-        let visible: bool = sqlx::query_scalar(sql)
-            .fetch_one(&mut connection)
-            .await
-            .unwrap();
-        visible.then_some(())
-    })
-    .await;
-    // Time enough to notice the new name, and to keep the old one. No tier may answer before all have heard of it.
-    for _ in 0..100 {
-        for larder in &larders {
-            for id in 1..=10 {
-                larder.get(&format!("/items/{id}")).await;
-            }
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    assert!(!committing.is_finished());
-    for larder in &larders {
-        assert!(!is_hit(&larder.get("/items/1").await));
-    }
-    signal("-CONT");
-    committing.await.unwrap();
-    for larder in &larders {
-        for id in 1..=10 {
-            let expected = format!(r#"{{"id":{id},"mood":"quiet"}}"#);
-            eventually("a hit with the new name", async || {
-                let answer = larder.get(&format!("/items/{id}")).await;
-                (is_hit(&answer) && answer.body == expected).then_some(())
-            })
-            .await;
-        }
-    }
-    connection.close().await.unwrap();
-    drop(larders);
-    server.stop().await;
 }

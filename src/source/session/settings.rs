@@ -56,8 +56,9 @@ const PLANS: [(&str, &str); 2] = [
     ("enable_seqscan", "off"),
 ];
 
-/// What is read of the catalogue stays in memory: `temp_file_limit` may forbid temporary files. In KiB.
-const CATALOGUE_MEMORY: (&str, &str) = ("work_mem", "16384");
+/// In KiB. Documents and what is read of the catalogue are put together in memory: `temp_file_limit`, which only a
+/// superuser may raise, may forbid temporary files.
+const WORK_MEM: (&str, &str) = ("work_mem", "16384");
 
 /// The time limits of connections that say nothing else. larder waits for others' locks as long as for a statement, and
 /// its connections may idle.
@@ -105,7 +106,6 @@ impl Settings {
     /// For the feed and for installing.
     pub(super) fn following(more: &[(&'static str, &str)]) -> Self {
         let mut settings = Self::common();
-        settings.add([CATALOGUE_MEMORY]);
         settings.add([SEARCH_PATH, ("default_transaction_read_only", "off")]);
         settings.add(more.iter().copied());
         settings
@@ -117,6 +117,7 @@ impl Settings {
             users_path: false,
         };
         settings.add(MEANING);
+        settings.add([WORK_MEM]);
         settings.add(TIMEOUTS);
         settings
     }
