@@ -13,6 +13,9 @@
 //!   lock, others write ([`Change::Disable`]); or one transaction disables, writes and enables, so that its row is
 //!   visible before any message is sent ([`Change::Within`]). Other writes are logged. They wait for no lock here, since
 //!   they may go to another table of the same document.
+//! - *A value of an enum is renamed* ([`Change::Rename`]): what a load renders is by what its process remembers, old until
+//!   the messages are sent, whatever its snapshot. No other write is explored beside it, since a document that has the
+//!   write and not the name is neither before nor after.
 //! - *Messages that say nothing*, as `analyze` sends them, and a new connection of the feed, which has a mark of its
 //!   own.
 //! - *A pass*: it begins, reads rows in a snapshot, reads the mark in a later transaction, completes. Where the last
@@ -20,7 +23,8 @@
 //!   fingerprints too. `fresh_at` is the begin of the last judged pass that completed.
 //! - *A mark that has changed*: the pass does not complete, and the next one is judged. If the fingerprints are equal,
 //!   memory stays. If they differ, or whenever larder prefers so ([`Action::Distrust`]), memory is emptied and nothing
-//!   is kept until a mark, then fingerprints with every trigger in place, have been read ([`Kind::Recovery`]).
+//!   is kept until a mark, then fingerprints with every trigger in place, have been read and every visible change has sent
+//!   its messages ([`Kind::Recovery`]).
 //! - *A load*: its statement has read, and it is installed unless memory has been invalidated since.
 //! - *Time*: [`State::young`] holds moments in their order. Each lasts `max_staleness / 2`, and one that counts for
 //!   `max_staleness` is put behind all others for a second time, so that the order is that of a real clock.
@@ -68,17 +72,20 @@ pub enum Guard {
     Fingerprints,
     /// Only judged passes move `fresh_at`.
     FreshFromJudged,
+    /// Nothing is trusted anew before every visible change has sent its messages.
+    MessagesBeforeTrust,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::RowsBeforeMark,
         Self::MarkInAnotherTransaction,
         Self::ChangedMarkStops,
         Self::MarkBeforeFingerprints,
         Self::Fingerprints,
         Self::FreshFromJudged,
+        Self::MessagesBeforeTrust,
     ];
 }
 
@@ -104,6 +111,8 @@ pub struct Bounds {
     pub unlogged: u8,
     /// Transactions that disable, write and enable.
     pub withins: u8,
+    /// Transactions that rename a value of an enum.
+    pub renames: u8,
     /// Messages that say nothing.
     pub spurious: u8,
 }
@@ -128,6 +137,8 @@ pub enum Change {
     Enable,
     /// It disables the trigger, writes, and enables it again.
     Within,
+    /// It renames what the document shows, and changes no row of it.
+    Rename,
 }
 
 /// What PostgreSQL holds.
@@ -143,7 +154,7 @@ pub struct Database {
     pub messages: u8,
     /// The change that is visible and has not released its lock; whether it has sent its messages.
     pub change: Option<(Change, bool)>,
-    /// The document as [`Change::Within`] wrote it, while its client is not told.
+    /// The document as [`Change::Within`] or [`Change::Rename`] left it, while its client is not told.
     pub untold: Option<u8>,
     /// What may still happen.
     pub left: Bounds,

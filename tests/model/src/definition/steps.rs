@@ -104,7 +104,7 @@ impl Definition {
                 state.database.messages += 1;
             }
             Action::Expire => state.expire(),
-            Action::Load => state.load = Some(state.database.commits()),
+            Action::Load => state.load = Some(state.database.rendered()),
             Action::Install => state.memory = state.load.take(),
             Action::Feed => self.step_feed(state),
             Action::Skip => {
@@ -182,7 +182,14 @@ impl Definition {
             }
             Step::Compare => self.judge(state),
             Step::Mark => self.read_mark(state, pass),
-            Step::Complete => return self.complete(state, pass),
+            Step::Complete => {
+                let unsent = matches!(state.database.change, Some((_, false)));
+                let waits = pass.kind == Kind::Recovery && unsent;
+                if !waits || !self.has(Guard::MessagesBeforeTrust) {
+                    self.complete(state, pass);
+                }
+                return;
+            }
         };
         if goes_on {
             let steps = self.steps(pass.kind);
@@ -249,6 +256,12 @@ impl Definition {
 }
 
 impl Database {
+    /// The transactions that a document rendered now shows.
+    fn rendered(&self) -> u8 {
+        let unheard = self.change == Some((Change::Rename, false));
+        self.commits() - u8::from(unheard)
+    }
+
     fn enabled(&self, actions: &mut Vec<Action>) {
         let left = &self.left;
         if left.logged > 0 {
@@ -263,6 +276,9 @@ impl Database {
                 }
                 if left.withins > 0 {
                     actions.push(Action::Change(Change::Within));
+                }
+                if left.renames > 0 {
+                    actions.push(Action::Change(Change::Rename));
                 }
             }
             None => {
@@ -292,8 +308,11 @@ impl State {
                 self.database.enabled = false;
             }
             Change::Enable => self.database.enabled = true,
-            Change::Within => {
-                self.database.left.withins -= 1;
+            Change::Within | Change::Rename => {
+                match change {
+                    Change::Rename => self.database.left.renames -= 1,
+                    _ => self.database.left.withins -= 1,
+                }
                 self.commit(false);
                 self.database.untold = Some(self.database.commits());
             }

@@ -9,6 +9,7 @@ const DISABLE: Bounds = Bounds {
     disables: 1,
     unlogged: 1,
     withins: 0,
+    renames: 0,
     spurious: 1,
 };
 
@@ -20,7 +21,15 @@ const WITHIN: Bounds = Bounds {
     ..DISABLE
 };
 
-/// Both, one behind the other.
+/// A value of an enum that is renamed.
+const RENAME: Bounds = Bounds {
+    disables: 0,
+    unlogged: 0,
+    renames: 1,
+    ..DISABLE
+};
+
+/// The first two, one behind the other.
 const BOTH: Bounds = Bounds {
     withins: 1,
     ..DISABLE
@@ -51,6 +60,11 @@ fn no_answer_is_stale_while_a_writer_disables_the_trigger() {
         ..WITHIN
     };
     explore("trigger disabled within", Fingerprints::WithRows, bounds);
+}
+
+#[test]
+fn no_answer_is_stale_while_a_value_is_renamed() {
+    explore("value renamed", Fingerprints::WithRows, RENAME);
 }
 
 #[test]
@@ -102,4 +116,5 @@ guards! {
     without_the_mark_before_its_fingerprints: MarkBeforeFingerprints, DISABLE;
     without_fingerprints_in_judged_passes: Fingerprints, WITHIN;
     without_fresh_at_from_judged_passes_only: FreshFromJudged, WITHIN;
+    without_messages_before_trust: MessagesBeforeTrust, RENAME;
 }
