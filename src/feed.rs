@@ -264,6 +264,7 @@ pub async fn install(
         Policy {
             install: true,
             all_must_fit: true,
+            lock_timeout: triggers::COMMAND_LOCK_TIMEOUT,
         },
     )
     .await?;
@@ -286,7 +287,7 @@ pub async fn uninstall_script(database: &Database) -> Result<String, SourceError
 pub async fn uninstall(database: &Database) -> Result<(), SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
     let sql = triggers::uninstall_sql(&mut connection).await?;
-    triggers::run(&mut connection, sql).await
+    triggers::run(&mut connection, sql, triggers::COMMAND_LOCK_TIMEOUT).await
 }
 
 /// What pruning has left of the change log, and who needs it.

@@ -76,7 +76,7 @@ l (oid, line) as ( \
       from pg_constraint k where k.conrelid = any((select named from t)::oid[]) and k.contype in ('f', 'p', 'u') \
     union all select c.oid, concat_ws(' ', 's', row_security_active(c.oid)) \
       from pg_class c where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
-    union all select c.oid, concat_ws(' ', 'g', g.setdatabase, g.setrole, g.setconfig) \
+    union all select c.oid, concat_ws(' ', 'g', g.setdatabase, g.setrole, g.setconfig, g.since) \
       from pg_class c cross join ({settings}) g where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
     union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin, exists ( \
         select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))) \
@@ -124,12 +124,12 @@ concat( \
     (select string_agg(concat_ws(' ', p.oid, exists ( \
         select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))), ',' order by p.oid) \
       from pg_policy p where p.polrelid = any({guarded}::int8[]::oid[])), \
-    (select string_agg(concat_ws(' ', g.setdatabase, g.setrole, g.setconfig), ',' order by g.setdatabase, g.setrole) \
+    (select string_agg(concat_ws(' ', g.setdatabase, g.setrole, g.setconfig, g.since), ',' order by g.setdatabase, g.setrole) \
       from ({settings}) g))";
 
 /// Settings of role and database, which policies may read; a session has those that stood when it began.
 const SETTINGS_SQL: &str = "\
-select setdatabase, setrole, setconfig from pg_db_role_setting \
+select setdatabase, setrole, setconfig, xmin as since from pg_db_role_setting \
   where setdatabase in (0, (select oid from pg_database where datname = current_database())) \
   and setrole in (0, (select oid from pg_roles where rolname = session_user))";
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
+use tokio::time::Instant;
 
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, Watched};
@@ -32,6 +33,8 @@ const ATTEMPTS: usize = 3;
 /// Pauses between two looks for transactions that have yet to tell what they changed.
 const MESSAGES_PAUSE_MIN: Duration = Duration::from_millis(2);
 const MESSAGES_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A wait for them that is worth a line in the log.
+const MESSAGES_LATE: Duration = Duration::from_secs(1);
 
 /// Transactions that have committed and still hold the lock of their own number, which `pg_locks` shows without its
 /// upper half: that of the newest number, or the one before where that would lie ahead.
@@ -65,6 +68,8 @@ pub(super) struct Policy {
     pub(super) install: bool,
     /// Do nothing for the other resources while one does not fit.
     pub(super) all_must_fit: bool,
+    /// The longest wait for a table's lock.
+    pub(super) lock_timeout: &'static str,
 }
 
 /// A database that is ready to be followed.
@@ -158,7 +163,7 @@ pub(super) async fn establish(
             Missing::Definitions(_) if !policy.install => return Err(EstablishError::NotInstalled),
             Missing::Definitions(sql) => {
                 tracing::info!("installing larder's schema and triggers");
-                triggers::run(connection, sql).await?;
+                triggers::run(connection, sql, policy.lock_timeout).await?;
             }
         }
     }
@@ -174,6 +179,7 @@ pub(super) async fn establish(
 async fn await_messages(connection: &mut PgConnection) -> Result<(), SourceError> {
     let mut silent: Option<Vec<String>> = None;
     let mut pause = MESSAGES_PAUSE_MIN;
+    let (began, mut said) = (Instant::now(), false);
     loop {
         let mut left: Vec<String> = sqlx::query_scalar(COMMITTED_WITH_LOCKS_SQL)
             .fetch_all(&mut *connection)
@@ -181,6 +187,12 @@ async fn await_messages(connection: &mut PgConnection) -> Result<(), SourceError
         left.retain(|xid| silent.as_ref().is_none_or(|silent| silent.contains(xid)));
         if left.is_empty() {
             return Ok(());
+        }
+        if began.elapsed() > MESSAGES_LATE && !std::mem::replace(&mut said, true) {
+            let left = left.join(", ");
+            tracing::warn!(
+                "waiting for what transactions {left} changed: they have committed and still hold locks"
+            );
         }
         silent = Some(left);
         tokio::time::sleep(pause).await;

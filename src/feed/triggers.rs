@@ -224,15 +224,24 @@ fn write_rights(resource: &Resource) -> Vec<String> {
     rights
 }
 
-/// Runs `sql` in one transaction, alone among larders. Waits for a table's lock at most a quarter of the second after
-/// which PostgreSQL looks for deadlocks (`deadlock_timeout`), and ends the transaction of whoever waited so long.
-pub(super) async fn run(connection: &mut PgConnection, sql: String) -> Result<(), SourceError> {
+/// The longest wait for a table's lock of a larder that serves, which tries again: a quarter of the second after which
+/// PostgreSQL looks for deadlocks (`deadlock_timeout`), and ends the transaction of whoever waited so long.
+pub(super) const SERVING_LOCK_TIMEOUT: &str = "250ms";
+
+/// The same of a command, which does not.
+pub(super) const COMMAND_LOCK_TIMEOUT: &str = "1s";
+
+/// Runs `sql` in one transaction, alone among larders. Waits for each table's lock at most for `lock_timeout`.
+pub(super) async fn run(
+    connection: &mut PgConnection,
+    sql: String,
+    lock_timeout: &str,
+) -> Result<(), SourceError> {
     let mut transaction = begin_alone(connection, "1s").await?;
-    sqlx::raw_sql(AssertSqlSafe(format!(
-        "set local lock_timeout = '250ms'; {sql}"
-    )))
-    .execute(&mut *transaction)
-    .await?;
+    let sql = format!("set local lock_timeout = '{lock_timeout}'; {sql}");
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut *transaction)
+        .await?;
     transaction.commit().await?;
     Ok(())
 }

@@ -386,10 +386,7 @@ impl Worker {
                 return Err(failure.error);
             }
             attempt += 1;
-            if matches!(
-                failure.error,
-                WriteError::Source(SourceError::OtherDatabase)
-            ) {
+            if failure.is_of_other_database() {
                 found_anew(&mut following, known.as_ref()).await;
             }
         }
@@ -402,9 +399,11 @@ impl Worker {
     ) -> Result<Vec<WriteOutcome>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
-        let session = match self.session.take() {
-            Some((proved, session)) if Arc::ptr_eq(&proved, &followed) => session,
-            _ => self.shared.connect(&followed).await?,
+        let kept = self.session.take();
+        let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
+        let session = match kept {
+            Some((_, session)) => session,
+            None => self.shared.connect(&followed).await?,
         };
         let mut transaction = Transaction {
             session,

@@ -1,9 +1,10 @@
 //! A commit that other server processes have not heard of: visible in the catalogue, and not in what they remember.
 
-use std::process::Command;
 use std::time::Duration;
 
 use larder::source::embedded::{Embedded, EmbeddedConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -39,28 +40,23 @@ async fn server() -> (Embedded, TempDir) {
 }
 
 /// PostgreSQL's checkpointer, stopped until this is dropped.
-struct Stopped(i32);
+struct Stopped(Pid);
 
 impl Stopped {
     async fn new(connection: &mut PgConnection) -> Self {
         let sql = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
         let pid = sqlx::query_scalar(sql).fetch_one(connection).await.unwrap();
-        signal(pid, "-STOP");
+        let pid = Pid::from_raw(pid);
+        kill(pid, Signal::SIGSTOP).unwrap();
         Self(pid)
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        signal(self.0, "-CONT");
+        // It may have ended with its server.
+        let _ended = kill(self.0, Signal::SIGCONT).is_err();
     }
-}
-
-fn signal(pid: i32, signal: &str) {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
 }
 
 /// One by its own connections, one that thinks of them as a pooler's.
@@ -112,19 +108,23 @@ async fn what_processes_have_not_heard_of_is_not_kept() {
         visible.unwrap_or(false).then_some(())
     })
     .await;
-    // Time enough to notice the new name, and to keep the old one. No tier may answer before all have heard of it.
+    for larder in &larders {
+        eventually("no hit any more", async || {
+            (!is_hit(&larder.get("/items/1").await)).then_some(())
+        })
+        .await;
+    }
+    // No tier may answer before all have heard of it, and there is time enough to keep the old name.
     for _ in 0..100 {
         for larder in &larders {
             for id in 1..=10 {
-                larder.get(&format!("/items/{id}")).await;
+                let answer = larder.get(&format!("/items/{id}")).await;
+                assert!(!is_hit(&answer), "{answer:?}");
             }
         }
         sleep(Duration::from_millis(5)).await;
     }
     assert!(!committing.is_finished());
-    for larder in &larders {
-        assert!(!is_hit(&larder.get("/items/1").await));
-    }
     drop(stopped);
     committing.await.unwrap();
     become_hits(&larders, "quiet").await;

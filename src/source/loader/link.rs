@@ -17,7 +17,7 @@ use crate::source::session::{Access, Identity, Session, identity, patiently};
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The feed notices a new epoch with its next pass, and then checks everything anew.
-const ANEW_MAX: Duration = Duration::from_millis(300);
+const ANEW_MAX: Duration = Duration::from_millis(750);
 
 /// What is asked of PostgreSQL, in one transaction's time.
 pub(super) trait Statement: Sync {
@@ -70,9 +70,12 @@ impl Link {
                 "the feed has not found its database yet".into(),
             ));
         };
-        let mut session = match self.0.take() {
-            Some((proved, session)) if Arc::ptr_eq(&proved, &followed) => session,
-            _ => connect(shared, &followed).await?,
+        let kept = self.0.take();
+        // Another one gives its place among the server's connections up first.
+        let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
+        let mut session = match kept {
+            Some((_, session)) => session,
+            None => connect(shared, &followed).await?,
         };
         let limit = shared.database.statement_timeout() + GRACE;
         // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.

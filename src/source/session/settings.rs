@@ -57,7 +57,7 @@ const PLANS: [(&str, &str); 2] = [
 ];
 
 /// In KiB. Documents and what is read of the catalogue are put together in memory: `temp_file_limit`, which only a
-/// superuser may raise, may forbid temporary files.
+/// superuser may raise, may forbid temporary files. Writes leave it to role and database, as triggers expect.
 const WORK_MEM: (&str, &str) = ("work_mem", "16384");
 
 /// The time limits of connections that say nothing else. larder waits for others' locks as long as for a statement, and
@@ -91,7 +91,11 @@ impl Settings {
     /// For loads and lists.
     pub(super) fn reading(statement_timeout: Duration) -> Self {
         let mut settings = Self::documents(statement_timeout);
-        settings.add([SEARCH_PATH, ("default_transaction_read_only", "on")]);
+        settings.add([
+            WORK_MEM,
+            SEARCH_PATH,
+            ("default_transaction_read_only", "on"),
+        ]);
         settings
     }
 
@@ -106,7 +110,11 @@ impl Settings {
     /// For the feed and for installing.
     pub(super) fn following(more: &[(&'static str, &str)]) -> Self {
         let mut settings = Self::common();
-        settings.add([SEARCH_PATH, ("default_transaction_read_only", "off")]);
+        settings.add([
+            WORK_MEM,
+            SEARCH_PATH,
+            ("default_transaction_read_only", "off"),
+        ]);
         settings.add(more.iter().copied());
         settings
     }
@@ -117,7 +125,6 @@ impl Settings {
             users_path: false,
         };
         settings.add(MEANING);
-        settings.add([WORK_MEM]);
         settings.add(TIMEOUTS);
         settings
     }

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
+use crate::source::loader::found_anew;
 use crate::source::session::Identity;
 use crate::source::writes::bound::part;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
@@ -79,13 +80,18 @@ impl Writes {
     ) -> Result<Bulk<'_>, WriteError> {
         let shared = &*self.shared;
         let mut following = shared.followed.clone();
-        let followed = followed(&mut following)?;
-        let session = shared.connect(&followed).await;
+        let mut known = followed(&mut following)?;
+        let mut session = shared.connect(&known).await;
+        let is_other = session.as_ref().is_err_and(Failure::is_of_other_database);
+        if is_other && found_anew(&mut following, Some(&known)).await {
+            known = followed(&mut following)?;
+            session = shared.connect(&known).await;
+        }
         let transaction = Transaction {
             session: session.map_err(|failure| failure.error)?,
             database: &shared.database,
             document_bytes_max: shared.document_bytes_max,
-            followed,
+            followed: known,
             patience: Patience::Full,
             committing: false,
             committed: &shared.committed,

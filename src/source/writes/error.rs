@@ -94,6 +94,13 @@ pub(super) struct Failure {
     pub(super) again: bool,
 }
 
+impl Failure {
+    /// The connection did not reach what the feed follows.
+    pub(super) fn is_of_other_database(&self) -> bool {
+        matches!(self.error, WriteError::Source(SourceError::OtherDatabase))
+    }
+}
+
 impl<E: Into<WriteError>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self {
