@@ -42,13 +42,18 @@ async fn run(connection: &mut PgConnection, sql: &str) {
         .unwrap();
 }
 
-/// A larder with two connections for loads by way of the exchange, on which statement 1 reads `a` and `b`.
-async fn crossed(exchange: &Exchange, direct: &str) -> TestService {
+/// A larder with two connections for loads, by way of the exchange.
+async fn behind(exchange: &Exchange, direct: &str) -> TestService {
     let settings = [
         ("database.connections", "2"),
         ("database.listen_url", direct),
     ];
-    let larder = TestService::start_on(&exchange.url, CONFIG, &settings).await;
+    TestService::start_on(&exchange.url, CONFIG, &settings).await
+}
+
+/// The same, on which statement 1 reads `a` and `b`.
+async fn crossed(exchange: &Exchange, direct: &str) -> TestService {
+    let larder = behind(exchange, direct).await;
     let mut holder = connect(direct).await;
     run(&mut holder, "begin; lock table a").await;
     let (first, ()) = tokio::join!(larder.get("/a/1"), async {
@@ -118,11 +123,7 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
     let direct = Cluster::database().await.url;
     execute(&direct, SQL).await;
     let exchange = Exchange::start(&direct).await;
-    let settings = [
-        ("database.connections", "2"),
-        ("database.listen_url", direct.as_str()),
-    ];
-    let larder = TestService::start_on(&exchange.url, CONFIG, &settings).await;
+    let larder = behind(&exchange, &direct).await;
     let mut holder = connect(&direct).await;
     run(
         &mut holder,
@@ -153,11 +154,7 @@ async fn a_write_by_another_statement_is_rolled_back() {
     let direct = Cluster::database().await.url;
     execute(&direct, SQL).await;
     let exchange = Exchange::start(&direct).await;
-    let settings = [
-        ("database.connections", "2"),
-        ("database.listen_url", direct.as_str()),
-    ];
-    let larder = TestService::start_on(&exchange.url, CONFIG, &settings).await;
+    let larder = behind(&exchange, &direct).await;
     let put = async |table: &str, id: u32| {
         let body = format!("{{\"id\":{id},\"v\":\"{table}!\"}}");
         let path = format!("/{table}/{id}");

@@ -44,12 +44,7 @@ t (every, named) as materialized (select array_agg(distinct oid), array_agg(dist
 used (oid, type) as ( \
   select a.attrelid, a.atttypid from pg_attribute a \
     where a.attrelid = any((select named from t)::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
-  union select u.oid, n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
-    select t.typelem as type union all select t.typbasetype \
-    union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
-    union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
-    union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
-    where n.type >= 16384), \
+  union select u.oid, n.type {parts}), \
 tr as materialized (select t.tgrelid as oid, t.tgfoid, concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) as line \
   from pg_trigger t where t.tgrelid = any((select every from t)::oid[]) and not t.tgisinternal), \
 own as materialized (select bit_xor(hashtextextended(line, 0)) as hash from ( \
@@ -92,16 +87,20 @@ select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(arr
   select w.resource, bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0))::text as hash \
   from w cross join own left join h on h.oid = w.oid group by w.resource) r";
 
-/// What the remainder is made of: oids of types, and of tables with row security, of the tables in `$1`.
-const REMAINDER_OIDS_SQL: &str = "\
-with recursive used (type) as ( \
-  select a.atttypid from pg_attribute a where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
-  union select n.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
+/// From the types `u` of `used` to those that they consist of.
+const PARTS_SQL: &str = "\
+from used u join pg_type t on t.oid = u.type cross join lateral ( \
     select t.typelem as type union all select t.typbasetype \
     union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
     union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid \
     union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
-    where n.type >= 16384) \
+    where n.type >= 16384";
+
+/// What the remainder is made of: oids of types, and of tables with row security, of the tables in `$1`.
+const REMAINDER_OIDS_SQL: &str = "\
+with recursive used (type) as ( \
+  select a.atttypid from pg_attribute a where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
+  union select n.type {parts}) \
 select \
   array(select type::int8 from used) as types, \
   array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
@@ -155,10 +154,12 @@ impl Definitions {
         connection: &mut PgConnection,
         watched: Watched,
     ) -> Result<Self, SourceError> {
-        let row = sqlx::query(REMAINDER_OIDS_SQL)
-            .bind(&watched.oids)
-            .fetch_one(&mut *connection)
-            .await?;
+        let row = sqlx::query(AssertSqlSafe(
+            REMAINDER_OIDS_SQL.replace("{parts}", PARTS_SQL),
+        ))
+        .bind(&watched.oids)
+        .fetch_one(&mut *connection)
+        .await?;
         let remainder = Remainder {
             types: row.try_get("types")?,
             guarded: row.try_get("guarded")?,
@@ -225,6 +226,7 @@ impl Definitions {
 /// SQL for the fingerprints, with the parameters for the fields of [`Watched`].
 pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
     FINGERPRINTS_SQL
+        .replace("{parts}", PARTS_SQL)
         .replace("{resources}", resources)
         .replace("{oids}", oids)
         .replace("{named}", named)

@@ -127,6 +127,23 @@ async fn read_table(
     }))
 }
 
+/// Runs `sql` with the oids of `wanted` tables as `$1`, and has `add` note each row at the table of its column `oid`.
+async fn for_tables(
+    connection: &mut PgConnection,
+    sql: &'static str,
+    wanted: &[i64],
+    tables: &mut HashMap<u32, Table>,
+    add: impl Fn(&mut Table, &PgRow) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(sql).bind(wanted).fetch_all(connection).await?;
+    for row in rows {
+        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
+            add(table, &row)?;
+        }
+    }
+    Ok(())
+}
+
 async fn read_columns(
     connection: &mut PgConnection,
     wanted: &[i64],
@@ -134,8 +151,7 @@ async fn read_columns(
 ) -> Result<(), SourceError> {
     let types = read_types(connection, wanted).await?;
     // Domains are followed down to the type below; the innermost one carries the type modifier.
-    let rows = sqlx::query(
-        "with recursive chain (oid, base, modifier) as ( \
+    let sql = "with recursive chain (oid, base, modifier) as ( \
            select oid, typbasetype, typtypmod from pg_type where typtype = 'd' \
            union all select c.oid, t.typbasetype, t.typtypmod from chain c join pg_type t on t.oid = c.base \
            where t.typtype = 'd'), \
@@ -166,36 +182,31 @@ async fn read_columns(
          left join pg_type e on e.oid = coalesce(ed.base, t.typelem) and t.typcategory = 'A' \
          left join pg_collation l on l.oid = a.attcollation \
          where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
-         order by a.attrelid, a.attnum",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    for row in rows {
-        let type_oid = oid(&row, "type")?;
-        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
-            table.columns.push(Column {
-                name: row.try_get("name")?,
-                type_text: row.try_get("type_text")?,
-                plain_type_text: row.try_get("plain_type_text")?,
-                type_oid,
-                collation: oid(&row, "collation")?,
-                base_type: row.try_get("base_type")?,
-                built_in: row.try_get("built_in")?,
-                element_type: row.try_get("element_type")?,
-                type_modifier: row.try_get("modifier")?,
-                deterministic: row.try_get("deterministic")?,
-                value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
-                not_null: row.try_get("not_null")?,
-                default: row.try_get("default_sql")?,
-                generated: row.try_get("generated")?,
-                is_virtual: row.try_get("virtual")?,
-                identity_always: row.try_get("identity_always")?,
-                dependent: None,
-            });
-        }
-    }
-    Ok(())
+         order by a.attrelid, a.attnum";
+    for_tables(connection, sql, wanted, tables, |table, row| {
+        let type_oid = oid(row, "type")?;
+        table.columns.push(Column {
+            name: row.try_get("name")?,
+            type_text: row.try_get("type_text")?,
+            plain_type_text: row.try_get("plain_type_text")?,
+            type_oid,
+            collation: oid(row, "collation")?,
+            base_type: row.try_get("base_type")?,
+            built_in: row.try_get("built_in")?,
+            element_type: row.try_get("element_type")?,
+            type_modifier: row.try_get("modifier")?,
+            deterministic: row.try_get("deterministic")?,
+            value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
+            not_null: row.try_get("not_null")?,
+            default: row.try_get("default_sql")?,
+            generated: row.try_get("generated")?,
+            is_virtual: row.try_get("virtual")?,
+            identity_always: row.try_get("identity_always")?,
+            dependent: None,
+        });
+        Ok(())
+    })
+    .await
 }
 
 async fn read_indexes(
@@ -204,31 +215,25 @@ async fn read_indexes(
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     // Column 0 stands for an expression: such an index identifies and finds no row by its columns alone.
-    let rows = sqlx::query(
-        "select i.indrelid::int8 as oid, i.indisprimary as primary, \
+    let sql = "select i.indrelid::int8 as oid, i.indisprimary as primary, \
            i.indisunique and i.indimmediate as is_unique, \
            array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] order by k) as columns \
          from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
            and 0 <> all (i.indkey::int2[]) \
-         order by i.indisprimary desc, i.indexrelid",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    for row in rows {
-        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
-            let columns: Vec<String> = row.try_get("columns")?;
-            if row.try_get("is_unique")? {
-                table.unique_keys.push(UniqueKey {
-                    columns: columns.clone(),
-                    primary: row.try_get("primary")?,
-                });
-            }
-            table.indexes.push(columns);
+         order by i.indisprimary desc, i.indexrelid";
+    for_tables(connection, sql, wanted, tables, |table, row| {
+        let columns: Vec<String> = row.try_get("columns")?;
+        if row.try_get("is_unique")? {
+            table.unique_keys.push(UniqueKey {
+                columns: columns.clone(),
+                primary: row.try_get("primary")?,
+            });
         }
-    }
-    Ok(())
+        table.indexes.push(columns);
+        Ok(())
+    })
+    .await
 }
 
 async fn read_foreign_keys(
@@ -236,27 +241,21 @@ async fn read_foreign_keys(
     wanted: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(
-        "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
+    let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
            array(select a.attname::text from unnest(c.conkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.place) as columns, \
            array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.place) as target_columns \
-         from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) order by c.oid",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    for row in rows {
-        if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
-            table.foreign_keys.push(ForeignKey {
-                columns: row.try_get("columns")?,
-                target: oid(&row, "target")?,
-                target_columns: row.try_get("target_columns")?,
-            });
-        }
-    }
-    Ok(())
+         from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) order by c.oid";
+    for_tables(connection, sql, wanted, tables, |table, row| {
+        table.foreign_keys.push(ForeignKey {
+            columns: row.try_get("columns")?,
+            target: oid(row, "target")?,
+            target_columns: row.try_get("target_columns")?,
+        });
+        Ok(())
+    })
+    .await
 }
 
 async fn read_descendants(
@@ -264,31 +263,25 @@ async fn read_descendants(
     wanted: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(
-        "with recursive part (top, oid) as ( \
+    let sql = "with recursive part (top, oid) as ( \
            select inhparent, inhrelid from pg_inherits where inhparent::int8 = any($1) \
            union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select part.top::int8 as top, c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, \
+         select part.top::int8 as oid, c.oid::int8 as descendant, n.nspname::text as schema, c.relname::text as name, \
            c.relkind::text as kind \
          from part join pg_class c on c.oid = part.oid join pg_namespace n on n.oid = c.relnamespace \
-         order by part.top, c.oid",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    for row in rows {
-        if let Some(table) = tables.get_mut(&oid(&row, "top")?) {
-            table.descendants.push(Descendant {
-                name: TableName {
-                    oid: oid(&row, "oid")?,
-                    schema: row.try_get("schema")?,
-                    name: row.try_get("name")?,
-                },
-                kind: character(&row, "kind")?,
-            });
-        }
-    }
-    Ok(())
+         order by part.top, c.oid";
+    for_tables(connection, sql, wanted, tables, |table, row| {
+        table.descendants.push(Descendant {
+            name: TableName {
+                oid: oid(row, "descendant")?,
+                schema: row.try_get("schema")?,
+                name: row.try_get("name")?,
+            },
+            kind: character(row, "kind")?,
+        });
+        Ok(())
+    })
+    .await
 }
 
 /// Notes the tables that rows of theirs may be changed through a table above, which is none of their descendants.
@@ -297,22 +290,16 @@ async fn read_other_ancestors(
     wanted: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(
-        "with recursive part (top, oid) as ( \
+    let sql = "with recursive part (top, oid) as ( \
            select w, w from unnest($1::int8[]::oid[]) w \
            union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select distinct part.top::int8 as top from part join pg_inherits i on i.inhrelid = part.oid \
-         where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)",
-    )
-    .bind(wanted)
-    .fetch_all(connection)
-    .await?;
-    for row in rows {
-        if let Some(table) = tables.get_mut(&oid(&row, "top")?) {
-            table.has_other_ancestors = true;
-        }
-    }
-    Ok(())
+         select distinct part.top::int8 as oid from part join pg_inherits i on i.inhrelid = part.oid \
+         where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)";
+    for_tables(connection, sql, wanted, tables, |table, _| {
+        table.has_other_ancestors = true;
+        Ok(())
+    })
+    .await
 }
 
 async fn read_known_names(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {

@@ -316,13 +316,15 @@ pub(super) fn new_ancestor(draw: &mut Draw<'_>) -> Option<Step> {
     definition(draw, "new ancestor", messages)
 }
 
+/// The tables of a family.
+fn names(draw: &Draw<'_>, prefix: char) -> Vec<String> {
+    let tables = draw.tables(prefix).into_iter();
+    tables.map(|table| table.name.clone()).collect()
+}
+
 pub(super) fn inherit(draw: &mut Draw<'_>) -> Option<Step> {
     let prefix = draw.family().prefix;
-    let names: Vec<String> = draw
-        .tables(prefix)
-        .iter()
-        .map(|table| table.name.clone())
-        .collect();
+    let names = names(draw, prefix);
     let (one, other) = (draw.one_of(&names)?.clone(), draw.one_of(&names)?.clone());
     at_once(
         draw,
@@ -354,11 +356,7 @@ pub(super) fn no_inherit(draw: &mut Draw<'_>) -> Option<Step> {
 
 pub(super) fn new_heir(draw: &mut Draw<'_>) -> Option<Step> {
     let prefix = draw.family().prefix;
-    let names: Vec<String> = draw
-        .tables(prefix)
-        .iter()
-        .map(|table| table.name.clone())
-        .collect();
+    let names = names(draw, prefix);
     let parent = draw.one_of(&names)?.clone();
     let name = draw.new_name(prefix);
     let owned = draw.owned(&name);

@@ -22,8 +22,8 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Rows before larder starts: so many rounds of inserts.
 const ROUNDS: usize = 6;
 
-/// Under a publication for all tables PostgreSQL lets nobody delete from larder's log, so that no new epoch can begin:
-/// larder says so, and asks PostgreSQL for each document. One of README's limits.
+/// Under a publication for all tables PostgreSQL refuses to delete from larder's log, so that no new epoch can begin:
+/// larder logs that, and asks PostgreSQL for each document. One of README's limits.
 const LIMIT: &str = "does not have a replica identity and publishes deletes";
 
 /// How a history ended.

@@ -132,7 +132,7 @@ pub(super) fn log(draw: &mut Draw<'_>) -> Option<Step> {
         "log",
         vec![
             Message::Sql(statement),
-            // Under a publication of all tables nobody may delete from a table without a replica identity.
+            // Under a publication of all tables PostgreSQL refuses to delete from a table without a replica identity.
             Message::Sql(
                 "do $$ begin delete from larder.change; \
                  exception when object_not_in_prerequisite_state then null; end $$"

@@ -199,8 +199,8 @@ async fn detach_each(stage: &mut Stage, lines: &[Line]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes a definition while others write: they and it may have each other's locks, so it is tried several times, the
-/// last time while nobody writes.
+/// Changes a definition while writers go on. They and the change may wait for each other's locks, so it is tried several
+/// times, the last time while the writers pause.
 pub(super) async fn define(stage: &mut Stage, sql: &str) -> anyhow::Result<()> {
     let mut session = Session::new(stage.postgres.url(), FAULT_SLOT)?;
     for attempt in 1..=ATTEMPTS {

@@ -41,7 +41,7 @@ enum Takes {
     Time,
 }
 
-/// A transaction, and who is to be seen after it.
+/// A transaction, and the rows that a policy shows after it.
 struct Step {
     sql: &'static str,
     takes: Takes,

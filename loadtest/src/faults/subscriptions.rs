@@ -1,8 +1,8 @@
 //! Tables that become a subscription's targets: their rows change by logical replication, which fires no statement
 //! trigger.
 //!
-//! The publisher is another database of the same server. It holds the rows of one plot, which nobody changes here
-//! meanwhile; other plots are written as ever.
+//! The publisher is another database of the same server. It holds the rows of one plot, which no writer
+//! changes here meanwhile; other plots are written as ever.
 
 use std::time::Duration;
 

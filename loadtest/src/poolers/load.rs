@@ -1,4 +1,4 @@
-//! Who writes and reads rows that tell whose they are, and what each answer is worth.
+//! Writers and readers of rows that name their table, and the judgement of each answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

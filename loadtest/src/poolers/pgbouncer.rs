@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 use crate::servers::answers;
 
-/// Debian's place; it is on nobody's PATH but root's.
+/// Where Debian installs it; only root's PATH has that directory.
 const BINARY: &str = "/usr/sbin/pgbouncer";
 
 /// Whom it runs as where root starts it, since it refuses root.

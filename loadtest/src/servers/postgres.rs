@@ -83,7 +83,7 @@ impl Postgres {
             ensure!(Instant::now() < deadline, "PostgreSQL does not stop");
             tokio::time::sleep(END_INTERVAL).await;
         }
-        // Under another name nobody starts it again meanwhile.
+        // Under another name it is not started again meanwhile.
         let (data, held) = (self.embedded.data_directory(), self.beside("held"));
         std::fs::rename(data, &held)?;
         let worked = work(&held);
