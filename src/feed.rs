@@ -7,7 +7,9 @@
 //! delays it.
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
-//! - `change_log`: the SQL of a pass. `definition`: whether triggers and tables still are as they were. `triggers`: the SQL of the log. `bell` and `listener`: who rings, who hears.
+//! - `change_log`: the SQL of a pass. `touched`: what it found. `triggers`: the SQL of the log.
+//! - `definition`: whether triggers, tables and types still are as they were.
+//! - `bell` and `listener`: notifications, sent and received.
 //! - `node`: heartbeats and pruning. `history`: was the database put back to an earlier state?
 
 mod bell;

@@ -2,9 +2,11 @@
 //! not touch was not asked of PostgreSQL once more.
 //!
 //! `world` holds larders and the oracle; `statements` changes rows one way after the other, `sessions` in unusual
-//! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `ancestors` through tables that nobody follows; `neighbours`
-//! has several larders on one database; `definitions` changes tables while larder runs; `overtaken` holds a load in its
-//! middle; `log` looks at the change log itself; `history` puts databases back to earlier states; `tokens` reads its own writes; `random` does all of it without a plan.
+//! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `ancestors`
+//! through tables that are not followed; `neighbours` has several larders on one database; `definitions` changes tables
+//! while larder runs; `unheard` has commits that other server processes have not heard of; `overtaken` holds a load in
+//! its middle; `log` looks at the change log itself; `history` puts databases back to earlier states; `tokens` reads its
+//! own writes; `random` does all of it without a plan.
 
 mod ancestors;
 mod bulk;

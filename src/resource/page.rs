@@ -28,8 +28,8 @@ impl Filter {
 }
 
 impl Page {
-    /// SQL for one row, its proof and the page's keys as an array: the parts of `after` come as text in `$1, …`, then the values of the filters, then the
-    /// limit.
+    /// SQL for one row, its proof and the page's keys as an array: the parts of `after` come as text in `$1, …`, then the
+    /// values of the filters, then the limit.
     ///
     /// Which filters there are is part of the text, so that PostgreSQL can use their indexes. The order is that of the
     /// columns, their collations included, and so is the comparison with `after`.

@@ -252,7 +252,8 @@ impl<'a> Resolver<'a> {
         column
     }
 
-    /// `written` is the table's name in the file; `key` is what children without a foreign key in the catalogue hold: a root's key, else the primary key.
+    /// `written` is the table's name in the file; `key` is what children without a foreign key in the catalogue hold: a
+    /// root's key, else the primary key.
     fn row(
         &mut self,
         table: &Table,

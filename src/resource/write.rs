@@ -21,7 +21,8 @@ pub struct WriteSql {
     /// Inserts documents whose keys do not exist. Rows: the transaction's number, how many root rows were inserted, and
     /// for each of them, or once null, the document's number counted from 1 and its canonical key.
     pub insert: Statement,
-    /// Locks the root row: the transaction's number where it exists, else null. Nobody can add rows that refer to it until the transaction ends.
+    /// Locks the root row: the transaction's number where it exists, else null. No row that refers to it can be added
+    /// until the transaction ends.
     pub lock: Statement,
     /// Lock the rows below, a statement for each level, upper ones first: only then does the next one see all of its.
     pub lock_below: Vec<Statement>,
