@@ -225,6 +225,7 @@ impl Config {
                 on_loss: OnLoss::Bypass,
                 retention: Duration::ZERO,
                 keys_per_statement: 0,
+                answers: false,
             },
             audit: AuditConfig { sample: 0.0 },
             limits: Limits {

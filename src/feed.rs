@@ -7,7 +7,8 @@
 //! delays it.
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
-//! - `change_log`: the SQL of a pass. `touched`: what it found. `triggers`: the SQL of the log.
+//! - `schema`: schema larder. `triggers`: what writes to its log. `install`: how both come and go.
+//! - `change_log`: the SQL of a pass. `touched`: what it found.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received.
 //! - `node`: heartbeats and pruning. `history`: was the database put back to an earlier state?
@@ -18,9 +19,11 @@ mod definition;
 pub mod establish;
 mod follower;
 mod history;
+mod install;
 mod listener;
 mod node;
 pub mod position;
+mod schema;
 mod touched;
 mod triggers;
 
@@ -34,6 +37,7 @@ use uuid::Uuid;
 use crate::clock::Boottime;
 use crate::feed::establish::{EstablishError, Policy, establish};
 use crate::feed::follower::Feed;
+use crate::feed::install::{Patience, Pending};
 use crate::feed::position::{Persisted, Position};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
@@ -65,6 +69,8 @@ pub struct FeedConfig {
     pub retention: Duration,
     /// A statement that touches more documents empties the resource.
     pub keys_per_statement: u32,
+    /// Answers to writes with an `Idempotency-Key` are kept, in `larder.answer`.
+    pub answers: bool,
 }
 
 /// One document, or with no key every document of a resource, is no longer true.
@@ -236,7 +242,8 @@ pub fn start(
     })
 }
 
-/// The SQL that installs schema and triggers for `definitions`, with the grants that the connecting role needs.
+/// The SQL that installs what is missing of schema and triggers for `definitions`, with the grants that the connecting
+/// role needs.
 ///
 /// # Errors
 /// What PostgreSQL said, or all mistakes in the definitions.
@@ -249,28 +256,41 @@ pub async fn install_script(
     establish::script(&mut connection, definitions, config).await
 }
 
-/// Installs what is missing, in one transaction. Nothing is locked where nothing is missing.
+/// Installs what is missing, each table in a transaction of its own. Nothing is locked where nothing is missing; locks
+/// that others hold are waited for in attempts, for ten minutes.
 ///
 /// # Errors
-/// Why it could not be installed, among it all mistakes in the definitions; then nothing has changed.
+/// Why it could not be installed, among it all mistakes in the definitions; what was installed before stays.
 pub async fn install(
     database: &Database,
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
 ) -> Result<(), EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    establish(
-        &mut connection,
-        definitions,
-        config,
-        Policy {
-            install: true,
-            all_must_fit: true,
-            lock_timeout: triggers::COMMAND_LOCK_TIMEOUT,
-        },
-    )
-    .await?;
-    Ok(())
+    let policy = Policy {
+        install: true,
+        all_must_fit: true,
+    };
+    let mut patience = Patience::default();
+    loop {
+        let who = match establish(&mut connection, definitions, config, policy).await {
+            Ok(established) => {
+                let held = |pending: &&Pending| pending.held;
+                let left = established.pending;
+                if let Some(refused) = left.iter().find(|pending| !pending.held) {
+                    let why = format!("no triggers on {}: {}", refused.table, refused.why);
+                    return Err(SourceError::Unexpected(why).into());
+                }
+                match left.iter().find(held) {
+                    None => return Ok(()),
+                    Some(held) => held.why.clone(),
+                }
+            }
+            Err(EstablishError::Held(who)) => who,
+            Err(error) => return Err(error),
+        };
+        patience.wait(&who).await?;
+    }
 }
 
 /// The SQL that removes all that larder added to the database.
@@ -279,17 +299,18 @@ pub async fn install(
 /// What PostgreSQL said.
 pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
-    triggers::uninstall_sql(&mut connection).await
+    Ok(install::script(&install::removal(&mut connection).await?))
 }
 
-/// Removes all that larder added to the database, in one transaction.
+/// Removes all that larder added to the database, each table's triggers in a transaction of their own. Locks that others
+/// hold are waited for in attempts, for ten minutes.
 ///
 /// # Errors
-/// What PostgreSQL said.
-pub async fn uninstall(database: &Database) -> Result<(), SourceError> {
+/// What PostgreSQL said; what was removed before stays so.
+pub async fn uninstall(database: &Database) -> Result<(), EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    let sql = triggers::uninstall_sql(&mut connection).await?;
-    triggers::run(&mut connection, sql, triggers::COMMAND_LOCK_TIMEOUT).await
+    let steps = install::removal(&mut connection).await?;
+    Ok(install::run_all(&mut connection, steps).await?)
 }
 
 /// What pruning has left of the change log, and who needs it.

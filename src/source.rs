@@ -96,9 +96,13 @@ impl SourceError {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
-            Self::Refused { code, .. } => code == LOCK_NOT_AVAILABLE,
-            _ => false,
+            error => error.is_of_lock(),
         }
+    }
+
+    /// Whether others' locks were waited for in vain.
+    pub(crate) fn is_of_lock(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }
 
     /// Whether the connection is of no use any more.

@@ -92,7 +92,12 @@ async fn who_may_only_write_sees_nothing() {
         principals(),
         hash("cleo's")
     );
-    let larder = TestService::start_on(&url, &format!("{users}{resource}"), &[]).await;
+    let larder = TestService::start_on(
+        &url,
+        &format!("{users}{resource}"),
+        &[("idempotency_keys", "true")],
+    )
+    .await;
     let [anna, cleo] =
         [("anna", "anna's"), ("cleo", "cleo's")].map(|(name, word)| basic(name, word));
     let json = ("content-type", "application/json");

@@ -14,14 +14,14 @@ use crate::harness::cluster::Cluster;
 use crate::harness::service::execute;
 
 /// A directory with this `larder.toml`.
-fn configured(toml: &str) -> TempDir {
+pub(crate) fn configured(toml: &str) -> TempDir {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("larder.toml"), toml).unwrap();
     directory
 }
 
 /// The one value that `sql` asks for.
-async fn value<T>(url: &str, sql: &str) -> T
+pub(crate) async fn value<T>(url: &str, sql: &str) -> T
 where
     T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
 {

@@ -102,10 +102,9 @@ fn told(outcomes: &[Outcome]) -> String {
     }
     writeln!(
         told,
-        "{} of {} histories failed, {} ended early by a limit, {reads} reads",
+        "{} of {} histories failed, {reads} reads",
         failures.len(),
-        outcomes.len(),
-        outcomes.iter().filter(|outcome| outcome.limited).count()
+        outcomes.len()
     )
     .unwrap();
     for (kind, (done, failed)) in kinds {

@@ -20,6 +20,7 @@ mod histories;
 mod http;
 mod loading;
 mod openapi;
+mod others;
 mod outage;
 mod pooler;
 mod seed;

@@ -26,6 +26,7 @@ const SCHEMA: &str = "
 ";
 
 const CONFIG: &str = "
+idempotency_keys = true
     [[resource]]
     name = 'depts'
     table = 'dept'

@@ -36,8 +36,7 @@ pub async fn install(config: &Config, print: bool) -> anyhow::Result<()> {
 pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
         if print {
-            let script = feed::uninstall_script(&database).await?;
-            return write(&format!("begin;\n{script}commit;\n"));
+            return write(&feed::uninstall_script(&database).await?);
         }
         feed::uninstall(&database).await?;
         tracing::info!("schema larder and its triggers are gone");

@@ -111,7 +111,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 63] = [
+pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "listen",
         preset: Preset::Value("127.0.0.1:8080"),
@@ -159,6 +159,13 @@ pub(super) const SETTINGS: [Setting; 63] = [
         preset: Preset::Value("auto"),
         help: "\"auto\": serve creates schema larder and the triggers; \"manual\": run larder install yourself.",
         slot: |c| Slot::Install(&mut c.install),
+    },
+    Setting {
+        path: "idempotency_keys",
+        preset: Preset::Value("false"),
+        help: "Writes may have an Idempotency-Key; answers are kept in larder.answer, which publications send, too. \
+            Always true in the private PostgreSQL.",
+        slot: |c| Slot::Flag(&mut c.feed.answers),
     },
     Setting {
         path: "shutdown_timeout",

@@ -7,7 +7,7 @@
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::triggers::{BELL_LOCK, LOCK_SPACE};
+use crate::feed::install::{BELL_LOCK, LOCK_SPACE};
 use crate::source::SourceError;
 
 /// The channel that triggers notify.

@@ -5,6 +5,9 @@
 //! is exact: of the rows on a document's way take the topmost that differs between the two snapshots; what is above it
 //! is equal in both, and its transaction logged its old and its new parent.
 //!
+//! A transaction that was prepared before a crash has lost its rows of the log. So `larder.epoch` names those that were
+//! prepared when it began: where one has become visible, nothing that was known before counts.
+//!
 //! A new partition or a trigger that was disabled for a while logs nothing: see `definition`. The snapshot of a pass
 //! gives the remainder of what freshness rests on, and where the pass judges, its fingerprints.
 
@@ -140,9 +143,11 @@ impl Mapping {
         };
         Proved::new(&format!(
             "with s as materialized (select pg_current_snapshot() as now, $1::text::pg_snapshot as old, \
-               (select xid from larder.horizon) as horizon, (select nonce from larder.epoch) as nonce){tables}{fingerprints} \
+               (select xid from larder.horizon) as horizon, e.nonce, e.prepared \
+               from (select) one left join larder.epoch e on true){tables}{fingerprints} \
              select s.now::text as now, s.nonce::text as nonce, {hashes}, {remainder} as remainder, \
-               {PROOF} as proof, coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) as valid, \
+               {PROOF} as proof, coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) \
+               and not exists (select from unnest(s.prepared) x where pg_visible_in_snapshot(x, s.now) and not pg_visible_in_snapshot(x, s.old)) as valid, \
                {new} as new, null::int4 as path, null::int4 as resource, null::text as key \
              from {from}{arms}",
             remainder = self.remainder,

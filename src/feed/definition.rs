@@ -19,7 +19,7 @@
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::feed::triggers::TABLES;
+use crate::feed::schema::TABLES;
 use crate::source::SourceError;
 
 /// Which tables the freshness of each resource rests on: parallel lists for SQL.

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Row};
+use sqlx::{Connection, Postgres, Transaction};
 use tokio::time::Instant;
 
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, Watched};
+use crate::feed::install::{self, InstallError, Pending};
 use crate::feed::position::Position;
-use crate::feed::triggers::{self, Logger, Missing, loggers, missing, read_installed};
+use crate::feed::schema::{self, Part};
+use crate::feed::triggers::{self, Logger, Missing, loggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
@@ -27,8 +29,9 @@ use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
 use crate::source::session::{Identity, identity};
 
-/// Attempts to find everything installed after installing it; another larder may install at the same time.
-const ATTEMPTS: usize = 3;
+/// Looks at what is installed: schema and epoch, functions and triggers are made between them, and another larder may
+/// install or remove at the same time.
+const LOOKS: usize = 5;
 
 /// Pauses between two looks for transactions that have yet to tell what they changed.
 const MESSAGES_PAUSE_MIN: Duration = Duration::from_millis(2);
@@ -56,9 +59,21 @@ pub enum EstablishError {
         "larder's schema or triggers are missing or differ; run `larder install` as the owner of the tables"
     )]
     NotInstalled,
+    /// Others hold locks that are needed to install, or to remove.
+    #[error("waiting for {0}")]
+    Held(String),
     /// Resources don't fit the database.
     #[error("the configuration does not fit the database")]
     Unfit(Vec<Mistake>),
+}
+
+impl From<InstallError> for EstablishError {
+    fn from(error: InstallError) -> Self {
+        match error {
+            InstallError::Held(who) => Self::Held(who),
+            InstallError::Source(error) => Self::Source(error),
+        }
+    }
 }
 
 /// What establishing may do and must find.
@@ -68,8 +83,6 @@ pub(super) struct Policy {
     pub(super) install: bool,
     /// Do nothing for the other resources while one does not fit.
     pub(super) all_must_fit: bool,
-    /// The longest wait for a table's lock.
-    pub(super) lock_timeout: &'static str,
 }
 
 /// A database that is ready to be followed.
@@ -78,6 +91,8 @@ pub(super) struct Established {
     pub(super) identity: Identity,
     /// Each configured resource, or what is wrong with it.
     pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+    /// The tables that lack triggers; the resources that need those are uncached.
+    pub(super) pending: Vec<Pending>,
     pub(super) definitions: Definitions,
     pub(super) fingerprints: Fingerprints,
     /// The names of the functions that log for these resources.
@@ -102,72 +117,134 @@ pub(super) async fn establish(
     config: &FeedConfig,
     policy: Policy,
 ) -> Result<Established, EstablishError> {
-    for _ in 0..ATTEMPTS {
-        let mut transaction = connection
-            .begin_with("begin isolation level repeatable read")
-            .await
-            .map_err(SourceError::from)?;
-        sqlx::raw_sql("set local statement_timeout = '30s'")
-            .execute(&mut *transaction)
-            .await
-            .map_err(SourceError::from)?;
-        let row = sqlx::query("select pg_current_snapshot()::text")
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(SourceError::from)?;
-        let position = Position::new(row.try_get(0).map_err(SourceError::from)?);
-        let identity = identity(&mut transaction).await?;
+    // What was left of the last attempt to create triggers.
+    let mut left: Option<Vec<Pending>> = None;
+    for _ in 0..LOOKS {
+        let (mut transaction, position) = look(connection).await?;
         let checked = check(&mut transaction, definitions, config).await?;
         if policy.all_must_fit {
             require_all(&checked.resources)?;
         }
+        let parts = schema::missing(&mut transaction, config.answers).await?;
+        if !parts.is_empty() {
+            transaction.rollback().await.map_err(SourceError::from)?;
+            // A new epoch needs no rights on definitions.
+            if !policy.install && parts != [Part::Epoch] {
+                return Err(EstablishError::NotInstalled);
+            }
+            for part in parts {
+                install::make(connection, part, config.answers).await?;
+            }
+            continue;
+        }
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
-        let missing = missing(&checked.loggers, &installed);
-        if let (Missing::Nothing, Some(identity)) = (&missing, identity) {
-            let definitions = Definitions::read(&mut transaction, watched(&checked)).await?;
-            let missing_indexes = checked
-                .resources
-                .iter()
-                .flatten()
-                .flat_map(|resource| missing_indexes(resource, &checked.catalogue))
-                .collect();
-            let fingerprints = definitions.fingerprints(&mut transaction).await?;
-            transaction.commit().await.map_err(SourceError::from)?;
-            await_messages(connection).await?;
-            let loggers = checked.loggers.iter().map(Logger::function_name).collect();
-            let resources = readable(connection, checked.resources).await?;
-            if policy.all_must_fit {
-                require_all(&resources)?;
-            }
-            return Ok(Established {
-                identity,
-                resources,
-                definitions,
-                fingerprints,
-                loggers,
-                missing_indexes,
-                position,
-            });
+        let missing = triggers::missing(&checked.loggers, &installed);
+        if policy.install && !missing.tables.is_empty() && left.is_none() {
+            transaction.rollback().await.map_err(SourceError::from)?;
+            left = Some(create(connection, missing, &checked.loggers, config).await?);
+            continue;
         }
-        transaction.rollback().await.map_err(SourceError::from)?;
-        match missing {
-            // Another larder was faster.
-            Missing::Nothing => {}
-            Missing::Epoch => {
-                tracing::info!(
-                    "beginning a new epoch: the database crashed, was promoted or came out of a dump, or the log \
-                     was edited"
-                );
-                triggers::renew_epoch(connection).await?;
-            }
-            Missing::Definitions(_) if !policy.install => return Err(EstablishError::NotInstalled),
-            Missing::Definitions(sql) => {
-                tracing::info!("installing larder's schema and triggers");
-                triggers::run(connection, sql, policy.lock_timeout).await?;
+        let Some(identity) = identity(&mut transaction).await? else {
+            transaction.rollback().await.map_err(SourceError::from)?;
+            continue;
+        };
+        let pending = pending(missing, &left.unwrap_or_default());
+        let watched = watched(&checked);
+        let uncached = uncached(&watched, &pending);
+        let definitions = Definitions::read(&mut transaction, watched).await?;
+        let missing_indexes = checked
+            .resources
+            .iter()
+            .flatten()
+            .flat_map(|resource| missing_indexes(resource, &checked.catalogue))
+            .collect();
+        let fingerprints = definitions.fingerprints(&mut transaction).await?;
+        transaction.commit().await.map_err(SourceError::from)?;
+        await_messages(connection).await?;
+        let loggers = checked.loggers.iter().map(Logger::function_name).collect();
+        let mut resources = readable(connection, checked.resources).await?;
+        if policy.all_must_fit {
+            require_all(&resources)?;
+        }
+        for (index, why) in uncached {
+            if let Some(Ok(resource)) = resources.get_mut(index) {
+                Arc::make_mut(resource).uncached.get_or_insert(why);
             }
         }
+        return Ok(Established {
+            identity,
+            resources,
+            pending,
+            definitions,
+            fingerprints,
+            loggers,
+            missing_indexes,
+            position,
+        });
     }
     Err(EstablishError::NotInstalled)
+}
+
+/// Begins a transaction of one snapshot: its position.
+async fn look(
+    connection: &mut PgConnection,
+) -> Result<(Transaction<'_, Postgres>, Position), SourceError> {
+    let mut transaction = connection
+        .begin_with("begin isolation level repeatable read")
+        .await?;
+    sqlx::raw_sql("set local statement_timeout = '30s'")
+        .execute(&mut *transaction)
+        .await?;
+    let now: String = sqlx::query_scalar("select pg_current_snapshot()::text")
+        .fetch_one(&mut *transaction)
+        .await?;
+    Ok((transaction, Position::new(&now)))
+}
+
+/// Creates the functions and triggers that are missing: the tables that are left, and why.
+async fn create(
+    connection: &mut PgConnection,
+    missing: Missing,
+    loggers: &[Logger],
+    config: &FeedConfig,
+) -> Result<Vec<Pending>, EstablishError> {
+    let Missing { functions, tables } = missing;
+    tracing::info!("creating triggers on {} tables", tables.len());
+    if !functions.is_empty() {
+        install::create_functions(connection, functions, loggers, config.retention).await?;
+    }
+    Ok(install::create_triggers(connection, tables).await?)
+}
+
+/// The tables of `missing`, each with the reason that is known of the attempt before.
+fn pending(missing: Missing, left: &[Pending]) -> Vec<Pending> {
+    let tables = missing.tables.into_iter().map(|missing| missing.table);
+    tables
+        .map(|table| {
+            let known = left.iter().find(|pending| pending.table == table);
+            known.cloned().unwrap_or_else(|| Pending {
+                table,
+                why: "run `larder install` as their owner".to_owned(),
+                held: false,
+            })
+        })
+        .collect()
+}
+
+/// The resources that rest on tables without triggers, and why those are without.
+fn uncached(watched: &Watched, pending: &[Pending]) -> BTreeMap<usize, String> {
+    let mut uncached = BTreeMap::new();
+    for (resource, oid) in watched.resources.iter().zip(&watched.oids) {
+        let lacking = pending
+            .iter()
+            .find(|pending| i64::from(pending.table.oid) == *oid);
+        if let (Some(Pending { table, why, .. }), Ok(index)) = (lacking, usize::try_from(*resource))
+        {
+            let why = format!("{table} lacks triggers of larder: {why}");
+            uncached.entry(index).or_insert(why);
+        }
+    }
+    uncached
 }
 
 /// Waits until every transaction that is visible now has told the other server processes what it changed.
@@ -240,7 +317,7 @@ fn require_all(resources: &[Result<Arc<Resource>, Vec<Mistake>>]) -> Result<(), 
     }
 }
 
-/// The SQL of `larder install --print`.
+/// The SQL of `larder install --print`: what is missing, and the grants that the connecting role needs.
 pub(super) async fn script(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],
@@ -248,22 +325,35 @@ pub(super) async fn script(
 ) -> Result<String, EstablishError> {
     let checked = check(connection, definitions, config).await?;
     require_all(&checked.resources)?;
-    let row = sqlx::query("select current_user::text")
-        .fetch_one(connection)
+    let role: String = sqlx::query_scalar("select current_user::text")
+        .fetch_one(&mut *connection)
         .await
         .map_err(SourceError::from)?;
-    let role: String = row.try_get(0).map_err(SourceError::from)?;
+    let parts = schema::missing(connection, config.answers).await?;
+    let installed = read_installed(connection, &checked.loggers).await?;
+    let missing = triggers::missing(&checked.loggers, &installed);
     let resources: Vec<&Resource> = checked
         .resources
         .iter()
         .flatten()
         .map(|resource| &**resource)
         .collect();
-    Ok(triggers::install_script(
-        &checked.loggers,
-        &resources,
-        &role,
-    ))
+    let grants = triggers::grants_sql(&resources, &role, config.answers);
+    let parts = parts.into_iter().map(Part::sql);
+    let functions = Some(missing.functions).filter(|sql| !sql.is_empty());
+    let functions = functions.map(|sql| {
+        format!(
+            "{sql}{}",
+            install::need_sql(&checked.loggers, config.retention)
+        )
+    });
+    let tables = missing.tables.into_iter().map(|missing| missing.sql);
+    let steps: Vec<String> = parts
+        .chain(functions)
+        .chain(tables)
+        .chain([grants])
+        .collect();
+    Ok(install::script(&steps))
 }
 
 /// Has PostgreSQL plan each resource's statement: a missing privilege shows here, not at the first request.

@@ -20,6 +20,7 @@ use crate::feed::change_log::{self, PassQuery};
 use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::EstablishError;
 use crate::feed::history::History;
+use crate::feed::install::{LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, Pauses, pauses};
 use crate::feed::listener;
 use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
@@ -48,8 +49,9 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_millis(200);
-/// Pause between two looks at a resource that does not fit the database.
-const UNFIT_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after PostgreSQL refused something: what is to be installed may take rights that nobody grants, and
+/// each attempt leaves dead rows in the catalogue.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 
 /// Follows one database.
 pub(super) struct Feed<F> {
@@ -80,6 +82,10 @@ pub(super) struct Feed<F> {
     last_pass_began: Boottime,
     /// What was said of resources that don't fit, so that it is said once.
     unfit: HashMap<usize, String>,
+    /// Pauses between two looks at what does not fit the database, or lacks triggers.
+    unfinished: Option<Pauses>,
+    /// Passes over the last connection had begun.
+    followed: bool,
 }
 
 /// What a pass reads to find out whether definitions may have changed.
@@ -127,6 +133,8 @@ impl<F: FnMut(Event)> Feed<F> {
             resumed: false,
             last_pass_began: Boottime::NEVER,
             unfit: HashMap::new(),
+            unfinished: None,
+            followed: false,
         }
     }
 
@@ -140,15 +148,23 @@ impl<F: FnMut(Event)> Feed<F> {
                 Arc::clone(&self.setup.metrics),
             ));
         }
-        let mut pause = RETRY_MIN;
+        let mut pauses = retries();
+        let mut refusals = refused();
         let mut said = String::new();
         let mut rechecked = false;
         loop {
             let began = Instant::now();
-            match self.connect_and_follow().await {
+            self.followed = false;
+            let end = self.connect_and_follow().await;
+            if self.followed && began.elapsed() > RETRY_MAX {
+                (pauses, refusals) = (retries(), refused());
+                rechecked = false;
+                said.clear();
+            }
+            let pause = match end {
                 // At once, but not again and again.
                 Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
-                Break::Recheck => {}
+                Break::Recheck => pauses.next(),
                 Break::Lost(error) => {
                     self.lost = true;
                     self.setup.metrics.feed_gaps.inc();
@@ -160,15 +176,14 @@ impl<F: FnMut(Event)> Feed<F> {
                         (self.follow)(Event::Lost { reason });
                         said = text;
                     }
+                    match error {
+                        EstablishError::Source(SourceError::Refused { .. })
+                        | EstablishError::Held(_) => refusals.next(),
+                        _ => pauses.next(),
+                    }
                 }
-            }
-            if began.elapsed() > RETRY_MAX {
-                pause = RETRY_MIN;
-                rechecked = false;
-                said.clear();
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            };
+            tokio::time::sleep(pause.unwrap_or(RETRY_MAX)).await;
         }
     }
 
@@ -196,12 +211,13 @@ impl<F: FnMut(Event)> Feed<F> {
             query,
             definitions,
             loggers,
-            all_fit,
+            unfinished,
         } = match self.begin(connection).await {
             Ok(following) => following,
             Err(error) => return error.into(),
         };
-        let settled_at = Instant::now();
+        self.followed = true;
+        let look_at = self.next_look(unfinished);
         let FeedSetup {
             node,
             config,
@@ -209,13 +225,8 @@ impl<F: FnMut(Event)> Feed<F> {
             persisted,
             ..
         } = &self.setup;
-        let mut housekeeping = Housekeeping::new(
-            *node,
-            config.retention,
-            persisted.clone(),
-            loggers,
-            *install,
-        );
+        let mut housekeeping =
+            Housekeeping::new(*node, config, persisted.clone(), loggers, *install);
         let mut bell = Bell::default();
         let mut quiet = 0;
         let mut told_at = Instant::now();
@@ -240,7 +251,7 @@ impl<F: FnMut(Event)> Feed<F> {
                     return error.into();
                 }
             }
-            if !all_fit && settled_at.elapsed() >= UNFIT_PAUSE {
+            if look_at.is_some_and(|at| Instant::now() >= at) {
                 return Break::Recheck;
             }
             // One that follows at once upon another, since both were rung for, does not tell that changes have ceased.
@@ -262,6 +273,17 @@ impl<F: FnMut(Event)> Feed<F> {
                 quiet = 0;
             }
         }
+    }
+
+    /// When to look again whether what is `unfinished` can be finished.
+    fn next_look(&mut self, unfinished: bool) -> Option<Instant> {
+        if !unfinished {
+            self.unfinished = None;
+            return None;
+        }
+        let pauses = || pauses(LOCK_PAUSE_MIN, LOCK_PAUSE_MAX);
+        let pause = self.unfinished.get_or_insert_with(pauses).next();
+        Some(Instant::now() + pause.unwrap_or(LOCK_PAUSE_MAX))
     }
 
     /// Waits for the next pass, at most for `pause`.
@@ -315,6 +337,14 @@ struct Following {
     definitions: Definitions,
     /// The names of the functions that log for them.
     loggers: Vec<String>,
-    /// Every resource fits the database.
-    all_fit: bool,
+    /// A resource does not fit the database, or a table lacks triggers.
+    unfinished: bool,
+}
+
+fn retries() -> Pauses {
+    pauses(RETRY_MIN, RETRY_MAX)
+}
+
+fn refused() -> Pauses {
+    pauses(RETRY_MAX, REFUSED_MAX)
 }

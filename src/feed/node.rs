@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::feed::history::History;
+use crate::feed::install::remove_unneeded;
 use crate::feed::position::{Persisted, Position};
-use crate::feed::triggers::remove_unneeded;
-use crate::feed::{Follower, Pruned};
+use crate::feed::{FeedConfig, Follower, Pruned};
 use crate::source::SourceError;
 
 /// Rows deleted in one transaction: some milliseconds on a busy machine, so that a pass is never kept waiting for long.
@@ -28,6 +28,8 @@ const ANSWERS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Pause between two looks for logging functions that no larder needs any more.
 const LOGGERS_PAUSE: Duration = Duration::from_secs(60);
+/// The same after one has lost triggers, table by table.
+const LOGGERS_PAUSE_BUSY: Duration = Duration::from_millis(100);
 
 /// What has to be done beside the passes, and when.
 pub(super) struct Housekeeping {
@@ -39,6 +41,8 @@ pub(super) struct Housekeeping {
     loggers: Vec<String>,
     /// Functions and triggers may be removed, as they may be installed.
     installs: bool,
+    /// Answers to writes are kept.
+    answers: bool,
     /// Other larders follow this database, as of the last heartbeat.
     neighbours: bool,
     changed: bool,
@@ -55,17 +59,18 @@ pub(super) struct Housekeeping {
 impl Housekeeping {
     pub(super) fn new(
         node: Uuid,
-        retention: Duration,
+        config: &FeedConfig,
         persisted: Option<watch::Receiver<Persisted>>,
         loggers: Vec<String>,
         installs: bool,
     ) -> Self {
         Self {
             node,
-            retention,
+            retention: config.retention,
             persisted,
             loggers,
             installs,
+            answers: config.answers,
             neighbours: true,
             changed: false,
             failed: false,
@@ -150,9 +155,11 @@ impl Housekeeping {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
             // Where several larders come back after a long time, each has until then to say what it needs.
             let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
-            remove_unneeded(connection, &self.loggers, self.retention, remove).await?;
+            if remove_unneeded(connection, &self.loggers, self.retention, remove).await? {
+                self.loggers_at = now + LOGGERS_PAUSE_BUSY;
+            }
         }
-        if now >= self.answers_at {
+        if self.answers && now >= self.answers_at {
             let more = prune_answers(connection).await?;
             self.answers_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
         }

@@ -32,14 +32,16 @@ use crate::resource::Resource;
 const DESCRIPTION: &str = "Documents out of PostgreSQL, by key. Errors are `application/problem+json` (RFC 9457). \
     A comma inside a part of a key is `%2C`. No text holds the zero character.";
 
-/// Answers `/openapi.json`.
+/// Answers `/openapi.json`; writes may have an `Idempotency-Key` if they are `repeatable`.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(
     cache: Arc<Cache>,
     auth: Option<Arc<Auth>>,
+    repeatable: bool,
 ) -> Router<S> {
     let description = Arc::new(Description {
         cache,
         auth,
+        repeatable,
         made: ArcSwapOption::empty(),
     });
     let answer = move |asked: HeaderMap| ready(description.answer(&asked));
@@ -54,6 +56,8 @@ struct Description {
     cache: Arc<Cache>,
     /// `None`: everyone may.
     auth: Option<Arc<Auth>>,
+    /// Writes may have an `Idempotency-Key`.
+    repeatable: bool,
     made: ArcSwapOption<Made>,
 }
 
@@ -85,7 +89,8 @@ impl Description {
             made.of.len() == of.len() && made.of.iter().zip(&of).all(same)
         });
         Ok(known.unwrap_or_else(|| {
-            let text = Bytes::from(document(&of, self.auth.as_deref()).to_string());
+            let text =
+                Bytes::from(document(&of, self.auth.as_deref(), self.repeatable).to_string());
             let made = Arc::new(Made { of, text });
             self.made.store(Some(Arc::clone(&made)));
             made
@@ -94,7 +99,7 @@ impl Description {
 }
 
 /// The description of these resources, and of who may.
-fn document(resources: &[Arc<Resource>], auth: Option<&Auth>) -> Value {
+fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) -> Value {
     let mut names = Names::default();
     let documents: Vec<String> = resources
         .iter()
@@ -124,7 +129,7 @@ fn document(resources: &[Arc<Resource>], auth: Option<&Auth>) -> Value {
                 schemas.insert(name.clone(), documents::written(writable, purpose));
             }
         }
-        let mut described = operations::paths(resource, &named);
+        let mut described = operations::paths(resource, &named, repeatable);
         if let Some(auth) = auth {
             security::guard(auth, &resource.name, &mut described);
         }

@@ -77,7 +77,11 @@ impl Public {
         auth: Option<Arc<Auth>>,
     ) -> Self {
         let router = match config.docs {
-            true => docs::router().merge(openapi::router(Arc::clone(&cache), auth.clone())),
+            true => docs::router().merge(openapi::router(
+                Arc::clone(&cache),
+                auth.clone(),
+                writes.keeps_answers(),
+            )),
             false => Router::new(),
         };
         let cors = Cors::new(&config.cors);

@@ -78,6 +78,10 @@ pub(super) async fn answer(
     let bytes_max = writes.document_bytes_max();
     let mut asked = asked(head);
     let action = action(&resource, target.part, head, body, bytes_max, &mut asked).await?;
+    if head.headers.contains_key(IDEMPOTENCY_KEY) && !writes.keeps_answers() {
+        let why = "Idempotency-Key takes `idempotency_keys = true` in the configuration";
+        return Err(Problem::bad_request(why));
+    }
     let repeatable = repeatable(&head.headers, &asked, principal)?;
     let preferred = match may_read {
         true => preferred(&head.headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION]),

@@ -153,6 +153,8 @@ struct Shared {
     committed: Arc<Notify>,
     database: Database,
     document_bytes_max: usize,
+    /// Answers to writes with an `Idempotency-Key` are kept.
+    answers: bool,
     /// The database that the feed follows.
     followed: watch::Receiver<Option<Arc<Identity>>>,
 }
@@ -203,10 +205,11 @@ pub struct Writes {
 
 impl Writes {
     /// Starts the workers on `runtimes` in turn; they connect when something waits. `followed` is the database that
-    /// the feed follows: no other is written to.
+    /// the feed follows: no other is written to. With `answers`, those to writes with an `Idempotency-Key` are kept.
     pub fn start(
         database: Database,
         config: &SourceConfig,
+        answers: bool,
         runtimes: &[Handle],
         followed: watch::Receiver<Option<Arc<Identity>>>,
     ) -> Self {
@@ -216,6 +219,7 @@ impl Writes {
             committed: Arc::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
+            answers,
             followed,
         });
         let (stop, stopped) = watch::channel(false);
@@ -251,6 +255,11 @@ impl Writes {
     /// Rings after each transaction that has committed here.
     pub fn committed(&self) -> Arc<Notify> {
         Arc::clone(&self.shared.committed)
+    }
+
+    /// Whether a write may have an `Idempotency-Key`.
+    pub fn keeps_answers(&self) -> bool {
+        self.shared.answers
     }
 
     /// Longest body of a document in bytes.

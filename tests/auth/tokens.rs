@@ -90,7 +90,9 @@ async fn who_has_the_name_of_another_has_other_idempotency_keys() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("secret");
     std::fs::write(&path, OLD).unwrap();
-    let jwt = format!("[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = {path:?}\n");
+    let jwt = format!(
+        "idempotency_keys = true\n[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = {path:?}\n"
+    );
     let larder = larder(&format!("{jwt}{}", principals())).await;
     let claims = json!({"sub": "anna", "exp": now() + 600, "roles": "staff"});
     let put = async |who: &str, id: u32| {

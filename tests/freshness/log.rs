@@ -367,11 +367,12 @@ const LOGGERS: &str = "select count(*) from pg_proc where pronamespace = 'larder
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_configuration_needs_any_more_is_removed() {
     let url = database().await;
-    let earlier = [("feed.keys_per_statement", "3")];
+    let short = ("feed.retention", "2s");
+    let earlier = [("feed.keys_per_statement", "3"), short];
     let earlier = TestService::start_on(&url, CONFIG, &earlier).await;
     let mut connection = earlier.connect().await;
     let needed = count(&mut connection, LOGGERS).await;
-    let larder = TestService::start_on(&url, CONFIG, &[("feed.retention", "2s")]).await;
+    let larder = TestService::start_on(&url, CONFIG, &[short]).await;
     assert_eq!(count(&mut connection, LOGGERS).await, 2 * needed);
     earlier.stop().await;
     eventually("the earlier one's loggers are gone", async || {
@@ -405,11 +406,11 @@ async fn what_no_configuration_needs_any_more_is_removed() {
 async fn a_larder_says_at_once_what_it_needs() {
     let url = database().await;
     TestService::start_on(&url, CONFIG, &[]).await.stop().await;
-    let long_ago = "update larder.logger set needed_at = now() - interval '1 day'";
+    let long_ago = "update larder.logger set needed_until = now() - interval '1 day'";
     execute(&url, long_ago).await;
     let larder = TestService::start_on(&url, CONFIG, &[]).await;
     let mut connection = larder.connect().await;
-    let old = "select count(*) from larder.logger where needed_at < now() - interval '1 hour'";
+    let old = "select count(*) from larder.logger where needed_until < now()";
     eventually("what is needed is known", async || {
         (count(&mut connection, old).await == 0).then_some(())
     })

@@ -22,10 +22,6 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Rows before larder starts: so many rounds of inserts.
 const ROUNDS: usize = 6;
 
-/// Under a publication for all tables PostgreSQL refuses to delete from larder's log, so that no new epoch can begin:
-/// larder logs that, and asks PostgreSQL for each document. One of README's limits.
-const LIMIT: &str = "does not have a replica identity and publishes deletes";
-
 /// How a history ended.
 pub(super) struct Outcome {
     /// Of the steps that were done, and of the reads that were compared.
@@ -33,8 +29,6 @@ pub(super) struct Outcome {
     pub(super) reads: u64,
     /// The kind of the step after which it failed, and all that is to be told.
     pub(super) failure: Option<(&'static str, String)>,
-    /// It ended early, since larder named [`LIMIT`].
-    pub(super) limited: bool,
 }
 
 struct History {
@@ -64,8 +58,7 @@ pub(super) async fn run(seed: u64, without: &[String]) -> Outcome {
     let plan = Plan::draw(&mut dice, without);
     let mut history = History::create(plan, dice).await;
     let result = history.live(without).await;
-    let limited = result.as_ref().is_err_and(|why| why.contains(LIMIT));
-    let failure = result.err().filter(|_| !limited).map(|why| {
+    let failure = result.err().map(|why| {
         let kind = history.steps.last().copied().unwrap_or("start");
         (kind, history.report(seed, &why))
     });
@@ -73,7 +66,6 @@ pub(super) async fn run(seed: u64, without: &[String]) -> Outcome {
         steps: history.steps.clone(),
         reads: history.watch.reads,
         failure,
-        limited,
     };
     history.end().await;
     outcome

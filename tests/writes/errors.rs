@@ -217,7 +217,7 @@ async fn a_role_that_may_only_read_is_forbidden_to_write() {
     let role = TestRole::create(&larder.url).await;
     let grants = format!(
         "grant usage on schema larder to {name}; grant select on all tables in schema larder to {name};
-         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {name};
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.answer to {name};
          grant select on dept, emp, skill to {name}; grant execute on all functions in schema larder to {name};
          grant execute on function pg_control_system() to {name}",
         name = role.name

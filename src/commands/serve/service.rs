@@ -69,7 +69,8 @@ impl Service {
         let loader = Loader::start(source.clone(), &config.source, runtimes, move |keys| {
             batches.source_batch_keys.observe(keys as f64)
         });
-        let writes = Writes::start(source, &config.source, runtimes, loader.followed());
+        let answers = config.feed.answers;
+        let writes = Writes::start(source, &config.source, answers, runtimes, loader.followed());
         let resources = config.resources.iter();
         let cache_config = CacheConfig {
             resources: resources

@@ -7,7 +7,6 @@ use sqlx::postgres::PgConnection;
 use crate::feed::change_log::PassQuery;
 use crate::feed::establish::{EstablishError, Established, Policy, establish};
 use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, within};
-use crate::feed::triggers::SERVING_LOCK_TIMEOUT;
 use crate::feed::{Event, FeedSetup};
 use crate::resource::Resource;
 use crate::resource::definition::Mistake;
@@ -45,7 +44,6 @@ impl<F: FnMut(Event)> Feed<F> {
         let policy = Policy {
             install: *install,
             all_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
-            lock_timeout: SERVING_LOCK_TIMEOUT,
         };
         let establishing = establish(connection, definitions, config, policy);
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
@@ -84,6 +82,7 @@ impl<F: FnMut(Event)> Feed<F> {
         let Established {
             identity,
             resources,
+            pending,
             definitions,
             fingerprints,
             loggers,
@@ -126,7 +125,7 @@ impl<F: FnMut(Event)> Feed<F> {
             query: PassQuery::new(&cached.collect::<Vec<_>>(), &definitions.remainder),
             definitions,
             loggers,
-            all_fit: fitting.len() == resources.len(),
+            unfinished: fitting.len() < resources.len() || !pending.is_empty(),
         }
     }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
-use crate::feed::triggers::{BELL_LOCK, LOCK_SPACE};
+use crate::feed::install::{BELL_LOCK, LOCK_SPACE};
 use crate::resource::Resource;
 use crate::resource::catalogue::{Catalogue, Table, TableName};
 use crate::resource::link::{Link, links, sql_literal};

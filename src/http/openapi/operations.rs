@@ -38,16 +38,19 @@ const READ_HEADERS: [&str; 6] = [
 ];
 
 /// The headers of a write of one document.
-const CONDITIONS: [&str; 4] = [
-    "if-match",
-    "if-none-match-write",
-    "prefer",
-    "idempotency-key",
-];
+const CONDITIONS: [&str; 3] = ["if-match", "if-none-match-write", "prefer"];
 
-/// The paths of `resource` and what they answer.
-pub(super) fn paths(resource: &Resource, schemas: &Schemas) -> [(String, Value); 3] {
-    let operations = Operations { resource, schemas };
+/// The paths of `resource` and what they answer; writes may have an `Idempotency-Key` if they are `repeatable`.
+pub(super) fn paths(
+    resource: &Resource,
+    schemas: &Schemas,
+    repeatable: bool,
+) -> [(String, Value); 3] {
+    let operations = Operations {
+        resource,
+        schemas,
+        repeatable,
+    };
     let name = &resource.name;
     let mut all = Map::new();
     let mut one = Map::new();
@@ -76,6 +79,7 @@ pub(super) fn paths(resource: &Resource, schemas: &Schemas) -> [(String, Value);
 struct Operations<'r> {
     resource: &'r Resource,
     schemas: &'r Schemas,
+    repeatable: bool,
 }
 
 impl Operations<'_> {
@@ -187,6 +191,19 @@ impl Operations<'_> {
         operation
     }
 
+    /// The parameters of a write: `names`, and the one of every write.
+    fn written_with(&self, names: &[&str]) -> Value {
+        let every = self.repeatable.then_some("idempotency-key");
+        json!(
+            names
+                .iter()
+                .copied()
+                .chain(every)
+                .map(parameter)
+                .collect::<Vec<_>>()
+        )
+    }
+
     fn post(&self, writable: &Writable) -> Value {
         let mut operation = self.operation("post", "Insert one document or many");
         operation["description"] = json!(
@@ -200,7 +217,7 @@ impl Operations<'_> {
         let one_or_many = json!({"anyOf": [new, many]});
         // As OpenAPI 3.2 has it: what follows each other is described as an array.
         let lines = json!([example]);
-        operation["parameters"] = json!(["prefer", "idempotency-key"].map(parameter));
+        operation["parameters"] = self.written_with(&["prefer"]);
         operation["requestBody"] = body([
             ("application/json", one_or_many, example),
             (NDJSON, many, lines),
@@ -218,7 +235,7 @@ impl Operations<'_> {
         );
         let example = written_example(self.resource, writable, Purpose::Replacement);
         let replacement = schema(&self.schemas.replacement);
-        operation["parameters"] = json!(CONDITIONS.map(parameter));
+        operation["parameters"] = self.written_with(&CONDITIONS);
         operation["requestBody"] = body([("application/json", replacement, example)]);
         let mut problems = WRITING.to_vec();
         problems.push(412);
@@ -239,7 +256,7 @@ impl Operations<'_> {
             json!("JSON merge patch (RFC 7396); an array takes the place of the whole array.");
         let example = written_example(self.resource, writable, Purpose::Patch);
         let patch = schema(&self.schemas.patch);
-        operation["parameters"] = json!(CONDITIONS.map(parameter));
+        operation["parameters"] = self.written_with(&CONDITIONS);
         operation["requestBody"] = body([
             (
                 "application/merge-patch+json",
@@ -262,8 +279,7 @@ impl Operations<'_> {
 
     fn delete(&self) -> Value {
         let mut operation = self.operation("delete", "Delete a document and the rows below it");
-        operation["parameters"] =
-            json!(["if-match", "if-none-match-write", "idempotency-key"].map(parameter));
+        operation["parameters"] = self.written_with(&["if-match", "if-none-match-write"]);
         operation["responses"] = responses([(204, done("Deleted"))], &[403, 404, 409, 412, 422]);
         operation
     }
