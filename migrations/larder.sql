@@ -6,7 +6,7 @@
 
 create schema if not exists larder;
 grant usage on schema larder to public;
-drop table if exists larder.horizon, larder.epoch, larder.node, larder.logger;
+drop table if exists larder.horizon, larder.epoch, larder.node, larder.logger, larder.served;
 
 -- Rows of larder.change below this transaction may have been pruned; it only moves up.
 create unlogged table larder.horizon (
@@ -36,6 +36,13 @@ create unlogged table larder.node (
 create unlogged table larder.logger (
   name         text primary key,
   needed_until timestamptz not null
+);
+
+-- The definitions of resources that have fitted this database, by hash. One that does not fit any more is an accident of
+-- its own, and stops no larder from starting.
+create unlogged table larder.served (
+  definition text primary key,
+  served_at  timestamptz not null
 );
 
 -- Moves the horizon up to the oldest position of the larders seen within `retention`, or to now where there is none,

@@ -158,6 +158,8 @@ struct Shelf {
     trusted: AtomicBool,
     /// No tier keeps its documents, since they may change without a change of their rows ([`Resource::uncached`]).
     uncached: AtomicBool,
+    /// It does not fit the database.
+    unfit: AtomicBool,
     /// Why there is no current resource.
     reason: Mutex<String>,
     /// Stands before the keys of its entries on disk.
@@ -343,6 +345,7 @@ impl Shelf {
             current: ArcSwapOption::empty(),
             trusted: AtomicBool::new(false),
             uncached: AtomicBool::new(false),
+            unfit: AtomicBool::new(false),
             reason: Mutex::new("the database has not been reached yet".into()),
             prefix: AtomicU64::new(0),
             fingerprint: Mutex::default(),

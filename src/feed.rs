@@ -269,7 +269,7 @@ pub async fn install(
     let mut connection = database.connect_writer(&[]).await?;
     let policy = Policy {
         install: true,
-        all_must_fit: true,
+        new_must_fit: true,
     };
     let mut patience = Patience::default();
     loop {

@@ -86,6 +86,7 @@ impl Cache {
             Event::Unfit { resource, reason } => {
                 self.distrust(resource);
                 *lock(&self.shelves[resource].reason) = reason;
+                self.shelves[resource].unfit.store(true, Ordering::SeqCst);
                 self.shelves[resource].current.store(None);
             }
             Event::Passed(pass) => self.apply(pass),
@@ -110,6 +111,7 @@ impl Cache {
             .uncached
             .fetch_or(uncached.is_some(), Ordering::SeqCst);
         shelf.current.store(Some(definition));
+        shelf.unfit.store(false, Ordering::SeqCst);
         // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
         self.loader.renew();
         // Loads by an earlier definition are void from here on.

@@ -31,6 +31,8 @@ pub struct ResourceStatus {
     pub name: String,
     /// It fits the database and its changes are seen.
     pub ready: bool,
+    /// Why it does not fit the database; it is not served.
+    pub unfit: Option<String>,
     /// Why no tier keeps its documents; PostgreSQL is asked for them each time.
     pub uncached: Option<String>,
     /// Lookups since the start.
@@ -109,6 +111,7 @@ impl Cache {
             .map(|(index, shelf)| ResourceStatus {
                 name: shelf.name.clone(),
                 ready: shelf.trusted.load(Ordering::SeqCst),
+                unfit: shelf.why_unfit(),
                 uncached: shelf.why_uncached(),
                 lookups: shelf.lookups(),
                 hits_memory: shelf.hits_memory.load(Ordering::Relaxed),
@@ -163,7 +166,13 @@ impl Cache {
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
 
-    /// Why larder is not ready, if it is not: a feed that is behind, resources that don't fit.
+    /// The resources that don't fit the database, each with the reason.
+    pub fn unfit(&self) -> Vec<String> {
+        let why = |shelf: &Shelf| Some(format!("resource {}: {}", shelf.name, shelf.why_unfit()?));
+        self.shelves.iter().filter_map(why).collect()
+    }
+
+    /// Why larder is not ready, if it is not: a feed that is behind, resources that are not known yet, or none that fits.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
         let behind = !self.is_followed(Boottime::now());
@@ -171,6 +180,9 @@ impl Cache {
             return Some(format!("the database can't be followed: {reason}"));
         }
         for shelf in &self.shelves {
+            if shelf.unfit.load(Ordering::SeqCst) && self.unfit().len() < self.shelves.len() {
+                continue;
+            }
             if shelf.current.load().is_none() {
                 return Some(format!("resource {}: {}", shelf.name, lock(&shelf.reason)));
             }
@@ -258,6 +270,12 @@ impl Cache {
 }
 
 impl Shelf {
+    /// Why it does not fit the database.
+    fn why_unfit(&self) -> Option<String> {
+        let unfit = self.unfit.load(Ordering::SeqCst);
+        unfit.then(|| lock(&self.reason).clone())
+    }
+
     /// Why no tier keeps its documents, as the resource fits the database now.
     fn why_uncached(&self) -> Option<String> {
         let current = self.current.load();

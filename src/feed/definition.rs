@@ -16,6 +16,8 @@
 //!   mark or the remainder has changed, and at least every `max_staleness / 2`; tiers are trusted for `max_staleness`
 //!   from the start of the last pass that had them (`tests/model`, module `definition`).
 
+use std::collections::BTreeSet;
+
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
@@ -29,6 +31,30 @@ pub(super) struct Watched {
     pub(super) oids: Vec<i64>,
     /// The resource's SQL names the table; else it is a part of one that it names.
     pub(super) named: Vec<bool>,
+}
+
+/// The resources of the watched tables that somebody has locked against readers, or is about to.
+const LOCKED_SQL: &str = "\
+select distinct w.resource from unnest($1::int4[], $2::int8[]::oid[]) w (resource, oid) join pg_locks l on l.relation = w.oid \
+where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' \
+  and l.database = (select oid from pg_database where datname = current_database())";
+
+impl Watched {
+    /// The resources that can't be read at the moment, since a table of theirs is locked.
+    pub(super) async fn locked(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<BTreeSet<usize>, SourceError> {
+        let locked: Vec<i32> = sqlx::query_scalar(LOCKED_SQL)
+            .bind(&self.resources)
+            .bind(&self.oids)
+            .fetch_all(connection)
+            .await?;
+        let locked = locked.into_iter();
+        Ok(locked
+            .filter_map(|index| usize::try_from(index).ok())
+            .collect())
+    }
 }
 
 /// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a

@@ -81,8 +81,8 @@ impl From<InstallError> for EstablishError {
 pub(super) struct Policy {
     /// Install what is missing.
     pub(super) install: bool,
-    /// Do nothing for the other resources while one does not fit.
-    pub(super) all_must_fit: bool,
+    /// Do nothing for the other resources while one does not fit that never has.
+    pub(super) new_must_fit: bool,
 }
 
 /// A database that is ready to be followed.
@@ -117,13 +117,17 @@ pub(super) async fn establish(
     config: &FeedConfig,
     policy: Policy,
 ) -> Result<Established, EstablishError> {
+    let hashes: Vec<String> = definitions.iter().map(ResourceDefinition::hash).collect();
+    let mut served: Vec<String> = Vec::new();
     // What was left of the last attempt to create triggers.
     let mut left: Option<Vec<Pending>> = None;
     for _ in 0..LOOKS {
         let (mut transaction, position) = look(connection).await?;
         let checked = check(&mut transaction, definitions, config).await?;
-        if policy.all_must_fit {
-            require_all(&checked.resources)?;
+        if policy.new_must_fit {
+            // What is about to be made anew forgets them.
+            served.extend(schema::served(&mut transaction, &hashes).await?);
+            require(&checked.resources, |index| !served.contains(&hashes[index]))?;
         }
         let parts = schema::missing(&mut transaction, config.answers).await?;
         if !parts.is_empty() {
@@ -163,8 +167,8 @@ pub(super) async fn establish(
         await_messages(connection).await?;
         let loggers = checked.loggers.iter().map(Logger::function_name).collect();
         let mut resources = readable(connection, checked.resources).await?;
-        if policy.all_must_fit {
-            require_all(&resources)?;
+        if policy.new_must_fit {
+            require(&resources, |index| !served.contains(&hashes[index]))?;
         }
         for (index, why) in uncached {
             if let Some(Ok(resource)) = resources.get_mut(index) {
@@ -303,10 +307,15 @@ async fn check(
     })
 }
 
-fn require_all(resources: &[Result<Arc<Resource>, Vec<Mistake>>]) -> Result<(), EstablishError> {
+/// Fails where a resource does not fit that is `required`, by its index, to do so.
+fn require(
+    resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+    required: impl Fn(usize) -> bool,
+) -> Result<(), EstablishError> {
+    let resources = resources.iter().enumerate();
     let mistakes: Vec<Mistake> = resources
-        .iter()
-        .filter_map(|resource| resource.as_ref().err())
+        .filter(|(index, _)| required(*index))
+        .filter_map(|(_, resource)| resource.as_ref().err())
         .flatten()
         .cloned()
         .collect();
@@ -324,7 +333,7 @@ pub(super) async fn script(
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
     let checked = check(connection, definitions, config).await?;
-    require_all(&checked.resources)?;
+    require(&checked.resources, |_| true)?;
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
         .await
@@ -373,6 +382,8 @@ async fn readable(
             .await;
         checked.push(match outcome.map_err(SourceError::from) {
             Ok(_) => Ok(fitting),
+            // Somebody alters a table of it. What larder may not read will be refused to whoever asks for it.
+            Err(error) if error.is_of_lock() => Ok(fitting),
             Err(error) if error.is_passing() => return Err(error),
             Err(SourceError::Refused { code, message }) => Err(vec![Mistake {
                 place: fitting.place.clone(),

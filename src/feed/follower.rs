@@ -3,7 +3,7 @@
 mod pass;
 mod settle;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use crate::feed::listener;
 use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
 use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
+use crate::resource::Resource;
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
@@ -76,6 +77,8 @@ pub(super) struct Feed<F> {
     marks_fail: bool,
     /// The last pass found something.
     found: bool,
+    /// Of the last pass, where tables were locked.
+    narrowed: Option<Narrowed>,
     history: History,
     /// The resume offer has been dealt with.
     resumed: bool,
@@ -93,6 +96,12 @@ pub(super) struct Feed<F> {
 struct Signs {
     mark: String,
     remainder: String,
+}
+
+/// A pass that leaves out what is locked.
+struct Narrowed {
+    locked: BTreeSet<usize>,
+    query: PassQuery,
 }
 
 /// Why a connection is given up.
@@ -130,6 +139,7 @@ impl<F: FnMut(Event)> Feed<F> {
             judged_at: Boottime::NEVER,
             marks_fail: false,
             found: false,
+            narrowed: None,
             resumed: false,
             last_pass_began: Boottime::NEVER,
             unfit: HashMap::new(),
@@ -207,17 +217,12 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
-        let Following {
-            query,
-            definitions,
-            loggers,
-            unfinished,
-        } = match self.begin(connection).await {
+        let following = match self.begin(connection).await {
             Ok(following) => following,
             Err(error) => return error.into(),
         };
         self.followed = true;
-        let look_at = self.next_look(unfinished);
+        let look_at = self.next_look(following.unfinished);
         let FeedSetup {
             node,
             config,
@@ -226,20 +231,17 @@ impl<F: FnMut(Event)> Feed<F> {
             ..
         } = &self.setup;
         let mut housekeeping =
-            Housekeeping::new(*node, config, persisted.clone(), loggers, *install);
+            Housekeeping::new(*node, config, persisted.clone(), &following, *install);
         let mut bell = Bell::default();
         let mut quiet = 0;
         let mut told_at = Instant::now();
         let mut via = Via::Bell;
         loop {
-            let found = match self.pass(connection, &query, &definitions, via).await {
+            let found = match self.pass(connection, &following, via).await {
                 Ok(found) => found,
                 Err(end) => return end,
             };
-            if let Err(end) = self
-                .resume_if_offered(connection, &query, &definitions)
-                .await
-            {
+            if let Err(end) = self.resume_if_offered(connection, &following).await {
                 return end;
             }
             if found > 0 {
@@ -332,11 +334,15 @@ async fn within<T>(
 }
 
 /// What passes over a connection need.
-struct Following {
+pub(super) struct Following {
     query: PassQuery,
+    /// The resources that it is for, each with its index.
+    cached: Vec<(usize, Arc<Resource>)>,
     definitions: Definitions,
     /// The names of the functions that log for them.
-    loggers: Vec<String>,
+    pub(super) loggers: Vec<String>,
+    /// Hashes of the definitions that fit the database.
+    pub(super) served: Vec<String>,
     /// A resource does not fit the database, or a table lacks triggers.
     unfinished: bool,
 }

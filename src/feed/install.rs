@@ -320,7 +320,7 @@ pub(super) async fn removal(connection: &mut PgConnection) -> Result<Vec<String>
         // What larder had until 2026-11 tied its triggers to the table with a function.
         "{}drop function if exists larder.token(), larder.prune(interval, bigint), larder.plan_mark(), larder.version(), \
            larder.installed;\n\
-         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.answer;\n\
+         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.served, larder.answer;\n\
          drop function if exists larder.guard_log();\n\
          drop schema if exists larder;\n",
         functions.unwrap_or_default(),

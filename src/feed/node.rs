@@ -8,9 +8,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::feed::follower::Following;
 use crate::feed::history::History;
 use crate::feed::install::remove_unneeded;
 use crate::feed::position::{Persisted, Position};
+use crate::feed::schema::note_served;
 use crate::feed::{FeedConfig, Follower, Pruned};
 use crate::source::SourceError;
 
@@ -39,6 +41,8 @@ pub(super) struct Housekeeping {
     persisted: Option<watch::Receiver<Persisted>>,
     /// The logging functions that this node needs.
     loggers: Vec<String>,
+    /// The definitions that it serves, by hash.
+    served: Vec<String>,
     /// Functions and triggers may be removed, as they may be installed.
     installs: bool,
     /// Answers to writes are kept.
@@ -61,14 +65,15 @@ impl Housekeeping {
         node: Uuid,
         config: &FeedConfig,
         persisted: Option<watch::Receiver<Persisted>>,
-        loggers: Vec<String>,
+        following: &Following,
         installs: bool,
     ) -> Self {
         Self {
             node,
             retention: config.retention,
             persisted,
-            loggers,
+            loggers: following.loggers.clone(),
+            served: following.served.clone(),
             installs,
             answers: config.answers,
             neighbours: true,
@@ -153,6 +158,7 @@ impl Housekeeping {
         }
         if now >= self.loggers_at {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
+            note_served(connection, &self.served).await?;
             // Where several larders come back after a long time, each has until then to say what it needs.
             let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
             if remove_unneeded(connection, &self.loggers, self.retention, remove).await? {

@@ -9,13 +9,16 @@ const STATE_SQL: &str = include_str!("../../migrations/larder.sql");
 const LOG_SQL: &str = include_str!("../../migrations/log.sql");
 const ANSWER_SQL: &str = include_str!("../../migrations/answer.sql");
 
-/// The tables that freshness rests on.
-pub(super) const TABLES: [&str; 5] = ["change", "horizon", "epoch", "node", "logger"];
+/// How long a definition is remembered that no larder serves.
+const SERVED_DAYS: i32 = 30;
+
+/// The tables of the schema, but for `answer`.
+pub(super) const TABLES: [&str; 6] = ["change", "horizon", "epoch", "node", "logger", "served"];
 
 /// The log's line of [`LINES_SQL`].
 const LOG_LINE: &str = "u xid xid8 not null, path text not null, key text; 1; 2 guards";
 /// Those of the others.
-const STATE_LINES: [(&str, &str); 4] = [
+const STATE_LINES: [(&str, &str); 5] = [
     (
         "horizon",
         "u one boolean not null, xid xid8 not null; 1 unique; 0 guards",
@@ -32,6 +35,10 @@ const STATE_LINES: [(&str, &str); 4] = [
     (
         "logger",
         "u name text not null, needed_until timestamp with time zone not null; 1 unique; 0 guards",
+    ),
+    (
+        "served",
+        "u definition text not null, served_at timestamp with time zone not null; 1 unique; 0 guards",
     ),
 ];
 
@@ -143,6 +150,39 @@ pub(super) async fn missing(
         parts.push(Part::Epoch);
     }
     Ok(parts)
+}
+
+/// Which of `definitions`, by hash, have fitted this database before.
+pub(super) async fn served(
+    connection: &mut PgConnection,
+    definitions: &[String],
+) -> Result<Vec<String>, SourceError> {
+    let there: bool = sqlx::query_scalar("select to_regclass('larder.served') is not null")
+        .fetch_one(&mut *connection)
+        .await?;
+    if !there {
+        return Ok(Vec::new());
+    }
+    let served = "select definition from larder.served where definition = any($1::text[])";
+    let served = sqlx::query_scalar(served).bind(definitions);
+    Ok(served.fetch_all(connection).await?)
+}
+
+/// Remembers that `definitions` fit this database.
+pub(super) async fn note_served(
+    connection: &mut PgConnection,
+    definitions: &[String],
+) -> Result<(), SourceError> {
+    let note = "with old as (delete from larder.served where served_at < now() - make_interval(days => $2) \
+          and definition <> all ($1::text[])) \
+        insert into larder.served (definition, served_at) select d, now() from unnest($1::text[]) d \
+        on conflict (definition) do update set served_at = excluded.served_at";
+    sqlx::query(note)
+        .bind(definitions)
+        .bind(SERVED_DAYS)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Whether the log belongs to this life of the database.

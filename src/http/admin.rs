@@ -70,7 +70,11 @@ async fn readyz(State(admin): State<Admin>) -> Response {
         .unready_reason()
         .or_else(|| disk_awaited.then(|| "the disk tier is opening".to_owned()));
     match reason {
-        None => "ready\n".into_response(),
+        None => {
+            let others = admin.cache.unfit().into_iter();
+            let others = others.map(|reason| format!(", but {reason}"));
+            format!("ready{}\n", others.collect::<String>()).into_response()
+        }
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }

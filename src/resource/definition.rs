@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 /// Where a value stands in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -26,13 +28,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value and where it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A value and where it was written; its `Debug` form is the value's.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Located<T> {
     /// The value as written, already of the right shape.
     pub value: T,
     /// Where it stands.
     pub place: Place,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Located<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
 }
 
 /// One mistake in the configuration: where, what, and what to write instead.
@@ -88,6 +96,28 @@ pub struct ResourceDefinition {
     pub write: Option<Located<Vec<String>>>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,
+}
+
+impl ResourceDefinition {
+    /// A hash of all that has to fit the database, in hexadecimal digits: the same wherever it stands in the
+    /// configuration.
+    pub fn hash(&self) -> String {
+        let Self {
+            name: _,
+            table,
+            key,
+            tiers: _,
+            row_security_as_larder,
+            filters,
+            cache_control: _,
+            surrogate_key: _,
+            read: _,
+            write: _,
+            row,
+        } = self;
+        let described = format!("{:?}", (table, key, row_security_as_larder, filters, row));
+        format!("{:016x}", xxh3_64(described.as_bytes()))
+    }
 }
 
 /// What a row of a document shows, the same for roots, children and lookups.

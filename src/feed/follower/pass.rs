@@ -1,14 +1,15 @@
 //! One pass: rows first, then what tells of changed definitions, then the cache.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 
 use crate::clock::Boottime;
 use crate::feed::change_log::{self, PassQuery};
-use crate::feed::definition::{Definitions, Fingerprints};
+use crate::feed::definition::Fingerprints;
 use crate::feed::establish::EstablishError;
-use crate::feed::follower::{Break, Feed, PASS_TIMEOUT, Signs, within};
+use crate::feed::follower::{Break, Feed, Following, Narrowed, PASS_TIMEOUT, Signs, within};
 use crate::feed::position::Position;
 use crate::feed::{Event, Pass, Via};
 use crate::source::SourceError;
@@ -16,20 +17,22 @@ use crate::source::SourceError;
 /// The longest time without fingerprints, where half of `max_staleness` is longer.
 const JUDGE_PAUSE: Duration = Duration::from_millis(500);
 
+/// Attempts at a pass around locked tables; the last asks no table but larder's own.
+const LOCKED_READS: usize = 2;
+
 impl<F: FnMut(Event)> Feed<F> {
     /// One pass from the last position. Returns how many documents and whole resources it named.
     pub(super) async fn pass(
         &mut self,
         connection: &mut PgConnection,
-        query: &PassQuery,
-        definitions: &Definitions,
+        following: &Following,
         via: Via,
     ) -> Result<usize, Break> {
         let Some(from) = self.position.clone() else {
             return Err(Break::Recheck);
         };
         let began_at = Boottime::now();
-        let reading = self.read(connection, query, definitions, &from, began_at);
+        let reading = self.read(connection, following, &from, began_at);
         let read = match reading.await {
             Ok(read) => read,
             Err(Break::Lost(EstablishError::Source(error))) if !error.is_passing() => {
@@ -70,15 +73,16 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn read(
         &mut self,
         connection: &mut PgConnection,
-        query: &PassQuery,
-        definitions: &Definitions,
+        following: &Following,
         from: &Position,
         began_at: Boottime,
     ) -> Result<change_log::Read, Break> {
+        let definitions = &following.definitions;
         let judge_pause = JUDGE_PAUSE.min(self.setup.config.max_staleness / 2);
         let judge = self.marks_fail || !began_at.is_within(judge_pause, self.judged_at);
-        let reading = change_log::read(connection, query, definitions, from, judge, self.found);
-        let read = within(PASS_TIMEOUT, reading).await?;
+        let read = self
+            .read_unlocked(connection, following, from, judge)
+            .await?;
         if *self.process.get_or_insert(read.process) != read.process {
             let changed = "the server process changed between two statements";
             return Err(SourceError::Pooler(changed).into());
@@ -113,6 +117,49 @@ impl<F: FnMut(Event)> Feed<F> {
         self.signs = Some(signs);
         self.judged_at = began_at;
         Ok(read)
+    }
+
+    /// Reads what is new since `from`, without the tables that are locked: who alters one table may keep larder from
+    /// that, not from the others.
+    async fn read_unlocked(
+        &mut self,
+        connection: &mut PgConnection,
+        following: &Following,
+        from: &Position,
+        judge: bool,
+    ) -> Result<change_log::Read, SourceError> {
+        let definitions = &following.definitions;
+        let mut refused = 0;
+        loop {
+            if refused > 0 || self.narrowed.is_some() {
+                let locked = within(PASS_TIMEOUT, definitions.watched.locked(connection)).await?;
+                self.narrow(following, locked, refused);
+            }
+            let query = self
+                .narrowed
+                .as_ref()
+                .map_or(&following.query, |narrowed| &narrowed.query);
+            let reading = change_log::read(connection, query, definitions, from, judge, self.found);
+            match within(PASS_TIMEOUT, reading).await {
+                Err(error) if error.is_of_lock() && refused < LOCKED_READS => refused += 1,
+                read => return read,
+            }
+        }
+    }
+
+    /// Leaves out the resources in `locked`; all, where that was in vain before.
+    fn narrow(&mut self, following: &Following, mut locked: BTreeSet<usize>, refused: usize) {
+        if refused >= LOCKED_READS {
+            locked = following.cached.iter().map(|(index, _)| *index).collect();
+        }
+        let same = |narrowed: &Narrowed| narrowed.locked == locked;
+        if locked.is_empty() {
+            self.narrowed = None;
+        } else if !self.narrowed.as_ref().is_some_and(same) {
+            let remainder = &following.definitions.remainder;
+            let query = PassQuery::new(&following.cached, remainder, &locked);
+            self.narrowed = Some(Narrowed { locked, query });
+        }
     }
 
     /// The nonce must be the known one.
@@ -152,8 +199,7 @@ impl<F: FnMut(Event)> Feed<F> {
     pub(super) async fn resume_if_offered(
         &mut self,
         connection: &mut PgConnection,
-        query: &PassQuery,
-        definitions: &Definitions,
+        following: &Following,
     ) -> Result<(), Break> {
         if self.resumed {
             return Ok(());
@@ -168,7 +214,7 @@ impl<F: FnMut(Event)> Feed<F> {
             return Ok(());
         }
         let began_at = Boottime::now();
-        let reading = self.read(connection, query, definitions, &from, began_at);
+        let reading = self.read(connection, following, &from, began_at);
         let read = match reading.await {
             Ok(read) => read,
             Err(end) => {

@@ -1,5 +1,6 @@
 //! The beginning on a new connection: what is established, and what of it is new to the cache.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
@@ -9,7 +10,7 @@ use crate::feed::establish::{EstablishError, Established, Policy, establish};
 use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, within};
 use crate::feed::{Event, FeedSetup};
 use crate::resource::Resource;
-use crate::resource::definition::Mistake;
+use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
 
 /// `insufficient_privilege` (PostgreSQL manual, appendix A).
@@ -40,10 +41,10 @@ impl<F: FnMut(Event)> Feed<F> {
             install,
             ..
         } = &self.setup;
-        // What does not fit at the start is for whoever started larder; what ceases to fit must not harm the others.
+        // What is new and does not fit is for whoever started larder; what ceases to fit must not harm the others.
         let policy = Policy {
             install: *install,
-            all_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
+            new_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
         };
         let establishing = establish(connection, definitions, config, policy);
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
@@ -113,18 +114,28 @@ impl<F: FnMut(Event)> Feed<F> {
             (self.follow)(Event::Restarted(position.clone()));
             self.position = Some(position);
         }
-        let fitting: Vec<(usize, &Resource)> = resources
+        let fitting: Vec<(usize, &Arc<Resource>)> = resources
             .iter()
             .enumerate()
-            .filter_map(|(index, resource)| Some((index, &**resource.as_ref().ok()?)))
+            .filter_map(|(index, resource)| Some((index, resource.as_ref().ok()?)))
             .collect();
         // Nothing of the others is kept. What their policies do must not end a pass.
-        let cached = fitting.iter().copied();
-        let cached = cached.filter(|(_, resource)| resource.uncached.is_none());
+        let cached: Vec<(usize, Arc<Resource>)> = fitting
+            .iter()
+            .filter(|(_, resource)| resource.uncached.is_none())
+            .map(|(index, resource)| (*index, Arc::clone(resource)))
+            .collect();
+        self.narrowed = None;
         Following {
-            query: PassQuery::new(&cached.collect::<Vec<_>>(), &definitions.remainder),
+            query: PassQuery::new(&cached, &definitions.remainder, &BTreeSet::new()),
+            cached,
             definitions,
             loggers,
+            served: fitting
+                .iter()
+                .filter_map(|(index, _)| self.setup.definitions.get(*index))
+                .map(ResourceDefinition::hash)
+                .collect(),
             unfinished: fitting.len() < resources.len() || !pending.is_empty(),
         }
     }

@@ -1,0 +1,76 @@
+//! Migrations after which a resource does not fit any more.
+
+use axum::http::StatusCode;
+
+use crate::command::{configured, value};
+use crate::freshness::world::is_hit;
+use crate::harness::binary::{run, stderr};
+use crate::harness::cluster::Cluster;
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
+
+const SQL: &str = "create table a (id int primary key, name text); create table b (id int primary key, name text); \
+    create table part (id int primary key, a int constraint parent references a); create index on part (a); \
+    insert into a values (1, 'first'); insert into b values (1, 'first'); insert into part values (1, 1)";
+const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+    [[resource]]\nname = 'b'\ntable = 'b'\n";
+
+/// `a` is named as what does not fit, and `b` is served.
+async fn is_out_alone(larder: &TestService) {
+    eventually("a is not served", async || {
+        let answer = larder.get("/a/1").await;
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    eventually("b is cached", async || {
+        is_hit(&larder.get("/b/1").await).then_some(())
+    })
+    .await;
+    let ready = larder.admin("/readyz").await;
+    assert_eq!(ready.status, StatusCode::OK, "{}", ready.body);
+    let status = larder.admin("/status").await.body;
+    for text in [ready.body, status] {
+        assert!(text.contains("foreign key"), "{text}");
+    }
+}
+
+/// A running larder and one that starts find the same, and neither takes the other resources away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ceases_to_fit_is_out_alone() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    eventually("it is known to fit", async || {
+        let served: i64 = value(&url, "select count(*) from larder.served").await;
+        (served == 2).then_some(())
+    })
+    .await;
+    execute(&url, "alter table part drop constraint parent").await;
+    is_out_alone(&larder).await;
+    let state = larder.stop().await;
+
+    let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
+    is_out_alone(&larder).await;
+    // Also to where the definition has moved in the file.
+    let moved = TestService::start_on(&url, &format!("\n\n{CONFIG}"), &[]).await;
+    is_out_alone(&moved).await;
+    // Also where schema larder has to be made anew.
+    let damage = "alter table larder.node drop constraint node_pkey";
+    execute(&url, damage).await;
+    drop(moved);
+    let moved = TestService::start_on(&url, CONFIG, &[]).await;
+    is_out_alone(&moved).await;
+
+    let directory = configured(&CONFIG.replace("'parts'", "'others'\nfields = { id = 'id' }"));
+    let refused = run(directory.path(), Some(&url), &["install"]).await;
+    assert_eq!(refused.status.code(), Some(78), "{}", stderr(&refused));
+
+    let mend = "alter table part add constraint parent foreign key (a) references a";
+    execute(&url, mend).await;
+    for larder in [&larder, &moved] {
+        eventually("a is cached", async || {
+            is_hit(&larder.get("/a/1").await).then_some(())
+        })
+        .await;
+    }
+}
