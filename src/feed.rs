@@ -8,6 +8,7 @@
 //!
 //! - `establish`: is the database fit to be followed, and is everything installed?
 //! - `schema`: schema larder. `triggers`: what writes to its log. `install`: how both come and go.
+//! - `standing`: what must not be installed yet, since a restore may be under way.
 //! - `change_log`: the SQL of a pass. `touched`: what it found.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received.
@@ -24,6 +25,7 @@ mod listener;
 mod node;
 pub mod position;
 mod schema;
+mod standing;
 mod touched;
 mod triggers;
 
@@ -35,7 +37,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::clock::Boottime;
-use crate::feed::establish::{EstablishError, Policy, establish};
+use crate::feed::establish::{EstablishError, Outcome, Policy, establish};
 use crate::feed::follower::Feed;
 use crate::feed::install::{Patience, Pending};
 use crate::feed::position::{Persisted, Position};
@@ -174,6 +176,8 @@ pub struct FeedSetup {
     pub node: Uuid,
     /// Where the marks of this node's row are kept, from one run to the next.
     pub marks_file: PathBuf,
+    /// The same for the tables that had their triggers.
+    pub tables_file: PathBuf,
     /// What the disk tier can be resumed from.
     pub resumable: watch::Receiver<Option<(Identity, Position)>>,
     /// The position that the disk tier would come back to.
@@ -273,8 +277,10 @@ pub async fn install(
     };
     let mut patience = Patience::default();
     loop {
-        let who = match establish(&mut connection, definitions, config, policy).await {
-            Ok(established) => {
+        let who = match establish(&mut connection, definitions, config, policy, None).await {
+            // Only a larder that serves has to wait for a restore.
+            Ok(Outcome::Standing { why, .. }) => why.to_owned(),
+            Ok(Outcome::Established(established)) => {
                 let held = |pending: &&Pending| pending.held;
                 let left = established.pending;
                 if let Some(refused) = left.iter().find(|pending| !pending.held) {

@@ -7,3 +7,4 @@ mod locked;
 mod migrations;
 mod prepared;
 mod publications;
+mod restores;

@@ -16,7 +16,8 @@ use crate::feed::definition::{Definitions, Fingerprints, Watched};
 use crate::feed::install::{self, InstallError, Pending};
 use crate::feed::position::Position;
 use crate::feed::schema::{self, Part};
-use crate::feed::triggers::{self, Logger, Missing, loggers, read_installed};
+use crate::feed::standing::{Hold, Seen, Standing};
+use crate::feed::triggers::{self, Logger, Missing, MissingTriggers, loggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
@@ -27,7 +28,7 @@ use crate::resource::resolve::resolve;
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
-use crate::source::session::{Identity, identity};
+use crate::source::session::{Identity, identity, server};
 
 /// Looks at what is installed: schema and epoch, functions and triggers are made between them, and another larder may
 /// install or remove at the same time.
@@ -93,6 +94,8 @@ pub(super) struct Established {
     pub(super) resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
     /// The tables that lack triggers; the resources that need those are uncached.
     pub(super) pending: Vec<Pending>,
+    /// Why resources that do not fit may fit soon.
+    pub(super) held: Option<&'static str>,
     pub(super) definitions: Definitions,
     pub(super) fingerprints: Fingerprints,
     /// The names of the functions that log for these resources.
@@ -110,83 +113,201 @@ struct Checked {
     loggers: Vec<Logger>,
 }
 
-/// Checks the database and installs what is missing, if it may.
+impl Checked {
+    /// Statements for the indexes that are missing.
+    fn missing_indexes(&self) -> Vec<String> {
+        let fitting = self.resources.iter().flatten();
+        fitting
+            .flat_map(|resource| missing_indexes(resource, &self.catalogue))
+            .collect()
+    }
+}
+
+/// How establishing ended.
+pub(super) enum Outcome {
+    Established(Box<Established>),
+    /// A restore may be under way, and schema larder is not whole: nothing may be installed yet.
+    Standing {
+        /// The server and the database; they have no epoch.
+        identity: Identity,
+        /// Each configured resource, or what is wrong with it.
+        resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
+        /// For the log and the status.
+        why: &'static str,
+    },
+}
+
+/// Checks the database and installs what is missing, if it may, and if `standing` does not have it wait.
 pub(super) async fn establish(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
     policy: Policy,
-) -> Result<Established, EstablishError> {
-    let hashes: Vec<String> = definitions.iter().map(ResourceDefinition::hash).collect();
-    let mut served: Vec<String> = Vec::new();
-    // What was left of the last attempt to create triggers.
-    let mut left: Option<Vec<Pending>> = None;
+    standing: Option<&mut Standing>,
+) -> Result<Outcome, EstablishError> {
+    let mut establishing = Establishing {
+        definitions,
+        config,
+        policy,
+        standing,
+        names: table_names(definitions),
+        hashes: definitions.iter().map(ResourceDefinition::hash).collect(),
+        served: Vec::new(),
+        left: None,
+    };
     for _ in 0..LOOKS {
+        if let Some(outcome) = establishing.step(connection).await? {
+            return Ok(outcome);
+        }
+    }
+    Err(EstablishError::NotInstalled)
+}
+
+/// What establishing knows from one look at the database to the next.
+struct Establishing<'e> {
+    definitions: &'e [ResourceDefinition],
+    config: &'e FeedConfig,
+    policy: Policy,
+    standing: Option<&'e mut Standing>,
+    /// The tables that the definitions name.
+    names: Vec<String>,
+    /// Of the definitions.
+    hashes: Vec<String>,
+    /// Those that have fitted before: what is about to be made anew forgets them.
+    served: Vec<String>,
+    /// What was left of the last attempt to create triggers.
+    left: Option<Vec<Pending>>,
+}
+
+impl Establishing<'_> {
+    /// Looks at the database, and makes something of what is missing unless all is done.
+    async fn step(
+        &mut self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<Outcome>, EstablishError> {
         let (mut transaction, position) = look(connection).await?;
-        let checked = check(&mut transaction, definitions, config).await?;
-        if policy.new_must_fit {
-            // What is about to be made anew forgets them.
-            served.extend(schema::served(&mut transaction, &hashes).await?);
-            require(&checked.resources, |index| !served.contains(&hashes[index]))?;
+        let checked = check(&mut transaction, self.definitions, self.config).await?;
+        if self.policy.new_must_fit {
+            let served = schema::served(&mut transaction, &self.hashes).await?;
+            self.served.extend(served);
+            self.require(&checked.resources)?;
         }
-        let parts = schema::missing(&mut transaction, config.answers).await?;
-        if !parts.is_empty() {
-            transaction.rollback().await.map_err(SourceError::from)?;
-            // A new epoch needs no rights on definitions.
-            if !policy.install && parts != [Part::Epoch] {
-                return Err(EstablishError::NotInstalled);
-            }
-            for part in parts {
-                install::make(connection, part, config.answers).await?;
-            }
-            continue;
-        }
+        let parts = schema::missing(&mut transaction, self.config.answers).await?;
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
         let missing = triggers::missing(&checked.loggers, &installed);
-        if policy.install && !missing.tables.is_empty() && left.is_none() {
+        let hold = self
+            .hold(&mut transaction, &checked, &parts, &missing)
+            .await?;
+        if let Some(hold) = hold.as_ref().filter(|hold| hold.damaged) {
+            let identity = server(&mut transaction).await?;
             transaction.rollback().await.map_err(SourceError::from)?;
-            left = Some(create(connection, missing, &checked.loggers, config).await?);
-            continue;
+            return Ok(Some(Outcome::Standing {
+                identity,
+                resources: checked.resources,
+                why: hold.why,
+            }));
         }
-        let Some(identity) = identity(&mut transaction).await? else {
+        let creates = self.policy.install && self.left.is_none() && !missing.tables.is_empty();
+        if creates || !parts.is_empty() {
             transaction.rollback().await.map_err(SourceError::from)?;
-            continue;
-        };
-        let pending = pending(missing, &left.unwrap_or_default());
+            let loggers = &checked.loggers;
+            let making = self.make(connection, parts, missing, loggers, hold.as_ref());
+            return making.await.map(|()| None);
+        }
+        let identity = identity(&mut transaction).await?;
+        if identity.nonce.is_nil() {
+            transaction.rollback().await.map_err(SourceError::from)?;
+            return Ok(None);
+        }
         let watched = watched(&checked);
+        let pending = pending(missing, self.left.as_deref().unwrap_or_default());
         let uncached = uncached(&watched, &pending);
+        if let (Some(standing), None, true) = (&mut self.standing, &hold, pending.is_empty()) {
+            let tables: Vec<_> = checked.loggers.iter().flat_map(Logger::tables).collect();
+            standing.complete(&checked.catalogue, &tables);
+        }
         let definitions = Definitions::read(&mut transaction, watched).await?;
-        let missing_indexes = checked
-            .resources
-            .iter()
-            .flatten()
-            .flat_map(|resource| missing_indexes(resource, &checked.catalogue))
-            .collect();
         let fingerprints = definitions.fingerprints(&mut transaction).await?;
         transaction.commit().await.map_err(SourceError::from)?;
         await_messages(connection).await?;
-        let loggers = checked.loggers.iter().map(Logger::function_name).collect();
+        let missing_indexes = checked.missing_indexes();
         let mut resources = readable(connection, checked.resources).await?;
-        if policy.new_must_fit {
-            require(&resources, |index| !served.contains(&hashes[index]))?;
-        }
+        self.require(&resources)?;
         for (index, why) in uncached {
             if let Some(Ok(resource)) = resources.get_mut(index) {
                 Arc::make_mut(resource).uncached.get_or_insert(why);
             }
         }
-        return Ok(Established {
+        Ok(Some(Outcome::Established(Box::new(Established {
             identity,
             resources,
             pending,
+            held: hold.filter(|hold| hold.replaced).map(|hold| hold.why),
             definitions,
             fingerprints,
-            loggers,
+            loggers: checked.loggers.iter().map(Logger::function_name).collect(),
             missing_indexes,
             position,
-        });
+        }))))
     }
-    Err(EstablishError::NotInstalled)
+
+    /// Makes the `parts` of schema larder that are missing, or where none is, functions and triggers.
+    async fn make(
+        &mut self,
+        connection: &mut PgConnection,
+        parts: Vec<Part>,
+        missing: Missing,
+        loggers: &[Logger],
+        hold: Option<&Hold>,
+    ) -> Result<(), EstablishError> {
+        if parts.is_empty() {
+            self.left = Some(create(connection, missing, loggers, self.config, hold).await?);
+            return Ok(());
+        }
+        // A new epoch needs no rights on definitions.
+        if !self.policy.install && parts != [Part::Epoch] {
+            return Err(EstablishError::NotInstalled);
+        }
+        for part in parts {
+            install::make(connection, part, self.config.answers).await?;
+        }
+        Ok(())
+    }
+
+    /// What must not be installed yet.
+    async fn hold(
+        &mut self,
+        connection: &mut PgConnection,
+        checked: &Checked,
+        parts: &[Part],
+        missing: &Missing,
+    ) -> Result<Option<Hold>, SourceError> {
+        let Some(standing) = self.standing.as_mut().filter(|_| self.policy.install) else {
+            return Ok(None);
+        };
+        let lacking = missing.tables.iter().map(|missing| &missing.table);
+        let whole = |part: &Part| matches!(part, Part::Epoch | Part::Answers);
+        let seen = Seen {
+            catalogue: &checked.catalogue,
+            named: &self.names,
+            lacking: lacking.collect(),
+            damaged: !parts.iter().all(whole),
+            state: state(connection, checked, parts).await?,
+        };
+        Ok(standing.hold(seen))
+    }
+
+    /// Fails where a resource does not fit that is new, if those must.
+    fn require(
+        &self,
+        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+    ) -> Result<(), EstablishError> {
+        let must = |index: usize| {
+            let hash = self.hashes.get(index);
+            self.policy.new_must_fit && hash.is_some_and(|hash| !self.served.contains(hash))
+        };
+        require(resources, must)
+    }
 }
 
 /// Begins a transaction of one snapshot: its position.
@@ -211,13 +332,49 @@ async fn create(
     missing: Missing,
     loggers: &[Logger],
     config: &FeedConfig,
+    hold: Option<&Hold>,
 ) -> Result<Vec<Pending>, EstablishError> {
     let Missing { functions, tables } = missing;
+    let is_held = |missing: &MissingTriggers| hold.is_some_and(|hold| hold.holds(&missing.table));
+    let (held, tables): (Vec<_>, Vec<_>) = tables.into_iter().partition(is_held);
+    let held = held.into_iter().map(|missing| Pending {
+        table: missing.table,
+        why: hold.map_or_else(String::new, |hold| hold.why.to_owned()),
+        held: true,
+    });
+    let mut pending: Vec<Pending> = held.collect();
+    if tables.is_empty() {
+        return Ok(pending);
+    }
     tracing::info!("creating triggers on {} tables", tables.len());
     if !functions.is_empty() {
         install::create_functions(connection, functions, loggers, config.retention).await?;
     }
-    Ok(install::create_triggers(connection, tables).await?)
+    pending.extend(install::create_triggers(connection, tables).await?);
+    Ok(pending)
+}
+
+/// All that a restore would change of what is followed, as a text that differs where it has changed.
+async fn state(
+    connection: &mut PgConnection,
+    checked: &Checked,
+    parts: &[Part],
+) -> Result<String, SourceError> {
+    let mut tables: Vec<(&String, u32)> = checked
+        .catalogue
+        .tables
+        .iter()
+        .map(|(name, table)| (name, table.name.oid))
+        .collect();
+    tables.sort_unstable();
+    let unfit: Vec<&Vec<Mistake>> = checked
+        .resources
+        .iter()
+        .filter_map(|resource| resource.as_ref().err())
+        .collect();
+    let definitions = Definitions::read(connection, watched(checked)).await?;
+    let fingerprints = definitions.fingerprints(connection).await?;
+    Ok(format!("{tables:?} {unfit:?} {parts:?} {fingerprints:?}"))
 }
 
 /// The tables of `missing`, each with the reason that is known of the attempt before.

@@ -24,6 +24,7 @@ use crate::feed::install::{LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, Pauses, pauses};
 use crate::feed::listener;
 use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
+use crate::feed::standing::Standing;
 use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
 use crate::resource::Resource;
 use crate::source::SourceError;
@@ -50,6 +51,8 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_millis(200);
+/// Pause between two looks while a restore may be under way.
+const STANDING_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after PostgreSQL refused something: what is to be installed may take rights that nobody grants, and
 /// each attempt leaves dead rows in the catalogue.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
@@ -80,6 +83,9 @@ pub(super) struct Feed<F> {
     /// Of the last pass, where tables were locked.
     narrowed: Option<Narrowed>,
     history: History,
+    standing: Standing,
+    /// Resources that the cache has definitions of.
+    defined: BTreeSet<usize>,
     /// The resume offer has been dealt with.
     resumed: bool,
     last_pass_began: Boottime,
@@ -108,6 +114,8 @@ struct Narrowed {
 enum Break {
     /// The connection or PostgreSQL failed.
     Lost(EstablishError),
+    /// A restore may be under way, and schema larder is not whole.
+    Standing(&'static str),
     /// What freshness rests on changed: check everything again, at once.
     Recheck,
 }
@@ -126,6 +134,8 @@ impl<F: FnMut(Event)> Feed<F> {
     ) -> Self {
         Self {
             history: History::open(setup.marks_file.clone()),
+            standing: Standing::open(setup.tables_file.clone()),
+            defined: BTreeSet::new(),
             setup,
             follow,
             first,
@@ -175,17 +185,12 @@ impl<F: FnMut(Event)> Feed<F> {
                 // At once, but not again and again.
                 Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
                 Break::Recheck => pauses.next(),
+                Break::Standing(why) => {
+                    self.lose(why.to_owned(), &mut said);
+                    Some(STANDING_PAUSE)
+                }
                 Break::Lost(error) => {
-                    self.lost = true;
-                    self.setup.metrics.feed_gaps.inc();
-                    let text = error.to_string();
-                    // Once for each reason, not for each attempt.
-                    if text != said {
-                        tracing::warn!("not following the database: {text}");
-                        let reason = text.clone();
-                        (self.follow)(Event::Lost { reason });
-                        said = text;
-                    }
+                    self.lose(error.to_string(), &mut said);
                     match error {
                         EstablishError::Source(SourceError::Refused { .. })
                         | EstablishError::Held(_) => refusals.next(),
@@ -194,6 +199,18 @@ impl<F: FnMut(Event)> Feed<F> {
                 }
             };
             tokio::time::sleep(pause.unwrap_or(RETRY_MAX)).await;
+        }
+    }
+
+    /// The database can't be followed; `said` is why it could not before.
+    fn lose(&mut self, reason: String, said: &mut String) {
+        self.lost = true;
+        self.setup.metrics.feed_gaps.inc();
+        // Once for each reason, not for each attempt.
+        if reason != *said {
+            tracing::warn!("not following the database: {reason}");
+            said.clone_from(&reason);
+            (self.follow)(Event::Lost { reason });
         }
     }
 
@@ -218,7 +235,8 @@ impl<F: FnMut(Event)> Feed<F> {
 
     async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
         let following = match self.begin(connection).await {
-            Ok(following) => following,
+            Ok(Ok(following)) => following,
+            Ok(Err(why)) => return Break::Standing(why),
             Err(error) => return error.into(),
         };
         self.followed = true;

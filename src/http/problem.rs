@@ -374,6 +374,10 @@ impl From<WriteError> for Problem {
     }
 }
 
+/// `undefined_table`, `undefined_column` and `invalid_schema_name` (PostgreSQL manual, appendix A): a migration or a
+/// restore is under way, and the feed is about to notice.
+const GONE: [&str; 3] = ["42P01", "42703", "3F000"];
+
 impl Problem {
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
         let (status, detail) = match refusal {
@@ -427,6 +431,16 @@ impl From<SourceError> for Problem {
             ),
             SourceError::Timeout => {
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
+            }
+            SourceError::Refused { ref code, .. } if GONE.contains(&code.as_str()) => {
+                tracing::debug!("a document can't be read: {error}");
+                Self {
+                    code: Some(code.clone()),
+                    ..Self::new(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "a table of the document is gone or was altered",
+                    )
+                }
             }
             SourceError::Refused { ref code, .. } => {
                 let code = Some(code.clone());

@@ -339,9 +339,9 @@ pub struct Identity {
     pub system: String,
     /// The database's oid.
     pub database: u32,
-    /// The oid of `larder.epoch`, which a copy of the database does not share.
+    /// The oid of `larder.epoch`, which a copy of the database does not share; 0 where there is no epoch.
     pub epoch_table: u32,
-    /// What `larder.epoch` holds; gone after a crash and on a promoted standby.
+    /// What `larder.epoch` holds, gone after a crash and on a promoted standby; nil where there is no epoch.
     pub nonce: Uuid,
     /// Drawn by this larder where it first followed the database, and again where the database was put back to an
     /// earlier state; nil where only a connection tells.
@@ -370,44 +370,59 @@ impl Identity {
     }
 }
 
-/// The identity of the database behind `connection`; `None` where larder's schema is missing or its epoch is empty.
+/// The identity of the database behind `connection`; without epoch and nonce where larder's schema is missing or its
+/// epoch is empty.
 ///
 /// Each statement is one message of the simple protocol, which no pooler can divide.
 ///
 /// # Errors
 /// [`SourceError::Standby`] if the server is in recovery; else what PostgreSQL said.
-pub async fn identity(connection: &mut PgConnection) -> Result<Option<Identity>, SourceError> {
-    let installed = raw_sql(
-        "select pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('larder.epoch')::pg_catalog.oid::pg_catalog.int8, \
-         (select d.oid::pg_catalog.int8 from pg_catalog.pg_database d \
-          where d.datname operator(pg_catalog.=) pg_catalog.current_database())",
+pub async fn identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
+    let mut identity = server(connection).await?;
+    if identity.epoch_table == 0 {
+        return Ok(identity);
+    }
+    // A table that is being restored may have any number of rows.
+    let nonce: Option<String> = raw_sql(
+        "select case when pg_catalog.count(*) operator(pg_catalog.=) 1 then pg_catalog.min(nonce::pg_catalog.text) end \
+         from larder.epoch",
     )
     .fetch_one(&mut *connection)
-    .await?;
-    if installed.try_get::<bool, _>(0)? {
-        return Err(SourceError::Standby);
+    .await?
+    .try_get(0)?;
+    match nonce.and_then(|nonce| Uuid::try_parse(&nonce).ok()) {
+        Some(nonce) => identity.nonce = nonce,
+        None => identity.epoch_table = 0,
     }
-    let Some(epoch_table) = installed.try_get::<Option<i64>, _>(1)? else {
-        return Ok(None);
-    };
+    Ok(identity)
+}
+
+/// The same without the nonce.
+///
+/// # Errors
+/// As [`identity`].
+pub async fn server(connection: &mut PgConnection) -> Result<Identity, SourceError> {
     let row = raw_sql(
-        "select (select system_identifier::pg_catalog.text from pg_catalog.pg_control_system()), \
-         (select nonce::pg_catalog.text from larder.epoch), \
+        "select pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('larder.epoch')::pg_catalog.oid::pg_catalog.int8, \
+         (select d.oid::pg_catalog.int8 from pg_catalog.pg_database d \
+          where d.datname operator(pg_catalog.=) pg_catalog.current_database()), \
+         (select system_identifier::pg_catalog.text from pg_catalog.pg_control_system()), \
          extract(epoch from pg_catalog.pg_postmaster_start_time())::pg_catalog.text",
     )
     .fetch_one(&mut *connection)
     .await?;
-    let nonce: Option<String> = row.try_get(1)?;
-    Ok(nonce.and_then(|nonce| {
-        Some(Identity {
-            system: row.try_get(0).ok()?,
-            database: u32::try_from(installed.try_get::<i64, _>(2).ok()?).ok()?,
-            epoch_table: u32::try_from(epoch_table).ok()?,
-            nonce: Uuid::try_parse(&nonce).ok()?,
-            history: Uuid::nil(),
-            server_start: row.try_get(2).ok()?,
-        })
-    }))
+    if row.try_get::<bool, _>(0)? {
+        return Err(SourceError::Standby);
+    }
+    let oid = |oid: i64| u32::try_from(oid).unwrap_or(0);
+    Ok(Identity {
+        epoch_table: row.try_get::<Option<i64>, _>(1)?.map_or(0, oid),
+        database: oid(row.try_get(2)?),
+        system: row.try_get(3)?,
+        server_start: row.try_get(4)?,
+        nonce: Uuid::nil(),
+        history: Uuid::nil(),
+    })
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ use crate::telemetry::LogLevel;
 
 /// Below the state directory: the marks by which the feed knows the database's history.
 const MARKS_FILE: &str = "marks";
+/// The same: the tables that had their triggers.
+const TABLES_FILE: &str = "tables";
 
 /// A running larder without its sockets.
 pub struct Service {
@@ -93,6 +95,7 @@ impl Service {
             node,
             resumable: cache.resumable(),
             marks_file: config.state_dir.join(MARKS_FILE),
+            tables_file: config.state_dir.join(TABLES_FILE),
             persisted: cache.persisted(),
             committed: writes.committed(),
             metrics: Arc::clone(&metrics),

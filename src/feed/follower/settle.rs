@@ -6,35 +6,47 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnection;
 
 use crate::feed::change_log::PassQuery;
-use crate::feed::establish::{EstablishError, Established, Policy, establish};
+use crate::feed::establish::{EstablishError, Established, Outcome, Policy, establish};
 use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, within};
 use crate::feed::{Event, FeedSetup};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
+use crate::source::session::Identity;
 
 /// `insufficient_privilege` (PostgreSQL manual, appendix A).
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 impl<F: FnMut(Event)> Feed<F> {
-    /// Establishes what passes over `connection` need; loads may begin then.
+    /// Establishes what passes over `connection` need; loads may begin then. Or why nothing may be installed yet, and
+    /// nothing be followed.
     pub(super) async fn begin(
         &mut self,
         connection: &mut PgConnection,
-    ) -> Result<Following, EstablishError> {
-        let mut established = self.establish(connection).await?;
+    ) -> Result<Result<Following, &'static str>, EstablishError> {
+        let mut established = match self.establish(connection).await? {
+            Outcome::Established(established) => *established,
+            Outcome::Standing {
+                identity,
+                resources,
+                why,
+            } => {
+                self.stand(identity, &resources, why);
+                return Ok(Err(why));
+            }
+        };
         self.compare_history(connection, &mut established).await?;
         // The mark of another plan is another.
         self.signs = None;
         self.process = None;
         self.marks_fail = false;
-        Ok(self.settle(established))
+        Ok(Ok(self.settle(established)))
     }
 
     async fn establish(
-        &self,
+        &mut self,
         connection: &mut PgConnection,
-    ) -> Result<Established, EstablishError> {
+    ) -> Result<Outcome, EstablishError> {
         let FeedSetup {
             definitions,
             config,
@@ -46,7 +58,8 @@ impl<F: FnMut(Event)> Feed<F> {
             install: *install,
             new_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
         };
-        let establishing = establish(connection, definitions, config, policy);
+        let standing = Some(&mut self.standing);
+        let establishing = establish(connection, definitions, config, policy, standing);
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
         let outcome = outcome.unwrap_or(Err(SourceError::Timeout.into()));
         if let Err(EstablishError::Unfit(mistakes)) = &outcome {
@@ -84,6 +97,7 @@ impl<F: FnMut(Event)> Feed<F> {
             identity,
             resources,
             pending,
+            held,
             definitions,
             fingerprints,
             loggers,
@@ -108,7 +122,7 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         // While nobody looked, larder's role may have come to bypass row security and ceased to, which leaves no trace.
         let watched = !lost || definitions.remainder.guarded.is_empty();
-        self.define(&resources, &fingerprints, same && watched);
+        self.define(&resources, &fingerprints, same && watched, held);
         self.fingerprints = fingerprints;
         if !same || self.position.is_none() {
             (self.follow)(Event::Restarted(position.clone()));
@@ -140,12 +154,48 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
+    /// Has the cache ask PostgreSQL for everything, while schema larder is not whole and nothing may be installed.
+    fn stand(
+        &mut self,
+        identity: Identity,
+        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+        why: &str,
+    ) {
+        let identity = Identity {
+            epoch_table: 0,
+            history: self.history.id(),
+            ..identity
+        };
+        self.first.send_replace(Some(Ok(())));
+        if self.identity.as_ref() != Some(&identity) {
+            (self.follow)(Event::Reached(identity.clone()));
+            self.identity = Some(identity);
+            self.position = None;
+            self.fingerprints.clear();
+            for resource in std::mem::take(&mut self.defined) {
+                (self.follow)(Event::Distrusted { resource });
+            }
+        }
+        for (index, resource) in resources.iter().enumerate() {
+            if let (Ok(resource), true) = (resource, self.defined.insert(index)) {
+                let mut definition = Resource::clone(resource);
+                definition.uncached = Some(why.to_owned());
+                (self.follow)(Event::Defined {
+                    resource: index,
+                    definition: Arc::new(definition),
+                    fingerprint: String::new(),
+                });
+            }
+        }
+    }
+
     /// Tells the cache of each resource what is new: how it fits the database, or that it does not.
     fn define(
         &mut self,
         resources: &[Result<Arc<Resource>, Vec<Mistake>>],
         fingerprints: &[(usize, String)],
         same: bool,
+        held: Option<&str>,
     ) {
         for (index, resource) in resources.iter().enumerate() {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
@@ -156,6 +206,7 @@ impl<F: FnMut(Event)> Feed<F> {
                         && !self.unfit.contains_key(&index) => {}
                 (Ok(definition), Some((_, fingerprint))) => {
                     self.unfit.remove(&index);
+                    self.defined.insert(index);
                     (self.follow)(Event::Defined {
                         resource: index,
                         definition: Arc::clone(definition),
@@ -169,7 +220,12 @@ impl<F: FnMut(Event)> Feed<F> {
                         reason,
                     });
                 }
+                // It is answered from PostgreSQL by what it was.
+                (Err(_), _) if held.is_some() && self.defined.contains(&index) => {
+                    (self.follow)(Event::Distrusted { resource: index });
+                }
                 (Err(mistakes), _) => {
+                    self.defined.remove(&index);
                     let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
                     let reason = texts.join("; ");
                     if self.unfit.insert(index, reason.clone()).as_ref() != Some(&reason) {

@@ -311,6 +311,11 @@ fn bell_is_free() -> String {
 }
 
 impl Logger {
+    /// The tables that it is for.
+    pub(in crate::feed) fn tables(&self) -> impl Iterator<Item = &TableName> {
+        self.triggers.iter().map(|trigger| &trigger.table)
+    }
+
     /// The function's name in schema larder.
     pub(in crate::feed) fn function_name(&self) -> String {
         format!("log_{}", self.hash)

@@ -1,0 +1,161 @@
+//! Dumps that are put back beside a running larder.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::command::value;
+use crate::freshness::world::is_hit;
+use crate::harness::cluster::Cluster;
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
+
+const SQL: &str = "create table a (id int primary key, name text); create table b (id int primary key, name text); \
+    create table part (id int primary key, a int references a); create index on part (a); \
+    insert into a select n, 'first' from generate_series(1, 1000) n; insert into b values (1, 'first'); \
+    insert into part select n, n from generate_series(1, 1000) n";
+const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+    [[resource]]\nname = 'b'\ntable = 'b'\n";
+
+/// What stands unchanged for half a minute is trusted again.
+const LATE: Duration = Duration::from_secs(90);
+
+async fn program(url: &str, name: &str) -> PathBuf {
+    let directory: String = value(url, "select setting from pg_config where name = 'BINDIR'").await;
+    Path::new(&directory).join(name)
+}
+
+async fn run(url: &str, name: &str, arguments: &[&str]) {
+    let output = Command::new(program(url, name).await)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} {arguments:?}: {said}");
+}
+
+/// As `pg_restore --clean` does it, statement by statement, with pauses between them in which larder may do its worst.
+async fn restore_slowly(url: &str, file: &str) {
+    let script = format!("{file}.sql");
+    let restore = ["--clean", "--if-exists", "--file", &script, file];
+    run(url, "pg_restore", &restore).await;
+    let pause = "select pg_sleep(0.03);\n";
+    let mut slow = String::new();
+    for line in std::fs::read_to_string(&script).unwrap().lines() {
+        let begins = line.starts_with("-- Name: ");
+        slow.push_str(if begins { pause } else { "" });
+        slow.push_str(line);
+        slow.push('\n');
+        let drops = line.starts_with("DROP ") || line.starts_with("ALTER TABLE IF EXISTS");
+        slow.push_str(if drops { pause } else { "" });
+    }
+    std::fs::write(&script, slow).unwrap();
+    let run_script = [
+        "--quiet",
+        "--set",
+        "ON_ERROR_STOP=1",
+        "--output",
+        "/dev/null",
+        "--file",
+        &script,
+        url,
+    ];
+    run(url, "psql", &run_script).await;
+}
+
+async fn is_cached(larder: &TestService, path: &str, text: &str) {
+    let end = Instant::now() + LATE;
+    loop {
+        let answer = larder.get(path).await;
+        if is_hit(&answer) && answer.body.contains(text) {
+            return;
+        }
+        assert!(Instant::now() < end, "{path} {}", answer.body);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Reads until told to stop: no answer is an error of larder's.
+fn read(larder: Arc<TestService>, stopped: watch::Receiver<bool>) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut id = 0;
+        while !*stopped.borrow() {
+            id = id % 1000 + 1;
+            for path in [format!("/a/{id}"), "/b/1".to_owned()] {
+                let answer = larder.get(&path).await;
+                let fine = [
+                    StatusCode::OK,
+                    StatusCode::NOT_FOUND,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                ];
+                assert!(
+                    fine.contains(&answer.status),
+                    "{path} {} {}",
+                    answer.status,
+                    answer.body
+                );
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+}
+
+/// Neither fails pg_restore, nor does a document come that is not in the dump.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_goes_through() {
+    for only_public in [false, true] {
+        let url = Cluster::database().await.url;
+        execute(&url, SQL).await;
+        let larder = Arc::new(TestService::start_on(&url, CONFIG, &[]).await);
+        for path in ["/a/1", "/b/1"] {
+            is_cached(&larder, path, "first").await;
+        }
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("dump");
+        let file = file.to_str().unwrap();
+        let mut dump = vec!["--format=custom", "--file", file, &url];
+        if only_public {
+            dump.extend(["--schema", "public"]);
+        }
+        run(&url, "pg_dump", &dump).await;
+        execute(
+            &url,
+            "update a set name = 'second'; update b set name = 'second'",
+        )
+        .await;
+        let (stop, stopped) = watch::channel(false);
+        let reader = read(Arc::clone(&larder), stopped);
+        restore_slowly(&url, file).await;
+        eventually("PostgreSQL answers", async || {
+            let answer = larder.get("/a/1").await;
+            (answer.status == StatusCode::OK && answer.body.contains("first")).then_some(())
+        })
+        .await;
+        stop.send_replace(true);
+        reader.await.unwrap();
+        execute(&url, "update b set name = 'third'").await;
+        eventually("the change", async || {
+            larder
+                .get("/b/1")
+                .await
+                .body
+                .contains("third")
+                .then_some(())
+        })
+        .await;
+        for (path, name) in [("/a/1", "first"), ("/b/1", "third")] {
+            is_cached(&larder, path, name).await;
+        }
+        execute(&url, "update a set name = 'fourth' where id = 1").await;
+        is_cached(&larder, "/a/1", "fourth").await;
+    }
+}
