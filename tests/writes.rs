@@ -7,6 +7,7 @@ mod conditions;
 mod documents;
 mod errors;
 mod repeats;
+mod unenforced;
 mod visibility;
 
 use axum::http::{Method, StatusCode};

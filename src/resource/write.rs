@@ -22,20 +22,31 @@ pub struct WriteSql {
     /// for each of them, or once null, the document's number counted from 1 and its canonical key.
     pub insert: Statement,
     /// Locks the root row: the transaction's number where it exists, else null. No row that refers to it can be added
-    /// until the transaction ends.
+    /// until the transaction ends, unless the foreign key is not enforced.
     pub lock: Statement,
     /// Lock the rows below, a statement for each level, upper ones first: only then does the next one see all of its.
     pub lock_below: Vec<Statement>,
+    /// Make the rows of a document those that are given. What goes is what the first statement sees.
+    pub replace: Changes,
+    /// The same for a document that was read: what was not read, or was not to change, stays as it is.
+    pub replace_read: Changes,
+    /// Deletes a document.
+    pub delete: Statement,
+    /// The same for a document that was read: rows below the root that were not read stay.
+    pub delete_read: Statement,
+    /// What rows below must know, and columns draw by default.
+    pub draws: Vec<Draw>,
+}
+
+/// The statements that make the rows of a document those that are given; none where no document needs it.
+#[derive(Clone, Debug)]
+pub struct Changes {
     /// Deletes the rows below the root that are not given.
     pub delete_others: Option<Statement>,
-    /// Updates rows that differ from what is given. As the next one, none where no document needs it.
+    /// Updates rows that differ from what is given.
     pub update: Option<Statement>,
     /// Inserts the rows below the root that are given and not there.
     pub insert_others: Option<Statement>,
-    /// Deletes a document.
-    pub delete: Statement,
-    /// What rows below must know, and columns draw by default.
-    pub draws: Vec<Draw>,
 }
 
 /// A statement and what it takes.
@@ -53,11 +64,20 @@ pub enum Parameter {
     /// Part of the document's canonical key, as text.
     Key(usize),
     /// The values of a column of a level, as an array of texts.
-    Values(usize, usize),
+    Values(Origin, usize, usize),
     /// For each of them whether it is absent, as an array of booleans.
-    Absent(usize, usize),
-    /// For each row of a level its document's number, counted from 1, as an array of `int8`.
+    Absent(Origin, usize, usize),
+    /// For each given row of a level its document's number, counted from 1, as an array of `int8`.
     Documents(usize),
+}
+
+/// Where the rows come from that a statement takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the client.
+    Given,
+    /// From the document as it was read in the same transaction.
+    Read,
 }
 
 /// A column whose default rows below must know.
@@ -80,10 +100,10 @@ impl WriteSql {
             insert: text.insert(),
             lock: text.lock(),
             lock_below: below.map(|level| text.lock_below(level)).collect(),
-            delete_others: text.delete_others(),
-            update: text.update(),
-            insert_others: text.insert_others(),
-            delete: text.delete(),
+            replace: text.changes(Basis::Seen),
+            replace_read: text.changes(Basis::Read),
+            delete: text.delete(Basis::Seen),
+            delete_read: text.delete(Basis::Read),
             draws: text.draws(),
         }
     }
@@ -91,6 +111,15 @@ impl WriteSql {
 
 /// The number of the running transaction, which readers wait for.
 const XID: &str = "pg_current_xact_id()::text";
+
+/// Which rows of a document that is there a statement may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    /// Those that it sees.
+    Seen,
+    /// Of those the ones that were read.
+    Read,
+}
 
 struct Text<'a> {
     writable: &'a Writable,
@@ -211,14 +240,27 @@ impl Text<'_> {
         extra: Option<(Parameter, &str)>,
         parameters: &mut Parameters,
     ) -> String {
+        let (rows, names) = self.rows(Origin::Given, number, columns, extra, parameters);
+        format!("{rows} as u({names})")
+    }
+
+    /// The rows of a level, and the names of their columns.
+    fn rows(
+        &self,
+        origin: Origin,
+        number: usize,
+        columns: &[usize],
+        extra: Option<(Parameter, &str)>,
+        parameters: &mut Parameters,
+    ) -> (String, String) {
         let level = &self.writable.levels[number];
         let (mut arrays, mut names) = (Vec::new(), Vec::new());
         for &column in columns {
-            let values = parameters.number(Parameter::Values(number, column));
+            let values = parameters.number(Parameter::Values(origin, number, column));
             arrays.push(format!("{values}::text[]"));
             names.push(format!("c{column}"));
             if knows_absence(&level.columns[column]) {
-                let absent = parameters.number(Parameter::Absent(number, column));
+                let absent = parameters.number(Parameter::Absent(origin, number, column));
                 arrays.push(format!("{absent}::bool[]"));
                 names.push(format!("a{column}"));
             }
@@ -227,7 +269,7 @@ impl Text<'_> {
             arrays.push(format!("{}::int8[]", parameters.number(parameter)));
             names.push(name.to_owned());
         }
-        format!("unnest({}) as u({})", arrays.join(", "), names.join(", "))
+        (format!("unnest({})", arrays.join(", ")), names.join(", "))
     }
 
     fn insert(&self) -> Statement {
@@ -330,14 +372,15 @@ impl Text<'_> {
         ))
     }
 
-    fn delete(&self) -> Statement {
+    fn delete(&self, basis: Basis) -> Statement {
         let mut parameters = Parameters::default();
         let mut deletes = Vec::new();
         for (number, level) in self.levels().skip(1).rev() {
             let (tables, matches) = self.of_document(number, &mut parameters);
+            let read = self.was_read(basis, number, &mut parameters);
             let table = level.table.sql();
             deletes.push(format!(
-                "x{number} as (delete from {table} r using {tables} where {matches})"
+                "x{number} as (delete from {table} r using {tables} where {matches}{read})"
             ));
         }
         let matches = self.is_root("r", &mut parameters).join(" and ");

@@ -9,7 +9,7 @@ use crate::resource::body::{Mode, Scratch, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
-use crate::source::writes::bound::joined;
+use crate::source::writes::bound::{Inputs, joined};
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::transaction::{Done, Target, Transaction};
 use crate::source::writes::{Action, Outcome, Write};
@@ -49,7 +49,11 @@ impl Transaction<'_> {
         target: &Target<'_>,
         rows: &Rows,
     ) -> Result<Vec<(usize, Done)>, Failure> {
-        let found = self.ask(target, &target.sql.insert, rows, "").await?;
+        let inputs = Inputs {
+            given: Some(rows),
+            ..Inputs::key("")
+        };
+        let found = self.ask(target, &target.sql.insert, inputs).await?;
         let mut done = Vec::with_capacity(found.len());
         let (mut inserted, mut numbers) = (0, HashSet::new());
         for row in &found {
@@ -90,8 +94,7 @@ impl Transaction<'_> {
 
     /// Locks the document's root row: the transaction's number, if there is one.
     async fn lock(&mut self, target: &Target<'_>, key: &str) -> Result<Option<String>, Failure> {
-        let rows = Rows::default();
-        let found = self.ask(target, &target.sql.lock, &rows, key).await?;
+        let found = self.ask(target, &target.sql.lock, Inputs::key(key)).await?;
         let xid = found.first().map(|row| row.try_get(0)).transpose();
         Ok(xid.map_err(SourceError::from)?.flatten())
     }
@@ -99,7 +102,7 @@ impl Transaction<'_> {
     /// Locks the rows below a root row that is locked.
     async fn lock_below(&mut self, target: &Target<'_>, key: &str) -> Result<(), Failure> {
         for statement in &target.sql.lock_below {
-            self.ask(target, statement, &Rows::default(), key).await?;
+            self.ask(target, statement, Inputs::key(key)).await?;
         }
         Ok(())
     }
@@ -111,15 +114,35 @@ impl Transaction<'_> {
         Ok(document.flatten().ok_or_else(gone)?)
     }
 
-    /// Holds the condition of `write` against the document, whose root row is locked if it is `there`; then locks as
-    /// much below it as the write needs.
+    /// The rows of `document`, which was read; none where it has no more than its root row, which is locked.
+    async fn rows_read(
+        &mut self,
+        target: &Target<'_>,
+        key: &str,
+        document: &[u8],
+    ) -> Result<Option<Rows>, Failure> {
+        let writable = target.writable;
+        if writable.levels.len() == 1 {
+            return Ok(None);
+        }
+        let mut rows = Rows::of(writable);
+        let parts = key_parts(key, target.resource.key.columns.len());
+        let mode = Mode::Replace(&parts);
+        let read = rows_of(writable, document, mode, &mut Scratch::default(), &mut rows);
+        read.map_err(WriteError::Body)?;
+        self.complete(target, &mut rows).await?;
+        Ok(Some(rows))
+    }
+
+    /// Holds the condition of `write` against the document, whose root row is locked if it is `there`, and locks as
+    /// much below it as the write needs: the document's rows where it was read.
     async fn check(
         &mut self,
         target: &Target<'_>,
         write: &Write,
         key: &str,
         there: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Rows>, Failure> {
         // A row that somebody adds below one that is neither root nor lowest, while that is deleted, would be a conflict
         // that no client can help.
         let has_inner_rows = target.sql.lock_below.len() > 1;
@@ -127,15 +150,18 @@ impl Transaction<'_> {
             self.lock_below(target, key).await?;
         }
         let Some(condition) = &write.condition else {
-            return Ok(());
+            return Ok(None);
         };
         let document = match there {
             true => Some(self.read_locked(target, key).await?),
             false => None,
         };
-        match condition(document.as_deref()) {
-            true => Ok(()),
-            false => Err(WriteError::Precondition.into()),
+        if !condition(document.as_deref()) {
+            return Err(WriteError::Precondition.into());
+        }
+        match document {
+            Some(document) => self.rows_read(target, key, &document).await,
+            None => Ok(None),
         }
     }
 
@@ -150,9 +176,14 @@ impl Transaction<'_> {
         self.complete(target, &mut rows).await?;
         for _ in 0..LOOKS {
             let there = self.lock(target, key).await?;
-            self.check(target, write, key, there.is_some()).await?;
+            let read = self.check(target, write, key, there.is_some()).await?;
             if let Some(xid) = there {
-                return self.modify(target, key, &rows, xid).await;
+                let inputs = Inputs {
+                    key,
+                    given: Some(&rows),
+                    read: read.as_ref(),
+                };
+                return self.modify(target, inputs, xid).await;
             }
             // Somebody may insert it at the same time; then it is there at the next look.
             if let Some((_, done)) = self.insert_rows(target, &rows).await?.pop() {
@@ -167,22 +198,28 @@ impl Transaction<'_> {
         .into())
     }
 
-    /// Makes the rows of a locked document those of `rows`. What goes makes room for what is new.
+    /// Makes the rows of a locked document those that are given. What goes makes room for what is new.
     async fn modify(
         &mut self,
         target: &Target<'_>,
-        key: &str,
-        rows: &Rows,
+        inputs: Inputs<'_>,
         xid: String,
     ) -> Result<Done, Failure> {
-        let sql = target.sql;
-        let statements = [&sql.delete_others, &sql.update, &sql.insert_others];
+        let changes = match inputs.read {
+            Some(_) => &target.sql.replace_read,
+            None => &target.sql.replace,
+        };
+        let statements = [
+            &changes.delete_others,
+            &changes.update,
+            &changes.insert_others,
+        ];
         for statement in statements.into_iter().flatten() {
-            self.ask(target, statement, rows, key).await?;
+            self.ask(target, statement, inputs).await?;
         }
         Ok(Done {
             outcome: Outcome::Replaced,
-            key: key.to_owned(),
+            key: inputs.key.to_owned(),
             xid,
         })
     }
@@ -204,6 +241,7 @@ impl Transaction<'_> {
         {
             return Err(WriteError::Precondition.into());
         }
+        let read = self.rows_read(target, key, &document).await?;
         let mut rows = Rows::of(target.writable);
         let parts = key_parts(key, target.resource.key.columns.len());
         let mut scratch = Scratch::default();
@@ -215,7 +253,12 @@ impl Transaction<'_> {
         });
         patched.map_err(WriteError::Body)?;
         self.complete(target, &mut rows).await?;
-        self.modify(target, key, &rows, xid).await
+        let inputs = Inputs {
+            key,
+            given: Some(&rows),
+            read: read.as_ref(),
+        };
+        self.modify(target, inputs, xid).await
     }
 
     async fn delete(
@@ -227,9 +270,16 @@ impl Transaction<'_> {
         let Some(xid) = self.lock(target, key).await? else {
             return Err(absent(write).into());
         };
-        self.check(target, write, key, true).await?;
-        self.ask(target, &target.sql.delete, &Rows::default(), key)
-            .await?;
+        let read = self.check(target, write, key, true).await?;
+        let statement = match read {
+            Some(_) => &target.sql.delete_read,
+            None => &target.sql.delete,
+        };
+        let inputs = Inputs {
+            read: read.as_ref(),
+            ..Inputs::key(key)
+        };
+        self.ask(target, statement, inputs).await?;
         Ok(Done {
             outcome: Outcome::Deleted,
             key: key.to_owned(),

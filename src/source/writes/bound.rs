@@ -10,25 +10,56 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::writable::{Given, LevelRows, Rows, Writable};
-use crate::resource::write::{Draw, Parameter, Statement};
+use crate::resource::write::{Draw, Origin, Parameter, Statement};
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, failure};
 
-/// `statement` with what it takes of `rows`, and of `key`, which is canonical.
+/// What a statement is given.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'r> {
+    /// Canonical; empty where no statement asks for it.
+    pub(super) key: &'r str,
+    /// What the client gave.
+    pub(super) given: Option<&'r Rows>,
+    /// The document as it was read.
+    pub(super) read: Option<&'r Rows>,
+}
+
+impl<'r> Inputs<'r> {
+    /// No rows.
+    pub(super) fn key(key: &'r str) -> Self {
+        Self {
+            key,
+            given: None,
+            read: None,
+        }
+    }
+}
+
+/// `statement` with what it takes of `inputs`.
 pub(super) fn bound<'q>(
     statement: &'q Statement,
     resource: &Resource,
-    rows: &Rows,
-    key: &str,
+    inputs: Inputs<'_>,
 ) -> Query<'q, Postgres, PgArguments> {
-    let parts = key_parts(key, resource.key.columns.len());
+    let parts = key_parts(inputs.key, resource.key.columns.len());
+    let none = Rows::default();
+    let given = inputs.given.unwrap_or(&none);
+    let rows = |origin| match origin {
+        Origin::Given => given,
+        Origin::Read => inputs.read.unwrap_or(&none),
+    };
     let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
     for parameter in &statement.parameters {
         query = match *parameter {
             Parameter::Key(part) => query.bind(parts.get(part).map(Cow::as_ref)),
-            Parameter::Values(level, column) => query.bind(texts(rows, level, column)),
-            Parameter::Absent(level, column) => query.bind(absences(rows, level, column)),
-            Parameter::Documents(level) => query.bind(documents(resource, rows, level)),
+            Parameter::Values(origin, level, column) => {
+                query.bind(texts(rows(origin), level, column))
+            }
+            Parameter::Absent(origin, level, column) => {
+                query.bind(absences(rows(origin), level, column))
+            }
+            Parameter::Documents(level) => query.bind(documents(resource, given, level)),
         };
     }
     query

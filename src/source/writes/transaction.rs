@@ -13,7 +13,7 @@ use crate::resource::write::{Statement, WriteSql};
 use crate::source::SourceError;
 use crate::source::loader::{prove, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
-use crate::source::writes::bound::{bound, complete};
+use crate::source::writes::bound::{Inputs, bound, complete};
 use crate::source::writes::error::{Failure, failure};
 use crate::source::writes::{Action, Outcome, Patience, Write, WriteOutcome, Written};
 
@@ -199,10 +199,9 @@ impl Transaction<'_> {
         &mut self,
         target: &Target<'_>,
         statement: &Statement,
-        rows: &Rows,
-        key: &str,
+        inputs: Inputs<'_>,
     ) -> Result<Vec<PgRow>, Failure> {
-        let rows = bound(statement, target.resource, rows, key)
+        let rows = bound(statement, target.resource, inputs)
             .persistent(!self.database.pooler())
             .fetch_all(&mut self.session.connection)
             .await
