@@ -6,6 +6,7 @@ mod concurrent;
 mod conditions;
 mod documents;
 mod errors;
+mod locks;
 mod repeats;
 mod unenforced;
 mod visibility;

@@ -397,6 +397,10 @@ impl Problem {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "others hold locks on these rows",
             ),
+            Refusal::TableLocked => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "another transaction holds a lock on a table of this resource, as a migration does",
+            ),
         };
         let fault = |pointer| Fault9457 {
             pointer,

@@ -87,7 +87,8 @@ impl<'a> Resolver<'a> {
         let name = &definition.name.value;
         let writable = Writable::new(name, &root, &key.columns, self.catalogue);
         let write_sql = writable.as_ref().ok();
-        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key));
+        let names: Vec<&TableName> = shown.iter().map(|table| &table.name).collect();
+        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key, &names));
         Some(Resource {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),

@@ -9,6 +9,7 @@
 
 mod others;
 
+use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, Proved};
@@ -18,6 +19,9 @@ use crate::resource::writable::{Level, Writable, WritableColumn};
 /// The statements that write the documents of a resource.
 #[derive(Clone, Debug)]
 pub struct WriteSql {
+    /// Locks all tables that the statements, and the one that reads documents, name. No parts of tables: which ones
+    /// are needed depends on the rows.
+    pub lock_tables: String,
     /// Inserts documents whose keys do not exist. Rows: the transaction's number, how many root rows were inserted, and
     /// for each of them, or once null, the document's number counted from 1 and its canonical key.
     pub insert: Statement,
@@ -92,11 +96,12 @@ pub struct Draw {
 }
 
 impl WriteSql {
-    /// The statements for `writable`, whose root rows are told apart by `key`.
-    pub(super) fn new(writable: &Writable, key: &KeyShape) -> Self {
+    /// The statements for `writable`, whose root rows are told apart by `key`; documents show the tables `shown`.
+    pub(super) fn new(writable: &Writable, key: &KeyShape, shown: &[&TableName]) -> Self {
         let text = Text { writable, key };
         let below = 1..writable.levels.len();
         Self {
+            lock_tables: text.lock_tables(shown),
             insert: text.insert(),
             lock: text.lock(),
             lock_below: below.map(|level| text.lock_below(level)).collect(),
@@ -350,6 +355,26 @@ impl Text<'_> {
         }
         matches.extend(self.is_root(&alias, parameters));
         (tables.join(", "), matches.join(" and "))
+    }
+
+    fn lock_tables(&self, shown: &[&TableName]) -> String {
+        let mut written: Vec<String> = self.levels().map(|(_, level)| level.table.sql()).collect();
+        written.sort_unstable();
+        let mut read: Vec<String> = shown.iter().map(|table| table.sql()).collect();
+        read.sort_unstable();
+        read.dedup();
+        read.retain(|table| !written.contains(table));
+        let mut sql = format!(
+            "lock table only {} in row exclusive mode",
+            written.join(", only ")
+        );
+        if !read.is_empty() {
+            sql.push_str(&format!(
+                "; lock table only {} in access share mode",
+                read.join(", only ")
+            ));
+        }
+        sql
     }
 
     fn lock(&self) -> Statement {

@@ -11,43 +11,35 @@ mod actions;
 mod bound;
 mod bulk;
 mod error;
+mod locks;
 mod queue;
 mod repeat;
 mod transaction;
+mod worker;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
-use crate::source::loader::{found_anew, prove};
+use crate::source::loader::prove;
 use crate::source::session::{Database, Identity, Session};
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
-use crate::source::writes::queue::{Prompt, Queue};
+use crate::source::writes::queue::Queue;
 pub use crate::source::writes::repeat::Repeatable;
-use crate::source::writes::transaction::Transaction;
+use crate::source::writes::worker::Worker;
 use crate::source::{SourceConfig, SourceError};
 
 /// More do not make commits faster; each may be kept by a lock that it waits for.
 const CONNECTIONS_MAX: usize = 8;
-
-/// A transaction that takes longer keeps nobody waiting: another worker takes what waits.
-const LATE: Duration = Duration::from_millis(20);
-
-/// Attempts of one transaction where PostgreSQL asks for another (deadlock, serialization).
-const ATTEMPTS: usize = 4;
-
-/// Attempts where no connection was to be had, or it was lost before it was to commit.
-const CONNECTIONS_TRIED: usize = 2;
 
 /// No tier can answer a write, so it waits for a busy PostgreSQL longer than a read does.
 const CONNECTING_MAX: Duration = Duration::from_secs(5);
@@ -176,6 +168,11 @@ impl Shared {
         self.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE
     }
 
+    /// When a write that begins now is tried for the last time.
+    fn writing_until(&self) -> Instant {
+        Instant::now() + self.database.statement_timeout()
+    }
+
     async fn connect(&self, followed: &Identity) -> Result<Session, Failure> {
         let connecting = async {
             let mut session = self.database.connect_for_writes().await?;
@@ -226,10 +223,7 @@ impl Writes {
         let mut workers = JoinSet::new();
         let count = config.connections.min(CONNECTIONS_MAX);
         for (_, runtime) in (0..count).zip(runtimes.iter().cycle()) {
-            let worker = Worker {
-                shared: Arc::clone(&shared),
-                session: None,
-            };
+            let worker = Worker::new(Arc::clone(&shared));
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
         Self {
@@ -280,189 +274,10 @@ impl Writes {
     }
 }
 
-/// How long a transaction waits for others' locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    /// As long as a statement may take.
-    Full,
-    /// A moment: documents of others wait for the same transaction.
-    Short,
-}
-
 /// The database that the feed follows now; `following` then tells when it has found it anew.
 fn followed(
     following: &mut watch::Receiver<Option<Arc<Identity>>>,
 ) -> Result<Arc<Identity>, SourceError> {
     let unknown = || SourceError::Unavailable("the feed has not found its database yet".into());
     following.borrow_and_update().clone().ok_or_else(unknown)
-}
-
-struct Worker {
-    shared: Arc<Shared>,
-    /// With the identity that it has proved to reach.
-    session: Option<(Arc<Identity>, Session)>,
-}
-
-impl Worker {
-    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
-        let shared = Arc::clone(&self.shared);
-        while !*stopped.borrow() {
-            let taken = shared.queue().take();
-            match taken {
-                Some((jobs, documents)) => {
-                    let prompt = Prompt::new(&shared, documents);
-                    shared.call();
-                    self.serve_promptly(jobs, prompt).await;
-                }
-                None => tokio::select! {
-                    () = shared.bell.notified() => {}
-                    _ = stopped.changed() => {}
-                },
-            }
-        }
-    }
-
-    /// Answers all of `jobs`. What waits for them to end is left to others when they are late.
-    async fn serve_promptly(&mut self, jobs: Vec<Job>, prompt: Prompt<'_>) {
-        let shared = Arc::clone(&self.shared);
-        let mut served = std::pin::pin!(self.serve(jobs));
-        if tokio::time::timeout(LATE, &mut served).await.is_err() {
-            drop(prompt);
-            shared.call();
-            served.await;
-        }
-    }
-
-    async fn serve(&mut self, jobs: Vec<Job>) {
-        let patience = match jobs.len() {
-            0 | 1 => Patience::Full,
-            _ => Patience::Short,
-        };
-        if jobs.len() > 1 {
-            let writes: Vec<&Write> = jobs.iter().map(|job| &job.write).collect();
-            match self.transact(&writes, patience).await {
-                Ok(outcomes) => return answer(jobs, outcomes),
-                Err(error) if !error.concerns_single_documents() => {
-                    let outcomes = vec![Err(error); jobs.len()];
-                    return answer(jobs, outcomes);
-                }
-                Err(_) => {}
-            }
-        }
-        // Who has to wait for others' locks keeps nobody else waiting.
-        let mut held = Vec::new();
-        for job in jobs {
-            match self.alone(&job, patience).await {
-                Err(error) if patience == Patience::Short && error.is_held() => held.push(job),
-                outcome => answer(vec![job], vec![outcome]),
-            }
-        }
-        for job in held {
-            let outcome = self.alone(&job, Patience::Full).await;
-            answer(vec![job], vec![outcome]);
-        }
-    }
-
-    /// Writes one document, unless nobody waits for it any more.
-    async fn alone(&mut self, job: &Job, patience: Patience) -> WriteOutcome {
-        if job.done.is_closed() {
-            return Err(SourceError::Unavailable("the client has left".into()).into());
-        }
-        let mut outcomes = self.transact(&[&job.write], patience).await?;
-        let none = || SourceError::Unexpected("a write without an outcome".into());
-        outcomes.pop().unwrap_or_else(|| Err(none().into()))
-    }
-
-    /// Writes all of `writes` in one transaction, again where that may help.
-    async fn transact(
-        &mut self,
-        writes: &[&Write],
-        patience: Patience,
-    ) -> Result<Vec<WriteOutcome>, WriteError> {
-        let mut following = self.shared.followed.clone();
-        let mut attempt = 1;
-        loop {
-            let known = following.borrow_and_update().clone();
-            let failure = match self.attempt(writes, patience).await {
-                Ok(outcomes) => return Ok(outcomes),
-                Err(failure) => failure,
-            };
-            let attempts = match failure.error.is_of_connection() {
-                true => CONNECTIONS_TRIED,
-                false => ATTEMPTS,
-            };
-            if !failure.again || attempt >= attempts {
-                return Err(failure.error);
-            }
-            attempt += 1;
-            if failure.is_of_other_database() {
-                found_anew(&mut following, known.as_ref()).await;
-            }
-        }
-    }
-
-    async fn attempt(
-        &mut self,
-        writes: &[&Write],
-        patience: Patience,
-    ) -> Result<Vec<WriteOutcome>, Failure> {
-        let mut following = self.shared.followed.clone();
-        let followed = followed(&mut following)?;
-        let kept = self.session.take();
-        let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
-        let session = match kept {
-            Some((_, session)) => session,
-            None => self.shared.connect(&followed).await?,
-        };
-        let mut transaction = Transaction {
-            session,
-            database: &self.shared.database,
-            document_bytes_max: self.shared.document_bytes_max,
-            followed: Arc::clone(&followed),
-            patience,
-            committing: false,
-            committed: &self.shared.committed,
-        };
-        let limit = self.shared.limit();
-        // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
-        let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
-        let few = || SourceError::Pooler("an answer has too few columns");
-        let running = running.map(|ran| ran.unwrap_or_else(|_| Err(few().into())));
-        let ended = tokio::select! {
-            ended = tokio::time::timeout(limit, running) => ended,
-            // The feed had to find its database anew, so this connection may be half open.
-            _ = following.changed() => Ok(Err(SourceError::silent().into())),
-        };
-        // Dropping the connection closes its socket, and PostgreSQL rolls back what was not to commit.
-        let silent = ended.is_err();
-        match ended.unwrap_or_else(|_| Err(SourceError::Timeout.into())) {
-            Err(failure) if silent || failure.error.is_of_connection() => {
-                Err(match transaction.committing {
-                    true => WriteError::Unknown.into(),
-                    false => Failure {
-                        again: !silent,
-                        ..failure
-                    },
-                })
-            }
-            Err(failure) => {
-                let rolled_back = tokio::time::timeout(GRACE, transaction.roll_back()).await;
-                if matches!(rolled_back, Ok(Ok(()))) {
-                    self.session = Some((Arc::clone(&followed), transaction.session));
-                }
-                Err(failure)
-            }
-            Ok(outcomes) => {
-                self.session = Some((Arc::clone(&followed), transaction.session));
-                Ok(outcomes)
-            }
-        }
-    }
-}
-
-fn answer(jobs: Vec<Job>, outcomes: Vec<WriteOutcome>) {
-    for (job, outcome) in jobs.into_iter().zip(outcomes) {
-        // Whoever asked may have left.
-        let _left = job.done.send(outcome).is_err();
-    }
 }

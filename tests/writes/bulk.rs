@@ -317,7 +317,8 @@ async fn a_client_that_leaves_leaves_nothing() {
     let created = larder.post("/depts", &free).await;
     assert_eq!(created.status, StatusCode::CREATED);
     let answer = larder.post("/depts", &held).await;
-    assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.json()["code"], "55P03");
     client.abort();
     eventually("the end of it", async || {
         (larder.ask(open).await == "0").then_some(())

@@ -183,10 +183,11 @@ async fn a_held_table_is_waited_for_within_the_bound() {
     let answer = larder.delete("/depts/1").await;
     assert_eq!(
         answer.status,
-        StatusCode::GATEWAY_TIMEOUT,
+        StatusCode::SERVICE_UNAVAILABLE,
         "{}",
         answer.body
     );
+    assert_eq!(answer.json()["code"], "55P03");
     let_go(holder).await;
     assert_eq!(
         larder.delete("/depts/1").await.status,

@@ -18,8 +18,10 @@ use crate::source::loader::found_anew;
 use crate::source::session::Identity;
 use crate::source::writes::bound::part;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
+use crate::source::writes::locks::Pauses;
 use crate::source::writes::transaction::{Target, Transaction};
-use crate::source::writes::{GRACE, Patience, Shared, Writes, followed};
+use crate::source::writes::worker::Patience;
+use crate::source::writes::{GRACE, Shared, Writes, followed};
 
 /// Marks what is to stay while documents are tried.
 const MARK: &str = "savepoint larder";
@@ -92,7 +94,8 @@ impl Writes {
             database: &shared.database,
             document_bytes_max: shared.document_bytes_max,
             followed: known,
-            patience: Patience::Full,
+            patience: Patience::Bulk,
+            locking_since: None,
             committing: false,
             committed: &shared.committed,
         };
@@ -103,14 +106,29 @@ impl Writes {
             following,
             xid: None,
         };
-        let begin = begin(&mut bulk.transaction, patience + GRACE);
+        let target = Target::of(&bulk.resource)?;
+        let pauses = Pauses::until(shared.writing_until());
+        let begin = begin(&mut bulk.transaction, &target, pauses, patience + GRACE);
         bounded(&mut bulk.following, shared.limit(), begin).await?;
         Ok(bulk)
     }
 }
 
-async fn begin(transaction: &mut Transaction<'_>, idle: Duration) -> Result<(), Failure> {
-    transaction.begin().await?;
+async fn begin(
+    transaction: &mut Transaction<'_>,
+    target: &Target<'_>,
+    mut pauses: Pauses,
+    idle: Duration,
+) -> Result<(), Failure> {
+    while let Err(failure) = transaction.begin(target).await {
+        if !failure.error.is_held() {
+            return Err(failure);
+        }
+        transaction.roll_back().await?;
+        if !pauses.pause().await {
+            return Err(failure);
+        }
+    }
     let idle = idle.as_millis();
     let idle = format!("set local idle_in_transaction_session_timeout = {idle}");
     Ok(say(&mut transaction.session.connection, &idle).await?)
@@ -246,7 +264,7 @@ impl Transaction<'_> {
         rows: &Rows,
     ) -> Result<Option<BulkFault>, Failure> {
         self.roll_back().await?;
-        self.begin().await?;
+        self.begin(target).await?;
         let mut open = 0..rows.documents();
         while !open.is_empty() {
             let half = open.start..open.start + open.len().div_ceil(2);

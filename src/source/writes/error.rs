@@ -11,7 +11,7 @@ use crate::source::SourceError;
 pub enum WriteError {
     /// PostgreSQL gave no answer, or one that no client is to blame for.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(SourceError),
     /// The connection was lost, or PostgreSQL took too long, while it was to commit: what is stored is not known.
     #[error("what became of the commit is not known")]
     Unknown,
@@ -51,15 +51,35 @@ pub enum Refusal {
     Invalid,
     /// larder's role may not.
     Forbidden,
-    /// Others hold locks, or were faster each time.
+    /// Others hold locks on rows, or were faster each time.
     Busy,
+    /// Others hold a lock on a table.
+    TableLocked,
+}
+
+impl From<SourceError> for WriteError {
+    fn from(error: SourceError) -> Self {
+        match error {
+            // By a statement that only reads, within a transaction that writes.
+            SourceError::Refused { code, .. } if BUSY.contains(&code.as_str()) => Self::Refused {
+                code,
+                refusal: Refusal::Busy,
+                pointer: None,
+            },
+            error => Self::Source(error),
+        }
+    }
 }
 
 impl WriteError {
     /// Of documents that share a transaction, each may fare better alone.
     pub(super) fn concerns_single_documents(&self) -> bool {
         match self {
-            Self::Unknown => false,
+            Self::Unknown
+            | Self::Refused {
+                refusal: Refusal::TableLocked,
+                ..
+            } => false,
             Self::Source(error) => matches!(
                 error,
                 SourceError::Refused { .. }
@@ -77,6 +97,38 @@ impl WriteError {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }
 
+    /// The same again may succeed, as others hold locks or were faster.
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if BUSY.contains(&code.as_str()))
+    }
+
+    /// larder's role lacks a privilege.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                refusal: Refusal::Forbidden,
+                ..
+            }
+        )
+    }
+
+    /// The same of a table where it is of a row.
+    pub(super) fn of_table(self) -> Self {
+        match self {
+            Self::Refused {
+                code,
+                refusal: Refusal::Busy,
+                pointer,
+            } => Self::Refused {
+                code,
+                refusal: Refusal::TableLocked,
+                pointer,
+            },
+            error => error,
+        }
+    }
+
     /// The connection is of no use any more.
     pub(super) fn is_of_connection(&self) -> bool {
         matches!(self, Self::Source(error) if error.is_of_connection())
@@ -85,6 +137,9 @@ impl WriteError {
 
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// With it `serialization_failure` and `deadlock_detected`.
+const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
 
 /// An attempt that failed.
 #[derive(Debug)]
@@ -103,15 +158,13 @@ impl Failure {
 
 impl<E: Into<WriteError>> From<E> for Failure {
     fn from(error: E) -> Self {
+        let error = error.into();
         Self {
-            error: error.into(),
-            again: false,
+            again: error.is_busy(),
+            error,
         }
     }
 }
-
-/// `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
-const AGAIN: [&str; 2] = ["40001", "40P01"];
 
 /// What `error`, from a statement that writes, means.
 pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failure {
@@ -122,7 +175,7 @@ pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failur
     let refusal = match code.as_str() {
         "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
         "42501" => Refusal::Forbidden,
-        LOCK_NOT_AVAILABLE | "40001" | "40P01" => Refusal::Busy,
+        code if BUSY.contains(&code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
         "25006" => return SourceError::Standby.into(),
         // What a trigger of the table raised, and a view's check option.
@@ -141,14 +194,12 @@ pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failur
         .zip(writable)
         .and_then(|(error, writable)| pointer(error, writable));
     tracing::debug!("PostgreSQL refuses a write with {code}");
-    Failure {
-        again: AGAIN.contains(&code.as_str()),
-        error: WriteError::Refused {
-            code,
-            refusal,
-            pointer,
-        },
+    WriteError::Refused {
+        code,
+        refusal,
+        pointer,
     }
+    .into()
 }
 
 /// The root row's member whose column PostgreSQL names; which of several rows below it means, it does not say.

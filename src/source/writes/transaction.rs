@@ -6,6 +6,7 @@ use bytes::Bytes;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgRow;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
@@ -15,10 +16,9 @@ use crate::source::loader::{prove, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::writes::bound::{Inputs, bound, complete};
 use crate::source::writes::error::{Failure, failure};
-use crate::source::writes::{Action, Outcome, Patience, Write, WriteOutcome, Written};
-
-/// The lock that one document waits for would keep its whole group.
-const SHORT_PATIENCE: &str = "set local lock_timeout = '100ms'; ";
+use crate::source::writes::locks::{HOLDING_MAX, LOCK_TIMEOUT, NO_LOCK_TIMEOUT};
+use crate::source::writes::worker::Patience;
+use crate::source::writes::{Action, Outcome, Write, WriteOutcome, Written};
 
 pub(super) struct Transaction<'t> {
     pub(super) session: Session,
@@ -26,6 +26,8 @@ pub(super) struct Transaction<'t> {
     pub(super) document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
     pub(super) patience: Patience,
+    /// When its first lock was asked for, until it waits for no more of them.
+    pub(super) locking_since: Option<Instant>,
     /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
     pub(super) committing: bool,
     /// Rung once it has committed.
@@ -68,7 +70,7 @@ impl Transaction<'_> {
             return Ok(Vec::new());
         };
         let target = Target::of(&first.resource)?;
-        self.begin().await?;
+        self.begin(&target).await?;
         let persistent = !self.database.pooler();
         if let Some(repeatable) = &first.repeatable
             && let Some(written) = repeatable.claim(&mut self.session, persistent).await?
@@ -97,6 +99,7 @@ impl Transaction<'_> {
     }
 
     pub(super) async fn commit(&mut self, target: &Target<'_>) -> Result<(), Failure> {
+        self.limit_waits().await?;
         self.committing = true;
         sqlx::raw_sql("commit")
             .execute(&mut self.session.connection)
@@ -106,26 +109,56 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    pub(super) async fn begin(&mut self) -> Result<(), Failure> {
-        let short = match self.patience {
-            Patience::Short => SHORT_PATIENCE,
-            Patience::Full => "",
-        };
-        if self.database.pooler() {
-            self.database
-                .begin(&mut self.session, Access::Write)
-                .await?;
-            prove(&mut self.session.connection, &self.followed).await?;
+    /// Begins, and locks the tables of `target`.
+    pub(super) async fn begin(&mut self, target: &Target<'_>) -> Result<(), Failure> {
+        let begun = self.begin_with(&target.sql.lock_tables).await;
+        match begun {
+            // To lock a table takes a privilege on all of it. Some have one on columns; what else they lack, the
+            // statements say.
+            Err(failure) if failure.error.is_forbidden() => {
+                self.roll_back().await?;
+                self.begin_with("").await
+            }
+            begun => begun,
         }
-        let sql = match (self.database.pooler(), self.patience) {
-            (true, Patience::Full) => return Ok(()),
-            (true, Patience::Short) => short.to_owned(),
-            (false, _) => format!("begin isolation level read committed, read write; {short}"),
+    }
+
+    async fn begin_with(&mut self, lock_tables: &str) -> Result<(), Failure> {
+        let begin = match self.database.pooler() {
+            true => {
+                self.database
+                    .begin(&mut self.session, Access::Write)
+                    .await?;
+                prove(&mut self.session.connection, &self.followed).await?;
+                ""
+            }
+            false => "begin isolation level read committed, read write; ",
         };
-        sqlx::raw_sql(AssertSqlSafe(sql))
+        self.locking_since = (self.patience != Patience::Bulk).then(Instant::now);
+        let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");
+        let begun = sqlx::raw_sql(AssertSqlSafe(sql))
             .execute(&mut self.session.connection)
-            .await
-            .map_err(SourceError::from)?;
+            .await;
+        begun.map_err(|error| {
+            let Failure { error, again } = failure(error, None);
+            Failure {
+                error: error.of_table(),
+                again,
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Has a transaction that holds locks for long wait for no more of them. To be called before each statement that
+    /// may take one.
+    pub(super) async fn limit_waits(&mut self) -> Result<(), SourceError> {
+        let is_long = |since: Instant| since.elapsed() > HOLDING_MAX;
+        if self.locking_since.is_some_and(is_long) {
+            self.locking_since = None;
+            sqlx::raw_sql(NO_LOCK_TIMEOUT)
+                .execute(&mut self.session.connection)
+                .await?;
+        }
         Ok(())
     }
 
@@ -183,6 +216,7 @@ impl Transaction<'_> {
         target: &Target<'_>,
         keys: &[&str],
     ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
+        self.limit_waits().await?;
         let persistent = !self.database.pooler();
         let bytes_max = self.document_bytes_max;
         let reading = read_documents(
@@ -201,6 +235,7 @@ impl Transaction<'_> {
         statement: &Statement,
         inputs: Inputs<'_>,
     ) -> Result<Vec<PgRow>, Failure> {
+        self.limit_waits().await?;
         let rows = bound(statement, target.resource, inputs)
             .persistent(!self.database.pooler())
             .fetch_all(&mut self.session.connection)
@@ -215,6 +250,7 @@ impl Transaction<'_> {
         target: &Target<'_>,
         rows: &mut Rows,
     ) -> Result<(), Failure> {
+        self.limit_waits().await?;
         let persistent = !self.database.pooler();
         let (writable, draws) = (target.writable, &target.sql.draws);
         complete(&mut self.session, writable, draws, persistent, rows).await
