@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
@@ -60,7 +60,7 @@ async fn a_transaction_that_updates_the_child_and_then_the_parent_is_never_ended
     .await;
 }
 
-/// A name drawn by default takes half a second where a gate is up; each row notes how long it may wait for a lock.
+/// A key drawn by default takes half a second where a gate is up; each row notes how long it may wait for a lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_holds_locks_for_long_waits_for_no_more() {
     let larder = TestService::start(
@@ -81,6 +81,14 @@ async fn a_write_that_holds_locks_for_long_waits_for_no_more() {
         .await;
     let answer = larder.post("/ts", &json!({})).await;
     assert_eq!(answer.json(), json!({"id": 1, "waits": "1ms"}));
+    // A bulk write, which takes long at any rate, can't begin anew.
+    larder.execute("delete from t").await;
+    let headers = [
+        ("content-type", "application/x-ndjson"),
+        ("prefer", "return=representation"),
+    ];
+    let answer = larder.write(Method::POST, "/ts", &headers, "{}\n").await;
+    assert_eq!(answer.json(), json!([{"id": 1, "waits": "50ms"}]));
 }
 
 /// `lock table` asks for a privilege on the whole table.
