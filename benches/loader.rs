@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use criterion::{Criterion, Throughput};
+use larder::clock::Boottime;
 use larder::config::Config;
 use larder::resource::Resource;
 use larder::resource::resolve::resolve;
@@ -114,6 +115,7 @@ async fn load(
         loader.load(Load {
             resource: Arc::clone(resource),
             key: key.to_string().into(),
+            asked_at: Boottime::now(),
             sent_at: SentAt::default(),
             done: Box::new(move |loaded| {
                 // Who measures waits for every one.

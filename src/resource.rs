@@ -20,6 +20,8 @@ pub mod proof;
 pub mod query;
 pub mod resolve;
 mod sql;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod value;
 pub mod writable;
 pub mod write;

@@ -94,13 +94,10 @@ impl SourceError {
 
     /// Whether the same statement may do better later: the connection was lost, or a lock was waited for.
     pub(crate) fn is_passing(&self) -> bool {
-        match self {
-            Self::Unavailable(_) => true,
-            error => error.is_of_lock(),
-        }
+        matches!(self, Self::Unavailable(_)) || self.is_of_lock()
     }
 
-    /// Whether others' locks were waited for in vain.
+    /// Whether a lock was waited for, for as long as `lock_timeout` allows.
     pub(crate) fn is_of_lock(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }

@@ -19,6 +19,7 @@ mod harness;
 mod histories;
 mod http;
 mod loading;
+mod locks;
 mod openapi;
 mod others;
 mod outage;

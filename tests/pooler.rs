@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use crate::harness::cluster::{Cluster, TestRole};
 use crate::harness::eventually;
+use crate::harness::lock::{OPEN_GATE, gate_sql};
 use crate::harness::service::{TestService, execute};
 use crate::pooler::exchange::Exchange;
 
@@ -122,22 +123,27 @@ async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
 async fn another_server_process_is_refused_though_it_has_the_statement() {
     let direct = Cluster::database().await.url;
     execute(&direct, SQL).await;
-    let exchange = Exchange::start(&direct).await;
-    let larder = behind(&exchange, &direct).await;
-    let mut holder = connect(&direct).await;
-    run(
-        &mut holder,
-        "begin; update a set v = v where id = 1; lock table a",
-    )
-    .await;
+    let role = TestRole::create(&direct).await;
+    execute(&direct, &gate_sql(&role, &["a", "b"], "a")).await;
+    let exchange = Exchange::start(&role.url).await;
+    let config = CONFIG.replacen("'public.a'", "'public.a'\nrow_security = 'as-larder'", 1);
+    // Statements of one resource have a share of them, which is two.
+    let settings = [
+        ("database.connections", "3"),
+        ("database.listen_url", &*role.url),
+    ];
+    let larder = TestService::start_on(&exchange.url, &config, &settings).await;
+    let connections = async |count: usize| {
+        eventually("connections load", async || {
+            (exchange.connections() >= count).then_some(())
+        })
+        .await;
+    };
     let (one, other) = tokio::join!(larder.get("/a/1"), async {
-        someone_waits(&mut holder).await;
+        connections(1).await;
         let other = tokio::join!(larder.get("/a/2"), async {
-            eventually("two connections load", async || {
-                (exchange.connections() >= 2).then_some(())
-            })
-            .await;
-            run(&mut holder, "rollback").await;
+            connections(2).await;
+            execute(&direct, OPEN_GATE).await;
         });
         other.0
     });

@@ -218,6 +218,7 @@ impl Cache {
         self.loader.load(Load {
             resource,
             key: Arc::clone(&audit.key),
+            asked_at: began,
             sent_at: SentAt::default(),
             done: Box::new(move |loaded| {
                 // The audit waits until the loader drops this.

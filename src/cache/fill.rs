@@ -65,7 +65,7 @@ impl Cache {
             let granted = self.leases.grant(index, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
-                    self.send(lease, resource);
+                    self.send(lease, resource, began);
                     (waiter, false)
                 }
                 Grant::Wait(waiter) => (waiter, true),
@@ -88,13 +88,14 @@ impl Cache {
     }
 
     /// Hands the load to the loader; the lease goes along and fills the tiers when the document comes.
-    fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>) {
+    fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>, asked_at: Boottime) {
         let cache = Arc::clone(self);
         let key = Arc::clone(lease.key());
         let sent_at = lease.sent_at();
         self.loader.load(Load {
             resource,
             key,
+            asked_at,
             sent_at,
             done: Box::new(move |loaded| cache.fill(lease, loaded)),
         });

@@ -5,6 +5,9 @@
 //! a statement. Another worker joins in only for many keys, or when a statement is late. Workers are tasks of their
 //! own, so no request cancels a load (a future dropped in the middle of a statement would leave its connection in an
 //! unknown state). At most `WAITING_KEYS_MAX` keys wait.
+//!
+//! A statement that meets a lock fails within `lock_timeout`, and its transaction is over. Its keys wait again, without a
+//! worker, and are asked for after a pause that grows, for as long as one statement may take.
 
 mod link;
 mod pages;
@@ -30,12 +33,16 @@ use crate::source::loader::pages::Pages;
 pub(crate) use crate::source::loader::statement::documents_query;
 pub(in crate::source) use crate::source::loader::statement::read_documents;
 use crate::source::loader::statement::{Batch, Representable};
-use crate::source::loader::waiting::Waiting;
+use crate::source::loader::waiting::{Taken, Waiting};
 use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
 
 /// A statement that takes longer keeps no key waiting: another worker asks for those.
 const LATE: Duration = Duration::from_millis(5);
+
+/// Pauses between two tries to read what is locked.
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// Whoever stops the loader has waited for the answers that matter; this is for connections to be closed properly.
 const STOP_GRACE: Duration = Duration::from_millis(500);
@@ -60,6 +67,11 @@ impl SentAt {
     pub(crate) fn mark(&self, at: Boottime) {
         self.0.store(at.0, Ordering::SeqCst);
     }
+
+    /// Says that the statement came to nothing and will be sent again.
+    fn clear(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
 }
 
 /// One key that waits. `done` is called once, or dropped if the loader ends.
@@ -68,6 +80,8 @@ pub struct Load {
     pub resource: Arc<Resource>,
     /// Canonical text.
     pub key: Arc<str>,
+    /// A lock may keep it waiting for `statement_timeout` from then on.
+    pub asked_at: Boottime,
     /// Set before the statement is sent.
     pub sent_at: SentAt,
     /// Takes the outcome, on a worker's task: it must not block.
@@ -78,6 +92,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// One for each worker.
     bells: Vec<Notify>,
+    /// Keys wait for the end of a pause.
+    paused: Notify,
     pages: Pages,
     database: Database,
     document_bytes_max: usize,
@@ -100,12 +116,16 @@ impl Shared {
     }
 }
 
-/// A statement that others may wait for to end.
-struct Prompt<'s>(&'s Shared);
+/// A statement under way, for a line of what waits.
+struct UnderWay<'s> {
+    shared: &'s Shared,
+    line: usize,
+    late: bool,
+}
 
-impl Drop for Prompt<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.waiting().release();
+        self.shared.waiting().end(self.line, self.late);
     }
 }
 
@@ -125,8 +145,9 @@ impl Loader {
         on_batch: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting::new(config.connections)),
             bells: (0..config.connections).map(|_| Notify::new()).collect(),
+            paused: Notify::new(),
             pages: Pages::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
@@ -142,6 +163,9 @@ impl Loader {
                 link: Link::default(),
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
+        }
+        if let Some(runtime) = runtimes.first() {
+            workers.spawn_on(end_pauses(Arc::clone(&shared), stopped), runtime);
         }
         Self {
             shared,
@@ -186,7 +210,8 @@ impl Loader {
     /// Takes what waits, in a worker's stead.
     #[cfg(test)]
     pub(crate) fn take(&self) -> Vec<Load> {
-        self.shared.waiting().take()
+        let taken = self.shared.waiting().take();
+        taken.map(|taken| taken.loads).unwrap_or_default()
     }
 
     /// Keys that wait at this moment.
@@ -208,6 +233,28 @@ impl Loader {
     }
 }
 
+/// Has workers called for keys whose pause is over.
+async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+    while !*stopped.borrow() {
+        let (next, worker) = {
+            let mut waiting = shared.waiting();
+            (waiting.resume(), waiting.call())
+        };
+        shared.call(worker);
+        let ended = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = shared.paused.notified() => {}
+            _ = stopped.changed() => {}
+        }
+    }
+}
+
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
@@ -218,13 +265,13 @@ impl Worker {
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
-            let (batch, worker) = {
+            let (taken, worker) = {
                 let mut waiting = shared.waiting();
                 (waiting.begin(self.number), waiting.call())
             };
             shared.call(worker);
-            match batch {
-                Some(batch) => self.serve_promptly(batch).await,
+            match taken {
+                Some(taken) => self.serve_promptly(taken).await,
                 None => tokio::select! {
                     () = shared.bells[self.number].notified() => shared.waiting().came(),
                     _ = stopped.changed() => {}
@@ -233,52 +280,81 @@ impl Worker {
         }
     }
 
-    /// Answers every load of `batch`. Keys that wait for it to end are left to others when it is late.
-    async fn serve_promptly(&mut self, batch: Vec<Load>) {
+    /// Answers every load of `taken`, or puts it back. Keys that wait for it to end are left to others when it is late.
+    async fn serve_promptly(&mut self, taken: Taken) {
         let shared = Arc::clone(&self.shared);
-        let prompt = Prompt(&shared);
-        let mut served = pin!(self.serve(batch));
+        let mut under_way = UnderWay {
+            shared: &shared,
+            line: taken.line,
+            late: false,
+        };
+        let mut served = pin!(self.serve(taken));
         if tokio::time::timeout(LATE, &mut served).await.is_err() {
-            drop(prompt);
-            let worker = shared.waiting().call();
+            under_way.late = true;
+            let worker = {
+                let mut waiting = shared.waiting();
+                waiting.is_late();
+                waiting.call()
+            };
             shared.call(worker);
             served.await;
         }
     }
 
-    /// Answers every load of `batch`.
-    async fn serve(&mut self, batch: Vec<Load>) {
-        (self.shared.on_batch)(batch.len());
+    /// Answers every load of `taken`, or puts it back.
+    async fn serve(&mut self, taken: Taken) {
+        (self.shared.on_batch)(taken.loads.len());
         let shared = &self.shared;
-        let asked = self.link.ask_again(shared, &Batch(shared, &batch)).await;
+        let batch = Batch(shared, &taken.loads);
+        let asked = self.link.ask_again(shared, &batch).await;
+        if matches!(&asked, Err(error) if error.is_of_lock()) {
+            return self.put_back(taken);
+        }
         match asked {
             Ok(found) => {
-                for (load, loaded) in batch.into_iter().zip(found) {
+                for (load, loaded) in taken.loads.into_iter().zip(found) {
                     (load.done)(loaded);
                 }
             }
             Err(error)
-                if error.is_of_encoding() || batch.len() > 1 && error.concerns_single_keys() =>
+                if error.is_of_encoding()
+                    || taken.loads.len() > 1 && error.concerns_single_keys() =>
             {
-                self.serve_each(batch).await;
+                self.serve_each(taken).await;
             }
             Err(error) => {
-                for load in batch {
+                for load in taken.loads {
                     (load.done)(Err(error.clone()));
                 }
             }
         }
     }
 
+    /// Lets keys wait that a lock keeps from being read, unless they have waited too long.
+    fn put_back(&self, taken: Taken) {
+        let patience = self.shared.database.statement_timeout();
+        let over = self.shared.waiting().put_back(taken, patience);
+        self.shared.paused.notify_one();
+        for load in over {
+            (load.done)(Err(SourceError::Timeout));
+        }
+    }
+
     /// Asks for each key alone, within the time that two statements may take.
-    async fn serve_each(&mut self, batch: Vec<Load>) {
+    async fn serve_each(&mut self, taken: Taken) {
         let until = Instant::now() + 2 * (self.shared.database.statement_timeout() + GRACE);
         let mut given_up: Option<SourceError> = None;
-        for load in batch {
+        let Taken { line, loads } = taken;
+        let mut loads = loads.into_iter();
+        while let Some(load) = loads.next() {
             let loaded = match &given_up {
                 Some(error) => Err(error.clone()),
                 None => match self.ask(&load).await {
                     Ok(mut found) => found.pop().unwrap_or(Ok(None)),
+                    Err(error) if error.is_of_lock() => {
+                        let loads = std::iter::once(load).chain(loads).collect();
+                        return self.put_back(Taken { line, loads });
+                    }
                     Err(error) => {
                         if !error.concerns_single_keys() {
                             given_up = Some(error.clone());

@@ -25,12 +25,7 @@ use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
 use crate::feed::{Change, Event, Pass, Via};
 use crate::metrics::Metrics;
-use crate::resource::Resource;
-use crate::resource::catalogue::TableName;
-use crate::resource::definition::{Place, Tiers};
-use crate::resource::document::Template;
-use crate::resource::key::KeyShape;
-use crate::resource::proof::Proved;
+use crate::resource::testing::named;
 use crate::source::loader::Load;
 use crate::source::session::Identity;
 
@@ -212,7 +207,7 @@ impl Run {
         cache.follow(Event::Restarted(position(commits)));
         cache.follow(Event::Defined {
             resource: 0,
-            definition: Arc::new(definition()),
+            definition: Arc::new(named("items")),
             fingerprint: "f".into(),
         });
         self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(0));
@@ -304,41 +299,4 @@ fn offer(cache: &Arc<Cache>, mark: Mark) {
 
 pub(super) fn position(commits: u8) -> Position {
     Position::new(&format!("{commits}:{commits}:"))
-}
-
-/// A resource that no statement asks for.
-fn definition() -> Resource {
-    let table = TableName {
-        oid: 1,
-        schema: "public".into(),
-        name: "items".into(),
-    };
-    let root = crate::resource::Row {
-        table,
-        fields: Vec::new(),
-        children: Vec::new(),
-        lookups: Vec::new(),
-    };
-    Resource {
-        name: "items".into(),
-        place: Place {
-            origin: "test".into(),
-            line: 0,
-            key: String::new(),
-        },
-        tiers: Tiers {
-            memory: true,
-            disk: true,
-        },
-        uncached: None,
-        key: KeyShape {
-            columns: Vec::new(),
-        },
-        template: Template::new(&root),
-        filters: Vec::new(),
-        writable: Err("it is only read".into()),
-        write_sql: None,
-        root,
-        documents_sql: Proved::new(""),
-    }
 }

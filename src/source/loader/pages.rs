@@ -1,16 +1,18 @@
 //! Which keys there are: pages of a resource's keys, in PostgreSQL's order of them.
 //!
 //! No tier knows that, so PostgreSQL is asked each time, over connections apart from those that load documents: a slow
-//! list holds up no document.
+//! list holds up no document. Lists of one resource have half of these connections at most.
 
 mod stored;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Postgres, Row};
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
+use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
@@ -19,7 +21,7 @@ use crate::resource::proof::Proved;
 use crate::source::SourceError;
 use crate::source::loader::link::{GRACE, Link, Statement};
 use crate::source::loader::pages::stored::representable;
-use crate::source::loader::{Loader, Shared};
+use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::source::session::Session;
 
 /// Connections, opened when they are needed.
@@ -30,26 +32,59 @@ const WAITING_PAGES_MAX: usize = 256;
 
 /// The connections, and who may use one.
 pub(super) struct Pages {
-    /// One permit for each page that is being read or waits to be.
-    places: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+    all: Line,
+    /// Those of each resource, by its name.
+    lines: Mutex<HashMap<String, Line>>,
     /// Between statements.
     idle: Mutex<Vec<Link>>,
+}
+
+/// Pages that are being read or wait to be.
+#[derive(Clone)]
+struct Line {
+    /// One permit for each page.
+    places: Arc<Semaphore>,
+    /// One permit for each page that is being read.
+    turns: Arc<Semaphore>,
+}
+
+impl Line {
+    /// With a share of all connections and places.
+    fn new(share: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(
+                (CONNECTIONS_MAX + WAITING_PAGES_MAX) / share,
+            )),
+            turns: Arc::new(Semaphore::new(CONNECTIONS_MAX / share)),
+        }
+    }
 }
 
 impl Default for Pages {
     fn default() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX + WAITING_PAGES_MAX)),
-            turns: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            all: Line::new(1),
+            lines: Mutex::default(),
             idle: Mutex::default(),
         }
     }
 }
 
 impl Pages {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, resource: &Resource) -> Line {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        match lines.get(&resource.name) {
+            Some(line) => line.clone(),
+            None => {
+                let line = Line::new(2);
+                lines.insert(resource.name.clone(), line.clone());
+                line
+            }
+        }
     }
 }
 
@@ -65,33 +100,20 @@ impl Loader {
         page: Page,
     ) -> Result<Vec<String>, SourceError> {
         let shared = Arc::clone(&self.shared);
-        let place = Arc::clone(&shared.pages.places);
-        let place = place
-            .try_acquire_owned()
-            .map_err(|_| SourceError::Overloaded)?;
+        let line = shared.pages.line(&resource);
+        let place = |of: &Line| {
+            let place = Arc::clone(&of.places).try_acquire_owned();
+            place.map_err(|_| SourceError::Overloaded)
+        };
+        let places = (place(&line)?, place(&shared.pages.all)?);
+        let statement = Keys {
+            resource,
+            page,
+            persistent: !shared.database.pooler(),
+        };
         let reading = tokio::spawn(async move {
-            let _place = place;
-            let turns = Arc::clone(&shared.pages.turns);
-            let ended = |_| SourceError::Unavailable("larder is stopping".into());
-            let _turn = turns.acquire().await.map_err(ended)?;
-            // What is taken last is warm.
-            let mut link = shared.pages.idle().pop().unwrap_or_default();
-            let statement = Keys {
-                resource,
-                page,
-                persistent: !shared.database.pooler(),
-            };
-            let keys = match link.ask_again(&shared, &statement).await {
-                Err(error) if error.is_of_encoding() => {
-                    let limit = 2 * (shared.database.statement_timeout() + GRACE);
-                    let representable = representable(&mut link, &shared, &statement);
-                    let ended = tokio::time::timeout(limit, representable).await;
-                    ended.unwrap_or(Err(SourceError::Timeout))
-                }
-                keys => keys,
-            };
-            shared.pages.idle().push(link);
-            keys
+            let _places = places;
+            shared.read_page(&line, &statement).await
         });
         reading
             .await
@@ -100,11 +122,52 @@ impl Loader {
 }
 
 impl Shared {
+    /// Reads a page when it is its turn. Where a lock is in the way, it is tried again as long as a statement may take.
+    async fn read_page(&self, line: &Line, statement: &Keys) -> Result<Vec<String>, SourceError> {
+        let until = Instant::now() + self.database.statement_timeout();
+        // Kept from one try to the next: the other pages of the resource would meet the same lock.
+        let _turn = line.turns.acquire().await.map_err(is_stopping)?;
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.try_page(statement).await {
+                Err(error) if error.is_of_lock() && Instant::now() >= until => {
+                    return Err(SourceError::Timeout);
+                }
+                Err(error) if error.is_of_lock() => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                keys => return keys,
+            }
+        }
+    }
+
+    async fn try_page(&self, statement: &Keys) -> Result<Vec<String>, SourceError> {
+        let _turn = self.pages.all.turns.acquire().await.map_err(is_stopping)?;
+        // What is taken last is warm.
+        let mut link = self.pages.idle().pop().unwrap_or_default();
+        let keys = match link.ask_again(self, statement).await {
+            Err(error) if error.is_of_encoding() => {
+                let limit = 2 * (self.database.statement_timeout() + GRACE);
+                let representable = representable(&mut link, self, statement);
+                let ended = tokio::time::timeout(limit, representable).await;
+                ended.unwrap_or(Err(SourceError::Timeout))
+            }
+            keys => keys,
+        };
+        self.pages.idle().push(link);
+        keys
+    }
+
     /// Lets no page begin any more, and closes the connections that read none.
     pub(super) fn close_pages(&self) {
-        self.pages.turns.close();
+        self.pages.all.turns.close();
         self.pages.idle().clear();
     }
+}
+
+fn is_stopping(_: AcquireError) -> SourceError {
+    SourceError::Unavailable("larder is stopping".into())
 }
 
 struct Keys {

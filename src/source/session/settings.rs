@@ -60,8 +60,13 @@ const PLANS: [(&str, &str); 2] = [
 /// superuser may raise, may forbid temporary files. Writes leave it to role and database, as triggers expect.
 const WORK_MEM: (&str, &str) = ("work_mem", "16384");
 
-/// The time limits of connections that say nothing else. larder waits for others' locks as long as for a statement, and
-/// its connections may idle.
+/// The longest wait of a read for one table's lock, while it may hold others'. A transaction that waits for one of those
+/// looks for deadlocks after `deadlock_timeout`, a second by default, and is ended if there is one: long before, the read
+/// has given way. It is then tried again.
+const GIVING_WAY: (&str, &str) = ("lock_timeout", "50ms");
+
+/// The time limits of connections that say nothing else. They wait for others' locks as long as for a statement, and may
+/// idle.
 const TIMEOUTS: [(&str, &str); 4] = [
     ("statement_timeout", "60s"),
     ("lock_timeout", "0"),
@@ -94,6 +99,7 @@ impl Settings {
         settings.add([
             WORK_MEM,
             SEARCH_PATH,
+            GIVING_WAY,
             ("default_transaction_read_only", "on"),
         ]);
         settings

@@ -1,0 +1,45 @@
+//! Resources for the tests of what hands them on.
+
+use crate::resource::catalogue::TableName;
+use crate::resource::definition::{Place, Tiers};
+use crate::resource::document::Template;
+use crate::resource::key::KeyShape;
+use crate::resource::proof::Proved;
+use crate::resource::{Resource, Row};
+
+/// A resource that no statement asks for.
+pub(crate) fn named(name: &str) -> Resource {
+    let table = TableName {
+        oid: 1,
+        schema: "public".into(),
+        name: name.into(),
+    };
+    let root = Row {
+        table,
+        fields: Vec::new(),
+        children: Vec::new(),
+        lookups: Vec::new(),
+    };
+    Resource {
+        name: name.into(),
+        place: Place {
+            origin: "test".into(),
+            line: 0,
+            key: String::new(),
+        },
+        tiers: Tiers {
+            memory: true,
+            disk: true,
+        },
+        uncached: None,
+        key: KeyShape {
+            columns: Vec::new(),
+        },
+        template: Template::new(&root),
+        filters: Vec::new(),
+        writable: Err("it is only read".into()),
+        write_sql: None,
+        root,
+        documents_sql: Proved::new(""),
+    }
+}
