@@ -1,38 +1,39 @@
 //! Rows of the log that are deleted, by hand or by pruning, and the horizon that tells it.
 //!
 //! A pass reads the rows of transactions that committed since its position. Where such a row was deleted, the pass finds
-//! nothing, and the document stays old. So whoever deletes moves the *horizon* past what it deletes, and a position that
-//! is not past the horizon is not valid. [`Horizon`] is explored in all its states, as it is and without each [`Guard`],
-//! and in two forms of the horizon ([`Form`]).
+//! nothing, and the document stays old. So whoever deletes moves the *horizon*, a snapshot, until it sees what is
+//! deleted, and a position that does not see all that the horizon sees is not valid. [`Horizon`] is explored in all its
+//! states, as it is and without each [`Guard`].
 //!
 //! # What is modelled
 //! - *Transactions* that change the document. They get their numbers in one order and commit in any; each commits
-//!   together with its row in the log. A snapshot is the set of transactions that it sees, with the oldest number that
-//!   was still running.
-//! - *Deleting by hand* one row: a trigger moves the horizon past the row, if it does not cover it yet, in the same
-//!   transaction. An update of a row is the same.
-//! - *Pruning*: moves the horizon up to the position in `larder.node`, then deletes what it covers, in one transaction.
-//!   For a node that was not seen within `retention`, which is one that is down, it goes up to its own snapshot.
+//!   together with its row in the log. A snapshot is what PostgreSQL makes of it: the number behind the newest one that
+//!   has ended, and the numbers below that were unfinished.
+//! - *Deleting by hand* one row: a trigger moves the horizon up to what has ended, if it does not see the row yet, in the
+//!   same transaction. An update of a row is the same.
+//! - *Pruning*: moves the horizon to what is common to the positions in `larder.node` and to its own snapshot, then
+//!   deletes rows that it sees, in one transaction: all, or the row of the lowest number, which then may have more. It
+//!   begins where the *mark* says, another snapshot: what that one sees is gone. For a node that was not seen within
+//!   `retention`, which is one that is down, it heeds no position.
 //! - *larder*: a pass (one statement, one snapshot), a load that has read and is installed unless overtaken, memory and
 //!   disk tier with the position, the heartbeat that writes it to `larder.node`, a stop or crash, and the pass that
-//!   resumes from the disk tier's position.
+//!   resumes from the disk tier's position. *Another larder* writes its position to `larder.node` at times.
 //!
 //! # What counts as stale
 //! An answer without a transaction that the position covers.
 //!
 //! # What the exploration says
-//! - With the horizon as a number, a row deleted while an older transaction runs makes *each* pass invalid until that
-//!   one ends: memory is emptied again and again. With the horizon as a snapshot it is emptied once
-//!   ([`EMPTIED_ONCE`]).
-//! - It keeps no answer from being stale that pruning stops at the oldest position: without that bound it empties
+//! - With all that is unfinished in it, a row deleted by hand while an older transaction runs empties memory once;
+//!   without, *each* pass is invalid until that one ends ([`EMPTIED_ONCE`]).
+//! - It keeps no answer from being stale that pruning stops at the positions of all: without that bound it empties
 //!   tiers for nothing ([`NOTHING_FOR_NOTHING`]).
+//! - A position that is not valid must not count for pruning, or the horizon comes back to it.
 //! - The horizon has to be read in the snapshot of the rows.
 //!
 //! # What is left out
-//! Time and `fresh_at`, the numbers of the deleting transactions themselves (they only hold a snapshot's oldest running
-//! number back, which makes more positions invalid), other nodes (the oldest position is this one's), two
-//! that delete at the same time (one waits for the horizon's row, unless it deletes only what is covered), `TRUNCATE`
-//! of the log, and whoever disables the trigger.
+//! Time and `fresh_at`, the numbers of the deleting transactions themselves and of transactions that log nothing (they
+//! only move snapshots on), two that delete at the same time (one waits for the horizon's row, or prunes later, unless
+//! it deletes only what the horizon sees), `TRUNCATE` of the log, and whoever disables the trigger.
 
 mod steps;
 #[cfg(test)]
@@ -53,29 +54,38 @@ pub enum Guard {
     CheckAtResume,
     /// A pass reads horizon and rows in one snapshot.
     OneSnapshot,
-    /// Pruning goes up to the oldest position in `larder.node`.
+    /// A position whose upper bound is below the horizon's is not valid.
+    CompareBounds,
+    /// One with an unfinished transaction that the horizon sees is not valid.
+    CompareUnfinished,
+    /// Pruning stops at the positions in `larder.node`.
     PruneBounded,
+    /// What is unfinished for one of the positions is so for the horizon.
+    UnfinishedOfAll,
+    /// Positions that are not valid do not count for pruning.
+    OnlyUpwards,
+    /// The trigger leaves out what is unfinished.
+    TriggerLeavesUnfinished,
+    /// So does the mark.
+    MarkLeavesUnfinished,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 12] = [
         Self::TriggerMoves,
         Self::SameTransaction,
         Self::CheckAtPass,
         Self::CheckAtResume,
         Self::OneSnapshot,
+        Self::CompareBounds,
+        Self::CompareUnfinished,
         Self::PruneBounded,
+        Self::UnfinishedOfAll,
+        Self::OnlyUpwards,
+        Self::TriggerLeavesUnfinished,
+        Self::MarkLeavesUnfinished,
     ];
-}
-
-/// What the horizon is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A number: all transactions below it are covered; a position is valid if none of them ran at its snapshot.
-    Number,
-    /// A snapshot: what it sees is covered; a position is valid if it sees all of that.
-    Snapshot,
 }
 
 /// How much of everything there is.
@@ -89,6 +99,8 @@ pub struct Bounds {
     pub prunes: u8,
     /// Stops of larder.
     pub stops: u8,
+    /// Times that another larder writes its position.
+    pub others: u8,
 }
 
 /// The model, whole or without one of its guards.
@@ -96,8 +108,6 @@ pub struct Bounds {
 pub struct Horizon {
     /// How much of everything there is.
     pub bounds: Bounds,
-    /// What the horizon is.
-    pub form: Form,
     /// What is taken out.
     pub without: Option<Guard>,
 }
@@ -108,10 +118,10 @@ pub type Set = u8;
 /// What a snapshot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Snapshot {
-    /// The transactions that it sees.
-    pub seen: Set,
-    /// All numbers below the oldest one that was running.
-    pub below: Set,
+    /// The number behind the newest one that had ended.
+    pub xmax: u8,
+    /// The numbers below it that were unfinished.
+    pub unfinished: Set,
 }
 
 /// A transaction that deletes rows of the log.
@@ -119,8 +129,10 @@ pub struct Snapshot {
 pub struct Deleting {
     /// The rows.
     pub rows: Set,
-    /// What the horizon will cover besides.
-    pub covers: Set,
+    /// What the horizon will be.
+    pub horizon: Snapshot,
+    /// What the mark will be.
+    pub pruned: Snapshot,
     /// Only without a guard: the rows are gone, the horizon has not moved yet.
     pub deleted: bool,
 }
@@ -134,12 +146,16 @@ pub struct Database {
     pub committed: Set,
     /// The rows of the log.
     pub rows: Set,
-    /// What the horizon covers.
-    pub horizon: Set,
+    /// What it sees may be gone.
+    pub horizon: Snapshot,
+    /// The mark: what it sees is gone.
+    pub pruned: Snapshot,
     /// The transaction that deletes.
     pub deleting: Option<Deleting>,
     /// The position in `larder.node`.
     pub node: Snapshot,
+    /// The other larder's.
+    pub other: Option<Snapshot>,
     /// What may still happen.
     pub left: Bounds,
 }
@@ -162,7 +178,7 @@ pub struct State {
     /// The load that has read and is not installed yet.
     pub load: Option<Set>,
     /// Only without a guard: the horizon that the pass under way has read.
-    pub horizon_read: Option<Set>,
+    pub horizon_read: Option<Snapshot>,
     /// Nothing was deleted since both tiers were emptied.
     pub quiet: bool,
     /// Both tiers were emptied a second time for one deletion.
@@ -184,6 +200,8 @@ pub enum Action {
     Delete(u8),
     /// The log is pruned.
     Prune,
+    /// It is pruned by a batch that is full with one row.
+    PruneOne,
     /// Who deletes commits.
     CommitDelete,
     /// A pass.
@@ -196,6 +214,8 @@ pub enum Action {
     Evict,
     /// The position is written to `larder.node`.
     Heartbeat,
+    /// The other larder writes its position.
+    OtherHeartbeat,
     /// larder stops or crashes.
     Stop,
     /// It starts.
@@ -208,7 +228,10 @@ pub(crate) const NO_STALE_ANSWER: &str = "no answer is stale";
 /// What bounded pruning is good for.
 pub const NOTHING_FOR_NOTHING: &str = "pruning empties nothing";
 
-/// What a snapshot is good for as the horizon.
+/// What the mark promises.
+pub const NOTHING_LEFT: &str = "what pruning has passed is gone";
+
+/// What it is good for that the horizon leaves out what is unfinished.
 pub const EMPTIED_ONCE: &str = "a deletion empties tiers once";
 
 impl State {
@@ -219,7 +242,7 @@ impl State {
     }
 
     fn is_stale(&self) -> bool {
-        let covered = self.position.seen;
+        let covered = self.position.seen();
         self.answer().is_some_and(|answer| covered & !answer != 0)
     }
 }
@@ -246,22 +269,18 @@ impl stateright::Model for Horizon {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let again = |_: &Self, state: &State| state.emptied_again;
-        let once = match self.form {
-            Form::Number => Property::sometimes("a deletion empties tiers again", again),
-            Form::Snapshot => {
-                Property::always(EMPTIED_ONCE, |_, state: &State| !state.emptied_again)
-            }
-        };
         vec![
             Property::always(NO_STALE_ANSWER, |_, state: &State| !state.is_stale()),
             Property::always(NOTHING_FOR_NOTHING, |_, state: &State| {
                 !state.emptied_for_nothing
             }),
-            once,
+            Property::always(EMPTIED_ONCE, |_, state: &State| !state.emptied_again),
+            Property::always(NOTHING_LEFT, |_, state: &State| {
+                state.database.rows & state.database.pruned.seen() == 0
+            }),
             Property::sometimes("a row is gone that no pass has read", |_, state: &State| {
                 let database = &state.database;
-                let gone = database.committed & !database.rows & !state.position.seen;
+                let gone = database.committed & !database.rows & !state.position.seen();
                 gone != 0 && state.answer().is_some()
             }),
             Property::sometimes(
@@ -272,6 +291,18 @@ impl stateright::Model for Horizon {
                     gone == 0b10 && database.committed & 1 == 0 && state.answer().is_some()
                 },
             ),
+            Property::sometimes(
+                "a row is pruned beside an older transaction that runs",
+                |_, state: &State| {
+                    let database = &state.database;
+                    let gone = database.committed & !database.rows;
+                    gone == 0b10 && database.committed & 1 == 0 && !state.touched
+                },
+            ),
+            Property::sometimes("what was unfinished is pruned later", |_, state: &State| {
+                let mark = state.database.pruned;
+                mark.xmax == 2 && mark.unfinished == 0 && !state.touched && state.memory.is_some()
+            }),
             Property::sometimes("pruned, the tiers stay", |_, state: &State| {
                 let database = &state.database;
                 let gone = database.committed & !database.rows;
@@ -281,7 +312,7 @@ impl stateright::Model for Horizon {
                 "the disk tier is resumed after pruning",
                 |model: &Self, state: &State| {
                     let stops = state.database.left.stops < model.bounds.stops;
-                    let pruned = state.database.horizon != 0 && !state.touched;
+                    let pruned = state.database.horizon.seen() != 0 && !state.touched;
                     stops && pruned && state.memory.is_none() && state.answer().is_some()
                 },
             ),

@@ -1,6 +1,30 @@
 //! What can happen next, and what it does.
 
-use super::{Action, Database, Deleting, Form, Guard, Horizon, Set, Snapshot, State};
+use super::{Action, Database, Deleting, Guard, Horizon, Set, Snapshot, State};
+
+/// Sees nothing.
+const NOTHING: Snapshot = Snapshot {
+    xmax: 0,
+    unfinished: 0,
+};
+
+fn below(number: u8) -> Set {
+    (1 << number) - 1
+}
+
+impl Snapshot {
+    fn new(xmax: u8, unfinished: Set) -> Self {
+        Self {
+            xmax,
+            unfinished: unfinished & below(xmax),
+        }
+    }
+
+    /// The transactions that it sees.
+    pub fn seen(self) -> Set {
+        below(self.xmax) & !self.unfinished
+    }
+}
 
 impl Horizon {
     fn has(&self, guard: Guard) -> bool {
@@ -8,15 +32,17 @@ impl Horizon {
     }
 
     pub(super) fn begin(&self) -> State {
-        let position = Snapshot { seen: 0, below: 0 };
+        let position = NOTHING;
         State {
             database: Database {
                 begun: 0,
                 committed: 0,
                 rows: 0,
-                horizon: 0,
+                horizon: NOTHING,
+                pruned: NOTHING,
                 deleting: None,
                 node: position,
+                other: None,
                 left: self.bounds,
             },
             up: true,
@@ -66,12 +92,12 @@ impl Horizon {
                 state.touched = true;
                 self.delete(database, number);
             }
-            Action::Prune => {
+            Action::Prune | Action::PruneOne => {
                 database.left.prunes -= 1;
                 // A node that is down may be one that was not seen within `retention`.
-                let bounded = state.up && self.has(Guard::PruneBounded);
+                let node = Some(database.node).filter(|_| state.up);
                 state.touched |= !state.up;
-                self.prune(database, bounded);
+                self.prune(database, node, action == Action::PruneOne);
             }
             Action::CommitDelete => {
                 self.commit_delete(database);
@@ -89,6 +115,10 @@ impl Horizon {
             Action::Evict => state.memory = None,
             // What is written is the position that the disk tier would come back to.
             Action::Heartbeat => database.node = state.position,
+            Action::OtherHeartbeat => {
+                database.left.others -= 1;
+                database.other = Some(database.snapshot());
+            }
             Action::Stop => {
                 database.left.stops -= 1;
                 state.up = false;
@@ -101,42 +131,70 @@ impl Horizon {
         }
     }
 
-    /// Whether the position is past the horizon.
-    fn is_valid(&self, position: Snapshot, horizon: Set) -> bool {
-        let past = match self.form {
-            Form::Number => position.below,
-            Form::Snapshot => position.seen,
-        };
-        horizon & !past == 0
+    /// Whether the position sees all that the horizon sees.
+    fn is_valid(&self, position: Snapshot, horizon: Snapshot) -> bool {
+        let bounds = !self.has(Guard::CompareBounds) || horizon.xmax <= position.xmax;
+        let unfinished =
+            !self.has(Guard::CompareUnfinished) || position.unfinished & horizon.seen() == 0;
+        bounds && unfinished
     }
 
     fn delete(&self, database: &mut Database, number: u8) {
         let row = 1 << number;
-        let covered = database.horizon & row != 0 || !self.has(Guard::TriggerMoves);
-        let past = match self.form {
-            Form::Number => (row << 1) - 1,
-            Form::Snapshot => database.committed,
-        };
-        database.deleting = Some(Deleting {
+        let was = database.horizon;
+        let mut deleting = Deleting {
             rows: row,
-            covers: if covered { 0 } else { past },
+            horizon: was,
+            pruned: database.pruned,
             deleted: false,
-        });
+        };
+        if was.seen() & row == 0 && self.has(Guard::TriggerMoves) {
+            let now = database.snapshot();
+            let unfinished = (was.unfinished | now.unfinished) & !was.seen() & !now.seen();
+            let left_out = self.has(Guard::TriggerLeavesUnfinished);
+            let unfinished = if left_out { unfinished } else { 0 };
+            deleting.horizon = Snapshot::new(was.xmax.max(now.xmax), unfinished);
+            deleting.pruned = NOTHING;
+        }
+        database.deleting = Some(deleting);
     }
 
-    fn prune(&self, database: &mut Database, bounded: bool) {
-        let oldest = if bounded {
-            database.node
-        } else {
-            database.snapshot()
+    fn prune(&self, database: &mut Database, node: Option<Snapshot>, one: bool) {
+        let counts = |position: &Snapshot| {
+            !self.has(Guard::OnlyUpwards) || self.is_valid(*position, database.horizon)
         };
-        let covers = match self.form {
-            Form::Number => oldest.below,
-            Form::Snapshot => oldest.seen,
-        };
+        let bounds = [node, database.other];
+        let bounds = bounds.into_iter().flatten().filter(counts);
+        let bounds = bounds.filter(|_| self.has(Guard::PruneBounded));
+        let mut common = database.snapshot();
+        for position in bounds {
+            let unfinished = if self.has(Guard::UnfinishedOfAll) {
+                common.unfinished | position.unfinished
+            } else if position.xmax < common.xmax {
+                position.unfinished
+            } else {
+                common.unfinished
+            };
+            common = Snapshot::new(common.xmax.min(position.xmax), unfinished);
+        }
+        let was = database.pruned;
+        let mut rows = database.rows & common.seen() & !was.seen();
+        if rows == 0 {
+            return;
+        }
+        let mut reached = common.xmax;
+        if one {
+            rows &= rows.wrapping_neg();
+            reached = u8::try_from(rows.trailing_zeros()).unwrap_or(reached);
+        }
+        let unfinished =
+            (was.unfinished | common.unfinished) & !was.seen() & !(below(reached) & common.seen());
+        let left_out = self.has(Guard::MarkLeavesUnfinished);
+        let unfinished = if left_out { unfinished } else { 0 };
         database.deleting = Some(Deleting {
-            rows: database.rows & (covers | database.horizon),
-            covers,
+            rows,
+            horizon: common,
+            pruned: Snapshot::new(was.xmax.max(reached), unfinished),
             deleted: false,
         });
     }
@@ -147,7 +205,8 @@ impl Horizon {
         };
         database.rows &= !deleting.rows;
         if self.has(Guard::SameTransaction) || deleting.deleted {
-            database.horizon |= deleting.covers;
+            database.horizon = deleting.horizon;
+            database.pruned = deleting.pruned;
         } else {
             deleting.deleted = true;
             database.deleting = Some(deleting);
@@ -167,7 +226,7 @@ impl Horizon {
             self.has(Guard::CheckAtPass)
         };
         let invalid = checked && !self.is_valid(state.position, horizon);
-        let changed = database.rows & !state.position.seen != 0;
+        let changed = database.rows & !state.position.seen() != 0;
         state.position = database.snapshot();
         if changed || invalid {
             state.memory = None;
@@ -185,12 +244,9 @@ impl Horizon {
 
 impl Database {
     fn snapshot(&self) -> Snapshot {
-        let running = |number: &u8| self.committed & (1 << *number) == 0;
-        let oldest = (0..self.begun).find(running).unwrap_or(self.begun);
-        Snapshot {
-            seen: self.committed,
-            below: (1 << oldest) - 1,
-        }
+        let ended = Set::BITS - self.committed.leading_zeros();
+        let xmax = u8::try_from(ended).unwrap_or(0);
+        Snapshot::new(xmax, !self.committed)
     }
 
     fn enabled(&self, actions: &mut Vec<Action>) {
@@ -210,7 +266,10 @@ impl Database {
             actions.extend(rows.map(Action::Delete));
         }
         if self.left.prunes > 0 {
-            actions.push(Action::Prune);
+            actions.extend([Action::Prune, Action::PruneOne]);
+        }
+        if self.left.others > 0 {
+            actions.push(Action::OtherHeartbeat);
         }
     }
 }
