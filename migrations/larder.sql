@@ -8,10 +8,20 @@ create schema if not exists larder;
 grant usage on schema larder to public;
 drop table if exists larder.horizon, larder.epoch, larder.node, larder.logger, larder.served;
 
--- Rows of larder.change below this transaction may have been pruned; it only moves up.
+-- The snapshot that sees every transaction below `xmax` which is not `unfinished`.
+create or replace function larder.snapshot(xmax xid8, unfinished xid8[]) returns pg_snapshot
+  language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select format('%s:%s:%s', coalesce((array_agg(xid order by xid))[1], xmax), xmax, string_agg(xid::text, ',' order by xid))
+    ::pg_snapshot
+  from (select distinct xid from unnest(unfinished) xid where xid < xmax) below
+$$;
+
+-- What the horizon sees may be gone from larder.change: a larder whose position does not see all of it begins anew.
+-- What `pruned` sees is gone, so that pruning goes on from there.
 create unlogged table larder.horizon (
-  one bool primary key default true check (one),
-  xid xid8 not null
+  one      bool primary key default true check (one),
+  snapshot pg_snapshot not null,
+  pruned   pg_snapshot not null default '1:1:'
 );
 
 -- This life of the log. Transactions that had been prepared when it began may have logged rows that are lost; nothing
@@ -45,37 +55,82 @@ create unlogged table larder.served (
   served_at  timestamptz not null
 );
 
--- Moves the horizon up to the oldest position of the larders seen within `retention`, or to now where there is none,
--- and deletes what is below it from the log, at most `rows_max` rows. Larders do so all the time; by hand it is of use
--- while none runs. Returns the number of rows deleted.
+-- Deletes at most `rows_max` rows of the log that every larder seen within `retention` has read, in the order of
+-- their transactions, and moves the horizon up to what all of these see. Larders do so all the time; by hand it is of
+-- use while none runs. Returns the number of rows deleted: 0 where another prunes at the same moment.
 create or replace function larder.prune(retention interval default '1 hour', rows_max bigint default null)
-  returns bigint language plpgsql set search_path = pg_catalog, pg_temp as $$
+  returns bigint language plpgsql
+  set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 declare
-  deleted bigint;
+  horizon_was pg_snapshot;
+  pruned_was  pg_snapshot;
+  common      pg_snapshot;
+  batch       tid[];
+  reached     xid8;
+  deleted     bigint;
 begin
   delete from larder.node where seen_at < now() - retention;
-  -- Where two prune at the same time, one waits for the horizon's row.
-  update larder.horizon set xid = oldest.xid
-    from (select pg_snapshot_xmin(position) as xid from larder.node
-          union all select pg_snapshot_xmin(pg_current_snapshot()) order by 1 limit 1) oldest
-    where oldest.xid > horizon.xid;
-  delete from larder.change where ctid = any (array(
-    select ctid from larder.change where xid < (select xid from larder.horizon) limit rows_max));
+  select snapshot, pruned into horizon_was, pruned_was from larder.horizon;
+  -- A larder whose position does not see all of the horizon has to begin anew, and needs nothing of the log. The running
+  -- transaction has not ended, though its own snapshot does not say so.
+  with known as (
+    select position from larder.node
+      where pg_snapshot_xmax(horizon_was) <= pg_snapshot_xmax(position)
+        and not exists (select from pg_snapshot_xip(position) xid where pg_visible_in_snapshot(xid, horizon_was))
+    union all select pg_current_snapshot())
+  select larder.snapshot(
+      (select pg_snapshot_xmax(position) from known order by 1 limit 1),
+      array(select pg_snapshot_xip(position) from known) || pg_current_xact_id_if_assigned())
+    into common;
+  -- Those that were unfinished when their neighbours' rows were deleted, each by itself, then what lies behind.
+  select array_agg(ctid), max(xid::text::numeric)::text::xid8 into batch, reached from (
+    select c.ctid, c.xid
+      from (select xid as low, xid as high from pg_snapshot_xip(pruned_was) xid where pg_visible_in_snapshot(xid, common)
+            union all select pg_snapshot_xmax(pruned_was), pg_snapshot_xmax(common)) span,
+        lateral (select ctid, xid from larder.change
+          where xid >= low and xid <= high and pg_visible_in_snapshot(xid, common) order by xid limit rows_max) c
+      order by c.xid limit rows_max) rows;
+  if batch is null then
+    return 0;
+  end if;
+  perform from larder.horizon
+    where snapshot::text = horizon_was::text and pruned::text = pruned_was::text for update skip locked;
+  if not found then
+    return 0;
+  end if;
+  -- The last one of a full batch may have more rows.
+  if cardinality(batch) is distinct from rows_max then
+    reached := pg_snapshot_xmax(common);
+  end if;
+  update larder.horizon set snapshot = common, pruned = larder.snapshot(
+    greatest(pg_snapshot_xmax(pruned), reached),
+    array(select xid from (select pg_snapshot_xip(pruned) union all select pg_snapshot_xip(common)) unfinished (xid)
+      where not pg_visible_in_snapshot(xid, pruned) and not (xid < reached and pg_visible_in_snapshot(xid, common))));
+  delete from larder.change where ctid = any (batch) and pg_visible_in_snapshot(xid, common);
   get diagnostics deleted = row_count;
   return deleted;
 end $$;
 
--- Rows of the log that are deleted or changed by hand say nothing any more: the horizon moves past those that it does
--- not cover yet, so that no larder goes on from a position that needs them. What is pruned lies below it already.
+-- Rows of the log that are deleted or changed by hand say nothing any more: if the horizon does not see them yet, it
+-- moves up to what has ended by now and, in any case, past them, so that no larder goes on from a position that needs
+-- them. What is pruned it sees already. What is left may have been moved to where pruning has been.
 create or replace function larder.guard_log() returns trigger
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  newest xid8;
+  was pg_snapshot;
 begin
-  select xid into newest from larder_old where xid >= (select xid from larder.horizon) order by xid desc limit 1;
-  if found then
-    update larder.horizon set xid = (newest::text::numeric + 1)::text::xid8 where xid <= newest;
+  perform from larder_old, larder.horizon where not pg_visible_in_snapshot(xid, snapshot) limit 1;
+  if not found then
+    return null;
   end if;
+  select snapshot into was from larder.horizon for update;
+  update larder.horizon set pruned = default, snapshot = larder.snapshot(
+    (select greatest(pg_snapshot_xmax(was), pg_snapshot_xmax(pg_current_snapshot()), (xid::text::numeric + 1)::text::xid8)
+      from larder_old order by xid desc limit 1),
+    array(select xid
+      from (select pg_snapshot_xip(was) union all select pg_snapshot_xip(pg_current_snapshot())) unfinished (xid)
+      where not pg_visible_in_snapshot(xid, was) and not pg_visible_in_snapshot(xid, pg_current_snapshot())
+        and xid <> pg_current_xact_id()));
   return null;
 end $$;
 revoke all on function larder.guard_log() from public;

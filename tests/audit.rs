@@ -63,9 +63,9 @@ async fn settle(larder: &TestService) {
 /// Commits a change that no pass will see.
 async fn plant(larder: &TestService, change: &str) {
     // Who edits the log moves the horizon.
-    let unlogged = "create temp table h on commit drop as select xid from larder.horizon; \
+    let unlogged = "create temp table h on commit drop as select snapshot from larder.horizon; \
         delete from larder.change where xid = pg_current_xact_id(); \
-        update larder.horizon set xid = (select xid from h)";
+        update larder.horizon set snapshot = (select snapshot from h)";
     larder
         .execute(&format!("begin; {change}; {unlogged}; commit"))
         .await;

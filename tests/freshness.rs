@@ -5,8 +5,8 @@
 //! sessions, `concurrent` from several transactions at once; `parts` in partitions and inheriting tables; `ancestors`
 //! through tables that are not followed; `neighbours` has several larders on one database; `definitions` changes tables
 //! while larder runs; `unheard` has commits that other server processes have not heard of; `overtaken` holds a load in
-//! its middle; `log` looks at the change log itself; `history` puts databases back to earlier states; `tokens` reads its
-//! own writes; `random` does all of it without a plan.
+//! its middle; `log` looks at the change log itself, and `pruning` at what of it goes; `history` puts databases back to
+//! earlier states; `tokens` reads its own writes; `random` does all of it without a plan.
 
 mod ancestors;
 mod bulk;
@@ -17,6 +17,7 @@ mod log;
 mod neighbours;
 mod overtaken;
 mod parts;
+mod pruning;
 mod random;
 mod sessions;
 mod statements;

@@ -20,7 +20,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::feed::Change;
 use crate::feed::definition::{Definitions, Fingerprints, Remainder, fingerprints_sql, pairs};
-use crate::feed::position::Position;
+use crate::feed::position::{Position, contains_sql};
 use crate::feed::touched::{Cut, KEYS_MAX, Touched};
 use crate::resource::Resource;
 use crate::resource::link::{Way, links, sql_literal};
@@ -146,14 +146,15 @@ impl Mapping {
         };
         Proved::new(&format!(
             "with s as materialized (select pg_current_snapshot() as now, $1::text::pg_snapshot as old, \
-               (select xid from larder.horizon) as horizon, e.nonce, e.prepared \
+               (select snapshot from larder.horizon) as horizon, e.nonce, e.prepared \
                from (select) one left join larder.epoch e on true){tables}{fingerprints} \
              select s.now::text as now, s.nonce::text as nonce, {hashes}, {remainder} as remainder, \
-               {PROOF} as proof, coalesce(s.horizon <= pg_snapshot_xmin(s.old) and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) \
+               {PROOF} as proof, coalesce({reaches_back} and pg_snapshot_xmax(s.old) <= pg_snapshot_xmax(s.now), false) \
                and not exists (select from unnest(s.prepared) x where pg_visible_in_snapshot(x, s.now) and not pg_visible_in_snapshot(x, s.old)) as valid, \
                {new} as new, null::int4 as path, null::int4 as resource, null::text as key \
              from {from}{arms}",
             remainder = self.remainder,
+            reaches_back = contains_sql("s.old", "s.horizon"),
         ))
     }
 }

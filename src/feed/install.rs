@@ -61,6 +61,9 @@ pub(super) async fn make(
     part: Part,
     answers: bool,
 ) -> Result<(), InstallError> {
+    if part == Part::Epoch {
+        while schema::delete_ahead(connection).await? {}
+    }
     let mut transaction = begin_alone(connection).await?;
     if !schema::missing(&mut transaction, answers)
         .await?
@@ -290,7 +293,7 @@ pub(super) async fn removal(connection: &mut PgConnection) -> Result<Vec<String>
              and c.relkind in ('r', 'v', 'm', 'S', 'f', 'p') and c.relname <> all ($1::text[]) \
            union all select p.proname from pg_proc p where p.pronamespace = to_regnamespace('larder') \
              and p.proname not like 'log\\_%' \
-             and p.proname not in ('token', 'prune', 'plan_mark', 'version', 'guard_log', 'installed')) o",
+             and p.proname not in ('token', 'prune', 'snapshot', 'plan_mark', 'version', 'guard_log', 'installed')) o",
     )
     .bind(TABLES.iter().copied().chain(["answer"]).collect::<Vec<_>>())
     .fetch_one(&mut *connection)
@@ -318,7 +321,7 @@ pub(super) async fn removal(connection: &mut PgConnection) -> Result<Vec<String>
     .await?;
     steps.push(format!(
         // What larder had until 2026-11 tied its triggers to the table with a function.
-        "{}drop function if exists larder.token(), larder.prune(interval, bigint), larder.plan_mark(), larder.version(), \
+        "{}drop function if exists larder.token(), larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]), larder.plan_mark(), larder.version(), \
            larder.installed;\n\
          drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.served, larder.answer;\n\
          drop function if exists larder.guard_log();\n\

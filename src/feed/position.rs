@@ -50,6 +50,15 @@ impl Position {
     }
 }
 
+/// SQL for whether the snapshot `outer` sees every transaction that `inner` sees. It may be false where `inner` sees
+/// nothing between the two upper bounds.
+pub(super) fn contains_sql(outer: &str, inner: &str) -> String {
+    format!(
+        "(pg_snapshot_xmax({inner}) <= pg_snapshot_xmax({outer}) \
+         and not exists (select from pg_snapshot_xip({outer}) xid where pg_visible_in_snapshot(xid, {inner})))"
+    )
+}
+
 /// What `larder.token()` gives: a transaction of one life of the database, as `NONCE.XID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {

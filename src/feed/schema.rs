@@ -1,8 +1,9 @@
 //! Schema larder: whether all of it is there and as it should be, what makes it so, and the epoch of its log.
 
-use sqlx::Row;
 use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row};
 
+use crate::feed::position::contains_sql;
 use crate::source::SourceError;
 
 const STATE_SQL: &str = include_str!("../../migrations/larder.sql");
@@ -21,7 +22,7 @@ const LOG_LINE: &str = "u xid xid8 not null, path text not null, key text; 1; 2 
 const STATE_LINES: [(&str, &str); 5] = [
     (
         "horizon",
-        "u one boolean not null, xid xid8 not null; 1 unique; 0 guards",
+        "u one boolean not null, snapshot pg_snapshot not null, pruned pg_snapshot not null; 1 unique; 0 guards",
     ),
     (
         "epoch",
@@ -59,7 +60,7 @@ from pg_class c where c.relnamespace = to_regnamespace('larder') and c.relkind =
 
 const FUNCTIONS_SQL: &str = "\
 select to_regprocedure('larder.prune(interval, bigint)') is not null and to_regprocedure('larder.token()') is not null \
-  and to_regprocedure('larder.guard_log()') is not null and to_regprocedure('larder.plan_mark()') is not null as complete, \
+  and to_regprocedure('larder.guard_log()') is not null and to_regprocedure('larder.snapshot(xid8, xid8[])') is not null and to_regprocedure('larder.plan_mark()') is not null as complete, \
   (select substring(prosrc from '^select (\\d{1,9})$')::int4 from pg_proc where oid = to_regprocedure('larder.version()')) as version";
 
 /// What is to be made, in this order, each in a transaction of its own.
@@ -187,24 +188,42 @@ pub(super) async fn note_served(
 
 /// Whether the log belongs to this life of the database.
 pub(super) async fn epoch_stands(connection: &mut PgConnection) -> Result<bool, SourceError> {
-    let stands = sqlx::query_scalar(
-        // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
-        "select exists (select from larder.epoch) \
-         and exists (select from larder.horizon where xid <= pg_snapshot_xmin(pg_current_snapshot())) \
-         and not exists (select from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot()))",
-    )
-    .fetch_one(connection)
-    .await?;
-    Ok(stands)
+    // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
+    let stands = format!(
+        "select exists (select from larder.epoch) and exists (select from larder.horizon where {ended}) \
+         and not exists (select from larder.change where {AHEAD})",
+        ended = contains_sql("pg_current_snapshot()", "snapshot"),
+    );
+    let stands = sqlx::query_scalar(AssertSqlSafe(stands));
+    Ok(stands.fetch_one(connection).await?)
 }
 
-/// What was logged before the triggers, or in another life of the database, says nothing: every larder begins anew.
-/// Old rows of the log are left to pruning, but for those that would look new.
+/// Rows of the log that only another cluster can have written.
+const AHEAD: &str = "xid >= pg_snapshot_xmax(pg_current_snapshot())";
+
+/// Rows that are deleted in one transaction before a new epoch.
+const AHEAD_ROWS_MAX: u64 = 100_000;
+
+/// Deletes some of what only another cluster can have written: what comes out of a dump may have more rows than one
+/// statement can delete in its time. Returns whether there may be more.
+pub(super) async fn delete_ahead(connection: &mut PgConnection) -> Result<bool, SourceError> {
+    let delete = format!(
+        "delete from larder.change where ctid = any (array( \
+         select ctid from larder.change where {AHEAD} limit {AHEAD_ROWS_MAX}))"
+    );
+    let deleted = sqlx::query(AssertSqlSafe(delete))
+        .execute(connection)
+        .await?;
+    Ok(deleted.rows_affected() == AHEAD_ROWS_MAX)
+}
+
+/// What was logged before the triggers, or in another life of the database, says nothing: every larder begins anew. What
+/// the new horizon sees is pruned in the course of time; what it can't see goes now.
 const EPOCH_SQL: &str = concat!(
     "delete from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot());\n",
     "delete from larder.horizon;\n",
     "delete from larder.epoch;\n",
-    "insert into larder.horizon (xid) values (pg_snapshot_xmin(pg_current_snapshot()));\n",
+    "insert into larder.horizon (snapshot) values (pg_current_snapshot());\n",
     "insert into larder.epoch (nonce, prepared) select gen_random_uuid(), array( ",
     "select (n.newest - (n.newest - p.transaction::text::int8 + 4294967296) % 4294967296)::text::xid8 ",
     "from pg_prepared_xacts p cross join (select pg_snapshot_xmax(pg_current_snapshot())::text::int8 as newest) n ",

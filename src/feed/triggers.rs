@@ -127,7 +127,7 @@ pub(super) fn grants_sql(resources: &[&Resource], role: &str, answers: bool) -> 
         "grant usage on schema larder to {role};\n\
          grant select on all tables in schema larder to {role};\n\
          grant insert, update, delete on {} to {role};\n\
-         grant execute on function larder.prune(interval, bigint) to {role};\n",
+         grant execute on function larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]) to {role};\n",
         written.join(", ")
     );
     let mut schemas: Vec<&str> = Vec::new();
