@@ -12,8 +12,10 @@
 //! - `change_log`: the SQL of a pass. `touched`: what it found.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received.
-//! - `node`: heartbeats and pruning. `history`: was the database put back to an earlier state?
+//! - `node`: heartbeats and pruning. `backlog`: how long the log is.
+//! - `history`: was the database put back to an earlier state?
 
+pub mod backlog;
 mod bell;
 mod change_log;
 mod definition;
@@ -37,6 +39,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::clock::Boottime;
+use crate::feed::backlog::Backlog;
 use crate::feed::establish::{EstablishError, Outcome, Policy, establish};
 use crate::feed::follower::Feed;
 use crate::feed::install::{Patience, Pending};
@@ -160,6 +163,8 @@ pub enum Event {
     Resumed(Pass),
     /// The position that was found on disk is of no use.
     NotResumed,
+    /// How long the change log is.
+    Measured(Backlog),
 }
 
 /// What a feed is made of.

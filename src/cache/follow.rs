@@ -15,6 +15,7 @@ use crate::cache::queue::{Disk, Dropped};
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
+use crate::feed::backlog::Backlog;
 use crate::feed::position::{Position, Token};
 use crate::feed::{Change, Event, Pass};
 use crate::resource::Resource;
@@ -29,6 +30,8 @@ pub(super) struct Followed {
     pub(super) position: Option<Position>,
     /// The start of the pass that led to the position.
     pub(super) passed_at: Option<Boottime>,
+    /// How long the change log was at the last look.
+    pub(super) backlog: Option<Backlog>,
 }
 
 impl Followed {
@@ -94,6 +97,13 @@ impl Cache {
             Event::NotResumed => {
                 lock(&self.resumable).take();
                 self.disk.iter().for_each(Disk::discard);
+            }
+            Event::Measured(backlog) => {
+                // Whoever waits for a position need not wake for it.
+                self.followed.send_if_modified(|followed| {
+                    followed.backlog = Some(backlog);
+                    false
+                });
             }
         }
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::cache::{Cache, Shelf, lock};
 use crate::clock::Boottime;
+use crate::feed::backlog::Backlog;
 
 /// `GET /status`.
 #[derive(Clone, Debug, Serialize)]
@@ -69,6 +70,8 @@ pub struct FeedStatus {
     pub fresh: bool,
     /// Why the database can't be followed, since the last completed pass.
     pub lost: Option<String>,
+    /// How long the change log was at the last look, some seconds ago.
+    pub log: Option<Backlog>,
 }
 
 /// `GET /explain/RESOURCE/KEY`.
@@ -153,6 +156,7 @@ impl Cache {
         FeedStatus {
             position: followed.position.as_ref().map(ToString::to_string),
             lost: followed.lost.clone(),
+            log: followed.backlog.clone(),
             age_seconds: followed.passed_at.map(since),
             fresh: self.is_followed(Boottime::now()),
         }

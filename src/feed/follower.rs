@@ -265,11 +265,8 @@ impl<F: FnMut(Event)> Feed<F> {
             if found > 0 {
                 housekeeping.note_changes();
             }
-            if let Some(position) = &self.position {
-                let keeping = housekeeping.keep(connection, position, &mut self.history);
-                if let Err(error) = within(HOUSEKEEPING_TIMEOUT, keeping).await {
-                    return error.into();
-                }
+            if let Err(error) = self.keep_house(&mut housekeeping, connection).await {
+                return error.into();
             }
             if look_at.is_some_and(|at| Instant::now() >= at) {
                 return Break::Recheck;
@@ -304,6 +301,22 @@ impl<F: FnMut(Event)> Feed<F> {
         let pauses = || pauses(LOCK_PAUSE_MIN, LOCK_PAUSE_MAX);
         let pause = self.unfinished.get_or_insert_with(pauses).next();
         Some(Instant::now() + pause.unwrap_or(LOCK_PAUSE_MAX))
+    }
+
+    /// Heartbeat and pruning, when they are due, and word of how long the log is.
+    async fn keep_house(
+        &mut self,
+        housekeeping: &mut Housekeeping,
+        connection: &mut PgConnection,
+    ) -> Result<(), SourceError> {
+        if let Some(position) = &self.position {
+            let keeping = housekeeping.keep(connection, position, &mut self.history);
+            within(HOUSEKEEPING_TIMEOUT, keeping).await?;
+        }
+        if let Some(backlog) = housekeeping.take_backlog() {
+            (self.follow)(Event::Measured(backlog));
+        }
+        Ok(())
     }
 
     /// Waits for the next pass, at most for `pause`.

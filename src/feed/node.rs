@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::feed::backlog::{self, Backlog};
 use crate::feed::follower::Following;
 use crate::feed::history::History;
 use crate::feed::install::remove_unneeded;
@@ -24,6 +25,9 @@ const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
 /// Pauses between two prunings, the short one while there is more to delete.
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
 const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(40);
+
+/// Pause between two looks at how long the log is.
+const BACKLOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long a write with an `Idempotency-Key` may be repeated.
 const ANSWERS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -54,6 +58,9 @@ pub(super) struct Housekeeping {
     failed: bool,
     beat_at: Option<Instant>,
     prune_at: Instant,
+    backlog_at: Instant,
+    /// What was found since the last call of `take_backlog`.
+    backlog: Option<Backlog>,
     loggers_at: Instant,
     answers_at: Instant,
     /// This node has said what it needs.
@@ -81,6 +88,8 @@ impl Housekeeping {
             failed: false,
             beat_at: None,
             prune_at: Instant::now() + PRUNE_PAUSE,
+            backlog_at: Instant::now(),
+            backlog: None,
             loggers_at: Instant::now(),
             answers_at: Instant::now(),
             needs_told: false,
@@ -95,6 +104,11 @@ impl Housekeeping {
     /// Something was found: the position is worth writing down soon.
     pub(super) fn note_changes(&mut self) {
         self.changed = true;
+    }
+
+    /// How long the log is, after each look.
+    pub(super) fn take_backlog(&mut self) -> Option<Backlog> {
+        self.backlog.take()
     }
 
     /// Heartbeat and pruning, when they are due. `position` is that of the last pass.
@@ -155,6 +169,10 @@ impl Housekeeping {
             if prune(connection, self.retention).await? == PRUNED_ROWS_MAX {
                 self.prune_at = now + PRUNE_PAUSE_BUSY;
             }
+        }
+        if now >= self.backlog_at {
+            self.backlog_at = now + BACKLOG_PAUSE;
+            self.backlog = Some(backlog::read(connection).await?);
         }
         if now >= self.loggers_at {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
