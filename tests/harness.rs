@@ -9,13 +9,14 @@ use tokio::time::{Instant, sleep};
 pub(crate) mod binary;
 pub(crate) mod cluster;
 pub(crate) mod dice;
+pub(crate) mod exchange;
 pub(crate) mod lock;
 pub(crate) mod proxy;
 pub(crate) mod service;
 pub(crate) mod wire;
 
 /// A wait for something that has no event to wait for ends here, and with it the test.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A temporary directory that an unprivileged PostgreSQL can reach when root runs the tests.

@@ -336,50 +336,6 @@ async fn a_role_that_may_only_read_follows_all_the_same() {
     assert_eq!(larder.metric("larder_feed_gaps_total").await, 0.0);
 }
 
-/// A lock on a table that passes join stops them, and costs trust for that long; what the tiers hold stays.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_on_a_joined_table_does_not_empty_the_tiers() {
-    let database = Cluster::database().await;
-    execute(
-        &database.url,
-        "create table region (id int primary key, title text); \
-         create table item (id int primary key, region int references region); \
-         create index on item (region); \
-         insert into region values (1, 'north'); insert into item values (1, 1), (2, 1)",
-    )
-    .await;
-    let toml = format!(
-        "{ITEMS}[[resource.lookups]]\nname = 'place'\ntable = 'public.region'\ncolumn = 'region'\n"
-    );
-    let larder = TestService::start_on(&database.url, &toml, &SETTINGS).await;
-    hit(&larder, "/items/1").await;
-    let mut locking = larder.connect().await;
-    sqlx::raw_sql("begin; lock table item in access exclusive mode")
-        .execute(&mut locking)
-        .await
-        .unwrap();
-    // A pass that finds something has to map it by the locked table.
-    execute(&database.url, "update region set title = 'between'").await;
-    eventually("the feed is behind", async || {
-        (larder.admin("/readyz").await.status != StatusCode::OK).then_some(())
-    })
-    .await;
-    sqlx::raw_sql("update region set title = 'south'; insert into item values (3, 1); commit")
-        .execute(&mut locking)
-        .await
-        .unwrap();
-    eventually("ready", async || {
-        (larder.admin("/readyz").await.status == StatusCode::OK).then_some(())
-    })
-    .await;
-    let answer = larder.get("/items/1").await;
-    assert_eq!(answer.json()["place"]["title"], "south");
-    assert_eq!(
-        larder.get("/items/3").await.json()["place"]["title"],
-        "south"
-    );
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_column_may_bear_the_name_of_a_plpgsql_variable() {
     let larder = TestService::start(

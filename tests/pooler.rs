@@ -1,15 +1,13 @@
 //! What stands between larder and PostgreSQL and shares server connections among clients, told of or not.
 
-mod exchange;
-
 use axum::http::{Method, StatusCode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use crate::harness::cluster::{Cluster, TestRole};
 use crate::harness::eventually;
+use crate::harness::exchange::Exchange;
 use crate::harness::lock::{OPEN_GATE, gate_sql};
 use crate::harness::service::{TestService, execute};
-use crate::pooler::exchange::Exchange;
 
 const SQL: &str = "create table a (id int primary key, v text); insert into a select i, 'a' || i from generate_series(1, 60) i; \
      create table b (id int primary key, v text); insert into b select i, 'b' || i from generate_series(1, 60) i;";
@@ -260,7 +258,7 @@ async fn a_token_joins_no_load_with_an_older_snapshot() {
     exchange.hold("pg_control_system");
     let path = "/a/1";
     let ahead = async {
-        exchange.held().await;
+        exchange.held(1).await;
         run(&mut writer, "begin; update a set v = 'new' where id = 1").await;
         let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text")
             .fetch_one(&mut writer)

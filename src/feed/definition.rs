@@ -71,15 +71,15 @@ used (oid, type) as ( \
   select a.attrelid, a.atttypid from pg_attribute a \
     where a.attrelid = any((select named from t)::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
   union select u.oid, n.type {parts}), \
-tr as materialized (select t.tgrelid as oid, t.tgfoid, concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) as line \
+tg as materialized (select t.tgrelid as oid, t.tgfoid, concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) as line \
   from pg_trigger t where t.tgrelid = any((select every from t)::oid[]) and not t.tgisinternal), \
+fn as materialized (select p.oid, p.xmin from pg_proc p where p.oid = any(array(select distinct tgfoid from tg))), \
+tr as materialized (select tg.oid, concat_ws(' ', tg.line, fn.xmin) as line from tg left join fn on fn.oid = tg.tgfoid), \
 own as materialized (select bit_xor(hashtextextended(line, 0)) as hash from ( \
     select concat_ws(' ', 'o', c.relname, c.oid, c.relfilenode) as line from pg_class c \
       where c.oid = any(array[{own}]::oid[]) \
     union all select concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) \
       from pg_trigger t where t.tgrelid = to_regclass('larder.change') \
-    union all select concat_ws(' ', 'p', p.oid, p.xmin) from pg_proc p \
-      where p.oid = any(array(select distinct tgfoid from tr)) \
   ) o), \
 l (oid, line) as ( \
     select c.oid, concat_ws(' ', 'c', c.relfilenode, c.xmin, c.relnamespace::regnamespace) \

@@ -195,14 +195,13 @@ impl Establishing<'_> {
         let parts = schema::missing(&mut transaction, self.config.answers).await?;
         let installed = read_installed(&mut transaction, &checked.loggers).await?;
         let missing = triggers::missing(&checked.loggers, &installed);
-        let hold = self
-            .hold(&mut transaction, &checked, &parts, &missing)
-            .await?;
+        let server = server(&mut transaction).await?;
+        let holding = self.hold(&mut transaction, &server, &checked, &parts, &missing);
+        let hold = holding.await?;
         if let Some(hold) = hold.as_ref().filter(|hold| hold.damaged) {
-            let identity = server(&mut transaction).await?;
             transaction.rollback().await.map_err(SourceError::from)?;
             return Ok(Some(Outcome::Standing {
-                identity,
+                identity: server,
                 resources: checked.resources,
                 why: hold.why,
             }));
@@ -278,6 +277,7 @@ impl Establishing<'_> {
     async fn hold(
         &mut self,
         connection: &mut PgConnection,
+        identity: &Identity,
         checked: &Checked,
         parts: &[Part],
         missing: &Missing,
@@ -286,12 +286,15 @@ impl Establishing<'_> {
             return Ok(None);
         };
         let lacking = missing.tables.iter().map(|missing| &missing.table);
+        // What an older larder has left is no accident.
+        let older = parts.contains(&Part::State { older: true });
         let whole = |part: &Part| matches!(part, Part::Epoch | Part::Answers);
         let seen = Seen {
+            identity,
             catalogue: &checked.catalogue,
             named: &self.names,
             lacking: lacking.collect(),
-            damaged: !parts.iter().all(whole),
+            damaged: !older && !parts.iter().all(whole),
             state: state(connection, checked, parts).await?,
         };
         Ok(standing.hold(seen))

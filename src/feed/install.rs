@@ -141,10 +141,10 @@ async fn begin_alone(
     connection: &mut PgConnection,
 ) -> Result<Transaction<'_, Postgres>, InstallError> {
     let mut transaction = connection.begin().await?;
-    // Not synchronous: a crash that took what is installed would empty the log, too, and all is looked at again.
+    // What a command has installed survives a crash, whatever the connection has set for its heartbeats.
     let begin = format!(
         "set local lock_timeout = '{LOCK_TIMEOUT}'; set local statement_timeout = '30s'; \
-         set local client_min_messages = warning; set local synchronous_commit = off; \
+         set local client_min_messages = warning; set local synchronous_commit = on; \
          select pg_try_advisory_xact_lock({LOCK_SPACE}, {INSTALL_LOCK})"
     );
     let alone: bool = sqlx::raw_sql(AssertSqlSafe(begin))
@@ -407,7 +407,7 @@ impl Patience {
 /// Pauses between attempts at a lock: writers wait at most 50 ms for each, so at first a fifth, then less than a
 /// hundredth of the time.
 pub(super) const LOCK_PAUSE_MIN: Duration = Duration::from_millis(250);
-pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_secs(4);
+pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Pauses that grow from `min` to `max`, with jitter.
 pub(super) fn pauses(min: Duration, max: Duration) -> Pauses {

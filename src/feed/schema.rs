@@ -66,8 +66,11 @@ select to_regprocedure('larder.prune(interval, bigint)') is not null and to_regp
 /// What is to be made, in this order, each in a transaction of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// All but the log: `migrations/larder.sql`.
-    State,
+    /// All but the log: `migrations/larder.sql`. `State { older: true }` stands for one that an older larder has made.
+    State {
+        /// There is one of an older larder.
+        older: bool,
+    },
     /// The log: `migrations/log.sql`. `Log { anew: true }` drops one whose columns are others, with the triggers that
     /// write to it.
     Log {
@@ -84,7 +87,7 @@ impl Part {
     /// For the log, after "making".
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::State => "schema larder",
+            Self::State { .. } => "schema larder",
             Self::Log { .. } => "the log of schema larder",
             Self::Answers => "larder.answer",
             Self::Epoch => {
@@ -96,7 +99,7 @@ impl Part {
     /// Its statements.
     pub(super) fn sql(self) -> String {
         match self {
-            Self::State => STATE_SQL.to_owned(),
+            Self::State { .. } => STATE_SQL.to_owned(),
             Self::Log { anew } => {
                 let drop = match anew {
                     true => "drop table larder.change cascade;\n",
@@ -132,7 +135,8 @@ pub(super) async fn missing(
         || version.is_none_or(|version| version < VERSION)
         || !STATE_LINES.iter().all(is_sound)
     {
-        parts.push(Part::State);
+        let older = version.is_some_and(|version| version < VERSION);
+        parts.push(Part::State { older });
     }
     let log = line("change").map(|(_, found)| found.as_str());
     if log != Some(LOG_LINE) {
@@ -147,7 +151,7 @@ pub(super) async fn missing(
         parts.push(Part::Answers);
     }
     // A log that is made begins one.
-    if log == Some(LOG_LINE) && (parts.contains(&Part::State) || !epoch_stands(connection).await?) {
+    if log == Some(LOG_LINE) && (!parts.is_empty() || !epoch_stands(connection).await?) {
         parts.push(Part::Epoch);
     }
     Ok(parts)

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::resource::catalogue::{Catalogue, TableName};
+use crate::source::session::Identity;
 
 /// How long replaced tables, or a damaged schema, must have stood unchanged: pg_restore may create an index in between.
 const REPLACED: Duration = Duration::from_secs(30);
@@ -27,6 +28,8 @@ const LOG: &str = "larder.change";
 /// The tables that had all their triggers, with their oids, as far as this larder knows.
 pub(super) struct Standing {
     file: PathBuf,
+    /// The database that they are of.
+    database: String,
     known: BTreeMap<String, u32>,
     /// What was seen last, and since when.
     quiet: Option<(String, Instant)>,
@@ -34,6 +37,8 @@ pub(super) struct Standing {
 
 /// What a look at the database has found.
 pub(super) struct Seen<'s> {
+    /// The server and the database.
+    pub(super) identity: &'s Identity,
     pub(super) catalogue: &'s Catalogue,
     /// The tables that the configuration names, as it does.
     pub(super) named: &'s [String],
@@ -78,8 +83,10 @@ impl Standing {
             let (oid, name) = line.split_once(' ')?;
             Some((name.to_owned(), oid.parse().ok()?))
         };
+        let (database, tables) = text.split_once('\n').unwrap_or_default();
         Self {
-            known: text.lines().filter_map(line).collect(),
+            database: database.to_owned(),
+            known: tables.lines().filter_map(line).collect(),
             file,
             quiet: None,
         }
@@ -87,6 +94,12 @@ impl Standing {
 
     /// What must wait, as of now. What has stood for long enough is taken for new.
     pub(super) fn hold(&mut self, seen: Seen<'_>) -> Option<Hold> {
+        let database = format!("{} {}", seen.identity.system, seen.identity.database);
+        if self.database != database {
+            self.database = database;
+            self.known.clear();
+            self.quiet = None;
+        }
         let mut names = Vec::new();
         let mut tables = Vec::new();
         let mut replaced = false;
@@ -162,13 +175,13 @@ impl Standing {
 
     /// Without the file the next run knows no table, and installs at once.
     fn write(&self) {
-        let lines = self
-            .known
-            .iter()
-            .map(|(name, oid)| format!("{oid} {name}\n"));
+        let mut lines = format!("{}\n", self.database);
+        for (name, oid) in &self.known {
+            lines.push_str(&format!("{oid} {name}\n"));
+        }
         let unfinished = self.file.with_extension("new");
-        let written = fs::write(&unfinished, lines.collect::<String>())
-            .and_then(|()| fs::rename(&unfinished, &self.file));
+        let written =
+            fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.file));
         if let Err(error) = written {
             tracing::warn!(
                 "the next run will not know a restore: {}: {error}",

@@ -9,7 +9,7 @@ use crate::harness::cluster::{Cluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
-const UNCACHED: &str = "larder; fwd=bypass; detail=row-security";
+const UNCACHED: &str = "larder; fwd=bypass; detail=uncached";
 
 /// A database with table `paper`, on which row security is enabled, and a role of larder's that is subject to it.
 struct Guarded {

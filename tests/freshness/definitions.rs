@@ -198,36 +198,10 @@ async fn what_triggers_did_not_log_is_seen() {
         ),
         ("triggers dropped", format!("{drop} {write}")),
         (
-            "the log dropped",
-            format!("drop table larder.change cascade; {write}"),
-        ),
-        (
-            "the schema dropped",
-            format!("drop schema larder cascade; {write}"),
-        ),
-        (
-            "schemas that changed names",
-            format!(
-                "begin; create schema other; create table other.thing (like thing including all); \
-            insert into other.thing table thing; update other.thing set label = 'of the other'; \
-            create table other.piece (like piece including all, foreign key (thing_id) references other.thing on delete cascade); \
-            insert into other.piece table piece; alter schema public rename to away; \
-            alter schema other rename to public; {write} commit"
-            ),
-        ),
-        (
             "the table written anew",
             format!(
                 "begin; create temp table copy as table thing; truncate thing cascade; \
             insert into thing table copy; insert into piece values (1, 1, 'x'); drop table copy; {write} commit"
-            ),
-        ),
-        (
-            "the table replaced",
-            format!(
-                "begin; alter table piece drop constraint piece_thing_id_fkey; \
-            alter table thing rename to old; create table public.thing (like old including all); \
-            insert into thing table old; drop table old; {write} commit"
             ),
         ),
     ] {
@@ -235,23 +209,62 @@ async fn what_triggers_did_not_log_is_seen() {
     }
 }
 
+/// A restore may be under way where they are replaced, so they are trusted again only after half a minute; their documents
+/// are right all the time.
+async fn is_seen_late(what: &str, sql: &str) {
+    let mut world = world().await;
+    let write = "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
+    define(&mut world, what, &format!("{sql}; {write}"), &THING).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_log_is_made_anew() {
+    is_seen_late("the log dropped", "drop table larder.change cascade").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_schema_is_made_anew() {
+    is_seen_late("the schema dropped", "drop schema larder cascade").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_change_places_are_seen() {
+    let sql = "begin; create schema other; create table other.thing (like thing including all); \
+        insert into other.thing table thing; update other.thing set label = 'of the other'; \
+        create table other.piece (like piece including all, foreign key (thing_id) references other.thing on delete cascade); \
+        insert into other.piece table piece; alter schema public rename to away; \
+        alter schema other rename to public; commit";
+    is_seen_late("schemas that changed names", sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_table_is_followed() {
+    let sql = "begin; alter table piece drop constraint piece_thing_id_fkey; \
+        alter table thing rename to old; create table public.thing (like old including all); \
+        insert into thing table old; drop table old; commit";
+    is_seen_late("the table replaced", sql).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
     let mut world = world().await;
-    for (what, away, back) in [
+    for (what, why, away, back) in [
         (
             "the table renamed",
+            "is gone",
             "alter table thing rename to other",
             "update other set label = 'r'; alter table other rename to thing",
         ),
         (
             "the table in another schema",
+            "is gone",
             "alter table thing set schema \"Sales\"",
             "update \"Sales\".thing set label = 's'; \
             alter table \"Sales\".thing set schema public",
         ),
         (
             "no foreign column",
+            "not ready",
             "alter table piece rename thing_id to t",
             "alter table piece rename t to thing_id; update piece set label = 'f'",
         ),
@@ -260,7 +273,7 @@ async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
         let service = &world.larders[0].service;
         eventually(what, async || {
             let answer = service.get("/things/1").await;
-            (answer.status == 503).then_some(())
+            (answer.status == 503 && answer.body.contains(why)).then_some(())
         })
         .await;
         execute(&world.url, back).await;

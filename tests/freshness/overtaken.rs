@@ -1,22 +1,22 @@
 //! A load is held in its middle, after it has read and before it has answered, while what it read changes.
 //!
-//! A long text is stored apart, and read through an index of its own while the statement runs, long after it has taken
-//! its snapshot. Whoever builds that index anew holds it until the end of the transaction.
+//! What stands between larder and PostgreSQL keeps the answer back.
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::AssertSqlSafe;
+use tokio::time::timeout;
 
 use crate::documents::shapes::people;
 use crate::documents::{ROWS, SCHEMA};
 use crate::freshness::world::{World, is_hit, pass};
 use crate::harness::eventually;
+use crate::harness::exchange::Exchange;
 use crate::harness::service::Answer;
 
-const GATE: &str = "
-create table held (id int primary key, value int, gate text default repeat('open', 3000));
-alter table held alter gate set storage external;
-insert into held values (1, 1), (2, 1);
+const HELD: &str = "
+create table held (id text primary key, value int);
+insert into held values ('wanted', 1), ('other', 1);
 ";
 
 const CONFIG: &str = r#"
@@ -44,63 +44,54 @@ tiers = ["memory"]
 "#;
 
 /// `path` is asked for and held, `change` commits and is seen, then `path` is asked for once more and both are let go.
-async fn overtake(world: &World, path: &str, change: &str) -> (Answer, Answer) {
+async fn overtake(
+    world: &World,
+    exchange: &Exchange,
+    path: &str,
+    change: &str,
+) -> (Answer, Answer) {
     let service = &world.larders[0].service;
-    let mut holder = world.connect().await;
-    let hold = "begin; do $$ begin execute (select format('reindex table %s', reltoastrelid::regclass) \
-        from pg_class where oid = 'public.held'::regclass); end $$";
-    sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
-    let early = service.get(path);
+    exchange.hold("wanted");
     let late = async {
         let mut connection = world.connect().await;
-        wait_for_held(&mut connection, 1).await;
+        held(exchange, 1).await;
         sqlx::raw_sql(AssertSqlSafe(change.to_owned()))
             .execute(&mut connection)
             .await
             .unwrap();
         pass(&mut connection, &[service], change).await;
-        let second = service.get(path);
         let release = async {
-            wait_for_held(&mut connection, 2).await;
-            sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
+            // A request that joined the overtaken load would ask for nothing.
+            held(exchange, 2).await;
+            exchange.release();
         };
-        // A request that joined the overtaken load would never be the second to wait for the lock.
-        tokio::join!(
-            tokio::time::timeout(Duration::from_secs(4), second),
-            release
-        )
-        .0
-        .expect("the second request joined the overtaken load")
+        tokio::join!(service.get(path), release).0
     };
-    tokio::join!(early, late)
+    tokio::join!(service.get(path), late)
 }
 
-async fn wait_for_held(connection: &mut PgConnection, count: i64) {
-    eventually("loads held", async || {
-        let held: i64 = sqlx::query_scalar(
-            "select count(*) from pg_locks l join pg_database d on d.oid = l.database \
-             where l.locktype = 'relation' and not l.granted and d.datname = current_database()",
-        )
-        .fetch_one(&mut *connection)
-        .await
-        .unwrap();
-        (held == count).then_some(())
-    })
-    .await;
+async fn held(exchange: &Exchange, count: usize) {
+    let held = timeout(Duration::from_secs(4), exchange.held(count)).await;
+    assert!(held.is_ok(), "{count} loads are not under way");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_load_is_stored_nowhere() {
     let mut world =
-        World::without_larder(&format!("{SCHEMA}{ROWS}; set search_path = public; {GATE}")).await;
-    world.add(CONFIG, vec![people()], &[]).await;
+        World::without_larder(&format!("{SCHEMA}{ROWS}; set search_path = public; {HELD}")).await;
+    let direct = world.url.clone();
+    let exchange = Exchange::start(&direct).await;
+    world.url.clone_from(&exchange.url);
+    let listen = [("database.listen_url", direct.as_str())];
+    world.add(CONFIG, vec![people()], &listen).await;
+    world.url.clone_from(&direct);
     for (number, change) in [
-        (2, "update held set value = 2 where id = 1"),
+        (2, "update held set value = 2 where id = 'wanted'"),
         // More keys than are logged: the resource is emptied.
         (3, "update held set value = 3"),
     ] {
         for resource in ["both", "memory", "disk"] {
-            let path = format!("/{resource}/1");
+            let path = format!("/{resource}/wanted");
             sqlx::raw_sql("update held set value = 1")
                 .execute(&mut world.connect().await)
                 .await
@@ -111,7 +102,7 @@ async fn an_overtaken_load_is_stored_nowhere() {
                 "the old value",
             )
             .await;
-            let (early, late) = overtake(&world, &path, change).await;
+            let (early, late) = overtake(&world, &exchange, &path, change).await;
             assert_eq!(
                 early.json()["value"],
                 1,

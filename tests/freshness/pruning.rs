@@ -191,7 +191,8 @@ async fn a_horizon_of_the_old_form_is_replaced() {
     let state = TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     execute(
         &url,
-        "drop table larder.horizon; \
+        "create or replace function larder.version() returns int language sql immutable as 'select 1'; \
+         drop table larder.horizon; \
          create table larder.horizon (one bool primary key default true check (one), xid xid8 not null); \
          insert into larder.horizon (xid) values (pg_snapshot_xmin(pg_current_snapshot()))",
     )

@@ -20,7 +20,7 @@ struct Shared {
     swap: AtomicBool,
     /// Answers to what contains this text are kept.
     hold: watch::Sender<Option<&'static str>>,
-    held: watch::Sender<bool>,
+    held: watch::Sender<usize>,
 }
 
 /// A running exchange; it ends when dropped.
@@ -43,7 +43,7 @@ impl Exchange {
             servers: Mutex::default(),
             swap: AtomicBool::new(false),
             hold: watch::channel(None).0,
-            held: watch::channel(false).0,
+            held: watch::channel(0).0,
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, Arc::clone(&shared)));
@@ -64,16 +64,16 @@ impl Exchange {
         self.shared.servers.lock().unwrap().len()
     }
 
-    /// Keeps the answer to the next message that contains `text`.
+    /// Keeps the answers to messages that contain `text`.
     pub(crate) fn hold(&self, text: &'static str) {
-        self.shared.held.send_replace(false);
+        self.shared.held.send_replace(0);
         self.shared.hold.send_replace(Some(text));
     }
 
-    /// Waits until there is such an answer.
-    pub(crate) async fn held(&self) {
+    /// Waits until there are `count` such answers.
+    pub(crate) async fn held(&self, count: usize) {
         let mut held = self.shared.held.subscribe();
-        held.wait_for(|held| *held).await.unwrap();
+        held.wait_for(|held| *held >= count).await.unwrap();
     }
 
     /// Passes on what was kept.
@@ -175,7 +175,7 @@ async fn exchange(client: &mut TcpStream, shared: &Shared, own: usize) -> std::i
             .borrow()
             .is_some_and(|text| contains(&sent, text.as_bytes()));
         if is_held {
-            shared.held.send_replace(true);
+            shared.held.send_modify(|held| *held += 1);
             hold.wait_for(Option::is_none).await.unwrap();
         }
         client.write_all(&answer).await?;
