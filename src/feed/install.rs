@@ -23,7 +23,7 @@ pub(super) const BELL_LOCK: i32 = 2;
 /// The longest wait for a table's lock: others queue behind it. Far below the second after which PostgreSQL looks for
 /// deadlocks (`deadlock_timeout`) and ends the transaction of whoever has waited so long. Autovacuum gives way only to
 /// those who wait as long, so it is waited for in many attempts.
-const LOCK_TIMEOUT: &str = "50ms";
+const LOCK_TIMEOUT: &str = "30ms";
 
 /// Tables whose locks are waited for in vain, before the others are left to the next attempt: passes wait meanwhile.
 const HELD_MAX: usize = 2;
@@ -404,8 +404,8 @@ impl Patience {
     }
 }
 
-/// Pauses between attempts at a lock: writers wait at most 50 ms for each, so at first a fifth, then less than a
-/// hundredth of the time.
+/// Pauses between attempts at a lock: writers wait at most 30 ms for each, so at first an eighth, then a hundredth of the
+/// time.
 pub(super) const LOCK_PAUSE_MIN: Duration = Duration::from_millis(250);
 pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_secs(2);
 

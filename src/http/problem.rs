@@ -374,9 +374,9 @@ impl From<WriteError> for Problem {
     }
 }
 
-/// `undefined_table`, `undefined_column` and `invalid_schema_name` (PostgreSQL manual, appendix A): a migration or a
-/// restore is under way, and the feed is about to notice.
-const GONE: [&str; 3] = ["42P01", "42703", "3F000"];
+/// `undefined_table`, `undefined_column`, `invalid_schema_name` and `insufficient_privilege` (PostgreSQL manual,
+/// appendix A): a migration or a restore is under way, and the feed is about to notice.
+const GONE: [&str; 4] = ["42P01", "42703", "3F000", "42501"];
 
 impl Problem {
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
@@ -442,7 +442,7 @@ impl From<SourceError> for Problem {
                     code: Some(code.clone()),
                     ..Self::new(
                         StatusCode::SERVICE_UNAVAILABLE,
-                        "a table of the document is gone or was altered",
+                        "a table of the document is gone, was altered, or larder may not read it",
                     )
                 }
             }

@@ -159,3 +159,43 @@ async fn a_restore_goes_through() {
         is_cached(&larder, "/a/1", "fourth").await;
     }
 }
+
+/// As README says: dumps of a schema or a table name larder's triggers, whose functions are not in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn dumps_are_put_into_other_databases() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    is_cached(&larder, "/a/1", "first").await;
+    larder.stop().await;
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let [dump, list] = [path("dump"), path("list")];
+    let parts: [&[&str]; 3] = [&[], &["--schema", "public"], &["--table", "a"]];
+    for part in parts {
+        let arguments = ["--format=custom", "--file", &dump, &url];
+        run(&url, "pg_dump", &[&arguments[..], part].concat()).await;
+        let other = Cluster::database().await.url;
+        let mut restore = vec!["--dbname", &other];
+        if !part.is_empty() {
+            // There is a schema public already.
+            let restore = program(&url, "pg_restore").await;
+            let filter = format!(
+                "{restore:?} -l {dump:?} | grep -v -e ' TRIGGER .* larder_' -e ' SCHEMA - public ' > {list:?}"
+            );
+            let filtered = Command::new("sh").args(["-c", &filter]).status().await;
+            assert!(filtered.unwrap().success());
+        }
+        if !part.is_empty() {
+            restore.extend(["-L", &list]);
+        }
+        restore.push(&dump);
+        run(&url, "pg_restore", &restore).await;
+        execute(&other, "update a set name = 'second' where id = 1").await;
+        let a = CONFIG.split("[[resource.children").next().unwrap();
+        let larder = TestService::start_on(&other, a, &[]).await;
+        is_cached(&larder, "/a/1", "second").await;
+        execute(&other, "update a set name = 'third' where id = 1").await;
+        is_cached(&larder, "/a/1", "third").await;
+    }
+}
