@@ -33,12 +33,14 @@ create unlogged table larder.epoch (
 );
 
 -- The larders that may come back to the log, and how far each has followed it. The mark is random and often renewed:
--- a larder that finds another than its own knows that the database was put back to an earlier state.
+-- a larder that finds another than its own knows that the database was put back to an earlier state. `kept_until` is
+-- when its own retention ends.
 create unlogged table larder.node (
-  name     uuid primary key,
-  position pg_snapshot not null,
-  seen_at  timestamptz not null,
-  mark     uuid
+  name       uuid primary key,
+  position   pg_snapshot not null,
+  seen_at    timestamptz not null,
+  mark       uuid,
+  kept_until timestamptz not null default now()
 );
 
 -- The logging functions, and until when a larder that lives has said it needs each; one that none needs is removed with
@@ -55,9 +57,10 @@ create unlogged table larder.served (
   served_at  timestamptz not null
 );
 
--- Deletes at most `rows_max` rows of the log that every larder seen within `retention` has read, in the order of
--- their transactions, and moves the horizon up to what all of these see. Larders do so all the time; by hand it is of
--- use while none runs. Returns the number of rows deleted: 0 where another prunes at the same moment.
+-- Deletes at most `rows_max` rows of the log, in the order of their transactions, that every larder has read which was
+-- seen within `retention`, or where that is null within its own; and moves the horizon up to what all of these see.
+-- Larders do so all the time; by hand it is of use while none runs. Returns the number of rows deleted: 0 where another
+-- prunes at the same moment.
 create or replace function larder.prune(retention interval default '1 hour', rows_max bigint default null)
   returns bigint language plpgsql
   set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
@@ -69,7 +72,7 @@ declare
   reached     xid8;
   deleted     bigint;
 begin
-  delete from larder.node where seen_at < now() - retention;
+  delete from larder.node where coalesce(seen_at + retention, kept_until) < now();
   select snapshot, pruned into horizon_was, pruned_was from larder.horizon;
   -- A larder whose position does not see all of the horizon has to begin anew, and needs nothing of the log. The running
   -- transaction has not ended, though its own snapshot does not say so.

@@ -305,9 +305,9 @@ async fn pruning_deletes_what_no_node_needs_and_nothing_else() {
     execute(&url, "update item set name = 'early' where id = 1").await;
     execute(
         &url,
-        "insert into larder.node values \
-         ('00000000-0000-0000-0000-000000000001', pg_current_snapshot(), now() + interval '1 hour'), \
-         ('00000000-0000-0000-0000-000000000002', '3:3:', now() - interval '1 hour')",
+        "insert into larder.node (name, position, seen_at, kept_until) values \
+         ('00000000-0000-0000-0000-000000000001', pg_current_snapshot(), now(), now() + interval '1 hour'), \
+         ('00000000-0000-0000-0000-000000000002', '3:3:', now(), now() - interval '1 hour')",
     )
     .await;
     execute(&url, "update item set name = 'late' where id = 2").await;

@@ -166,7 +166,7 @@ impl Housekeeping {
         }
         if now >= self.prune_at {
             self.prune_at = now + PRUNE_PAUSE;
-            if prune(connection, self.retention).await? == PRUNED_ROWS_MAX {
+            if prune(connection, None).await? == PRUNED_ROWS_MAX {
                 self.prune_at = now + PRUNE_PAUSE_BUSY;
             }
         }
@@ -199,9 +199,10 @@ impl Housekeeping {
         mark: Uuid,
     ) -> Result<(), SourceError> {
         self.neighbours = sqlx::query_scalar(
-            "insert into larder.node as n (name, position, seen_at, mark) \
-             values ($1::text::uuid, $2::text::pg_snapshot, now(), $4::text::uuid) \
+            "insert into larder.node as n (name, position, seen_at, mark, kept_until) \
+             values ($1::text::uuid, $2::text::pg_snapshot, now(), $4::text::uuid, now() + make_interval(secs => $5)) \
              on conflict (name) do update set seen_at = excluded.seen_at, mark = excluded.mark, \
+             kept_until = excluded.kept_until, \
              position = case when $3 then excluded.position else n.position end \
              returning exists (select from larder.node o where o.name <> n.name)",
         )
@@ -209,16 +210,21 @@ impl Housekeeping {
         .bind(position.as_str())
         .bind(advance)
         .bind(mark.to_string())
+        .bind(self.retention.as_secs_f64())
         .fetch_one(connection)
         .await?;
         Ok(())
     }
 }
 
-/// Prunes a batch. Returns the number of rows deleted.
-async fn prune(connection: &mut PgConnection, retention: Duration) -> Result<i64, SourceError> {
+/// Prunes a batch: what no larder needs that was seen within `retention`, or within its own. Returns the number of rows
+/// deleted.
+async fn prune(
+    connection: &mut PgConnection,
+    retention: Option<Duration>,
+) -> Result<i64, SourceError> {
     let deleted = sqlx::query_scalar("select larder.prune(make_interval(secs => $1), $2)")
-        .bind(retention.as_secs_f64())
+        .bind(retention.map(|retention| retention.as_secs_f64()))
         .bind(PRUNED_ROWS_MAX)
         .fetch_one(connection)
         .await?;
@@ -236,7 +242,7 @@ pub(super) async fn prune_all(
         .await?;
     let mut deleted = 0;
     while deleted < there {
-        let batch = prune(connection, retention).await?;
+        let batch = prune(connection, Some(retention)).await?;
         deleted += batch;
         if batch < PRUNED_ROWS_MAX {
             break;

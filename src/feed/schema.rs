@@ -30,8 +30,8 @@ const STATE_LINES: [(&str, &str); 5] = [
     ),
     (
         "node",
-        "u name uuid not null, position pg_snapshot not null, seen_at timestamp with time zone not null, mark uuid; \
-         1 unique; 0 guards",
+        "u name uuid not null, position pg_snapshot not null, seen_at timestamp with time zone not null, mark uuid, \
+         kept_until timestamp with time zone not null; 1 unique; 0 guards",
     ),
     (
         "logger",

@@ -250,7 +250,7 @@ async fn a_busy_feed_holds_the_bell_and_rings_for_the_others() {
     let mut connection = larder.connect().await;
     run(
         &mut connection,
-        "insert into larder.node values (gen_random_uuid(), pg_current_snapshot(), now())",
+        "insert into larder.node values (gen_random_uuid(), pg_current_snapshot(), now(), null, 'infinity')",
     )
     .await;
     let mut listener = PgListener::connect(&url).await.unwrap();

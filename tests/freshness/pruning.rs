@@ -258,7 +258,7 @@ async fn status_tells_how_long_the_log_is_and_what_holds_it_back() {
     let state = TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     execute(
         &url,
-        "insert into larder.node values ('00000000-0000-0000-0000-000000000002', '3:3:', now()); \
+        "insert into larder.node values ('00000000-0000-0000-0000-000000000002', '3:3:', now(), null, 'infinity'); \
          insert into larder.change select '4', 'items', '1' from generate_series(1, 1000); analyze larder.change",
     )
     .await;

@@ -161,3 +161,42 @@ async fn installing_and_uninstalling_end_no_transaction() {
         assert!(writer.await.unwrap() > 0);
     }
 }
+
+/// What a larder needs that may come back is kept for its own retention, not for a neighbour's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_neighbours_retention_takes_nothing_away() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    TestService::start_on(&url, CONFIG, &[("feed.keys_per_statement", "3")])
+        .await
+        .stop()
+        .await;
+    let kept = "select (select count(*) from larder.node where kept_until > now() + interval '30 minutes') \
+        + (select count(*) from larder.logger where needed_until > now() + interval '30 minutes')";
+    let before: i64 = value(&url, kept).await;
+    assert_eq!(before, 3);
+    let late = "insert into larder.node (name, position, seen_at) values (gen_random_uuid(), pg_current_snapshot(), '-infinity')";
+    execute(&url, late).await;
+    // It has not been seen for longer than the neighbour would wait.
+    execute(
+        &url,
+        "update larder.node set seen_at = now() - interval '1 minute'",
+    )
+    .await;
+    let late = "insert into larder.logger values ('log_0', '-infinity')";
+    execute(&url, late).await;
+    let neighbour = TestService::start_on(&url, CONFIG, &[("feed.retention", "1s")]).await;
+    let past = "select (select count(*) from larder.node where kept_until < now() - interval '10 seconds') \
+        + (select count(*) from larder.logger where needed_until < now() - interval '10 seconds')";
+    execute(
+        &url,
+        "update larder.node set kept_until = '-infinity' where kept_until < now()",
+    )
+    .await;
+    eventually("the others are gone", async || {
+        (value::<i64>(&url, past).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(value::<i64>(&url, kept).await, before);
+    neighbour.stop().await;
+}
