@@ -135,8 +135,8 @@ pub(crate) enum Check {
 /// How long, and what goes wrong meanwhile.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StaleArgs {
-    /// How long to check; every fault once takes about 180 s.
-    #[arg(long, value_name = "N", default_value_t = 240, value_parser = clap::value_parser!(u64).range(5..))]
+    /// How long to check; every fault once takes about 230 s.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..))]
     pub(crate) seconds: u64,
     /// Names of faults, separated by commas; or all, or none.
     #[arg(long, value_name = "LIST", default_value = "all")]

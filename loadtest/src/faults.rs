@@ -4,10 +4,15 @@ mod ancestors;
 mod copies;
 mod definitions;
 pub(crate) mod disk;
+mod foreign;
+mod locks;
 mod log;
+mod migrations;
 mod network;
 mod policies;
 mod processes;
+mod publications;
+mod restores;
 mod subscriptions;
 mod transactions;
 
@@ -82,10 +87,17 @@ faults! {
     Detach "detach" "tables change through ancestors that are being detached and attached"
     Subscribe "subscribe" "tables and their ancestors become targets of a subscription, with and without first copies"
     RestoredCopy "restored-copy" "a copy of the stopped database is put back, larder running or not; transactions are lost"
+    Restore "restore" "pg_dump, and pg_restore --clean beside the running larder, of everything or of schema public"
+    Migration "migration" "a transaction alters a child's table, and its parent's 1.5 s later"
+    ForeignKeyDropped "foreign-key-dropped" "a foreign key is dropped and added again; its resource alone is 503 meanwhile"
+    ForeignPartition "foreign-partition" "a foreign table is attached and inherited, and documents change through its parent"
+    LockedTable "locked-table" "ACCESS EXCLUSIVE on a table for seconds; the other resource goes on"
+    Publication "publication" "bulk updates and deletes under a publication for all tables"
     LogEdited "log-edited" "rows of larder.change are deleted and updated before larder has read them"
     Policy "policy" "what row security shows larder's role changes: time, other rows, functions, settings, policies"
     RoleGranted "role-granted" "a policy's role is granted to larder's and revoked; BYPASSRLS is given and taken"
     LongTransaction "long-transaction" "a transaction that stays open across the others and commits at last"
+    OtherDatabase "other-database" "a transaction in another database stays open for longer than retention"
     Prepared "prepared" "prepared transactions (2PC), committed and rolled back late"
     BulkUpdate "bulk-update" "update every row of each table"
     DiskFull "disk-full" "the disk tier's file system is full, then has space again (tmpfs; needs root)"
@@ -96,7 +108,7 @@ faults! {
 impl Fault {
     /// Every name with what it does, one a line.
     pub(crate) fn list() -> String {
-        let line = |fault: &Fault| format!("  {:<18} {}\n", fault.name(), fault.help());
+        let line = |fault: &Fault| format!("  {:<19} {}\n", fault.name(), fault.help());
         Self::ALL.iter().map(line).collect()
     }
 
@@ -130,10 +142,17 @@ impl Fault {
             Self::Detach => ancestors::detach(stage).await?,
             Self::Subscribe => subscriptions::subscribe(stage).await?,
             Self::RestoredCopy => copies::restore(stage).await?,
+            Self::Restore => restores::restore(stage).await?,
+            Self::Migration => migrations::migrate(stage).await?,
+            Self::ForeignKeyDropped => migrations::drop_foreign_key(stage).await?,
+            Self::ForeignPartition => return foreign::attach(stage).await,
+            Self::LockedTable => locks::lock(stage).await?,
+            Self::Publication => publications::publish(stage).await?,
             Self::LogEdited => log::edit(stage).await?,
             Self::Policy => policies::change(stage).await?,
             Self::RoleGranted => policies::grant(stage).await?,
             Self::LongTransaction => transactions::hold_open(stage).await?,
+            Self::OtherDatabase => transactions::hold_open_elsewhere(stage).await?,
             Self::Prepared => transactions::prepare(stage).await?,
             Self::BulkUpdate => transactions::update_all(stage).await?,
             Self::DiskFull => return disk::fill_up(stage).await,

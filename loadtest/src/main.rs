@@ -20,6 +20,7 @@
 //! versions, and then it is known when it was replaced, or something that never was.
 //!
 //! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
+//! - `interference`: which statements of others failed or waited because of larder.
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
@@ -36,6 +37,7 @@ mod full_disk;
 mod fuzz;
 mod history;
 mod http;
+mod interference;
 mod lag;
 mod outage;
 mod poolers;

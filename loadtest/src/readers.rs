@@ -91,7 +91,8 @@ impl Reader {
                     });
                     self.tally.note_verdict(&verdict);
                 } else if way == Way::Odd {
-                    self.tally.note_odd(answer.status);
+                    let body = String::from_utf8_lossy(answer.body);
+                    self.tally.note_odd(answer.status, &body);
                 }
             }
             anyhow::Ok(())

@@ -8,6 +8,7 @@ use larder::clock::Boottime;
 use crate::cli::StaleArgs;
 use crate::faults::{Fault, Injection};
 use crate::history::{Outcome, Verdict};
+use crate::interference::{DELAY_MAX, Impact, Interference};
 use crate::record::{Offence, Phase, Record};
 use crate::stage::Measured;
 use crate::tally::{Counts, Way, ratio};
@@ -28,6 +29,8 @@ pub(crate) struct Span {
     /// Of which, until larder was ready again.
     pub(crate) recovery: Duration,
     pub(crate) injection: Injection,
+    /// On others' statements, until then.
+    pub(crate) impact: Impact,
 }
 
 impl Span {
@@ -41,10 +44,11 @@ impl Span {
         let name = self.fault.name();
         match &self.injection {
             Injection::Done => format!(
-                "{:7.1} s to {:6.1} s  {name}, ready {:.1} s after it",
+                "{:7.1} s to {:6.1} s  {name}, ready {:.1} s after it{}",
                 from.as_secs_f64(),
                 to.as_secs_f64(),
-                self.recovery.as_secs_f64()
+                self.recovery.as_secs_f64(),
+                self.impact_told(),
             ),
             Injection::Impossible(reason) => {
                 format!(
@@ -53,8 +57,27 @@ impl Span {
                 )
             }
             Injection::Failed(reason) => {
-                format!("{:7.1} s  {name} FAILED: {reason}", from.as_secs_f64())
+                format!(
+                    "{:7.1} s  {name} FAILED: {reason}{}",
+                    from.as_secs_f64(),
+                    self.impact_told()
+                )
             }
+        }
+    }
+
+    /// Empty where larder was polite.
+    fn impact_told(&self) -> String {
+        let Impact {
+            failed,
+            delayed,
+            longest_wait,
+        } = self.impact;
+        match self.impact.is_polite() {
+            true => String::new(),
+            false => format!(
+                "; larder failed {failed} statements and delayed {delayed}, up to {longest_wait:.0?}"
+            ),
         }
     }
 }
@@ -69,6 +92,7 @@ pub(crate) struct Report {
     /// Why the run ended early.
     pub(crate) broken: Option<String>,
     pub(crate) record: Arc<Record>,
+    pub(crate) interference: Arc<Interference>,
 }
 
 impl Report {
@@ -77,6 +101,7 @@ impl Report {
         tell_offences(&self.record, &self.spans);
         self.print_figures();
         self.print_faults();
+        self.interference.print();
         let failures = self.failures();
         for failure in &failures {
             println!("FAILED: {failure}");
@@ -145,8 +170,18 @@ impl Report {
             return;
         }
         println!(
-            "\n{:<18} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>12}",
-            "fault", "times", "reads", "hits", "bypass", "503/504", "none", "ready after"
+            "\n{:<19} {:>5} {:>9} {:>9} {:>8} {:>8} {:>8} {:>12} {:>6} {:>7} {:>12}",
+            "fault",
+            "times",
+            "reads",
+            "hits",
+            "bypass",
+            "503/504",
+            "none",
+            "ready after",
+            "failed",
+            "delayed",
+            "longest wait"
         );
         for fault in &self.args.faults.list {
             let number = Fault::ALL.iter().position(|other| other == fault);
@@ -155,9 +190,11 @@ impl Report {
                 .tally
                 .phase(Phase::Fault(number.unwrap_or_default()));
             let spans = self.spans.iter().filter(|span| span.fault == *fault);
-            let recovery = spans.map(|span| span.recovery).max().unwrap_or_default();
+            let recovery = spans.clone().map(|span| span.recovery).max();
+            let mut impact = Impact::default();
+            spans.for_each(|span| impact.add(span.impact));
             println!(
-                "{:<18} {:>5} {:>9} {:>9.3} {:>8.3} {:>8} {:>8} {:>10.1} s",
+                "{:<19} {:>5} {:>9} {:>9.3} {:>8.3} {:>8} {:>8} {:>10.1} s {:>6} {:>7} {:>9} ms",
                 fault.name(),
                 self.times(*fault),
                 counts.answered(),
@@ -165,7 +202,10 @@ impl Report {
                 counts.share(counts.of(Way::Bypass)),
                 counts.of(Way::Unavailable),
                 counts.of(Way::Unanswered),
-                recovery.as_secs_f64(),
+                recovery.unwrap_or_default().as_secs_f64(),
+                impact.failed,
+                impact.delayed,
+                impact.longest_wait.as_millis(),
             );
         }
         println!();
@@ -189,6 +229,17 @@ impl Report {
                 record.reads(),
                 self.args.reads
             ));
+        }
+        let mut impact = self.interference.take();
+        self.spans.iter().for_each(|span| impact.add(span.impact));
+        if !impact.is_polite() {
+            failures.push(format!(
+                "{} statements failed because of larder, {} waited for it longer than {DELAY_MAX:?}, up to {:.0?}",
+                impact.failed, impact.delayed, impact.longest_wait
+            ));
+        }
+        if let Some(body) = self.measured.tally.odd.get(&500) {
+            failures.push(format!("answers of 500, such as {body}"));
         }
         failures.extend(proofless(&self.measured.tally.phase(Phase::Quiet)));
         for span in &self.spans {

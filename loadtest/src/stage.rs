@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::faults::PLAIN;
 use crate::history::Outcome;
+use crate::interference::Interference;
 use crate::prober::Prober;
 use crate::readers::Reader;
 use crate::record::{Phase, Record};
@@ -59,6 +60,7 @@ pub(crate) struct StageConfig {
 /// A running system under load.
 pub(crate) struct Stage {
     pub(crate) record: Arc<Record>,
+    pub(crate) interference: Arc<Interference>,
     pub(crate) rng: fastrand::Rng,
     pub(crate) plots: Vec<Arc<Mutex<Plot>>>,
     pub(crate) notes: Notes,
@@ -72,6 +74,7 @@ pub(crate) struct Stage {
     readers: JoinSet<Tally>,
     writers: JoinSet<()>,
     prober: JoinSet<Durations>,
+    watch: JoinSet<()>,
     pub(crate) postgres: Postgres,
     /// The last to go.
     pub(crate) workplace: Workplace,
@@ -89,7 +92,8 @@ impl Stage {
         let mut rng = fastrand::Rng::with_seed(config.seed);
         let mut workplace = Workplace::new()?;
         let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
-        let mut session = Session::new(postgres.url(), FAULT_SLOT)?;
+        let interference = Arc::new(Interference::default());
+        let mut session = Session::new(postgres.url(), FAULT_SLOT)?.watched(&interference);
         session.run(SCHEMA).await?;
         let roots = keys(config.keys_per_plot);
         let record = Arc::new(Record::new(roots, config.notes, config.max_staleness));
@@ -103,30 +107,20 @@ impl Stage {
             plots.push(Arc::new(Mutex::new(plot)));
         }
         if config.notes > 0 {
-            session.run(NOTES_SCHEMA).await?;
-            session.run(&notes.fill()).await?;
-            session.run(PLAIN).await?;
+            create_notes(&mut session, &notes).await?;
             record.note(&notes.made(), 1, Outcome::Committed(Boottime::now()));
         }
         session.run("vacuum analyze").await?;
         let feed = Proxy::start(postgres.url()).await?;
         let loader = Proxy::start(postgres.url()).await?;
-        let url = |proxy: &Proxy| match config.proxied {
-            true => proxy.url.clone(),
-            false => postgres.url().to_owned(),
-        };
-        let url = |proxy: &Proxy| match config.notes {
-            0 => url(proxy),
-            _ => as_follower(&url(proxy)),
-        };
         let mut larder = |name: &str| {
             Larder::new(LarderConfig {
                 binary: config.binary.clone(),
                 directory: workplace.directory().join(name),
                 listen: free_address(&mut rng)?,
                 admin: free_address(&mut rng)?,
-                url: url(&loader),
-                listen_url: url(&feed),
+                url: url(config, &loader, &postgres),
+                listen_url: url(config, &feed, &postgres),
                 memory_bytes: config.memory_bytes,
                 settings: settings(config),
                 arguments: Vec::new(),
@@ -139,6 +133,7 @@ impl Stage {
         let targets = watch::channel(vec![first.config.listen]).0;
         Ok(Self {
             record,
+            interference,
             rng,
             plots,
             notes,
@@ -151,6 +146,7 @@ impl Stage {
             readers: JoinSet::new(),
             writers: JoinSet::new(),
             prober: JoinSet::new(),
+            watch: JoinSet::new(),
             postgres,
             workplace,
         })
@@ -158,6 +154,8 @@ impl Stage {
 
     /// Starts readers, writers and the one who measures the lag.
     pub(crate) fn load(&mut self, config: &StageConfig) -> anyhow::Result<()> {
+        let url = self.postgres.url().to_owned();
+        self.watch.spawn(Arc::clone(&self.interference).watch(url));
         for number in 0..READERS {
             let reader = Reader {
                 record: Arc::clone(&self.record),
@@ -170,8 +168,7 @@ impl Stage {
         }
         let writers = u32::try_from(PLOTS).unwrap_or(u32::MAX);
         for plot in &self.plots[..PLOTS] {
-            let sessions = [0, 1].map(|slot| Session::new(self.postgres.url(), slot));
-            let [one, other] = sessions;
+            let [one, other] = [0, 1].map(|slot| self.new_session(slot));
             let writer = Writer {
                 record: Arc::clone(&self.record),
                 plot: Arc::clone(plot),
@@ -184,13 +181,18 @@ impl Stage {
         let prober = Prober {
             record: Arc::clone(&self.record),
             plot: Arc::clone(&self.plots[PROBE_PLOT]),
-            session: Session::new(self.postgres.url(), 0)?,
+            session: self.new_session(0)?,
             targets: self.targets.subscribe(),
             rng: self.rng.fork(),
             lags: Durations::new()?,
         };
         self.prober.spawn(prober.run());
         Ok(())
+    }
+
+    /// Another session, whose failures count where they are larder's.
+    pub(crate) fn new_session(&self, slot: i32) -> anyhow::Result<Session> {
+        Ok(Session::new(self.postgres.url(), slot)?.watched(&self.interference))
     }
 
     /// Lets the load go on for so many times `max_staleness`.
@@ -235,6 +237,16 @@ impl Stage {
         sql: impl FnOnce(u64) -> String,
     ) -> anyhow::Result<()> {
         let mut plots = self.all_plots().await;
+        self.revise_held(&mut plots, tables, sql).await
+    }
+
+    /// As [`Stage::revise_all`], of all plots, which are held already.
+    pub(crate) async fn revise_held(
+        &mut self,
+        plots: &mut [OwnedMutexGuard<Plot>],
+        tables: &[&str],
+        sql: impl FnOnce(u64) -> String,
+    ) -> anyhow::Result<()> {
         let revision = self.record.revision();
         let sql = sql(revision);
         let begin = format!("begin; {sql}; update ledger set revision = {revision} where slot = 0");
@@ -303,6 +315,24 @@ impl Stage {
     pub(crate) async fn stay(&self, phase: Phase, duration: Duration) {
         self.record.enter(phase);
         tokio::time::sleep(duration).await;
+    }
+}
+
+async fn create_notes(session: &mut Session, notes: &Notes) -> anyhow::Result<()> {
+    session.run(NOTES_SCHEMA).await?;
+    session.run(&notes.fill()).await?;
+    Ok(session.run(PLAIN).await?)
+}
+
+/// How larder connects.
+fn url(config: &StageConfig, proxy: &Proxy, postgres: &Postgres) -> String {
+    let url = match config.proxied {
+        true => &proxy.url,
+        false => postgres.url(),
+    };
+    match config.notes {
+        0 => url.to_owned(),
+        _ => as_follower(url),
     }
 }
 

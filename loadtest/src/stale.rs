@@ -70,6 +70,7 @@ pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow:
         spans,
         broken: outcome.err().map(|error| format!("{error:#}")),
         record: std::sync::Arc::clone(&stage.record),
+        interference: std::sync::Arc::clone(&stage.interference),
     };
     let held = report.print();
     if report.broken.is_none() {
@@ -171,6 +172,7 @@ impl Campaign {
             ended: Boottime::now(),
             recovery,
             injection: injection.clone(),
+            impact: stage.interference.take(),
         };
         let reads = stage.record.reads();
         let (line, offences) = (span.line(stage.record.began), stage.record.offences());

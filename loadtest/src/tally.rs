@@ -1,5 +1,6 @@
 //! What readers count.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -122,18 +123,19 @@ pub(crate) struct Tally {
     phases: Vec<Counts>,
     /// How much older than what was committed when the read began answers were that showed an older document.
     pub(crate) staleness: Durations,
-    /// Statuses that nobody expects.
-    pub(crate) odd: Vec<u16>,
+    /// Statuses that nobody expects, with the first body of each.
+    pub(crate) odd: BTreeMap<u16, String>,
 }
 
-const ODD_MAX: usize = 16;
+/// Of a body.
+const SHOWN_CHARS: usize = 300;
 
 impl Tally {
     pub(crate) fn new(faults: usize) -> anyhow::Result<Self> {
         Ok(Self {
             phases: vec![Counts::default(); Phase::Fault(faults).index()],
             staleness: Durations::new()?,
-            odd: Vec::new(),
+            odd: BTreeMap::new(),
         })
     }
 
@@ -141,10 +143,9 @@ impl Tally {
         self.phases[phase.index()].0[way as usize] += 1;
     }
 
-    pub(crate) fn note_odd(&mut self, status: u16) {
-        if self.odd.len() < ODD_MAX && !self.odd.contains(&status) {
-            self.odd.push(status);
-        }
+    pub(crate) fn note_odd(&mut self, status: u16, body: &str) {
+        let shown = || body.chars().take(SHOWN_CHARS).collect();
+        self.odd.entry(status).or_insert_with(shown);
     }
 
     pub(crate) fn note_verdict(&mut self, verdict: &Verdict) {
@@ -167,7 +168,9 @@ impl Tally {
         for (sum, counts) in self.phases.iter_mut().zip(&other.phases) {
             sum.add(counts);
         }
-        other.odd.iter().for_each(|status| self.note_odd(*status));
+        for (status, body) in &other.odd {
+            self.note_odd(*status, body);
+        }
         self.staleness.add(&other.staleness)
     }
 }

@@ -110,9 +110,18 @@ impl Plot {
         Made { key, digest }
     }
 
+    /// The documents that are there, as they are while table `site` is empty.
+    pub(crate) fn made_without_sites(&self) -> Vec<Made> {
+        let made = |(key, root): (&u32, &Root)| Made {
+            key: *key,
+            digest: Digest::of(body(*key, root, None).as_bytes()),
+        };
+        self.roots.iter().map(made).collect()
+    }
+
     fn digest(&self, key: u32, root: &Root, sites: &BTreeMap<u32, u64>) -> Digest {
         let site = sites.get(&root.site).or_else(|| self.sites.get(&root.site));
-        let body = body(key, root, site.copied().unwrap_or_default());
+        let body = body(key, root, site.copied());
         Digest::of(body.as_bytes())
     }
 
@@ -234,7 +243,7 @@ impl Change {
 }
 
 /// What larder answers, byte for byte.
-fn body(key: u32, root: &Root, site_revision: u64) -> String {
+fn body(key: u32, root: &Root, site_revision: Option<u64>) -> String {
     let mut text = String::with_capacity(2 * PAD_BYTES);
     let (site, revision, pad) = (root.site, root.revision, pad(key));
     let mut say = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
@@ -255,9 +264,12 @@ fn body(key: u32, root: &Root, site_revision: u64) -> String {
         }
         say(format_args!("]}}"));
     }
-    say(format_args!(
-        r#"],"site":{{"id":{site},"revision":{site_revision}}}}}"#
-    ));
+    match site_revision {
+        Some(revision) => say(format_args!(
+            r#"],"site":{{"id":{site},"revision":{revision}}}}}"#
+        )),
+        None => say(format_args!(r#"],"site":null}}"#)),
+    }
     text
 }
 
@@ -285,7 +297,7 @@ mod tests {
              \"site\":{{\"id\":4,\"revision\":9}}}}",
             "a".repeat(PAD_BYTES)
         );
-        assert_eq!(body(10, &root, 9), expected);
+        assert_eq!(body(10, &root, Some(9)), expected);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 
 use crate::history::Outcome;
+use crate::interference::Interference;
 use crate::record::Record;
 use crate::workload::{Change, Plot, crossing, random};
 
@@ -30,6 +31,8 @@ pub(crate) struct Session {
     /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
     slot: i32,
     connection: Option<PgConnection>,
+    /// Is told of failures.
+    interference: Option<Arc<Interference>>,
 }
 
 impl Session {
@@ -42,7 +45,14 @@ impl Session {
                 .disable_statement_logging(),
             slot,
             connection: None,
+            interference: None,
         })
+    }
+
+    /// Its failures count where they are larder's.
+    pub(crate) fn watched(mut self, interference: &Arc<Interference>) -> Self {
+        self.interference = Some(Arc::clone(interference));
+        self
     }
 
     async fn connection(&mut self) -> sqlx::Result<&mut PgConnection> {
@@ -62,9 +72,7 @@ impl Session {
     async fn affected(&mut self, sql: &str) -> sqlx::Result<u64> {
         let statements = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         let outcome = statements.execute(self.connection().await?).await;
-        if outcome.is_err() {
-            self.connection = None;
-        }
+        self.give_up_failed(sql, &outcome);
         outcome.map(|done| done.rows_affected())
     }
 
@@ -72,10 +80,18 @@ impl Session {
     pub(crate) async fn texts(&mut self, sql: &str) -> sqlx::Result<Vec<String>> {
         let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         let outcome = statements_rows(statement.fetch_all(self.connection().await?).await);
-        if outcome.is_err() {
-            self.connection = None;
-        }
+        self.give_up_failed(sql, &outcome);
         outcome
+    }
+
+    fn give_up_failed<T>(&mut self, sql: &str, outcome: &sqlx::Result<T>) {
+        let Err(error) = outcome else {
+            return;
+        };
+        self.connection = None;
+        if let Some(interference) = &self.interference {
+            interference.note_failure(sql, error);
+        }
     }
 
     /// Begins the transaction of `change`, up to its commit. Returns how many rows its statements affected.

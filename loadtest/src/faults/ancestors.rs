@@ -46,12 +46,12 @@ enum Kind {
 pub(super) struct Line {
     pub(super) table: &'static str,
     kind: Kind,
-    levels: usize,
+    pub(super) levels: usize,
 }
 
 impl Line {
     /// Of other tables each, in a random order.
-    fn draw(rng: &mut fastrand::Rng) -> Vec<Self> {
+    pub(super) fn draw(rng: &mut fastrand::Rng) -> Vec<Self> {
         let mut tables = TABLES;
         rng.shuffle(&mut tables);
         let line = |table| Self {
@@ -60,6 +60,19 @@ impl Line {
             levels: rng.usize(1..=LEVELS_MAX),
         };
         tables.into_iter().take(LINES).map(line).collect()
+    }
+
+    /// No ancestor.
+    pub(super) fn itself(table: &'static str) -> Self {
+        Self {
+            table,
+            kind: Kind::Inheritance,
+            levels: 0,
+        }
+    }
+
+    pub(super) fn is_partitioned(&self) -> bool {
+        self.kind == Kind::Partitions
     }
 
     /// One ancestor that rows are also inserted through.
@@ -202,7 +215,7 @@ async fn detach_each(stage: &mut Stage, lines: &[Line]) -> anyhow::Result<()> {
 /// Changes a definition while writers go on. They and the change may wait for each other's locks, so it is tried several
 /// times, the last time while the writers pause.
 pub(super) async fn define(stage: &mut Stage, sql: &str) -> anyhow::Result<()> {
-    let mut session = Session::new(stage.postgres.url(), FAULT_SLOT)?;
+    let mut session = stage.new_session(FAULT_SLOT)?;
     for attempt in 1..=ATTEMPTS {
         let last = attempt == ATTEMPTS;
         let plots = match last {
@@ -301,9 +314,9 @@ pub(super) struct Through {
 }
 
 impl Through {
-    fn new(stage: &mut Stage, lines: Vec<Line>) -> anyhow::Result<Self> {
+    pub(super) fn new(stage: &mut Stage, lines: Vec<Line>) -> anyhow::Result<Self> {
         Ok(Self {
-            session: Session::new(stage.postgres.url(), FAULT_SLOT)?,
+            session: stage.new_session(FAULT_SLOT)?,
             plots: stage.plots[..PLOTS].to_vec(),
             record: Arc::clone(&stage.record),
             rng: stage.rng.fork(),
@@ -323,7 +336,7 @@ impl Through {
 
     /// One transaction. Returns whether it was committed: not where a statement found no row, since its ancestor was
     /// not attached, or met a definition that was being changed.
-    async fn write(&mut self) -> anyhow::Result<bool> {
+    pub(super) async fn write(&mut self) -> anyhow::Result<bool> {
         let place = self.rng.usize(..self.plots.len());
         let plot = Arc::clone(&self.plots[place]);
         let mut plot = plot.lock().await;

@@ -2,12 +2,16 @@
 
 use nix::sys::signal::Signal;
 
+use super::foreign::other_database;
 use crate::history::Outcome;
 use crate::stage::Stage;
 use crate::workload::{PLOTS, TABLES, random};
+use crate::writers::Session;
 
 /// Prepared at the same time, one in each plot; the last is rolled back.
 const PREPARED: usize = PLOTS;
+/// Of larder's log, while a transaction of another database is open.
+const RETENTION: [&str; 2] = ["LARDER_FEED__RETENTION", "1s"];
 
 /// Commits after transactions that began, and committed, long after it began.
 pub(super) async fn hold_open(stage: &mut Stage) -> anyhow::Result<()> {
@@ -22,6 +26,26 @@ pub(super) async fn hold_open(stage: &mut Stage) -> anyhow::Result<()> {
         .await;
     drop(plot);
     stage.hold(0.5).await;
+    Ok(())
+}
+
+/// A transaction in another database of the server is open for longer than `retention`.
+pub(super) async fn hold_open_elsewhere(stage: &mut Stage) -> anyhow::Result<()> {
+    let url = other_database(stage).await?;
+    stage.larder.terminate().await?;
+    let [name, value] = RETENTION.map(str::to_owned);
+    stage.larder.config.environment = vec![(name, value)];
+    let started = stage.larder.start_ready().await;
+    stage.larder.config.environment.clear();
+    started?;
+    let mut other = Session::new(&url, 0)?;
+    other.run("begin; select pg_current_xact_id()").await?;
+    stage.hold(1.0).await;
+    stage.hold(2.0).await;
+    other.run("commit").await?;
+    stage.larder.terminate().await?;
+    stage.larder.start_ready().await?;
+    stage.hold(1.0).await;
     Ok(())
 }
 

@@ -103,13 +103,13 @@ impl Larder {
         Ok(began.elapsed())
     }
 
-    /// Waits until `/readyz` says so.
+    /// Waits until `/readyz` says so of all resources.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut reason = String::from("no answer");
         while Instant::now() < deadline {
             match http::get(self.config.admin, "/readyz").await {
-                Ok((200, _)) => return Ok(()),
+                Ok((200, text)) if text.trim() == "ready" => return Ok(()),
                 Ok((_, text)) => text.trim().clone_into(&mut reason),
                 Err(error) => reason = error.to_string(),
             }

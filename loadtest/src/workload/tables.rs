@@ -35,7 +35,6 @@ key = "id"
     [[resource.children.children]]
     name = "grandchildren"
     table = "public.grandchild"
-    foreign_key = "child_id"
 
   [[resource.lookups]]
   name = "site"
