@@ -124,6 +124,11 @@ pub(crate) enum Check {
     /// Needs Debian's pgbouncer. Session, transaction and statement mode, with what each ignores, while it is paused,
     /// reconnected and restarted.
     Poolers(PoolersArgs),
+    /// Installing, uninstalling and reconfiguring beside writers: does any of their transactions fail, or wait long?
+    ///
+    /// Installs, attaches of a table below another, changes of keys_per_statement, and uninstalls take turns. Writers
+    /// take the tables in every order.
+    Polite(PoliteArgs),
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.
@@ -191,6 +196,17 @@ pub(crate) struct PoolersArgs {
     /// Fail where fewer documents of one resource were compared.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) answers: u64,
+}
+
+/// How often larder comes, changes and goes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoliteArgs {
+    /// Installs, attaches, reconfigurations and uninstalls together.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) count: usize,
+    /// Connections that write all the time.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = RangedU64ValueParser::<usize>::new().range(1..=40))]
+    pub(crate) writers: usize,
 }
 
 /// What is fuzzed, and how long.

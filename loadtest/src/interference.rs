@@ -68,6 +68,8 @@ struct State {
     larders: HashSet<i32>,
     /// The last statement of each process that waited for larder.
     statements: HashMap<i32, Statement>,
+    /// Each process, for larder.
+    waited: HashMap<i32, Duration>,
     impact: Impact,
     /// Failures that are not larder's, by SQLSTATE.
     others: BTreeMap<String, u64>,
@@ -156,6 +158,13 @@ impl Interference {
         std::mem::take(&mut self.lock().impact)
     }
 
+    /// How long each process of `pids` waited for larder.
+    pub(crate) fn waited(&self, pids: &[i32]) -> Vec<Duration> {
+        let state = self.lock();
+        let waited = |pid| state.waited.get(pid).copied().unwrap_or_default();
+        pids.iter().map(waited).collect()
+    }
+
     /// Prints the first statements, and how many failed for other reasons.
     pub(crate) fn print(&self) {
         let state = self.lock();
@@ -188,6 +197,7 @@ impl State {
         waited: Duration,
         text: impl FnOnce() -> String,
     ) {
+        *self.waited.entry(pid).or_default() += waited;
         let statement = self.statements.entry(pid).or_insert_with(|| Statement {
             began: began.clone(),
             waited: Duration::ZERO,
@@ -304,5 +314,6 @@ mod tests {
             longest_wait: Duration::from_millis(180),
         };
         assert_eq!(state.impact, expected);
+        assert_eq!(state.waited[&1], Duration::from_millis(330));
     }
 }

@@ -24,7 +24,7 @@
 //! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
 //! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
 //! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
-//!   `drain`, `races`, `bulk_kills`, `fuzz`, `poolers`: runs with one question each.
+//!   `drain`, `races`, `bulk_kills`, `fuzz`, `poolers`, `polite`: runs with one question each.
 
 mod bulk_kills;
 mod charts;
@@ -40,6 +40,7 @@ mod http;
 mod interference;
 mod lag;
 mod outage;
+mod polite;
 mod poolers;
 mod prober;
 mod process;
@@ -132,6 +133,7 @@ async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<boo
         Check::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
         Check::Fuzz(args) => fuzz::run(args, larder, seed).await,
         Check::Poolers(args) => poolers::run(args, larder, seed).await,
+        Check::Polite(args) => polite::run(args, larder, seed).await,
         Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }

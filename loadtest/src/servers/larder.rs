@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::http;
@@ -17,6 +17,8 @@ use crate::process::{self, pinned};
 
 /// Opening a tier, installing triggers, a first pass; a proxy may have been silent until a moment ago.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Of a command, which waits for others' locks.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const END_TIMEOUT: Duration = Duration::from_secs(40);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -67,11 +69,36 @@ impl Larder {
         self.config.directory.join("log")
     }
 
+    /// Runs a command on the same configuration, to its end.
+    pub(crate) async fn command(&self, name: &str) -> anyhow::Result<()> {
+        let file = self.write_file()?;
+        let mut command = Command::new(&self.config.binary);
+        command
+            .args([name, "--config"])
+            .arg(file)
+            .current_dir(&self.config.directory)
+            .env_clear()
+            .kill_on_drop(true);
+        let ended = tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await;
+        let output = ended.with_context(|| format!("larder {name} does not end"))??;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("larder {name} ended with {}:\n{said}", output.status);
+        }
+        Ok(())
+    }
+
+    fn write_file(&self) -> anyhow::Result<PathBuf> {
+        let file = self.config.directory.join("larder.toml");
+        let written = std::fs::write(&file, toml(&self.config));
+        written.with_context(|| format!("{}", file.display()))?;
+        Ok(file)
+    }
+
     /// Starts the process, without waiting for anything.
     pub(crate) fn start(&mut self) -> anyhow::Result<()> {
+        let file = self.write_file()?;
         let config = &self.config;
-        let file = config.directory.join("larder.toml");
-        std::fs::write(&file, toml(config)).with_context(|| format!("{}", file.display()))?;
         let log = open_log(&self.log())?;
         let mut command = pinned(config.cores.as_deref(), &config.binary);
         command
