@@ -1,5 +1,9 @@
 //! Transactions that are long, late or large.
 
+use std::time::Duration;
+
+use anyhow::bail;
+use larder::clock::Boottime;
 use nix::sys::signal::Signal;
 
 use super::foreign::other_database;
@@ -10,8 +14,11 @@ use crate::writers::Session;
 
 /// Prepared at the same time, one in each plot; the last is rolled back.
 const PREPARED: usize = PLOTS;
-/// Of larder's log, while a transaction of another database is open.
+/// What larder's log is pruned by, while a transaction of another database is open.
 const RETENTION: [&str; 2] = ["LARDER_FEED__RETENTION", "1s"];
+/// Until nothing is left of what was logged before.
+const PRUNE_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Commits after transactions that began, and committed, long after it began.
 pub(super) async fn hold_open(stage: &mut Stage) -> anyhow::Result<()> {
@@ -29,7 +36,7 @@ pub(super) async fn hold_open(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A transaction in another database of the server is open for longer than `retention`.
+/// A transaction in another database of the server is open for longer than `retention`, and the log is pruned.
 pub(super) async fn hold_open_elsewhere(stage: &mut Stage) -> anyhow::Result<()> {
     let url = other_database(stage).await?;
     stage.larder.terminate().await?;
@@ -41,12 +48,33 @@ pub(super) async fn hold_open_elsewhere(stage: &mut Stage) -> anyhow::Result<()>
     let mut other = Session::new(&url, 0)?;
     other.run("begin; select pg_current_xact_id()").await?;
     stage.hold(1.0).await;
-    stage.hold(2.0).await;
+    let pruned = pruned(stage).await;
     other.run("commit").await?;
+    pruned?;
     stage.larder.terminate().await?;
     stage.larder.start_ready().await?;
     stage.hold(1.0).await;
     Ok(())
+}
+
+/// Waits until nothing is left in the log of what is there now.
+async fn pruned(stage: &mut Stage) -> anyhow::Result<()> {
+    let xid = stage.session.texts("select pg_current_xact_id()::text");
+    let xid = xid.await?.concat();
+    let left = format!("select count(*)::text from larder.change where xid < '{xid}'");
+    stage.hold(1.2).await;
+    let began = Boottime::now();
+    loop {
+        stage.session.run("select larder.prune('1 s')").await?;
+        let left = stage.session.texts(&left).await?.concat();
+        if left == "0" {
+            return Ok(());
+        }
+        if Boottime::now().since(began) > PRUNE_TIMEOUT {
+            bail!("{left} rows of the log are not pruned");
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
 }
 
 /// PostgreSQL prepares transactions only where it was started with room for them, and the bell is silent then.
