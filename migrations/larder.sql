@@ -157,6 +157,18 @@ insert into larder.logger (name, needed_until)
   select proname, case when prosrc like '%delete from larder.change%' then now() else now() + interval '1 hour' end
   from pg_proc where pronamespace = 'larder'::regnamespace and proname like 'log\_%';
 
+-- Functions of this schema run with the rights of their owners, who may be others than whoever runs this.
+do $$
+declare
+  owner name;
+begin
+  for owner in select rolname from pg_roles where rolname <> current_user and oid in (
+      select proowner from pg_proc where pronamespace = 'larder'::regnamespace
+      union select nspowner from pg_namespace where nspname = 'larder') loop
+    execute format('grant select, insert, update, delete on larder.horizon, larder.epoch, larder.node, larder.logger, larder.served to %I', owner);
+  end loop;
+end $$;
+
 -- Raised with each change of this file, so that a larder makes anew what an older one has left.
 create or replace function larder.version() returns int
   language sql immutable parallel safe as 'select 2';

@@ -22,3 +22,15 @@ create or replace trigger larder_guard_update after update on larder.change
   referencing old table as larder_old for each statement execute function larder.guard_log();
 alter table larder.change enable always trigger larder_guard_delete;
 alter table larder.change enable always trigger larder_guard_update;
+
+-- Functions of this schema run with the rights of their owners, who may be others than whoever runs this.
+do $$
+declare
+  owner name;
+begin
+  for owner in select rolname from pg_roles where rolname <> current_user and oid in (
+      select proowner from pg_proc where pronamespace = 'larder'::regnamespace
+      union select nspowner from pg_namespace where nspname = 'larder') loop
+    execute format('grant select, insert, update, delete on larder.change to %I', owner);
+  end loop;
+end $$;

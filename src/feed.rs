@@ -283,8 +283,7 @@ pub async fn install(
     let mut patience = Patience::default();
     loop {
         let who = match establish(&mut connection, definitions, config, policy, None).await {
-            // Only a larder that serves has to wait for a restore.
-            Ok(Outcome::Standing { why, .. }) => why.to_owned(),
+            Ok(Outcome::Standing { why, .. }) => why,
             Ok(Outcome::Established(established)) => {
                 let held = |pending: &&Pending| pending.held;
                 let left = established.pending;

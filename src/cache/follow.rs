@@ -136,6 +136,8 @@ impl Cache {
     fn distrust(&self, index: usize) {
         self.shelves[index].trusted.store(false, Ordering::SeqCst);
         self.versions.renew_epoch(index);
+        // Whoever is asked from here on must not answer by what was planned before.
+        self.loader.renew();
     }
 
     fn apply(&self, pass: Pass) {

@@ -80,6 +80,10 @@ own as materialized (select bit_xor(hashtextextended(line, 0)) as hash from ( \
       where c.oid = any(array[{own}]::oid[]) \
     union all select concat_ws(' ', 't', t.oid, t.tgenabled, t.tgfoid, t.xmin) \
       from pg_trigger t where t.tgrelid = to_regclass('larder.change') \
+    union all select concat_ws(' ', 'a', a.attrelid, a.attnum, a.xmin) \
+      from pg_attribute a where a.attrelid = any(array[{own}]::oid[]) and a.attnum > 0 \
+    union all select concat_ws(' ', 'x', x.indexrelid, x.indisvalid) \
+      from pg_index x where x.indrelid = any(array[{own}]::oid[]) \
   ) o), \
 l (oid, line) as ( \
     select c.oid, concat_ws(' ', 'c', c.relfilenode, c.xmin, c.relnamespace::regnamespace) \

@@ -40,6 +40,12 @@ const MESSAGES_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A wait for them that is worth a line in the log.
 const MESSAGES_LATE: Duration = Duration::from_secs(1);
 
+/// Signs that a restore is under way, though not all of them show: pg_restore itself, or what takes long in one.
+const RESTORING_SQL: &str = "\
+    select exists (select from pg_stat_activity where datname = current_database() and application_name = 'pg_restore') \
+      or exists (select from pg_stat_progress_create_index where datname = current_database()) \
+      or exists (select from pg_stat_progress_copy where datname = current_database())";
+
 /// Transactions that have committed and still hold the lock of their own number, which `pg_locks` shows without its
 /// upper half: that of the newest number, or the one before where that would lie ahead.
 const COMMITTED_WITH_LOCKS_SQL: &str = "\
@@ -133,7 +139,7 @@ pub(super) enum Outcome {
         /// Each configured resource, or what is wrong with it.
         resources: Vec<Result<Arc<Resource>, Vec<Mistake>>>,
         /// For the log and the status.
-        why: &'static str,
+        why: String,
     },
 }
 
@@ -198,12 +204,12 @@ impl Establishing<'_> {
         let server = server(&mut transaction).await?;
         let holding = self.hold(&mut transaction, &server, &checked, &parts, &missing);
         let hold = holding.await?;
-        if let Some(hold) = hold.as_ref().filter(|hold| hold.damaged) {
+        if let Some(why) = stands(hold.as_ref(), &checked, &parts) {
             transaction.rollback().await.map_err(SourceError::from)?;
             return Ok(Some(Outcome::Standing {
                 identity: server,
                 resources: checked.resources,
-                why: hold.why,
+                why: why.to_owned(),
             }));
         }
         let creates = self.policy.install && self.left.is_none() && !missing.tables.is_empty();
@@ -211,7 +217,11 @@ impl Establishing<'_> {
             transaction.rollback().await.map_err(SourceError::from)?;
             let loggers = &checked.loggers;
             let making = self.make(connection, parts, missing, loggers, hold.as_ref());
-            return making.await.map(|()| None);
+            return Ok(making.await?.map(|who| Outcome::Standing {
+                identity: server,
+                resources: checked.resources,
+                why: format!("waiting for {who}"),
+            }));
         }
         let identity = identity(&mut transaction).await?;
         if identity.nonce.is_nil() {
@@ -250,7 +260,8 @@ impl Establishing<'_> {
         }))))
     }
 
-    /// Makes the `parts` of schema larder that are missing, or where none is, functions and triggers.
+    /// Makes the `parts` of schema larder that are missing, or where none is, functions and triggers. Returns whose locks
+    /// keep it from a part.
     async fn make(
         &mut self,
         connection: &mut PgConnection,
@@ -258,19 +269,22 @@ impl Establishing<'_> {
         missing: Missing,
         loggers: &[Logger],
         hold: Option<&Hold>,
-    ) -> Result<(), EstablishError> {
+    ) -> Result<Option<String>, EstablishError> {
         if parts.is_empty() {
             self.left = Some(create(connection, missing, loggers, self.config, hold).await?);
-            return Ok(());
+            return Ok(None);
         }
         // A new epoch needs no rights on definitions.
         if !self.policy.install && parts != [Part::Epoch] {
             return Err(EstablishError::NotInstalled);
         }
         for part in parts {
-            install::make(connection, part, self.config.answers).await?;
+            match install::make(connection, part, self.config.answers).await {
+                Err(InstallError::Held(who)) => return Ok(Some(who)),
+                made => made?,
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// What must not be installed yet.
@@ -289,8 +303,11 @@ impl Establishing<'_> {
         // What an older larder has left is no accident.
         let older = parts.contains(&Part::State { older: true });
         let whole = |part: &Part| matches!(part, Part::Epoch | Part::Answers);
+        let name: String = sqlx::query_scalar("select current_database()::text")
+            .fetch_one(&mut *connection)
+            .await?;
         let seen = Seen {
-            identity,
+            database: format!("{} {name}", identity.system),
             catalogue: &checked.catalogue,
             named: &self.names,
             lacking: lacking.collect(),
@@ -310,6 +327,18 @@ impl Establishing<'_> {
             self.policy.new_must_fit && hash.is_some_and(|hash| !self.served.contains(hash))
         };
         require(resources, must)
+    }
+}
+
+/// Why schema larder may not be made yet.
+fn stands(hold: Option<&Hold>, checked: &Checked, parts: &[Part]) -> Option<&'static str> {
+    match hold.filter(|hold| hold.damaged) {
+        Some(hold) => Some(hold.why),
+        // What is being restored may bring schema larder itself.
+        None if !parts.is_empty() && !checked.resources.iter().any(Result::is_ok) => {
+            Some("no resource fits the database")
+        }
+        None => None,
     }
 }
 
@@ -350,9 +379,20 @@ async fn create(
         return Ok(pending);
     }
     tracing::info!("creating triggers on {} tables", tables.len());
-    if !functions.is_empty() {
-        install::create_functions(connection, functions, loggers, config.retention).await?;
+    let made = match functions.is_empty() {
+        true => Ok(()),
+        false => install::create_functions(connection, functions, loggers, config.retention).await,
+    };
+    if let Err(InstallError::Held(who)) = made {
+        let wait = |missing: MissingTriggers| Pending {
+            table: missing.table,
+            why: format!("waiting for {who}"),
+            held: true,
+        };
+        pending.extend(tables.into_iter().map(wait));
+        return Ok(pending);
     }
+    made?;
     pending.extend(install::create_triggers(connection, tables).await?);
     Ok(pending)
 }
@@ -377,7 +417,14 @@ async fn state(
         .collect();
     let definitions = Definitions::read(connection, watched(checked)).await?;
     let fingerprints = definitions.fingerprints(connection).await?;
-    Ok(format!("{tables:?} {unfit:?} {parts:?} {fingerprints:?}"))
+    let restoring: bool = sqlx::query_scalar(RESTORING_SQL)
+        .fetch_one(connection)
+        .await?;
+    // Never the same twice: while a large index is built nothing else changes.
+    let now = restoring.then(Instant::now);
+    Ok(format!(
+        "{tables:?} {unfit:?} {parts:?} {fingerprints:?} {now:?}"
+    ))
 }
 
 /// The tables of `missing`, each with the reason that is known of the attempt before.

@@ -20,7 +20,7 @@ use crate::feed::change_log::{self, PassQuery};
 use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::EstablishError;
 use crate::feed::history::History;
-use crate::feed::install::{LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, Pauses, pauses};
+use crate::feed::install::{LOCK_PAUSE_MIN, Pauses, pauses};
 use crate::feed::listener;
 use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
@@ -91,8 +91,8 @@ pub(super) struct Feed<F> {
     last_pass_began: Boottime,
     /// What was said of resources that don't fit, so that it is said once.
     unfit: HashMap<usize, String>,
-    /// Pauses between two looks at what does not fit the database, or lacks triggers.
-    unfinished: Option<Pauses>,
+    /// Pauses between two looks at what does not fit the database, or lacks triggers, and the longest of them.
+    unfinished: Option<(Duration, Pauses)>,
     /// Passes over the last connection had begun.
     followed: bool,
 }
@@ -115,7 +115,7 @@ enum Break {
     /// The connection or PostgreSQL failed.
     Lost(EstablishError),
     /// A restore may be under way, and schema larder is not whole.
-    Standing(&'static str),
+    Standing(String),
     /// What freshness rests on changed: check everything again, at once.
     Recheck,
 }
@@ -186,7 +186,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
                 Break::Recheck => pauses.next(),
                 Break::Standing(why) => {
-                    self.lose(why.to_owned(), &mut said);
+                    self.lose(why, &mut said);
                     Some(STANDING_PAUSE)
                 }
                 Break::Lost(error) => {
@@ -292,15 +292,20 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
-    /// When to look again whether what is `unfinished` can be finished.
-    fn next_look(&mut self, unfinished: bool) -> Option<Instant> {
-        if !unfinished {
+    /// When to look again whether what is unfinished can be finished, at most `longest` from now.
+    fn next_look(&mut self, longest: Option<Duration>) -> Option<Instant> {
+        let Some(longest) = longest else {
             self.unfinished = None;
             return None;
-        }
-        let pauses = || pauses(LOCK_PAUSE_MIN, LOCK_PAUSE_MAX);
-        let pause = self.unfinished.get_or_insert_with(pauses).next();
-        Some(Instant::now() + pause.unwrap_or(LOCK_PAUSE_MAX))
+        };
+        let known = self
+            .unfinished
+            .take()
+            .filter(|(known, _)| *known == longest);
+        let (_, known) = self
+            .unfinished
+            .insert(known.unwrap_or_else(|| (longest, pauses(LOCK_PAUSE_MIN, longest))));
+        Some(Instant::now() + known.next().unwrap_or(longest))
     }
 
     /// Heartbeat and pruning, when they are due, and word of how long the log is.
@@ -374,8 +379,8 @@ pub(super) struct Following {
     pub(super) loggers: Vec<String>,
     /// Hashes of the definitions that fit the database.
     pub(super) served: Vec<String>,
-    /// A resource does not fit the database, or a table lacks triggers.
-    unfinished: bool,
+    /// The longest pause between looks, where a resource does not fit the database or a table lacks triggers.
+    unfinished: Option<Duration>,
 }
 
 fn retries() -> Pauses {

@@ -25,6 +25,9 @@ pub(super) const BELL_LOCK: i32 = 2;
 /// those who wait as long, so it is waited for in many attempts.
 const LOCK_TIMEOUT: &str = "30ms";
 
+/// The longest run of one statement under a table's lock.
+const TABLE_TIMEOUT: &str = "200ms";
+
 /// Tables whose locks are waited for in vain, before the others are left to the next attempt: passes wait meanwhile.
 const HELD_MAX: usize = 2;
 
@@ -74,7 +77,7 @@ pub(super) async fn make(
     tracing::info!("making {}", part.as_str());
     let made = run(transaction, part.sql()).await;
     let tables = TABLES.map(|name| format!("larder.{name}"));
-    name_holders(connection, made, &tables).await
+    name_holders(connection, made, &tables, ANY_LOCK).await
 }
 
 /// Creates logging functions. No larder removes them before `retention` is over.
@@ -125,8 +128,15 @@ async fn on_table(
     sql: String,
 ) -> Result<(), InstallError> {
     let transaction = begin_alone(connection).await?;
+    // Whatever users have added to DDL, such as event triggers, keeps writers out as well.
+    let sql = format!("set local statement_timeout = '{TABLE_TIMEOUT}'; {sql}");
+    let locks = if sql.contains("drop trigger") {
+        ANY_LOCK
+    } else {
+        WRITERS_LOCKS
+    };
     let done = run(transaction, sql).await;
-    name_holders(connection, done, &[table.sql()]).await
+    name_holders(connection, done, &[table.sql()], locks).await
 }
 
 /// Runs `sql` and commits.
@@ -141,10 +151,11 @@ async fn begin_alone(
     connection: &mut PgConnection,
 ) -> Result<Transaction<'_, Postgres>, InstallError> {
     let mut transaction = connection.begin().await?;
-    // What a command has installed survives a crash, whatever the connection has set for its heartbeats.
+    // What a command has installed survives a crash, whatever the connection has set for its heartbeats; and nobody waits
+    // for a table while larder waits for a standby.
     let begin = format!(
         "set local lock_timeout = '{LOCK_TIMEOUT}'; set local statement_timeout = '30s'; \
-         set local client_min_messages = warning; set local synchronous_commit = on; \
+         set local client_min_messages = warning; set local synchronous_commit = local; \
          select pg_try_advisory_xact_lock({LOCK_SPACE}, {INSTALL_LOCK})"
     );
     let alone: bool = sqlx::raw_sql(AssertSqlSafe(begin))
@@ -163,30 +174,57 @@ async fn name_holders(
     connection: &mut PgConnection,
     done: Result<(), InstallError>,
     tables: &[String],
+    locks: &[&str],
 ) -> Result<(), InstallError> {
     match done {
-        Err(InstallError::Source(error)) if error.is_of_lock() => {
-            Err(InstallError::Held(holders(connection, tables).await?))
-        }
+        Err(InstallError::Source(error)) if error.is_of_lock() => Err(InstallError::Held(
+            holders(connection, tables, locks).await?,
+        )),
         done => done,
     }
 }
 
-/// Whose locks keep larder from `tables`, for the log: the three oldest transactions.
-async fn holders(connection: &mut PgConnection, tables: &[String]) -> Result<String, SourceError> {
+/// What keeps off whoever creates a trigger: the others let readers in (PostgreSQL manual, explicit locking).
+const WRITERS_LOCKS: &[&str] = &[
+    "RowExclusiveLock",
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+];
+/// What keeps off whoever drops something.
+const ANY_LOCK: &[&str] = &[
+    "AccessShareLock",
+    "RowShareLock",
+    "RowExclusiveLock",
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+];
+
+/// Whose `locks` keep larder from `tables`, for the log: the three oldest transactions.
+async fn holders(
+    connection: &mut PgConnection,
+    tables: &[String],
+    locks: &[&str],
+) -> Result<String, SourceError> {
     let holders: Vec<String> = sqlx::query_scalar(
         "select concat('a lock on ', l.relation::regclass, ' of ', \
            coalesce(concat('process ', l.pid, ' (', a.backend_type, nullif(concat(', ', a.application_name), ', '), ')'), \
              'a prepared transaction'), \
            ', ' || extract(epoch from now() - a.xact_start)::int || ' s old') \
          from pg_locks l left join pg_stat_activity a on a.pid = l.pid \
-         where l.locktype = 'relation' and l.granted and l.mode <> 'AccessShareLock' and l.mode <> 'RowShareLock' \
+         where l.locktype = 'relation' and l.granted and l.mode = any ($2::text[]) \
            and l.database = (select oid from pg_database where datname = current_database()) \
            and l.relation = any (array(select to_regclass(name) from unnest($1::text[]) name)) \
            and l.pid is distinct from pg_backend_pid() \
          order by a.xact_start limit 3",
     )
     .bind(tables)
+    .bind(locks)
     .fetch_all(connection)
     .await?;
     Ok(match holders.is_empty() {
@@ -362,7 +400,7 @@ pub(super) async fn run_all(
 pub(super) fn script(steps: &[String]) -> String {
     let transactions = steps
         .iter()
-        .map(|sql| format!("begin;\nset local lock_timeout = '{LOCK_TIMEOUT}';\n{sql}commit;\n"));
+        .map(|sql| format!("begin;\nset local lock_timeout = '{LOCK_TIMEOUT}';\nset local synchronous_commit = local;\n{sql}commit;\n"));
     transactions.collect()
 }
 

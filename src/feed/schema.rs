@@ -17,21 +17,21 @@ const SERVED_DAYS: i32 = 30;
 pub(super) const TABLES: [&str; 6] = ["change", "horizon", "epoch", "node", "logger", "served"];
 
 /// The log's line of [`LINES_SQL`].
-const LOG_LINE: &str = "u xid xid8 not null, path text not null, key text; 1; 2 guards";
+const LOG_LINE: &str = "u xid xid8 not null default, path text not null, key text; 1; 2 guards";
 /// Those of the others.
 const STATE_LINES: [(&str, &str); 5] = [
     (
         "horizon",
-        "u one boolean not null, snapshot pg_snapshot not null, pruned pg_snapshot not null; 1 unique; 0 guards",
+        "u one boolean not null default, snapshot pg_snapshot not null, pruned pg_snapshot not null default; 1 unique; 0 guards",
     ),
     (
         "epoch",
-        "u one boolean not null, nonce uuid not null, prepared xid8[] not null; 1 unique; 0 guards",
+        "u one boolean not null default, nonce uuid not null, prepared xid8[] not null; 1 unique; 0 guards",
     ),
     (
         "node",
         "u name uuid not null, position pg_snapshot not null, seen_at timestamp with time zone not null, mark uuid, \
-         kept_until timestamp with time zone not null; 1 unique; 0 guards",
+         kept_until timestamp with time zone not null default; 1 unique; 0 guards",
     ),
     (
         "logger",
@@ -46,11 +46,11 @@ const STATE_LINES: [(&str, &str); 5] = [
 /// `larder.version()` as `migrations/larder.sql` makes it; a larger number is a later larder's.
 const VERSION: i32 = 2;
 
-/// Each table of the schema as a line: how it is stored, its columns, the columns of its valid indexes, its guards. What
+/// Each table of the schema as a line: how it is stored, its columns and which have defaults, the columns of its valid indexes, its guards. What
 /// comes out of a dump lacks indexes first and triggers until the end.
 const LINES_SQL: &str = "\
 select c.relname::text as name, concat(c.relpersistence, ' ', \
-  (select string_agg(concat(a.attname, ' ', format_type(a.atttypid, a.atttypmod), case when a.attnotnull then ' not null' end), \
+  (select string_agg(concat(a.attname, ' ', format_type(a.atttypid, a.atttypmod), case when a.attnotnull then ' not null' end, case when a.atthasdef then ' default' end), \
      ', ' order by a.attnum) from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped), '; ', \
   (select string_agg(concat(i.indkey, case when i.indisunique then ' unique' end), ', ' order by i.indkey::text) \
      from pg_index i where i.indrelid = c.oid and i.indisvalid), '; ', \
@@ -194,7 +194,7 @@ pub(super) async fn note_served(
 pub(super) async fn epoch_stands(connection: &mut PgConnection) -> Result<bool, SourceError> {
     // What a dump brought from another cluster counts that one's transactions, which may lie ahead here.
     let stands = format!(
-        "select exists (select from larder.epoch) and exists (select from larder.horizon where {ended}) \
+        "select (select count(*) = 1 from larder.epoch) and (select count(*) = 1 and bool_and({ended}) from larder.horizon) \
          and not exists (select from larder.change where {AHEAD})",
         ended = contains_sql("pg_current_snapshot()", "snapshot"),
     );

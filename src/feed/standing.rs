@@ -15,7 +15,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::resource::catalogue::{Catalogue, TableName};
-use crate::source::session::Identity;
 
 /// How long replaced tables, or a damaged schema, must have stood unchanged: pg_restore may create an index in between.
 const REPLACED: Duration = Duration::from_secs(30);
@@ -37,8 +36,8 @@ pub(super) struct Standing {
 
 /// What a look at the database has found.
 pub(super) struct Seen<'s> {
-    /// The server and the database.
-    pub(super) identity: &'s Identity,
+    /// The server and the database's name.
+    pub(super) database: String,
     pub(super) catalogue: &'s Catalogue,
     /// The tables that the configuration names, as it does.
     pub(super) named: &'s [String],
@@ -94,9 +93,9 @@ impl Standing {
 
     /// What must wait, as of now. What has stood for long enough is taken for new.
     pub(super) fn hold(&mut self, seen: Seen<'_>) -> Option<Hold> {
-        let database = format!("{} {}", seen.identity.system, seen.identity.database);
-        if self.database != database {
-            self.database = database;
+        // One of the same name that was dropped and created is about to be restored.
+        if self.database != seen.database {
+            self.database.clone_from(&seen.database);
             self.known.clear();
             self.quiet = None;
         }

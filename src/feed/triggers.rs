@@ -14,6 +14,7 @@ use crate::feed::schema::TABLES;
 pub(super) use crate::feed::triggers::logger::{Logger, loggers};
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
+
 use crate::source::SourceError;
 
 /// What of the logging functions and triggers is in the database.
@@ -23,6 +24,8 @@ pub(super) struct Installed {
     functions: HashMap<String, String>,
     /// Triggers by table, name, `pg_trigger.tgenabled` and `tgtype`.
     triggers: HashSet<(u32, String, String, i16)>,
+    /// Of these, by table, the quoted names of those with transition tables, whatever larder they are for.
+    with_transition_tables: Vec<(u32, String)>,
 }
 
 /// Reads what is installed on the tables of `loggers`.
@@ -38,10 +41,10 @@ pub(super) async fn read_installed(
         .collect();
     let rows = sqlx::query(
         "select p.proname::text as function, p.prosrc as body, t.tgrelid::int8 as oid, t.tgname::text as trigger, \
-         t.tgenabled::text as enabled, t.tgtype as code \
-         from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
-         where n.nspname = 'larder' and t.tgrelid::int8 = any($1) and t.tgattr = '' and p.prosecdef \
-           and p.proconfig is null",
+         quote_ident(t.tgname) as quoted, t.tgenabled::text as enabled, t.tgtype as code, \
+         coalesce(t.tgoldtable, t.tgnewtable) is not null as transition \
+         from pg_proc p left join pg_trigger t on t.tgfoid = p.oid and t.tgrelid::int8 = any($1) and t.tgattr = '' \
+         where p.pronamespace = to_regnamespace('larder') and p.proname like 'log\\_%' and p.prosecdef and p.proconfig is null",
     )
     .bind(oids)
     .fetch_all(connection)
@@ -53,8 +56,14 @@ pub(super) async fn read_installed(
                 .functions
                 .insert(hash.to_owned(), row.try_get("body")?);
         }
-        let oid: i64 = row.try_get("oid")?;
+        let Some(oid) = row.try_get::<Option<i64>, _>("oid")? else {
+            continue;
+        };
         let oid = u32::try_from(oid).unwrap_or(0);
+        if row.try_get("transition")? {
+            let name = row.try_get("quoted")?;
+            installed.with_transition_tables.push((oid, name));
+        }
         let trigger = (
             oid,
             row.try_get("trigger")?,
@@ -80,7 +89,8 @@ pub(super) struct MissingTriggers {
     pub(super) sql: String,
 }
 
-/// What is missing between `installed` and `loggers`.
+/// What is missing between `installed` and `loggers`. A table in a hierarchy may have no trigger with transition tables,
+/// from when it was in none: statements would fail where a foreign table is below it.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
     let mut missing = Missing::default();
     for logger in loggers {
@@ -99,21 +109,31 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
             if is_sound && installed.triggers.contains(&key) {
                 continue;
             }
-            let sql = logger.trigger_sql(trigger);
-            let known = missing
-                .tables
-                .iter_mut()
-                .find(|known| known.table == trigger.table);
-            match known {
-                Some(known) => known.sql.push_str(&sql),
-                None => missing.tables.push(MissingTriggers {
-                    table: trigger.table.clone(),
-                    sql,
-                }),
-            }
+            missing.add(&trigger.table, &logger.trigger_sql(trigger));
+        }
+    }
+    for table in loggers.iter().flat_map(Logger::tables_with_row_triggers) {
+        let there = installed.with_transition_tables.iter();
+        for (_, name) in there.filter(|(oid, _)| *oid == table.oid) {
+            let drop = format!("drop trigger if exists {} on {};\n", name, table.sql());
+            missing.add(table, &drop);
         }
     }
     missing
+}
+
+impl Missing {
+    /// Adds a statement for `table`, once.
+    fn add(&mut self, table: &TableName, sql: &str) {
+        match self.tables.iter_mut().find(|known| known.table == *table) {
+            Some(known) if known.sql.contains(sql) => {}
+            Some(known) => known.sql.push_str(sql),
+            None => self.tables.push(MissingTriggers {
+                table: table.clone(),
+                sql: sql.to_owned(),
+            }),
+        }
+    }
 }
 
 /// The grants that `role` needs to serve `resources`.

@@ -177,17 +177,27 @@ async fn what_may_get_a_foreign_part_has_no_transition_tables() {
         [[resource.children]]\nname = 'parts'\ntable = 'part'\nforeign_key = 'item_id'\norder_by = ['id']\n\
         [[resource.children]]\nname = 'heirs'\ntable = 'heir'\nforeign_key = 'item_id'\n\
         [[resource.children]]\nname = 'plains'\ntable = 'plain'\nforeign_key = 'item_id'";
-    TestService::start_on(&url, toml, &[]).await.stop().await;
+    let larder = TestService::start_on(&url, toml, &[]).await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
-    let tables: Vec<String> = sqlx::query_scalar(
-        "select distinct tgrelid::regclass::text from pg_trigger where tgname like 'larder%' and tgrelid <> 'larder.change'::regclass \
-         and (tgoldtable is not null or tgnewtable is not null) order by 1",
-    )
-    .fetch_all(&mut connection)
-    .await
-    .unwrap();
-    assert_eq!(tables, ["plain"].map(str::to_owned));
+    assert_eq!(with_transition_tables(&mut connection).await, ["plain"]);
+    // They were right for it before.
+    larder
+        .execute("create table plain1 () inherits (plain)")
+        .await;
+    eventually("none is left", async || {
+        let none = with_transition_tables(&mut connection).await.is_empty();
+        none.then_some(())
+    })
+    .await;
     connection.close().await.unwrap();
+}
+
+async fn with_transition_tables(connection: &mut PgConnection) -> Vec<String> {
+    let sql = "select distinct tgrelid::regclass::text from pg_trigger where tgname like 'larder%' \
+        and tgrelid <> 'larder.change'::regclass \
+        and (tgoldtable is not null or tgnewtable is not null) order by 1";
+    let tables = sqlx::query_scalar(sql).fetch_all(connection);
+    tables.await.unwrap()
 }
 
 /// A `merge` that moves a row to another partition fires the statement triggers of the actions that it names, and shows

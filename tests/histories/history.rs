@@ -18,7 +18,7 @@ use crate::histories::replication::{Change, Phase, Publisher, database};
 use crate::histories::watch::Watch;
 use crate::histories::{policies, rows};
 
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Rows before larder starts: so many rounds of inserts.
 const ROUNDS: usize = 6;
 

@@ -14,7 +14,7 @@ use crate::histories::plan::Plan;
 /// plays no part: larder compares the clock at the read with the time before its last pass.
 const MAX_STALENESS: Duration = Duration::from_secs(1);
 /// Until then a resource that fits has to answer again, and from its tiers.
-const RIGHT_WITHIN: Duration = Duration::from_secs(20);
+const RIGHT_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// All documents of a history that were ever there, and since when each is as it is.

@@ -44,10 +44,10 @@ async fn run(url: &str, name: &str, arguments: &[&str]) {
 }
 
 /// As `pg_restore --clean` does it, statement by statement, with pauses between them in which larder may do its worst.
-async fn restore_slowly(url: &str, file: &str) {
+async fn restore_slowly(url: &str, file: &str, options: &[&str]) {
     let script = format!("{file}.sql");
-    let restore = ["--clean", "--if-exists", "--file", &script, file];
-    run(url, "pg_restore", &restore).await;
+    let restore = ["--file", &script, file];
+    run(url, "pg_restore", &[options, &restore].concat()).await;
     let pause = "select pg_sleep(0.03);\n";
     let mut slow = String::new();
     for line in std::fs::read_to_string(&script).unwrap().lines() {
@@ -134,7 +134,7 @@ async fn a_restore_goes_through() {
         .await;
         let (stop, stopped) = watch::channel(false);
         let reader = read(Arc::clone(&larder), stopped);
-        restore_slowly(&url, file).await;
+        restore_slowly(&url, file, &["--clean", "--if-exists"]).await;
         eventually("PostgreSQL answers", async || {
             let answer = larder.get("/a/1").await;
             (answer.status == StatusCode::OK && answer.body.contains("first")).then_some(())
@@ -198,4 +198,59 @@ async fn dumps_are_put_into_other_databases() {
         execute(&other, "update a set name = 'third' where id = 1").await;
         is_cached(&larder, "/a/1", "third").await;
     }
+}
+
+/// The database is dropped and created under larder's feet, then filled from a dump that has schema larder, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_created_anew_is_restored() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    is_cached(&larder, "/a/1", "first").await;
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("dump");
+    let file = file.to_str().unwrap();
+    run(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
+    let (_, name) = url.rsplit_once('/').unwrap();
+    execute(
+        Cluster::url(),
+        &format!("drop database {name} with (force)"),
+    )
+    .await;
+    execute(Cluster::url(), &format!("create database {name}")).await;
+    eventually("larder is there", async || {
+        let sql = format!("select count(*) from pg_stat_activity where datname = '{name}' and query like '%larder%'");
+        (value::<i64>(Cluster::url(), &sql).await > 0).then_some(())
+    })
+    .await;
+    restore_slowly(&url, file, &[]).await;
+    execute(&url, "update a set name = 'second' where id = 1").await;
+    is_cached(&larder, "/a/1", "second").await;
+}
+
+/// As README says: what larder has added since a dump stands against dropping what the dump drops.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_dump_is_restored_once_schema_larder_is_dropped() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    let a = CONFIG.split("[[resource]]\nname = 'b'").next().unwrap();
+    let state = TestService::start_on(&url, a, &[]).await.stop().await;
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("dump");
+    let file = file.to_str().unwrap();
+    run(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
+    let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
+    is_cached(&larder, "/b/1", "first").await;
+    execute(&url, "drop schema larder cascade").await;
+    let restore = [
+        "--clean",
+        "--if-exists",
+        "--exit-on-error",
+        "--dbname",
+        &url,
+        file,
+    ];
+    run(&url, "pg_restore", &restore).await;
+    execute(&url, "update b set name = 'second'").await;
+    is_cached(&larder, "/b/1", "second").await;
 }

@@ -49,6 +49,9 @@ pub(crate) struct Larder {
     child: Option<Child>,
 }
 
+/// What `/status` says of resources that are not followed yet.
+const LACKS_TRIGGERS: &str = "lacks triggers of larder";
+
 impl Larder {
     /// Nothing runs yet.
     pub(crate) fn new(config: LarderConfig) -> anyhow::Result<Self> {
@@ -148,6 +151,20 @@ impl Larder {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         bail!("larder is not ready after {READY_TIMEOUT:?}: {reason}")
+    }
+
+    /// Waits until the tiers keep the documents of every resource, by `/status`, at most for `limit`.
+    pub(crate) async fn cached(&self, limit: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Ok((200, text)) = http::get(self.config.admin, "/status").await
+                && !text.contains(LACKS_TRIGGERS)
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        bail!("after {limit:?} larder still does not cache all resources")
     }
 
     /// Whether the disk tier answers, by `/status`.

@@ -7,7 +7,10 @@ use sqlx::postgres::PgConnection;
 
 use crate::feed::change_log::PassQuery;
 use crate::feed::establish::{EstablishError, Established, Outcome, Policy, establish};
-use crate::feed::follower::{ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, within};
+use crate::feed::follower::{
+    ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, REFUSED_MAX, within,
+};
+use crate::feed::install::LOCK_PAUSE_MAX;
 use crate::feed::{Event, FeedSetup};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
@@ -23,7 +26,7 @@ impl<F: FnMut(Event)> Feed<F> {
     pub(super) async fn begin(
         &mut self,
         connection: &mut PgConnection,
-    ) -> Result<Result<Following, &'static str>, EstablishError> {
+    ) -> Result<Result<Following, String>, EstablishError> {
         let mut established = match self.establish(connection).await? {
             Outcome::Established(established) => *established,
             Outcome::Standing {
@@ -31,7 +34,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 resources,
                 why,
             } => {
-                self.stand(identity, &resources, why);
+                self.stand(identity, &resources, &why);
                 return Ok(Err(why));
             }
         };
@@ -150,7 +153,11 @@ impl<F: FnMut(Event)> Feed<F> {
                 .filter_map(|(index, _)| self.setup.definitions.get(*index))
                 .map(ResourceDefinition::hash)
                 .collect(),
-            unfinished: fitting.len() < resources.len() || !pending.is_empty(),
+            unfinished: if fitting.len() < resources.len() || pending.iter().any(|one| one.held) {
+                Some(LOCK_PAUSE_MAX)
+            } else {
+                (!pending.is_empty()).then_some(REFUSED_MAX)
+            },
         }
     }
 

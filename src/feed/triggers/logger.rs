@@ -316,6 +316,15 @@ impl Logger {
         self.triggers.iter().map(|trigger| &trigger.table)
     }
 
+    /// Those whose rows it looks at one by one, whoever writes them.
+    pub(in crate::feed) fn tables_with_row_triggers(&self) -> impl Iterator<Item = &TableName> {
+        let rows = |trigger: &&Trigger| trigger.code == ROW.1 && trigger.firing == Firing::Always;
+        self.triggers
+            .iter()
+            .filter(rows)
+            .map(|trigger| &trigger.table)
+    }
+
     /// The function's name in schema larder.
     pub(in crate::feed) fn function_name(&self) -> String {
         format!("log_{}", self.hash)
@@ -418,6 +427,7 @@ mod tests {
             on_loss: OnLoss::Bypass,
             retention: Duration::ZERO,
             keys_per_statement: 1,
+            answers: false,
         };
         let bodies = [Form::Statements, Form::Rows].map(|form| body(&link, form, &config));
         let body = bodies.concat();
