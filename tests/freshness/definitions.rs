@@ -1,6 +1,7 @@
 //! Tables, types and triggers that change while larder follows them.
 
 use axum::http::{Method, StatusCode};
+use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::documents::oracle::{Documented, Shape, Table};
@@ -210,39 +211,30 @@ async fn what_triggers_did_not_log_is_seen() {
 }
 
 /// A restore may be under way where they are replaced, so they are trusted again only after half a minute; their documents
-/// are right all the time.
-async fn is_seen_late(what: &str, sql: &str) {
-    let mut world = world().await;
-    let write = "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
-    define(&mut world, what, &format!("{sql}; {write}"), &THING).await;
-}
-
+/// are right all the time. All at the same time, each in a database of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_log_is_made_anew() {
-    is_seen_late("the log dropped", "drop table larder.change cascade").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_schema_is_made_anew() {
-    is_seen_late("the schema dropped", "drop schema larder cascade").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tables_that_change_places_are_seen() {
-    let sql = "begin; create schema other; create table other.thing (like thing including all); \
+async fn what_was_replaced_is_right_and_trusted_late() {
+    let change_places = "begin; create schema other; create table other.thing (like thing including all); \
         insert into other.thing table thing; update other.thing set label = 'of the other'; \
         create table other.piece (like piece including all, foreign key (thing_id) references other.thing on delete cascade); \
         insert into other.piece table piece; alter schema public rename to away; \
         alter schema other rename to public; commit";
-    is_seen_late("schemas that changed names", sql).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replaced_table_is_followed() {
-    let sql = "begin; alter table piece drop constraint piece_thing_id_fkey; \
+    let replace = "begin; alter table piece drop constraint piece_thing_id_fkey; \
         alter table thing rename to old; create table public.thing (like old including all); \
         insert into thing table old; drop table old; commit";
-    is_seen_late("the table replaced", sql).await;
+    let cases = [
+        ("the log dropped", "drop table larder.change cascade"),
+        ("the schema dropped", "drop schema larder cascade"),
+        ("schemas that changed names", change_places),
+        ("the table replaced", replace),
+    ];
+    join_all(cases.map(async |(what, sql)| {
+        let mut world = world().await;
+        let write =
+            "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
+        define(&mut world, what, &format!("{sql}; {write}"), &THING).await;
+    }))
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

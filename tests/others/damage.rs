@@ -30,8 +30,8 @@ async fn is_cached(larder: &TestService, text: &str) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn damage_is_mended() {
+/// Part of `others::what_was_replaced_is_trusted_late`.
+pub(super) async fn damage_is_mended() {
     let damages = [
         "alter table larder.epoch drop constraint epoch_one_check; \
          insert into larder.epoch values (false, gen_random_uuid(), '{}')",

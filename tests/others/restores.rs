@@ -200,9 +200,9 @@ async fn dumps_are_put_into_other_databases() {
     }
 }
 
-/// The database is dropped and created under larder's feet, then filled from a dump that has schema larder, too.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_created_anew_is_restored() {
+/// The database is dropped and created under larder's feet, then filled from a dump that has schema larder, too. Part of
+/// `others::what_was_replaced_is_trusted_late`.
+pub(super) async fn a_database_that_is_created_anew_is_restored() {
     let url = Cluster::database().await.url;
     execute(&url, SQL).await;
     let larder = TestService::start_on(&url, CONFIG, &[]).await;
@@ -228,9 +228,9 @@ async fn a_database_that_is_created_anew_is_restored() {
     is_cached(&larder, "/a/1", "second").await;
 }
 
-/// As README says: what larder has added since a dump stands against dropping what the dump drops.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_older_dump_is_restored_once_schema_larder_is_dropped() {
+/// As README says: what larder has added since a dump stands against dropping what the dump drops. Part of
+/// `others::what_was_replaced_is_trusted_late`.
+pub(super) async fn an_older_dump_is_restored_once_schema_larder_is_dropped() {
     let url = Cluster::database().await.url;
     execute(&url, SQL).await;
     let a = CONFIG.split("[[resource]]\nname = 'b'").next().unwrap();
