@@ -6,7 +6,7 @@
 //! concurrent writers rings. The feed has a thread, a runtime and connections of its own: no load on the HTTP side
 //! delays it.
 //!
-//! - `establish`: is the database fit to be followed, and is everything installed?
+//! - `establish`: is the database fit to be followed, and is everything installed? `messages`: what it waits for.
 //! - `schema`: schema larder. `triggers`: what writes to its log. `install`: how both come and go.
 //! - `standing`: what must not be installed yet, since a restore may be under way.
 //! - `change_log`: the SQL of a pass. `touched`: what it found.
@@ -24,6 +24,7 @@ mod follower;
 mod history;
 mod install;
 mod listener;
+mod messages;
 mod node;
 pub mod position;
 mod schema;

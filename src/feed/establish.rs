@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Postgres, Transaction};
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, Watched};
 use crate::feed::install::{self, InstallError, Pending};
+use crate::feed::messages::await_messages;
 use crate::feed::position::Position;
 use crate::feed::schema::{self, Part};
 use crate::feed::standing::{Hold, Seen, Standing};
@@ -34,26 +34,11 @@ use crate::source::session::{Identity, identity, server};
 /// install or remove at the same time.
 const LOOKS: usize = 5;
 
-/// Pauses between two looks for transactions that have yet to tell what they changed.
-const MESSAGES_PAUSE_MIN: Duration = Duration::from_millis(2);
-const MESSAGES_PAUSE_MAX: Duration = Duration::from_millis(50);
-/// A wait for them that is worth a line in the log.
-const MESSAGES_LATE: Duration = Duration::from_secs(1);
-
 /// Signs that a restore is under way, though not all of them show: pg_restore itself, or what takes long in one.
 const RESTORING_SQL: &str = "\
     select exists (select from pg_stat_activity where datname = current_database() and application_name = 'pg_restore') \
       or exists (select from pg_stat_progress_create_index where datname = current_database()) \
       or exists (select from pg_stat_progress_copy where datname = current_database())";
-
-/// Transactions that have committed and still hold the lock of their own number, which `pg_locks` shows without its
-/// upper half: that of the newest number, or the one before where that would lie ahead.
-const COMMITTED_WITH_LOCKS_SQL: &str = "\
-    select x.xid::text from ( \
-      select (n.newest - (n.newest - l.transactionid::text::int8 + 2147483648) % 4294967296 + 2147483648)::text::xid8 as xid \
-      from pg_locks l cross join (select pg_snapshot_xmax(pg_current_snapshot())::text::int8 as newest) n \
-      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted) x \
-    where pg_xact_status(x.xid) = 'committed'";
 
 /// Why a database can't be followed.
 #[derive(Debug, thiserror::Error)]
@@ -299,15 +284,19 @@ impl Establishing<'_> {
         let Some(standing) = self.standing.as_mut().filter(|_| self.policy.install) else {
             return Ok(None);
         };
+        let name: String = sqlx::query_scalar("select current_database()::text")
+            .fetch_one(&mut *connection)
+            .await?;
+        standing.look_at(&format!("{} {name}", identity.system));
+        let fits = checked.resources.iter().all(Result::is_ok);
+        if fits && parts.is_empty() && missing.tables.is_empty() {
+            return Ok(None);
+        }
         let lacking = missing.tables.iter().map(|missing| &missing.table);
         // What an older larder has left is no accident.
         let older = parts.contains(&Part::State { older: true });
         let whole = |part: &Part| matches!(part, Part::Epoch | Part::Answers);
-        let name: String = sqlx::query_scalar("select current_database()::text")
-            .fetch_one(&mut *connection)
-            .await?;
         let seen = Seen {
-            database: format!("{} {name}", identity.system),
             catalogue: &checked.catalogue,
             named: &self.names,
             lacking: lacking.collect(),
@@ -456,36 +445,6 @@ fn uncached(watched: &Watched, pending: &[Pending]) -> BTreeMap<usize, String> {
         }
     }
     uncached
-}
-
-/// Waits until every transaction that is visible now has told the other server processes what it changed.
-///
-/// A commit becomes visible, then sends its invalidations, then lets its locks go, that of its own number among them.
-/// Between the first two another process renders values by what it remembers of enums and composite types, while the
-/// catalogue's rows show the new ones: no load may be kept that began then. `commit prepared` deletes the files of
-/// dropped tables in between (`FinishPreparedTransaction` in PostgreSQL's twophase.c).
-async fn await_messages(connection: &mut PgConnection) -> Result<(), SourceError> {
-    let mut silent: Option<Vec<String>> = None;
-    let mut pause = MESSAGES_PAUSE_MIN;
-    let (began, mut said) = (Instant::now(), false);
-    loop {
-        let mut left: Vec<String> = sqlx::query_scalar(COMMITTED_WITH_LOCKS_SQL)
-            .fetch_all(&mut *connection)
-            .await?;
-        left.retain(|xid| silent.as_ref().is_none_or(|silent| silent.contains(xid)));
-        if left.is_empty() {
-            return Ok(());
-        }
-        if began.elapsed() > MESSAGES_LATE && !std::mem::replace(&mut said, true) {
-            let left = left.join(", ");
-            tracing::warn!(
-                "waiting for what transactions {left} changed: they have committed and still hold locks"
-            );
-        }
-        silent = Some(left);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(MESSAGES_PAUSE_MAX);
-    }
 }
 
 async fn check(

@@ -213,8 +213,8 @@ async fn holders(
 ) -> Result<String, SourceError> {
     let holders: Vec<String> = sqlx::query_scalar(
         "select concat('a lock on ', l.relation::regclass, ' of ', \
-           coalesce(concat('process ', l.pid, ' (', a.backend_type, nullif(concat(', ', a.application_name), ', '), ')'), \
-             'a prepared transaction'), \
+           case when l.pid is null then 'a prepared transaction' \
+             else concat('process ', l.pid, ' (', a.backend_type, nullif(concat(', ', a.application_name), ', '), ')') end, \
            ', ' || extract(epoch from now() - a.xact_start)::int || ' s old') \
          from pg_locks l left join pg_stat_activity a on a.pid = l.pid \
          where l.locktype = 'relation' and l.granted and l.mode = any ($2::text[]) \

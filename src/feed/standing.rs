@@ -36,8 +36,6 @@ pub(super) struct Standing {
 
 /// What a look at the database has found.
 pub(super) struct Seen<'s> {
-    /// The server and the database's name.
-    pub(super) database: String,
     pub(super) catalogue: &'s Catalogue,
     /// The tables that the configuration names, as it does.
     pub(super) named: &'s [String],
@@ -91,14 +89,18 @@ impl Standing {
         }
     }
 
-    /// What must wait, as of now. What has stood for long enough is taken for new.
-    pub(super) fn hold(&mut self, seen: Seen<'_>) -> Option<Hold> {
-        // One of the same name that was dropped and created is about to be restored.
-        if self.database != seen.database {
-            self.database.clone_from(&seen.database);
+    /// Says which database is looked at: the server, and its name. One of the same name that was dropped and created is
+    /// about to be restored, and its tables are known.
+    pub(super) fn look_at(&mut self, database: &str) {
+        if self.database != database {
+            database.clone_into(&mut self.database);
             self.known.clear();
             self.quiet = None;
         }
+    }
+
+    /// What must wait, as of now. What has stood for long enough is taken for new.
+    pub(super) fn hold(&mut self, seen: Seen<'_>) -> Option<Hold> {
         let mut names = Vec::new();
         let mut tables = Vec::new();
         let mut replaced = false;
