@@ -14,7 +14,7 @@ use larder::cache::memory::MemoryConfig;
 use larder::cache::{Cache, CacheConfig};
 use larder::clock::Boottime;
 use larder::feed::position::Position;
-use larder::feed::{Change, Event, OnLoss, Pass, Via};
+use larder::feed::{Change, Event, OnLoss, Pass, Via, What};
 use larder::metrics::Metrics;
 use larder::resource::definition::Tiers;
 use larder::source::SourceConfig;
@@ -96,7 +96,7 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
         cache.keep(0, &key, &DOCUMENT);
         Change {
             resource: 0,
-            key: Some(key),
+            what: What::Key(key),
         }
     };
     Event::Passed(Pass {

@@ -128,6 +128,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     let store = Store::open(directory.path(), 1 << 30)?;
     // sled skips writes of what is there already: every round has bytes of its own.
     let round = Cell::new(0_u64);
+    let epoch = Versions::new(1).epoch(0);
     let batch = || {
         round.set(round.get() + 1);
         let mut batch = Batch::default();
@@ -135,8 +136,8 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
         let first = round.get() % (DOCUMENTS / BATCH) * BATCH;
         for number in first..first + BATCH {
             let key = number.to_string();
-            let found = Some(Document::new(&key, 1, body.as_bytes()));
-            batch.put(0, &key, 1, &found);
+            let found = Some(Document::new(&key, epoch, body.as_bytes()));
+            batch.put(0, &key, epoch, &found);
         }
         batch
     };
@@ -147,7 +148,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     criterion.bench_function("disk get", |bencher| {
         bencher.iter_batched(
             || (random.next() % DOCUMENTS).to_string(),
-            |key| store.get(0, &key, 1),
+            |key| store.get(0, &key, epoch),
             BatchSize::SmallInput,
         );
     });

@@ -9,7 +9,7 @@
 //! - `establish`: is the database fit to be followed, and is everything installed? `messages`: what it waits for.
 //! - `schema`: schema larder. `triggers`: what writes to its log. `install`: how both come and go.
 //! - `standing`: what must not be installed yet, since a restore may be under way.
-//! - `change_log`: the SQL of a pass. `touched`: what it found.
+//! - `change_log`: the SQL of a pass. `touched`: what it found. `ranges`: of keys that are too many to name.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received.
 //! - `node`: heartbeats and pruning. `backlog`: how long the log is.
@@ -27,6 +27,7 @@ mod listener;
 mod messages;
 mod node;
 pub mod position;
+pub mod ranges;
 mod schema;
 mod standing;
 mod touched;
@@ -45,6 +46,7 @@ use crate::feed::establish::{EstablishError, Outcome, Policy, establish};
 use crate::feed::follower::Feed;
 use crate::feed::install::{Patience, Pending};
 use crate::feed::position::{Persisted, Position};
+use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
@@ -73,19 +75,32 @@ pub struct FeedConfig {
     pub on_loss: OnLoss,
     /// How long the log is kept for a node that stopped.
     pub retention: Duration,
-    /// A statement that touches more documents empties the resource.
+    /// A statement that touches more keys tells of ranges of them.
     pub keys_per_statement: u32,
     /// Answers to writes with an `Idempotency-Key` are kept, in `larder.answer`.
     pub answers: bool,
 }
 
-/// One document, or with no key every document of a resource, is no longer true.
+/// What of a resource is no longer true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The resource's index.
     pub resource: usize,
-    /// Canonical text.
-    pub key: Option<String>,
+    /// What of it.
+    pub what: What,
+}
+
+/// A part of a resource's documents and remembered absences.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Of one key, its canonical text.
+    Key(String),
+    /// Of all keys in these ranges.
+    Ranges(Arc<Ranges>),
+    /// Each absence, and no document.
+    Absences,
+    /// All.
+    All,
 }
 
 /// What started a pass.

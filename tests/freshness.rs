@@ -13,6 +13,7 @@ mod bulk;
 mod concurrent;
 mod definitions;
 mod history;
+mod loads;
 mod log;
 mod neighbours;
 mod overtaken;

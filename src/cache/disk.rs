@@ -23,9 +23,12 @@ use std::time::Duration;
 
 use crate::cache::disk::layout::{
     Entry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
+    hashed_keys, key_text,
 };
 use crate::cache::disk::tally::Tally;
 use crate::cache::document::Found;
+use crate::cache::generation::Epoch;
+use crate::feed::ranges::Ranges;
 
 /// Bounds and place of the disk tier.
 #[derive(Clone, Debug)]
@@ -41,6 +44,9 @@ pub struct DiskConfig {
     /// The longest wait of an entry for its batch.
     pub linger: Duration,
 }
+
+/// Entries that a sweep removes in one batch.
+const SWEPT_AT_ONCE: usize = 10_000;
 
 /// Attempts to open a directory, and the pause between them.
 const OPEN_ATTEMPTS: u32 = 10;
@@ -86,7 +92,7 @@ pub struct Batch {
 
 impl Batch {
     /// Writes what is known of the key.
-    pub fn put(&mut self, prefix: u64, key: &str, epoch: u64, found: &Found) {
+    pub fn put(&mut self, prefix: u64, key: &str, epoch: Epoch, found: &Found) {
         self.changes
             .insert(entry_key(prefix, key), Some(encode(key, epoch, found)));
     }
@@ -135,7 +141,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of sled.
-    pub fn get(&self, prefix: u64, key: &str, epoch: u64) -> Result<Option<Entry>, DiskError> {
+    pub fn get(&self, prefix: u64, key: &str, epoch: Epoch) -> Result<Option<Entry>, DiskError> {
         let value = self.call(|db| chunk::get(db, &entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
@@ -165,6 +171,49 @@ impl Store {
         Ok(())
     }
 
+    /// Removes what the ranges cover of the entries with this prefix, in batches, and all whose keys are hashed, since
+    /// their texts are not in order.
+    pub(super) fn sweep(&self, prefix: u64, ranges: &Ranges) -> Result<(), DiskError> {
+        for begin in ranges.begins() {
+            let begin = entry_key(prefix, begin);
+            self.sweep_from(&begin, |key| {
+                key_text(key).is_some_and(|key| ranges.cover(key))
+            })?;
+        }
+        self.sweep_from(&hashed_keys(prefix), |_| true)
+    }
+
+    fn sweep_from(&self, begin: &[u8], covered: impl Fn(&[u8]) -> bool) -> Result<(), DiskError> {
+        let mut from = begin.to_vec();
+        loop {
+            let (keys, next) = self.call(|db| {
+                let mut keys = Vec::new();
+                for item in chunk::keys(db, &from) {
+                    let key = item?;
+                    if !key.starts_with(begin) {
+                        break;
+                    }
+                    if covered(&key) {
+                        keys.push(key.to_vec());
+                    }
+                    if keys.len() == SWEPT_AT_ONCE {
+                        return Ok((keys, Some(key.to_vec())));
+                    }
+                }
+                Ok((keys, None))
+            })?;
+            let changes = keys.into_iter().map(|key| (key, None)).collect();
+            self.apply(Batch {
+                changes,
+                mark: None,
+            })?;
+            match next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// The mark, if there is one and all is there that was there when it was written, and nothing else.
     ///
     /// Reads everything: see the module.
@@ -182,7 +231,7 @@ impl Store {
             }
             Ok(tally)
         })?;
-        if Tally::decode(&value) != Some(tally) {
+        if tally.encode() != *value {
             return Err(DiskError::Damaged);
         }
         let mark = self.call(|db| chunk::get(db, MARK_KEY))?;
@@ -191,7 +240,10 @@ impl Store {
     }
 
     fn tally(&self) -> Tally {
-        *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, DiskError> {
@@ -212,8 +264,10 @@ impl Store {
         self.call(|db| db.size_on_disk())
     }
 
-    pub(super) fn entries(&self) -> u64 {
-        self.tally().entries
+    /// Entries that bear one of these numbers.
+    pub(super) fn entries(&self, epochs: &[u64]) -> u64 {
+        let tally = self.tally();
+        epochs.iter().map(|epoch| tally.entries_of(*epoch)).sum()
     }
 
     pub(super) fn flush(&self) -> Result<(), DiskError> {
@@ -274,6 +328,7 @@ mod tests {
                 prefix: 9,
                 fingerprint: "f".into(),
                 epoch: 7,
+                absences: 7,
             }],
             boot: boot_id(),
             clean: false,
@@ -287,22 +342,25 @@ mod tests {
         {
             let store = Store::open(directory.path(), 1 << 20).unwrap();
             let mut batch = Batch::default();
-            batch.put(9, "42", 7, &document("{}"));
-            batch.put(9, "43", 7, &None);
+            batch.put(9, "42", Epoch::alike(7), &document("{}"));
+            batch.put(9, "43", Epoch::alike(7), &None);
             batch.remove(9, "42");
             batch.mark(mark.clone());
             store.apply(batch).unwrap();
             store.flush().unwrap();
         }
         let store = Store::open(directory.path(), 1 << 20).unwrap();
-        assert_eq!(store.get(9, "42", 7).unwrap(), None);
+        assert_eq!(store.get(9, "42", Epoch::alike(7)).unwrap(), None);
         assert_eq!(
-            store.get(9, "43", 7).unwrap().map(|entry| entry.found),
+            store
+                .get(9, "43", Epoch::alike(7))
+                .unwrap()
+                .map(|entry| entry.found),
             Some(None)
         );
-        assert_eq!(store.entries(), 0);
+        assert_eq!(store.entries(&[7]), 0);
         assert_eq!(store.recover().unwrap(), Some(mark));
-        assert_eq!(store.entries(), 1);
+        assert_eq!(store.entries(&[7]), 1);
     }
 
     /// What sled makes of damage to its log: some pages are as they were earlier, each whole in itself.
@@ -329,13 +387,13 @@ mod tests {
             let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
             for store in [&before, &now] {
                 let mut batch = Batch::default();
-                batch.put(9, "42", 7, &document("{}"));
+                batch.put(9, "42", Epoch::alike(7), &document("{}"));
                 batch.mark(mark("1:1:"));
                 store.apply(batch).unwrap();
             }
             let mut batch = Batch::default();
             batch.remove(9, "42");
-            batch.put(9, "43", 7, &None);
+            batch.put(9, "43", Epoch::alike(7), &None);
             batch.mark(mark("2:2:"));
             now.apply(batch).unwrap();
             let handles = (before.db.as_ref().unwrap(), now.db.as_ref().unwrap());
@@ -357,11 +415,16 @@ mod tests {
             let mut batch = Batch::default();
             for number in 0..20 {
                 let key = format!("{}{round}-{number}", "k".repeat(number * 200));
-                batch.put(9, &key, 7, &document(&"x".repeat(number * 3_000)));
+                batch.put(
+                    9,
+                    &key,
+                    Epoch::alike(7),
+                    &document(&"x".repeat(number * 3_000)),
+                );
             }
             store.apply(batch).unwrap();
             let key = format!("{}{round}-19", "k".repeat(3_800));
-            let entry = store.get(9, &key, 7).unwrap().unwrap();
+            let entry = store.get(9, &key, Epoch::alike(7)).unwrap().unwrap();
             assert_eq!(entry.found.unwrap().body().len(), 57_000);
         }
         store.flush().unwrap();

@@ -9,6 +9,7 @@ use triomphe::{Arc, ThinArc};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::encoding::Encoding;
+use crate::cache::generation::Epoch;
 use crate::clock::Boottime;
 use crate::sync::AtomicU8;
 
@@ -64,8 +65,8 @@ pub type Found = Option<Document>;
 
 impl Document {
     /// The document of `key`, compact JSON, read while its resource was in `epoch`.
-    pub fn new(key: &str, epoch: u64, body: &[u8]) -> Self {
-        let head = Head::new(key.len(), epoch, body, true);
+    pub fn new(key: &str, epoch: Epoch, body: &[u8]) -> Self {
+        let head = Head::new(key.len(), epoch.of(true), body, true);
         // What is needed for a moment, and is as large as a document, leaves holes between those that stay.
         let zeros = std::iter::repeat_n(0, key.len() + body.len());
         let mut block = ThinArc::from_header_and_iter(head, zeros);
@@ -80,8 +81,8 @@ impl Document {
     }
 
     /// What a tier keeps of a key that has no document.
-    pub(super) fn absent(key: &str, epoch: u64) -> Self {
-        Self::from_text(key.len(), epoch, key.as_bytes(), false)
+    pub(super) fn absent(key: &str, epoch: Epoch) -> Self {
+        Self::from_text(key.len(), epoch.of(false), key.as_bytes(), false)
     }
 
     /// Of key and body as they follow each other, here as on disk.
@@ -182,6 +183,11 @@ impl Document {
 
     pub(super) fn epoch(&self) -> u64 {
         self.head().epoch
+    }
+
+    /// Whether it was read under this epoch.
+    pub(super) fn is_of(&self, epoch: Epoch) -> bool {
+        self.epoch() == epoch.of(self.exists())
     }
 
     /// When it was read.
@@ -288,35 +294,35 @@ mod tests {
     #[test]
     fn a_block_keeps_key_and_body_apart() {
         for (key, body) in [("42", "{}"), ("", "{\"a\":1}"), ("7,NO", "")] {
-            let document = Document::new(key, 9, body.as_bytes());
+            let document = Document::new(key, Epoch::alike(9), body.as_bytes());
             assert_eq!(document.key(), key.as_bytes());
             assert_eq!(document.body(), body.as_bytes());
             assert_eq!((document.epoch(), document.exists()), (9, true));
         }
-        let absent = Document::absent("42", 9);
+        let absent = Document::absent("42", Epoch::alike(9));
         assert_eq!((absent.key(), absent.exists()), (&b"42"[..], false));
     }
 
     #[test]
     fn an_entity_tag_is_the_hash_of_the_body_alone() {
-        let etag = Document::new("1", 1, b"{}").etag();
+        let etag = Document::new("1", Epoch::alike(1), b"{}").etag();
         let text = format!("\"{:032x}\"", xxh3_128(b"{}"));
         assert_eq!(etag, text.as_bytes());
-        assert_eq!(etag, Document::new("2", 2, b"{}").etag());
-        assert_ne!(etag, Document::new("1", 1, b"[]").etag());
+        assert_eq!(etag, Document::new("2", Epoch::alike(2), b"{}").etag());
+        assert_ne!(etag, Document::new("1", Epoch::alike(1), b"[]").etag());
     }
 
     /// What the issue allows for a document is 150 bytes, with its places in map and queues.
     #[test]
     fn a_block_costs_little_more_than_its_bytes() {
         assert_eq!(BLOCK_BYTES, 64);
-        let document = Document::new("123456", 1, &[b'x'; 1_650]);
+        let document = Document::new("123456", Epoch::alike(1), &[b'x'; 1_650]);
         assert_eq!(document.block_bytes(), 1_728);
     }
 
     #[test]
     fn encodings_stand_behind_the_body_in_whatever_order_they_come() {
-        let plain = Document::new("42", 9, b"{\"a\":1}");
+        let plain = Document::new("42", Epoch::alike(9), b"{\"a\":1}");
         plain.touch();
         let [zstd, brotli, gzip] = Encoding::ALL;
         assert!(plain.encoded(gzip).is_none());
@@ -347,7 +353,7 @@ mod tests {
 
     #[test]
     fn touches_are_counted_up_to_a_bound() {
-        let document = Document::new("1", 1, b"{}");
+        let document = Document::new("1", Epoch::alike(1), b"{}");
         assert!(!document.use_up_touch());
         for _ in 0..300 {
             document.clone().touch();

@@ -1,7 +1,8 @@
 //! What the feed finds, applied to both tiers. The feed's thread alone calls this, one event after the other.
 //!
 //! The order within a pass is what keeps answers true: each key's generation is raised, then the key is dropped from
-//! memory, then its drop is queued on the way to disk, then the pass's mark; position and `fresh_at` come last.
+//! memory, then its drop is queued on the way to disk, then the pass's mark; position and `fresh_at` come last. Ranges
+//! of keys go the same way, with the generations of all keys.
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -10,14 +11,15 @@ use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
 use crate::cache::disk::layout::{Mark, ResourceMark};
-use crate::cache::queue::{Disk, Dropped};
+use crate::cache::queue::{Disk, Dropped, Swept};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
 use crate::feed::position::{Position, Token};
-use crate::feed::{Change, Event, Pass};
+use crate::feed::ranges::Ranges;
+use crate::feed::{Change, Event, Pass, What};
 use crate::resource::Resource;
 use crate::source::session::Identity;
 
@@ -73,7 +75,7 @@ impl Cache {
                 .send_modify(|followed| followed.lost = Some(reason)),
             Event::Restarted(position) => {
                 for index in 0..self.shelves.len() {
-                    self.versions.renew_epoch(index);
+                    self.overtake_all(index);
                 }
                 self.followed
                     .send_modify(|followed| followed.position = Some(position));
@@ -125,28 +127,40 @@ impl Cache {
         // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
         self.loader.renew();
         // Loads by an earlier definition are void from here on.
-        self.versions.renew_epoch(index);
+        self.overtake_all(index);
         shelf.uncached.store(uncached.is_some(), Ordering::SeqCst);
-        if uncached.is_some() {
-            self.memory.empty(index);
-        }
         shelf.trusted.store(true, Ordering::SeqCst);
     }
 
     fn distrust(&self, index: usize) {
         self.shelves[index].trusted.store(false, Ordering::SeqCst);
+        self.overtake_all(index);
+    }
+
+    /// Makes every entry of the resource a miss, and gives the space of those in memory back.
+    fn overtake_all(&self, index: usize) {
         self.versions.renew_epoch(index);
+        self.memory.sweep_overtaken(index, &self.versions);
         // Whoever is asked from here on must not answer by what was planned before.
         self.loader.renew();
     }
 
     fn apply(&self, pass: Pass) {
         let mut dropped = Vec::with_capacity(pass.changes.len());
-        for Change { resource, key } in pass.changes {
+        let mut overtaken = Vec::new();
+        for Change { resource, what } in pass.changes {
             self.count_invalidation(resource, pass.via.as_str());
-            match key {
-                None => self.versions.renew_epoch(resource),
-                Some(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
+            match what {
+                What::Key(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
+                What::Ranges(ranges) => self.sweep(resource, ranges),
+                What::Absences => {
+                    self.versions.renew_absences(resource);
+                    overtaken.push(resource);
+                }
+                What::All => {
+                    self.versions.renew_epoch(resource);
+                    overtaken.push(resource);
+                }
             }
         }
         self.queue_drops(dropped);
@@ -166,6 +180,26 @@ impl Cache {
         if let Some(lag_from) = pass.lag_from {
             let lag = Boottime::now().since(lag_from);
             self.metrics.invalidation_lag.observe(lag.as_secs_f64());
+        }
+        // They are misses already.
+        for resource in overtaken {
+            self.memory.sweep_overtaken(resource, &self.versions);
+        }
+    }
+
+    /// Raises all generations, since nobody knows which keys of the ranges are there, takes those out of memory, and
+    /// queues the same for the disk.
+    fn sweep(&self, index: usize, ranges: Arc<Ranges>) {
+        let generations = self.versions.raise_all();
+        self.memory.sweep(index, |key| {
+            std::str::from_utf8(key).is_ok_and(|key| ranges.cover(key))
+        });
+        if let Some(disk) = &self.disk {
+            disk.sweep(Swept {
+                prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
+                ranges,
+                generations,
+            });
         }
     }
 
@@ -203,7 +237,7 @@ impl Cache {
             let usable =
                 shelf.trusted.load(Ordering::SeqCst) && !shelf.purged.load(Ordering::SeqCst);
             if let Some(mark) = trusted.filter(|_| usable) {
-                self.versions.set_epoch(index, mark.epoch);
+                self.versions.set_epoch(index, mark.epoch());
             }
         }
         let position = pass.position.clone();
@@ -218,15 +252,15 @@ impl Cache {
     fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
         let identity = self.followed.borrow().identity.clone()?;
-        let resources = self
-            .shelves
-            .iter()
-            .enumerate()
-            .map(|(index, shelf)| ResourceMark {
+        let resources = self.shelves.iter().enumerate().map(|(index, shelf)| {
+            let epoch = self.versions.epoch(index);
+            ResourceMark {
                 prefix: shelf.prefix.load(Ordering::SeqCst),
                 fingerprint: lock(&shelf.fingerprint).clone(),
-                epoch: self.versions.epoch(index),
-            });
+                epoch: epoch.documents,
+                absences: epoch.absences,
+            }
+        });
         Some(Mark {
             system: identity.system,
             database: identity.database,
@@ -262,8 +296,7 @@ impl Cache {
             None => {
                 self.count_invalidation(index, "purge");
                 let _order = lock(&self.invalidating);
-                self.versions.renew_epoch(index);
-                self.memory.empty(index);
+                self.overtake_all(index);
                 self.shelves[index].purged.store(true, Ordering::SeqCst);
                 let position = self.followed.borrow().position.clone();
                 if let Some(mark) = position.and_then(|position| self.mark(&position)) {

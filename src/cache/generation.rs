@@ -2,7 +2,8 @@
 //!
 //! Each key hashes to one of 65,536 counters, its generation, raised whenever the key is invalidated. Whoever fills
 //! reads the counter before asking PostgreSQL and may install only while it stands. A resource's epoch takes the place
-//! of raising all counters where every document of it is invalidated: an entry of another epoch is a miss.
+//! of raising all counters where every document of it is invalidated: an entry of another epoch is a miss. Remembered
+//! absences have an epoch of their own, since many new rows end absences and nothing else.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -12,16 +13,50 @@ use crate::sync::AtomicU64;
 /// Counters: enough that two hot keys seldom share one, 1 MiB together with `clean`.
 const STRIPES: usize = 65_536;
 
+/// The epochs of a resource: what its entries bear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    pub(super) documents: u64,
+    pub(super) absences: u64,
+}
+
+impl Epoch {
+    /// What an entry bears that holds a document, or else an absence.
+    pub(super) fn of(self, exists: bool) -> u64 {
+        match exists {
+            true => self.documents,
+            false => self.absences,
+        }
+    }
+
+    /// One of equal numbers.
+    #[cfg(test)]
+    pub(super) fn alike(number: u64) -> Self {
+        Self {
+            documents: number,
+            absences: number,
+        }
+    }
+
+    /// One that no resource of this or another process has had.
+    fn fresh() -> Self {
+        Self {
+            documents: fresh_number(),
+            absences: fresh_number(),
+        }
+    }
+}
+
 /// What a key's document must still be under when it is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     pub(super) generation: u64,
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
 }
 
 impl Version {
     /// The epoch of the resource.
-    pub fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 }
@@ -32,6 +67,7 @@ pub struct Versions {
     generations: Box<[AtomicU64]>,
     clean: Box<[AtomicU64]>,
     epochs: Box<[AtomicU64]>,
+    absences: Box<[AtomicU64]>,
 }
 
 impl Versions {
@@ -48,6 +84,7 @@ impl Versions {
             generations: counters(stripes),
             clean: counters(stripes),
             epochs: counters(resources),
+            absences: counters(resources),
         };
         for resource in 0..resources {
             versions.renew_epoch(resource);
@@ -84,20 +121,44 @@ impl Versions {
         self.generations[stripe].load(Ordering::SeqCst)
     }
 
-    /// The epoch of a resource.
-    pub fn epoch(&self, resource: usize) -> u64 {
-        self.epochs[resource].load(Ordering::SeqCst)
+    /// Voids every fill that is under way, where many keys are invalidated that nobody can name. Returns the new
+    /// generations.
+    pub(super) fn raise_all(&self) -> Vec<u64> {
+        let stripes = 0..self.generations.len();
+        stripes.map(|stripe| self.raise(stripe)).collect()
+    }
+
+    /// The epochs of a resource. They are read one after the other: an entry depends on one of them.
+    pub fn epoch(&self, resource: usize) -> Epoch {
+        Epoch {
+            documents: self.epochs[resource].load(Ordering::SeqCst),
+            absences: self.absences[resource].load(Ordering::SeqCst),
+        }
+    }
+
+    /// What the entries bear that are not overtaken as a whole.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        let epochs = (0..self.epochs.len()).map(|resource| self.epoch(resource));
+        epochs
+            .flat_map(|epoch| [epoch.documents, epoch.absences])
+            .collect()
     }
 
     /// Makes every entry of the resource a miss. Epochs never come back, not in a later process either, since the disk
     /// tier keeps them.
     pub(super) fn renew_epoch(&self, resource: usize) {
-        self.set_epoch(resource, fresh_epoch());
+        self.set_epoch(resource, Epoch::fresh());
     }
 
-    /// Takes over the epoch that trusted entries on disk bear.
-    pub(super) fn set_epoch(&self, resource: usize, epoch: u64) {
-        self.epochs[resource].store(epoch, Ordering::SeqCst);
+    /// Makes every remembered absence of the resource a miss.
+    pub(super) fn renew_absences(&self, resource: usize) {
+        self.absences[resource].store(fresh_number(), Ordering::SeqCst);
+    }
+
+    /// Takes over the epochs that trusted entries on disk bear.
+    pub(super) fn set_epoch(&self, resource: usize, epoch: Epoch) {
+        self.epochs[resource].store(epoch.documents, Ordering::SeqCst);
+        self.absences[resource].store(epoch.absences, Ordering::SeqCst);
     }
 
     /// All that was invalidated in the stripe up to `generation` is gone from disk.
@@ -133,6 +194,6 @@ impl Versions {
 }
 
 /// A number that no epoch of this or another process has had.
-fn fresh_epoch() -> u64 {
+fn fresh_number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

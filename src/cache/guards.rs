@@ -11,10 +11,12 @@ use tokio::runtime::Handle;
 use super::*;
 use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
+use crate::cache::generation::Epoch;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::position::Token;
-use crate::feed::{Change, Event, Pass};
+use crate::feed::ranges::Ranges;
+use crate::feed::{Change, Event, Pass, What};
 use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
 use crate::source::session::{Database, Identity};
@@ -59,7 +61,7 @@ pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> 
 fn pass(key: &str) -> Event {
     let change = Change {
         resource: 0,
-        key: Some(key.to_owned()),
+        what: What::Key(key.to_owned()),
     };
     Event::Passed(Pass {
         changes: vec![change],
@@ -149,8 +151,8 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
     let epoch = cache.versions.epoch(0);
     cache.purge(0, None);
     let mark = orders.purged();
-    assert_eq!(mark.resources[0].epoch, cache.versions.epoch(0));
-    assert_ne!(mark.resources[0].epoch, epoch);
+    assert_eq!(mark.resources[0].epoch(), cache.versions.epoch(0));
+    assert_ne!(mark.resources[0].epoch(), epoch);
 }
 
 #[tokio::test]
@@ -168,6 +170,7 @@ async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
                 prefix: 0,
                 fingerprint: String::new(),
                 epoch: 7,
+                absences: 7,
             }],
             boot: String::new(),
             clean: true,
@@ -179,8 +182,88 @@ async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
             panic!("a pass")
         };
         cache.follow(Event::Resumed(pass));
-        assert_eq!(cache.versions.epoch(0) == 7, !purge);
+        assert_eq!(cache.versions.epoch(0) == Epoch::alike(7), !purge);
     }
+}
+
+/// A pass of new roots, or of a range.
+fn bulk(what: What) -> Event {
+    let Event::Passed(pass) = pass("1") else {
+        panic!("a pass")
+    };
+    let changes = vec![Change { resource: 0, what }];
+    Event::Passed(Pass { changes, ..pass })
+}
+
+/// The keys of five characters that begin with 1.
+fn range() -> What {
+    let mut ranges = Ranges::default();
+    assert!(ranges.add("5:1"));
+    What::Ranges(Arc::new(ranges))
+}
+
+#[tokio::test]
+async fn new_roots_end_absences_and_leave_documents() {
+    let (cache, mut orders) = with_queue();
+    cache.fill(lead(&cache, "1"), document());
+    cache.fill(lead(&cache, "2"), Ok(None));
+    let late = lead(&cache, "3");
+    assert!(in_memory(&cache, "2"));
+    cache.follow(bulk(What::Absences));
+    assert!(in_memory(&cache, "1"));
+    assert!(!in_memory(&cache, "2"));
+    assert_eq!(cache.memory.entries_of(0), 1);
+    // Nobody may join it either.
+    drop(lead(&cache, "3"));
+    orders.names();
+    cache.fill(late, Ok(None));
+    assert!(!in_memory(&cache, "3"));
+    assert!(orders.names().is_empty());
+}
+
+#[tokio::test]
+async fn a_range_ends_its_keys_and_every_load_under_way() {
+    let (cache, mut orders) = with_queue();
+    for key in ["10001", "20001", "1", "100010"] {
+        cache.fill(lead(&cache, key), document());
+    }
+    let late = lead(&cache, "10002");
+    orders.names();
+    cache.follow(bulk(range()));
+    assert_eq!(orders.names(), ["sweep"]);
+    let kept = ["20001", "1", "100010"]
+        .iter()
+        .all(|key| in_memory(&cache, key));
+    assert!(kept && !in_memory(&cache, "10001"));
+    cache.fill(late, document());
+    assert!(!in_memory(&cache, "10002"));
+    assert!(orders.names().is_empty());
+}
+
+#[tokio::test]
+async fn a_range_leaves_the_disk_and_nothing_else_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = with_disk(directory.path(), 12_000).await;
+    let disk = cache.disk.as_ref().unwrap();
+    let late = put(&cache.versions, "10002");
+    cache.follow(bulk(range()));
+    assert!(disk.put(late));
+    let of = |key: &str| cache.versions.stripe(0, key);
+    until("clean", || {
+        cache.versions.clean_generation(of("1")).is_some()
+    })
+    .await;
+    // From 10000 to 12000.
+    assert_eq!(disk.size().1, 12_000 - 2_001);
+    let mut found = cache.lookup(0, "1").await;
+    for _ in 0..100 {
+        if found.is_err() {
+            // A slow machine may take a disk lookup for a miss.
+            found = cache.lookup(0, "1").await;
+        }
+    }
+    assert_eq!(found.unwrap().way, Way::Disk);
+    assert!(cache.lookup(0, "10002").await.is_err());
 }
 
 #[tokio::test]

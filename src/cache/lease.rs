@@ -159,10 +159,14 @@ impl Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::generation::Epoch;
 
     const VERSION: Version = Version {
         generation: 1,
-        epoch: 1,
+        epoch: Epoch {
+            documents: 1,
+            absences: 1,
+        },
     };
 
     fn grant(leases: &Arc<Leases>, version: Version) -> Grant {

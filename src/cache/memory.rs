@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cache::document::{Document, Found};
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
-use crate::cache::generation::{Version, Versions};
+use crate::cache::generation::{Epoch, Version, Versions};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::clock::Boottime;
@@ -78,11 +78,11 @@ impl Memory {
     }
 
     /// The document, or its remembered absence, if it is kept under `epoch`.
-    pub fn get(&self, resource: usize, key: &str, epoch: u64) -> Option<Found> {
+    pub fn get(&self, resource: usize, key: &str, epoch: Epoch) -> Option<Found> {
         let shelf = &self.shelves[resource];
         let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
         let document = slot.value();
-        if document.epoch() != epoch || document.key() != key.as_bytes() {
+        if !document.is_of(epoch) || document.key() != key.as_bytes() {
             return None;
         }
         document.touch();
@@ -101,7 +101,7 @@ impl Memory {
     ) -> bool {
         let stripe = versions.stripe(resource, key);
         let document = found.unwrap_or_else(|| Document::absent(key, version.epoch));
-        document.epoch() == version.epoch
+        document.is_of(version.epoch)
             && self.install(resource, document, versions, || {
                 versions.stands(resource, stripe, version)
             })
@@ -212,20 +212,40 @@ impl Memory {
         }
     }
 
-    /// Takes every entry of the resource away. The epoch has made them misses already; this gives their space back.
-    pub(super) fn empty(&self, resource: usize) {
+    /// Takes the entries of the resource away whose keys are `covered`. Looks at all of them, and keeps few readers
+    /// waiting meanwhile; the caller has raised the generations.
+    pub(super) fn sweep(&self, resource: usize, covered: impl Fn(&[u8]) -> bool) {
+        self.retain(resource, |document| !covered(document.key()));
+    }
+
+    /// Takes the entries of the resource away that are overtaken as a whole. Their epoch has made them misses already;
+    /// this gives their space back.
+    pub(super) fn sweep_overtaken(&self, resource: usize, versions: &Versions) {
+        let epoch = versions.epoch(resource);
+        self.retain(resource, |document| document.is_of(epoch));
+    }
+
+    fn retain(&self, resource: usize, stays: impl Fn(&Document) -> bool) {
         self.shelves[resource].documents.retain(|_, document| {
-            self.give_back(document);
-            false
+            let stays = stays(document);
+            if !stays {
+                self.give_back(document);
+            }
+            stays
         });
     }
 
     /// Whether a document or its absence is kept under `epoch`, and since when; touches nothing.
-    pub(super) fn peek(&self, resource: usize, key: &str, epoch: u64) -> Option<(bool, Boottime)> {
+    pub(super) fn peek(
+        &self,
+        resource: usize,
+        key: &str,
+        epoch: Epoch,
+    ) -> Option<(bool, Boottime)> {
         let shelf = &self.shelves[resource];
         let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
         let document = slot.value();
-        let is_its = document.epoch() == epoch && document.key() == key.as_bytes();
+        let is_its = document.is_of(epoch) && document.key() == key.as_bytes();
         is_its.then(|| (document.exists(), document.since()))
     }
 
@@ -234,7 +254,7 @@ impl Memory {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Entries of one resource, overtaken ones included.
+    /// Entries of one resource.
     pub fn entries_of(&self, resource: usize) -> u64 {
         self.shelves[resource].documents.len() as u64
     }
@@ -283,7 +303,7 @@ impl Memory {
             if document.id() != ticket.id {
                 return false;
             }
-            if document.epoch() == epoch && document.use_up_touch() {
+            if document.is_of(epoch) && document.use_up_touch() {
                 verdict = Verdict::Spared;
                 return false;
             }

@@ -15,10 +15,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::cache::disk::layout::{Entry, Mark};
 use crate::cache::disk::{DiskConfig, Store};
 use crate::cache::document::Found;
-use crate::cache::generation::{Version, Versions};
+use crate::cache::generation::{Epoch, Version, Versions};
 use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all, find};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
+use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
 
 /// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
@@ -45,10 +46,19 @@ pub(super) struct Put {
     pub(super) found: Found,
 }
 
+/// Keys that have to go, as many as there are.
+pub(super) struct Swept {
+    pub(super) prefix: u64,
+    pub(super) ranges: Arc<Ranges>,
+    /// Of all stripes, after they were raised for it.
+    pub(super) generations: Vec<u64>,
+}
+
 /// What happens to the tier, in order.
 pub(super) enum Order {
     Put(Put),
     Drop(Vec<Dropped>),
+    Sweep(Swept),
     Mark(Mark),
     /// The mark of a moment at which a resource was purged. It has to be on disk at once: it alone tells the entries
     /// that were purged from others.
@@ -150,7 +160,7 @@ impl Disk {
     }
 
     /// The entry of the key that bears `epoch`. Waits at most 200 ms once the reading thread has been asked.
-    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: u64) -> Option<Entry> {
+    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: Epoch) -> Option<Entry> {
         let key = Arc::clone(key);
         let lookup = Lookup { prefix, key, epoch };
         self.gatherer.get(lookup).await
@@ -180,6 +190,11 @@ impl Disk {
     /// Queues the drops of a pass. Where that is impossible the tier is given up: a lost drop is a stale read.
     pub(super) fn invalidate(&self, dropped: Vec<Dropped>) {
         self.must_queue(Order::Drop(dropped));
+    }
+
+    /// Queues the drops of ranges: as [`Disk::invalidate`].
+    pub(super) fn sweep(&self, swept: Swept) {
+        self.must_queue(Order::Sweep(swept));
     }
 
     /// Queues the mark of a pass, behind its drops.
@@ -214,10 +229,13 @@ impl Disk {
         }
     }
 
-    /// Bytes and entries on disk. Reads the file system: not on an async worker.
+    /// Bytes on disk, and entries that are not overtaken as a whole. Reads the file system: not on an async worker.
     pub(super) fn size(&self) -> (u64, u64) {
         match &*self.shared.store.load() {
-            Some(store) => (store.bytes().unwrap_or(0), store.entries()),
+            Some(store) => {
+                let entries = store.entries(&self.shared.versions.numbers());
+                (store.bytes().unwrap_or(0), entries)
+            }
             None => (0, 0),
         }
     }

@@ -42,7 +42,7 @@ pub struct ResourceStatus {
     pub hits_memory: u64,
     /// Of these, answered by disk.
     pub hits_disk: u64,
-    /// Entries in memory.
+    /// Entries in memory that are not overtaken.
     pub memory_entries: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct ResourceStatus {
 pub struct TierStatus {
     /// It answers.
     pub in_use: bool,
-    /// Entries it holds.
+    /// Entries it holds that are not overtaken.
     pub entries: u64,
     /// Bytes it holds.
     pub bytes: u64,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
-use crate::cache::queue::{Order, Put, Shared};
+use crate::cache::queue::{Order, Put, Shared, Swept};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::feed::position::Persisted;
@@ -155,8 +155,11 @@ impl Writer {
                     if orders.is_empty() {
                         until = Instant::now() + self.shared.config.linger;
                     }
-                    let urgent =
-                        matches!(order, Order::Enable(..) | Order::Discard | Order::Purge(_));
+                    // Until a sweep is applied, no key is answered for.
+                    let urgent = matches!(
+                        order,
+                        Order::Sweep(_) | Order::Enable(..) | Order::Discard | Order::Purge(_)
+                    );
                     entries += match &order {
                         Order::Drop(dropped) => dropped.len(),
                         _ => 1,
@@ -175,6 +178,7 @@ impl Writer {
         let mut batch = Batch::default();
         let mut clean: Vec<(usize, u64)> = Vec::new();
         let mut enabled: Option<Vec<u64>> = None;
+        let mut swept_to: Option<Vec<u64>> = None;
         let mut discard = false;
         let mut haste = Haste::None;
         for order in orders {
@@ -185,6 +189,12 @@ impl Writer {
                         batch.remove(entry.prefix, &entry.key);
                         clean.push((entry.stripe, entry.generation));
                     }
+                }
+                Order::Sweep(swept) => {
+                    if let Err(error) = self.sweep(std::mem::take(&mut batch), &swept) {
+                        self.shared.give_up(&error.to_string());
+                    }
+                    swept_to = Some(swept.generations);
                 }
                 // While old content catches up, its own mark stays: only Enable moves it.
                 Order::Mark(mark) if self.state == State::On => self.take_mark(mark),
@@ -217,6 +227,9 @@ impl Writer {
                 for (stripe, generation) in clean {
                     self.shared.versions.mark_clean(stripe, generation);
                 }
+                if let Some(generations) = swept_to {
+                    self.shared.versions.mark_all_clean(&generations);
+                }
                 if let Some(generations) = enabled {
                     self.shared.versions.mark_all_clean(&generations);
                     self.state = State::On;
@@ -227,6 +240,16 @@ impl Writer {
             }
             Err(error) => self.shared.give_up(&error.to_string()),
         }
+    }
+
+    /// Applies what came before, then removes what the ranges cover. No mark goes along: one may come behind drops that
+    /// are yet to be applied.
+    fn sweep(&self, before: Batch, swept: &Swept) -> Result<(), DiskError> {
+        let Some(store) = self.shared.store.load_full() else {
+            return Ok(());
+        };
+        store.apply(before)?;
+        store.sweep(swept.prefix, &swept.ranges)
     }
 
     fn take_mark(&mut self, mark: Mark) {

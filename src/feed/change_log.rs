@@ -21,9 +21,10 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::feed::Change;
 use crate::feed::definition::{Definitions, Fingerprints, Remainder, fingerprints_sql, pairs};
 use crate::feed::position::{Position, contains_sql};
+use crate::feed::ranges::{OPEN, range_sql};
 use crate::feed::touched::{Cut, KEYS_MAX, Touched};
 use crate::resource::Resource;
-use crate::resource::link::{Way, links, sql_literal};
+use crate::resource::link::{Link, Said, Way, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
 use crate::source::SourceError;
 
@@ -165,10 +166,52 @@ pub(super) struct PassQuery {
     /// In the order of [`Extent::ALL`].
     sql: [Proved; 4],
     mapping: Mapping,
-    /// By number of a path: the resources whose documents' keys are logged under it.
-    direct: Vec<Vec<usize>>,
-    /// By number of a path: all resources that it leads to.
-    all: Vec<Vec<usize>>,
+    paths: Vec<Path>,
+}
+
+/// A path of the log, and the resources that it leads to. What is said of it has a number in a pass: that of the path
+/// times four, and the place in [`Said::ALL`].
+#[derive(Clone, Debug, Default)]
+struct Path {
+    /// Without an ending.
+    name: String,
+    /// The keys are those of these resources' documents, and its rows their roots.
+    roots: Vec<usize>,
+    /// The keys are those of these resources' documents.
+    children: Vec<usize>,
+    mapped: Vec<usize>,
+}
+
+impl Path {
+    fn is_direct(&self) -> bool {
+        !(self.roots.is_empty() && self.children.is_empty())
+    }
+
+    /// Adds what a row of the log says, of all keys where it names none.
+    ///
+    /// A new root leaves every document as it was: its key is unique, so before it there was none. New rows below may
+    /// belong to documents that are there.
+    fn touch(&self, said: Said, key: Option<&str>, touched: &mut Touched) {
+        for &resource in &self.roots {
+            match key {
+                Some(key) if !said.range => touched.add_key(resource, key.to_owned(), Cut::No),
+                _ if said.range && said.new => touched.add_absences(resource),
+                Some(range) => touched.add_range(resource, range),
+                None => touched.add_all(resource),
+            }
+        }
+        for &resource in &self.children {
+            match key {
+                Some(key) if !said.range => touched.add_key(resource, key.to_owned(), Cut::No),
+                Some(range) => touched.add_range(resource, range),
+                None => touched.add_all(resource),
+            }
+        }
+        if key.is_none() {
+            let mapped = self.mapped.iter();
+            mapped.for_each(|&resource| touched.add_all(resource));
+        }
+    }
 }
 
 impl PassQuery {
@@ -182,53 +225,45 @@ impl PassQuery {
         remainder: &Remainder,
         locked: &BTreeSet<usize>,
     ) -> Self {
-        let mut paths: Vec<String> = Vec::new();
-        let mut direct: Vec<Vec<usize>> = Vec::new();
-        let mut all: Vec<Vec<usize>> = Vec::new();
+        let mut paths: Vec<Path> = Vec::new();
         let mut arms = Vec::new();
         for (index, resource) in resources {
-            for link in links(resource) {
-                let path = link.path();
-                let number = paths.iter().position(|known| *known == path);
+            for (place, link) in links(resource).into_iter().enumerate() {
+                let name = link.path();
+                let number = paths.iter().position(|known| known.name == name);
                 let number = number.unwrap_or_else(|| {
-                    paths.push(path.clone());
-                    direct.push(Vec::new());
-                    all.push(Vec::new());
+                    paths.push(Path {
+                        name,
+                        ..Path::default()
+                    });
                     paths.len() - 1
                 });
-                if !all[number].contains(index) {
-                    all[number].push(*index);
-                }
-                match link.way {
-                    Way::Key => direct[number].push(*index),
-                    Way::Mapped { .. } if locked.contains(index) => arms.push(format!(
-                        "select distinct null::int4, {index}, null::text from c where c.path = {}",
-                        sql_literal(&path)
-                    )),
-                    Way::Mapped { select } => arms.push(format!(
-                        "(select null::int4 as path, {index} as resource, m.key from ({select}) m limit {limit})",
-                        limit = KEYS_MAX + 1
-                    )),
+                let path = &mut paths[number];
+                match &link.way {
+                    Way::Key if place == 0 => path.roots.push(*index),
+                    Way::Key => path.children.push(*index),
+                    Way::Mapped { select } => {
+                        path.mapped.push(*index);
+                        let is_locked = locked.contains(index);
+                        arms.push(whole_arm(&link, *index, is_locked));
+                        if !is_locked {
+                            arms.push(mapped_arm(select, *index));
+                        }
+                    }
                 }
             }
         }
-        let values: Vec<String> = paths
-            .iter()
-            .zip(&direct)
-            .enumerate()
-            .map(|(number, (path, direct))| {
-                format!("({}, {number}, {})", sql_literal(path), !direct.is_empty())
-            })
-            .collect();
+        let values: Vec<String> = paths.iter().enumerate().flat_map(values_sql).collect();
         let values = match values.is_empty() {
             true => "(null::text, null::int4, null::bool)".into(),
             false => values.join(", "),
         };
-        arms.push(format!(
-            "select d.path, null::int4, d.key from d where (select count(*) from d) <= {KEYS_MAX} \
-             union all select distinct d.path, null::int4, null::text from d where (select count(*) from d) > {KEYS_MAX} \
-             union all select w.number, null::int4, null::text from c join w on w.path = c.path where c.key is null"
-        ));
+        let (range_tables, direct_arms) = direct_sql();
+        arms.push(direct_arms);
+        arms.push(
+            "select distinct w.number, null::int4, null::text from c join w on w.path = c.path where c.key is null"
+                .into(),
+        );
         let mapping = Mapping {
             tables: format!(
                 ", c as materialized ( \
@@ -237,7 +272,7 @@ impl PassQuery {
                      where xid = any(array(select pg_snapshot_xip($1::text::pg_snapshot)))), \
                  w (path, number, direct) as (values {values}), \
                  d as materialized (select w.number as path, c.key from c join w on w.path = c.path \
-                   where w.direct and c.key is not null)"
+                   where w.direct and c.key is not null){range_tables}"
             ),
             arms: arms.join(" union all "),
             remainder: remainder.sql(),
@@ -245,21 +280,80 @@ impl PassQuery {
         Self {
             sql: Extent::ALL.map(|extent| mapping.sql(extent, Keys::All)),
             mapping,
-            direct,
-            all,
+            paths,
         }
     }
 
-    fn resources(&self, path: i32, key: Option<&String>) -> &[usize] {
-        let by_number = match key {
-            Some(_) => &self.direct,
-            None => &self.all,
+    /// Adds what a row says under this number.
+    fn touch(&self, number: i32, key: Option<&str>, touched: &mut Touched) {
+        let Ok(number) = usize::try_from(number) else {
+            return;
         };
-        usize::try_from(path)
-            .ok()
-            .and_then(|number| by_number.get(number))
-            .map_or(&[], Vec::as_slice)
+        let said = Said::ALL[number % Said::ALL.len()];
+        if let Some(path) = self.paths.get(number / Said::ALL.len()) {
+            path.touch(said, key, touched);
+        }
     }
+}
+
+/// The rows of `w` for a path: one for each thing that can be said of it.
+fn values_sql((number, path): (usize, &Path)) -> impl Iterator<Item = String> {
+    let said = Said::ALL.into_iter().enumerate();
+    said.map(move |(place, said)| {
+        format!(
+            "({}, {}, {})",
+            sql_literal(&format!("{}{}", path.name, said.ending())),
+            number * Said::ALL.len() + place,
+            path.is_direct()
+        )
+    })
+}
+
+/// All documents of the resource, where the log has ranges of `link`'s texts, which no index can map; or, where a table
+/// on the way `is_locked`, has anything of it.
+fn whole_arm(link: &Link, index: usize, is_locked: bool) -> String {
+    let said = Said::ALL.into_iter().filter(|said| is_locked || said.range);
+    let paths: Vec<String> = said.map(|said| sql_literal(&link.path_of(said))).collect();
+    format!(
+        "select distinct null::int4, {index}, null::text from c where c.path in ({})",
+        paths.join(", ")
+    )
+}
+
+fn mapped_arm(select: &str, index: usize) -> String {
+    format!(
+        "(select null::int4 as path, {index} as resource, m.key from ({select}) m limit {limit})",
+        limit = KEYS_MAX + 1
+    )
+}
+
+/// The texts that are documents' keys, and ranges of them, in `d`: as they are, or where they are too many as ranges,
+/// or as all of their paths. Common tables behind `d`, and the arms.
+fn direct_sql() -> (String, String) {
+    let rows = |table: &str| {
+        format!(
+            "select {table}.path, null::int4, {table}.key from {table} where (select count(*) from {table}) <= {KEYS_MAX}"
+        )
+    };
+    let mut tables = String::new();
+    let mut arms = vec![rows("d")];
+    let mut last = "d".to_owned();
+    for open in OPEN {
+        let table = format!("d{open}");
+        // In `Said::ALL` a range follows its key.
+        tables.push_str(&format!(
+            ", {table} as materialized (select distinct d.path / 2 * 2 + 1 as path, \
+               case d.path % 2 when 0 then {range} else d.key end as key \
+             from d where (select count(*) from {last}) > {KEYS_MAX})",
+            range = range_sql("d.key", &format!("-{open}")),
+        ));
+        arms.push(rows(&table));
+        last = table;
+    }
+    arms.push(format!(
+        "select distinct {last}.path, null::int4, null::text from {last} where (select count(*) from {last}) > {KEYS_MAX}"
+    ));
+    (tables, arms.join(" union all "))
 }
 
 /// Reads a pass from `position`: what is new, and with `judge` the fingerprints. Where changes are `expected`, one
@@ -333,13 +427,13 @@ async fn read_extent(
             continue;
         }
         let key: Option<String> = row.try_get("key")?;
-        if let Some(path) = row.try_get::<Option<i32>, _>("path")? {
-            for &resource in query.resources(path, key.as_ref()) {
-                touched.add(resource, key.clone(), Cut::No);
+        if let Some(number) = row.try_get::<Option<i32>, _>("path")? {
+            query.touch(number, key.as_deref(), &mut touched);
+        } else if let Ok(resource) = usize::try_from(row.try_get::<i32, _>("resource")?) {
+            match key {
+                Some(key) => touched.add_key(resource, key, Cut::AtLimit),
+                None => touched.add_all(resource),
             }
-        } else {
-            let resource = usize::try_from(row.try_get::<i32, _>("resource")?);
-            touched.add(resource.unwrap_or(usize::MAX), key, Cut::AtLimit);
         }
     }
     let (read, more) = read.ok_or_else(|| SourceError::Unexpected("a pass gave no row".into()))?;

@@ -1,14 +1,16 @@
 //! What a pass has found, each key once, within bounds.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use crate::feed::Change;
+use crate::feed::ranges::Ranges;
+use crate::feed::{Change, What};
 
 /// Documents of one resource that a pass names, at most, and rows that it reads of the keys that are documents' and of
-/// each way that is mapped; more empty the resources concerned.
+/// each way that is mapped. Where there are more, it names ranges; more of these empty the resources concerned.
 pub(super) const KEYS_MAX: usize = 100_000;
 
-/// Documents of all resources that a pass names, at most; more empty each resource that was touched.
+/// Documents and ranges of all resources that a pass names, at most; more empty each resource that was touched.
 const CHANGES_MAX: usize = 1_000_000;
 
 /// Whether the rows of an arm may be fewer than there are.
@@ -18,65 +20,93 @@ pub(super) enum Cut {
     AtLimit,
 }
 
+/// What of one resource is touched.
+#[derive(Default)]
+struct Parts {
+    keys: HashSet<String>,
+    ranges: Ranges,
+    absences: bool,
+    /// Rows that came out of arms with a limit, repeated keys counted: an arm that reached its limit may hide keys,
+    /// however few it showed.
+    rows: usize,
+}
+
 /// What a pass has found, each key once; a resource that is touched whole, or by too many keys, without them.
 #[derive(Default)]
 pub(super) struct Touched {
     /// By resource; none where it is touched whole.
-    keys: HashMap<usize, Option<HashSet<String>>>,
-    /// Rows by resource that came out of arms with a limit, repeated keys counted: an arm that reached its limit may
-    /// hide keys, however few it showed.
-    rows: HashMap<usize, usize>,
+    parts: HashMap<usize, Option<Parts>>,
     total: usize,
 }
 
 impl Touched {
-    pub(super) fn add(&mut self, resource: usize, key: Option<String>, cut: Cut) {
-        let Some(keys) = self
-            .keys
-            .entry(resource)
-            .or_insert_with(|| Some(HashSet::new()))
-        else {
-            return;
-        };
-        let Some(key) = key else {
-            return self.touch_whole(resource);
-        };
-        let rows = self.rows.entry(resource).or_insert(0);
-        *rows += usize::from(cut == Cut::AtLimit);
-        let rows = *rows;
-        self.total += usize::from(keys.insert(key));
-        if rows > KEYS_MAX || keys.len() > KEYS_MAX {
-            self.touch_whole(resource);
-        }
-        if self.total > CHANGES_MAX {
-            for keys in self.keys.values_mut() {
-                *keys = None;
-            }
-            self.total = 0;
-        }
+    pub(super) fn add_key(&mut self, resource: usize, key: String, cut: Cut) {
+        self.add(resource, |parts| {
+            parts.rows += usize::from(cut == Cut::AtLimit);
+            parts.keys.insert(key);
+            parts.rows <= KEYS_MAX
+        });
     }
 
-    fn touch_whole(&mut self, resource: usize) {
-        if let Some(Some(keys)) = self.keys.insert(resource, None) {
-            self.total -= keys.len();
+    /// Whatever is no range stands for all keys.
+    pub(super) fn add_range(&mut self, resource: usize, range: &str) {
+        self.add(resource, |parts| parts.ranges.add(range));
+    }
+
+    pub(super) fn add_absences(&mut self, resource: usize) {
+        self.add(resource, |parts| {
+            parts.absences = true;
+            true
+        });
+    }
+
+    pub(super) fn add_all(&mut self, resource: usize) {
+        self.add(resource, |_| false);
+    }
+
+    /// Adds to the parts of a resource; if that fails, or gives too many, it is touched whole.
+    fn add(&mut self, resource: usize, add: impl FnOnce(&mut Parts) -> bool) {
+        let entry = self.parts.entry(resource);
+        let entry = entry.or_insert_with(|| Some(Parts::default()));
+        let Some(parts) = entry else {
+            return;
+        };
+        let before = parts.count();
+        let added = add(parts);
+        self.total += parts.count() - before;
+        if !added || parts.keys.len() > KEYS_MAX || parts.ranges.len() > KEYS_MAX {
+            self.total -= parts.count();
+            *entry = None;
+        }
+        if self.total > CHANGES_MAX {
+            self.parts.values_mut().for_each(|parts| *parts = None);
+            self.total = 0;
         }
     }
 
     pub(super) fn into_changes(self) -> Vec<Change> {
         let mut changes = Vec::with_capacity(self.total);
-        for (resource, keys) in self.keys {
-            match keys {
-                None => changes.push(Change {
-                    resource,
-                    key: None,
-                }),
-                Some(keys) => changes.extend(keys.into_iter().map(|key| Change {
-                    resource,
-                    key: Some(key),
-                })),
+        for (resource, parts) in self.parts {
+            let mut push = |what| changes.push(Change { resource, what });
+            let Some(parts) = parts else {
+                push(What::All);
+                continue;
+            };
+            if parts.absences {
+                push(What::Absences);
             }
+            if parts.ranges.len() > 0 {
+                push(What::Ranges(Arc::new(parts.ranges)));
+            }
+            parts.keys.into_iter().map(What::Key).for_each(push);
         }
         changes
+    }
+}
+
+impl Parts {
+    fn count(&self) -> usize {
+        self.keys.len() + self.ranges.len()
     }
 }
 
@@ -84,39 +114,58 @@ impl Touched {
 mod tests {
     use super::*;
 
-    fn keys(touched: Touched) -> Vec<(usize, Option<String>)> {
-        let changes = touched.into_changes().into_iter();
-        let mut keys: Vec<_> = changes
-            .map(|change| (change.resource, change.key))
+    /// What was found, in an order.
+    fn told(touched: Touched) -> Vec<String> {
+        let changes = touched.into_changes();
+        let mut told: Vec<String> = changes
+            .into_iter()
+            .map(|change| format!("{} {:?}", change.resource, change.what))
             .collect();
-        keys.sort();
-        keys
+        told.sort();
+        told
     }
 
     #[test]
-    fn each_key_comes_once_and_a_whole_resource_without_keys() {
+    fn each_key_comes_once_and_a_whole_resource_without_parts() {
         let mut touched = Touched::default();
-        for (resource, key) in [
-            (1, Some("a")),
-            (1, Some("a")),
-            (2, Some("b")),
-            (2, None),
-            (2, Some("c")),
-        ] {
-            touched.add(resource, key.map(str::to_owned), Cut::No);
+        for (resource, key) in [(1, "a"), (1, "a"), (2, "b")] {
+            touched.add_key(resource, key.to_owned(), Cut::No);
         }
-        assert_eq!(keys(touched), [(1, Some("a".to_owned())), (2, None)]);
+        touched.add_range(2, "7:100");
+        touched.add_all(2);
+        touched.add_absences(2);
+        touched.add_key(2, "c".to_owned(), Cut::No);
+        touched.add_absences(3);
+        touched.add_range(4, "no range");
+        assert_eq!(
+            told(touched),
+            [r#"1 Key("a")"#, "2 All", "3 Absences", "4 All"]
+        );
+    }
+
+    #[test]
+    fn parts_of_every_kind_stand_beside_each_other() {
+        let mut touched = Touched::default();
+        touched.add_absences(1);
+        touched.add_range(1, "7:100");
+        touched.add_range(1, "7:101");
+        touched.add_key(1, "a".to_owned(), Cut::No);
+        let changes = touched.into_changes();
+        let ranges =
+            |change: &Change| matches!(&change.what, What::Ranges(ranges) if ranges.len() == 2);
+        assert_eq!(changes.len(), 3);
+        assert!(changes.iter().any(ranges));
     }
 
     #[test]
     fn repeated_keys_count_only_where_an_arm_may_have_been_cut() {
-        for (cut, expected) in [(Cut::No, Some("a".to_owned())), (Cut::AtLimit, None)] {
+        for (cut, expected) in [(Cut::No, r#"1 Key("a")"#), (Cut::AtLimit, "1 All")] {
             let mut touched = Touched::default();
             for _ in 0..=KEYS_MAX {
-                touched.add(1, Some("a".to_owned()), cut);
+                touched.add_key(1, "a".to_owned(), cut);
             }
-            touched.add(2, Some("b".to_owned()), cut);
-            assert_eq!(keys(touched), [(1, expected), (2, Some("b".to_owned()))]);
+            touched.add_key(2, "b".to_owned(), cut);
+            assert_eq!(told(touched), [expected, r#"2 Key("b")"#]);
         }
     }
 
@@ -126,14 +175,17 @@ mod tests {
         let resources = CHANGES_MAX / KEYS_MAX + 1;
         for resource in 0..resources {
             for key in 0..KEYS_MAX {
-                touched.add(resource, Some(key.to_string()), Cut::No);
+                match resource % 2 {
+                    0 => touched.add_key(resource, key.to_string(), Cut::No),
+                    _ => touched.add_range(resource, &format!("9:{key}")),
+                }
                 assert!(touched.total <= CHANGES_MAX);
             }
         }
         let changes = touched.into_changes();
         assert!((0..resources - 1).all(|resource| changes.contains(&Change {
             resource,
-            key: None
+            what: What::All
         })));
     }
 }

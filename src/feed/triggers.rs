@@ -3,6 +3,7 @@
 //!
 //! Names carry a hash of the definition, so another configuration's triggers stand beside these and are left alone.
 
+mod body;
 mod logger;
 
 use std::collections::{HashMap, HashSet};

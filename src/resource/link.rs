@@ -36,10 +36,48 @@ pub enum Way {
     },
 }
 
+/// What a row of the log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// It tells of rows that were inserted, and of nothing else.
+    pub new: bool,
+    /// Its text is a range of keys, not a key.
+    pub range: bool,
+}
+
+impl Said {
+    /// All that can be said.
+    pub const ALL: [Self; 4] = [
+        Self::new(false, false),
+        Self::new(false, true),
+        Self::new(true, false),
+        Self::new(true, true),
+    ];
+
+    const fn new(new: bool, range: bool) -> Self {
+        Self { new, range }
+    }
+
+    /// The end of the path that says so. No path of a link ends like this.
+    pub fn ending(self) -> &'static str {
+        match (self.new, self.range) {
+            (false, false) => "",
+            (false, true) => " range",
+            (true, false) => " new",
+            (true, true) => " new range",
+        }
+    }
+}
+
 impl Link {
     /// The link's name in `larder.change.path`.
     pub fn path(&self) -> String {
         path(&self.table, &self.columns)
+    }
+
+    /// Under which path the log has what is said of its rows.
+    pub fn path_of(&self, said: Said) -> String {
+        format!("{}{}", self.path(), said.ending())
     }
 
     /// SQL for the logged text of the rows called `alias`.
@@ -194,9 +232,12 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
         }
         lower_on = step.on;
     }
-    let path = literal(&path(last.table, &columns));
-    let select =
-        format!("select {key} as key from c{joins} where c.path = {path} and c.key is not null");
+    let path = path(last.table, &columns);
+    let [changed, new] =
+        [false, true].map(|new| literal(&format!("{path}{}", Said::new(new, false).ending())));
+    let select = format!(
+        "select {key} as key from c{joins} where c.path in ({changed}, {new}) and c.key is not null"
+    );
     Link {
         table: last.table.clone(),
         columns,

@@ -202,12 +202,16 @@ async fn dates_are_logged_alike_in_every_style_and_domain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_of_more_keys_than_are_logged_touches_the_whole_resource() {
+async fn a_statement_of_more_keys_than_are_logged_tells_of_ranges() {
     let url = database().await;
     let few = [("feed.keys_per_statement", "3")];
     TestService::start_on(&url, CONFIG, &few).await.stop().await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
-    for (keys, rows, whole_rows) in [(3, 3, 0), (4, 5, 1), (9, 5, 1)] {
+    let many =
+        "insert into item (id, label) select (10 ^ n)::int, 'old' from generate_series(2, 8) n";
+    run(&mut connection, many).await;
+    // All of one length are one range; those of four lengths, which are too many, are logged twice.
+    for (keys, rows, whole_rows) in [(3, 3, 0), (4, 5, 0), (9, 5, 0), (100_000_000, 13, 1)] {
         let sql = format!("update item set label = 'new' where id <= {keys}");
         run(&mut connection, &format!("begin; {sql}")).await;
         let own = "select count(*) from larder.change where xid = pg_current_xact_id_if_assigned()";

@@ -63,6 +63,18 @@ pub(super) fn begins(db: &Db) -> impl Iterator<Item = sled::Result<(IVec, IVec)>
     })
 }
 
+/// The keys from `from` on, in their order.
+pub(super) fn keys(db: &Db, from: &[u8]) -> impl Iterator<Item = sled::Result<IVec>> {
+    let number = 0_u32.to_be_bytes();
+    db.range(from..).keys().filter_map(move |key| match key {
+        Ok(key) => {
+            let length = key.strip_suffix(&number)?.len();
+            Some(Ok(key.subslice(0, length)))
+        }
+        Err(error) => Some(Err(error)),
+    })
+}
+
 /// The first chunk without the value's length.
 fn begin(first: &IVec) -> IVec {
     let cut = first.len().min(LENGTH_BYTES);

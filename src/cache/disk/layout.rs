@@ -10,17 +10,21 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::cache::disk::DiskError;
 use crate::cache::document::{Document, Found};
+use crate::cache::generation::Epoch;
 use crate::feed::position::Position;
 use crate::source::session::Identity;
 
 /// The layout of entries and mark; another number, another layout.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// Where the mark is.
 pub(super) const MARK_KEY: &[u8] = b"m";
 
 /// Where the tally is.
 pub(super) const TALLY_KEY: &[u8] = b"t";
+
+/// Where a value bears its epoch.
+const EPOCH_BYTES: std::ops::Range<usize> = 10..18;
 
 /// Longer keys are hashed, so that an index page of 256 of them stays far below what sled's log takes (see `chunk`).
 const KEY_TEXT_BYTES_MAX: usize = 64;
@@ -55,7 +59,19 @@ pub struct Entry {
 pub(in crate::cache) struct ResourceMark {
     pub(in crate::cache) prefix: u64,
     pub(in crate::cache) fingerprint: String,
+    /// Of documents.
     pub(in crate::cache) epoch: u64,
+    /// Of remembered absences.
+    pub(in crate::cache) absences: u64,
+}
+
+impl ResourceMark {
+    pub(in crate::cache) fn epoch(&self) -> Epoch {
+        Epoch {
+            documents: self.epoch,
+            absences: self.absences,
+        }
+    }
 }
 
 impl Mark {
@@ -91,9 +107,25 @@ pub(super) fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
     bytes
 }
 
+/// The key that an entry's key is the text of.
+pub(super) fn key_text(entry_key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(entry_key.get(9..)?).ok()
+}
+
+/// How the entry keys of long keys begin.
+pub(super) fn hashed_keys(prefix: u64) -> Vec<u8> {
+    [&b"h"[..], &prefix.to_be_bytes()].concat()
+}
+
+/// The number of the epoch that a value bears.
+pub(super) fn stored_epoch(value: &[u8]) -> Option<u64> {
+    let epoch = value.get(EPOCH_BYTES)?.first_chunk()?;
+    Some(u64::from_be_bytes(*epoch))
+}
+
 /// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), time of writing (8,
 /// milliseconds since 1970), key length (4), key, body.
-pub(super) fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
+pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
     let body = found.as_ref().map_or(&[][..], |document| document.body());
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -103,7 +135,7 @@ pub(super) fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
     value.extend_from_slice(&[0; 8]);
     value.push(FORMAT);
     value.push(u8::from(found.is_some()));
-    value.extend_from_slice(&epoch.to_be_bytes());
+    value.extend_from_slice(&epoch.of(found.is_some()).to_be_bytes());
     value.extend_from_slice(&since.to_be_bytes());
     // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
     value.extend_from_slice(&(key.len() as u32).to_be_bytes());
@@ -114,7 +146,7 @@ pub(super) fn encode(key: &str, epoch: u64, found: &Found) -> Vec<u8> {
     value
 }
 
-pub(super) fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Entry> {
+pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;
     if xxh3_64(rest).to_be_bytes() != *checksum {
         return None;
@@ -126,12 +158,12 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: u64) -> Option<Entry> {
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
     let (stored_key, _body) = rest.split_at_checked(length)?;
     let fits = format == FORMAT
-        && u64::from_be_bytes(*stored_epoch) == epoch
+        && u64::from_be_bytes(*stored_epoch) == epoch.of(flag == 1)
         && stored_key == key.as_bytes();
     let found = match flag {
         _ if !fits => return None,
         0 => None,
-        1 => Some(Document::from_text(length, epoch, rest, true)),
+        1 => Some(Document::from_text(length, epoch.of(true), rest, true)),
         _ => return None,
     };
     let since = Duration::from_millis(u64::from_be_bytes(*since));
@@ -163,25 +195,29 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cache::disk) fn document(text: &str) -> Found {
-        Some(Document::new("42", 7, text.as_bytes()))
+        Some(Document::new("42", Epoch::alike(7), text.as_bytes()))
     }
 
     #[test]
     fn entries_round_trip_and_damage_is_seen() {
         for found in [document("{\"a\":1}"), None] {
-            let value = encode("42", 7, &found);
+            let value = encode("42", Epoch::alike(7), &found);
             assert_eq!(
-                decode(&value, "42", 7).map(|entry| entry.found),
+                decode(&value, "42", Epoch::alike(7)).map(|entry| entry.found),
                 Some(found.clone())
             );
-            assert_eq!(decode(&value, "43", 7), None);
-            assert_eq!(decode(&value, "42", 8), None);
+            assert_eq!(decode(&value, "43", Epoch::alike(7)), None);
+            assert_eq!(decode(&value, "42", Epoch::alike(8)), None);
             for position in 0..value.len() {
                 let mut damaged = value.clone();
                 damaged[position] ^= 1;
-                assert_eq!(decode(&damaged, "42", 7), None, "byte {position}");
                 assert_eq!(
-                    decode(&value[..position], "42", 7),
+                    decode(&damaged, "42", Epoch::alike(7)),
+                    None,
+                    "byte {position}"
+                );
+                assert_eq!(
+                    decode(&value[..position], "42", Epoch::alike(7)),
                     None,
                     "cut at {position}"
                 );

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::cache::disk::layout::Entry;
+use crate::cache::generation::Epoch;
 use crate::cache::queue::Shared;
 
 /// Lookups that are handed over at once; more go in parts, so that none waits for too many others.
@@ -35,7 +36,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 pub(in crate::cache) struct Lookup {
     pub(super) prefix: u64,
     pub(super) key: Arc<str>,
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
 }
 
 /// Keys that are looked for at once.
@@ -233,7 +234,7 @@ mod tests {
         Lookup {
             prefix: 0,
             key: Arc::from(key),
-            epoch: 1,
+            epoch: Epoch::alike(1),
         }
     }
 

@@ -61,6 +61,7 @@ impl Orders {
             .map(|order| match order {
                 Order::Put(_) => "put",
                 Order::Drop(_) => "drop",
+                Order::Sweep(_) => "sweep",
                 Order::Mark(_) => "mark",
                 Order::Purge(_) => "purge",
                 Order::Enable(..) => "enable",

@@ -9,6 +9,7 @@ use super::real::{KEY, position};
 use super::steps::Replay;
 use crate::cache::disk::layout::Mark;
 use crate::cache::document::Document;
+use crate::cache::generation::Epoch;
 use crate::cache::queue::Order;
 use crate::clock::stopped;
 
@@ -68,7 +69,7 @@ impl Replay<'_> {
 }
 
 /// The order in the model's words.
-fn told(order: &Order, epoch: u64, state: &State) -> Ordered {
+fn told(order: &Order, epoch: Epoch, state: &State) -> Ordered {
     let commits = |mark: &Mark| {
         let at = (0..=2).find(|commits| position(*commits) == mark.position());
         at.expect("a position of this trace")
@@ -87,7 +88,9 @@ fn told(order: &Order, epoch: u64, state: &State) -> Ordered {
         Order::Enable(mark, generations) => {
             Ordered::Enable(commits(mark), u8::try_from(generations[0]).unwrap())
         }
-        Order::Purge(_) | Order::Discard | Order::Stop(_) => panic!("an order of no trace"),
+        Order::Sweep(_) | Order::Purge(_) | Order::Discard | Order::Stop(_) => {
+            panic!("an order of no trace")
+        }
     }
 }
 

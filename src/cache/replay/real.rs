@@ -14,7 +14,7 @@ use super::gate::{Actor, Arrival, wait};
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
 use crate::cache::follow::offer_mark;
-use crate::cache::generation::Versions;
+use crate::cache::generation::{Epoch, Versions};
 use crate::cache::guards;
 use crate::cache::queue::lookups::Lookups;
 use crate::cache::queue::tests::config;
@@ -23,7 +23,7 @@ use crate::cache::writer::Writer;
 use crate::cache::{Cache, lock};
 use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
-use crate::feed::{Change, Event, Pass, Via};
+use crate::feed::{Change, Event, Pass, Via, What};
 use crate::metrics::Metrics;
 use crate::resource::testing::named;
 use crate::source::loader::Load;
@@ -66,7 +66,7 @@ pub(super) struct Run {
     pub(super) floors: [u8; 2],
     pub(super) loads: [Option<Loading>; 2],
     /// What entries on disk bear.
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
     /// Nobody drives it, so no timer of it ever goes off.
     runtime: tokio::runtime::Runtime,
 }
@@ -185,7 +185,7 @@ impl Run {
             asked: [None, None],
             floors: [0; 2],
             loads: [None, None],
-            epoch: 0,
+            epoch: Epoch::alike(0),
             runtime,
         }
     }
@@ -195,7 +195,7 @@ impl Run {
         let cache = &self.cache;
         let resumes = lock(&cache.resumable)
             .as_ref()
-            .map(|mark| mark.resources[0].epoch);
+            .map(|mark| mark.resources[0].epoch());
         cache.follow(Event::Reached(Identity {
             system: "1".into(),
             database: 1,
@@ -236,7 +236,7 @@ impl Run {
     pub(super) fn pass(&self, times: &Times, pass: freshness_model::Pass) -> (Actor, Arrival) {
         let change = Change {
             resource: 0,
-            key: Some(KEY.to_owned()),
+            what: What::Key(KEY.to_owned()),
         };
         let found = Pass {
             changes: Vec::from_iter(pass.changed.then_some(change)),

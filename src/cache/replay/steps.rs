@@ -50,7 +50,7 @@ impl Replay<'_> {
                     self.go(request, before, after);
                 }
             }
-            Action::Evict => self.run().cache.memory.empty(0),
+            Action::Evict => self.run().cache.memory.sweep(0, |_| true),
             Action::Feed | Action::Resume => self.feed(before, after),
             Action::Follow => self.run().follow(after.position),
             Action::Gather(count) => {

@@ -28,7 +28,7 @@
 //! `max_staleness`, or was in the position (whoever wrote it has been told so: read your writes).
 //!
 //! # What is left out
-//! Several keys (a stripe is a key), epochs but for the one that a crash renews, disks
+//! Several keys (a stripe is a key), absences, epochs but for the one that a crash renews, disks
 //! that fail or lose what they had, `serve-stale`, the SQL of passes and the validity of positions, and statements of
 //! many keys. A mark that waits alone in the writer counts as waiting in the queue. Passes that could change nothing do
 //! not run, marks that repeat the last one are not queued, at most [`Bounds::puts`] documents wait in the queue, and at
@@ -43,12 +43,14 @@
 //!
 //! # Smaller models beside it
 //! What [`Protocol`] takes for granted is modelled apart, each with states, steps and guards of its own:
+//! - [`bulk`]: statements that touch more keys than are named.
 //! - [`definition`]: a pass finds out that a trigger was changed, by the mark and by fingerprints.
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
 //! - [`life`]: an older copy of the database is put back.
 //!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
+pub mod bulk;
 #[cfg(test)]
 mod check;
 pub mod definition;

@@ -13,7 +13,7 @@ use shuttle::sync::atomic::AtomicU64;
 use shuttle::thread::{self, JoinHandle};
 
 use super::document::{Document, Found};
-use super::generation::{Version, Versions};
+use super::generation::{Epoch, Version, Versions};
 use super::lease::{Grant, Lease, Leases, Outcome};
 use super::memory::{Memory, MemoryConfig};
 
@@ -34,7 +34,7 @@ struct World {
     leases: Arc<Leases>,
 }
 
-fn document(value: u64, epoch: u64) -> Found {
+fn document(value: u64, epoch: Epoch) -> Found {
     Some(Document::new(KEY, epoch, value.to_string().as_bytes()))
 }
 
