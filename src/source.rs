@@ -81,6 +81,9 @@ pub enum SourceError {
         /// As PostgreSQL has it.
         found: String,
     },
+    /// A table is not as it was when the resource was checked; the feed is about to notice.
+    #[error("a table was altered: {0}")]
+    Altered(String),
     /// PostgreSQL answered what it can't have answered.
     #[error("unexpected answer from PostgreSQL: {0}")]
     Unexpected(String),
@@ -124,7 +127,7 @@ impl SourceError {
     fn concerns_single_keys(&self) -> bool {
         matches!(
             self,
-            Self::Refused { .. } | Self::Timeout | Self::Unexpected(_)
+            Self::Refused { .. } | Self::Timeout | Self::Altered(_) | Self::Unexpected(_)
         )
     }
 }

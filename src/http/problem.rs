@@ -374,11 +374,22 @@ impl From<WriteError> for Problem {
     }
 }
 
-/// `undefined_table`, `undefined_column`, `invalid_schema_name` and `insufficient_privilege` (PostgreSQL manual,
-/// appendix A): a migration or a restore is under way, and the feed is about to notice.
-const GONE: [&str; 4] = ["42P01", "42703", "3F000", "42501"];
+/// A migration or a restore is under way, and the feed is about to notice (PostgreSQL manual, appendix A): what a
+/// statement names is gone (`undefined_table`, `undefined_column`, `undefined_object`, `invalid_schema_name`), forbidden
+/// (`insufficient_privilege`), or of another kind or type (`wrong_object_type`, `undefined_function` for an operator,
+/// `datatype_mismatch`, `cannot_coerce`, `feature_not_supported` for a plan whose result has another type).
+const GONE: [&str; 10] = [
+    "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
+];
 
 impl Problem {
+    fn gone() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "a table of the document is gone, was altered, or larder may not read it",
+        )
+    }
+
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
         let (status, detail) = match refusal {
             Refusal::Conflict => (
@@ -437,14 +448,16 @@ impl From<SourceError> for Problem {
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
             }
             SourceError::Refused { ref code, .. } if GONE.contains(&code.as_str()) => {
+                let code = Some(code.clone());
                 tracing::debug!("a document can't be read: {error}");
                 Self {
-                    code: Some(code.clone()),
-                    ..Self::new(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "a table of the document is gone, was altered, or larder may not read it",
-                    )
+                    code,
+                    ..Self::gone()
                 }
+            }
+            SourceError::Altered(_) => {
+                tracing::warn!("a document can't be read: {error}");
+                Self::gone()
             }
             SourceError::Refused { ref code, .. } => {
                 let code = Some(code.clone());

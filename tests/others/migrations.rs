@@ -7,6 +7,7 @@ use crate::freshness::world::is_hit;
 use crate::harness::binary::{run, stderr};
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
+use crate::harness::lock::{hold, let_go};
 use crate::harness::service::{TestService, execute};
 
 const SQL: &str = "create table a (id int primary key, name text); create table b (id int primary key, name text); \
@@ -72,5 +73,37 @@ async fn what_ceases_to_fit_is_out_alone() {
             is_hit(&larder.get("/a/1").await).then_some(())
         })
         .await;
+    }
+}
+
+/// Until larder has looked at what was altered, an answer says so, and is no internal error.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_altered_unseen_is_no_internal_error() {
+    for alteration in [
+        "alter b alter name type bytea using name::bytea",
+        "alter b alter name type names using (name, name)::names",
+        "alter b alter id type uuid using gen_random_uuid()",
+        "alter b alter id type text",
+        "alter b alter id type numeric(9, 2)",
+        "alter b rename to c; create view b as select * from c",
+    ] {
+        let url = Cluster::database().await.url;
+        let more =
+            "create type names as (first text, last text); insert into b values (2, 'second')";
+        execute(&url, &format!("{SQL}; {more}")).await;
+        let larder = TestService::start_on(&url, CONFIG, &[]).await;
+        eventually("b is cached", async || {
+            is_hit(&larder.get("/b/1").await).then_some(())
+        })
+        .await;
+        let holder = hold(&url, "larder.change").await;
+        execute(&url, &alteration.replace("alter b", "alter table b")).await;
+        for path in ["/b/2", "/b?keys=2,3", "/b"] {
+            let answer = larder.get(path).await;
+            let told =
+                answer.status == StatusCode::SERVICE_UNAVAILABLE && answer.body.contains("altered");
+            assert!(told, "{alteration}: {path}: {}", answer.body);
+        }
+        let_go(holder).await;
     }
 }

@@ -58,7 +58,7 @@ impl Statement for Representable<'_> {
 /// The statement for the documents of `keys`, which are canonical.
 ///
 /// # Errors
-/// [`SourceError::Unexpected`] for a key that is not of its column's type.
+/// [`SourceError::Altered`] for a key that is not of its column's type.
 pub(crate) fn documents_query<'q>(
     resource: &'q Resource,
     keys: &[&str],
@@ -84,7 +84,7 @@ pub(crate) fn documents_query<'q>(
 }
 
 fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<T>, SourceError> {
-    let not_one = |_| SourceError::Unexpected("a key that is not of its column's type".into());
+    let not_one = |_| SourceError::Altered("a key is not of its column's type".into());
     parts.map(|part| part.parse().map_err(not_one)).collect()
 }
 
@@ -145,7 +145,7 @@ pub(in crate::source) async fn read_documents(
     };
     match reading.await {
         // What another statement answers fits this one by chance only.
-        outcome @ (Ok(_) | Err(SourceError::Unexpected(_))) => {
+        outcome @ (Ok(_) | Err(SourceError::Altered(_) | SourceError::Unexpected(_))) => {
             session.check(resource.documents_sql.proof(), proof.as_deref())?;
             outcome
         }
@@ -196,7 +196,7 @@ async fn collect(
             "a row of {} came under the unexpected key {stranger}",
             resource.name
         );
-        return Err(SourceError::Unexpected(message));
+        return Err(SourceError::Altered(message));
     }
     let found = found.into_iter().map(|found| found.unwrap_or(Ok(None)));
     Ok(found.collect())
@@ -218,6 +218,7 @@ fn document(
     let written = resource.template.render(record, document_bytes_max, json);
     Ok(written.map_err(|error| match error {
         RenderError::TooLong => SourceError::TooLarge,
+        RenderError::Type(_) => SourceError::Altered(format!("{}: {error}", resource.name)),
         error => SourceError::Unexpected(format!("{}: {error}", resource.name)),
     }))
 }

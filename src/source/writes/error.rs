@@ -86,6 +86,7 @@ impl WriteError {
                     | SourceError::Timeout
                     | SourceError::TooLarge
                     | SourceError::Ambiguous
+                    | SourceError::Altered(_)
                     | SourceError::Unexpected(_)
             ),
             _ => true,
