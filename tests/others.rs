@@ -1,6 +1,6 @@
 //! What others do with the database goes on as if larder were not there: `publications` of all tables and their
 //! subscribers, `installing` beside writers, `locked` tables, `damage` of schema larder, `migrations`
-//! that a resource does not fit, and what a crash leaves of prepared transactions.
+//! that a resource does not fit, what a crash leaves of prepared transactions, and `serializable` ones.
 
 mod damage;
 mod installing;
@@ -9,6 +9,7 @@ mod migrations;
 mod prepared;
 mod publications;
 mod restores;
+mod serializable;
 
 /// After half a minute, each: so all at the same time.
 #[tokio::test(flavor = "multi_thread")]
