@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -197,6 +197,54 @@ async fn dumps_are_put_into_other_databases() {
         is_cached(&larder, "/a/1", "second").await;
         execute(&other, "update a set name = 'third' where id = 1").await;
         is_cached(&larder, "/a/1", "third").await;
+    }
+}
+
+/// As README says: the rows of schema larder are of no use elsewhere. They come into tables that a larder follows, and
+/// into some that none ever has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_of_data_only_is_put_into_other_databases() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    // With rows that outlive a crash, too.
+    let answers = [("idempotency_keys", "true")];
+    let larder = TestService::start_on(&url, CONFIG, &answers).await;
+    let key = [("idempotency-key", "a")];
+    let written = larder
+        .write(Method::PATCH, "/a/1000", &key, r#"{"name":"written"}"#)
+        .await;
+    assert_eq!(written.status, StatusCode::OK, "{}", written.body);
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("dump");
+    let file = file.to_str().unwrap();
+    let dump = ["--data-only", "--exclude-schema", "larder"];
+    let to_file = ["--format=custom", "--file", file, &url];
+    run(&url, "pg_dump", &[&dump[..], &to_file].concat()).await;
+    for is_followed in [false, true] {
+        let other = Cluster::database().await.url;
+        execute(&other, SQL).await;
+        execute(&other, "truncate a, b, part").await;
+        let mut follower = None;
+        if is_followed {
+            let larder = TestService::start_on(&other, CONFIG, &[]).await;
+            eventually("it is known that there is none", async || {
+                let answer = larder.get("/a/1").await;
+                (answer.status == StatusCode::NOT_FOUND && is_hit(&answer)).then_some(())
+            })
+            .await;
+            follower = Some(larder);
+        }
+        let restore = ["--data-only", "--exit-on-error", "--dbname", &other, file];
+        run(&url, "pg_restore", &restore).await;
+        let larder = match follower {
+            Some(larder) => larder,
+            None => TestService::start_on(&other, CONFIG, &[]).await,
+        };
+        for (path, name) in [("/a/1", "first"), ("/a/1000", "written"), ("/b/1", "first")] {
+            is_cached(&larder, path, name).await;
+        }
+        execute(&other, "update a set name = 'second' where id = 1").await;
+        is_cached(&larder, "/a/1", "second").await;
     }
 }
 
