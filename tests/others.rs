@@ -1,6 +1,7 @@
 //! What others do with the database goes on as if larder were not there: `publications` of all tables and their
 //! subscribers, `installing` beside writers, `locked` tables, `damage` of schema larder, `migrations`
-//! that a resource does not fit, what a crash leaves of prepared transactions, and `serializable` ones.
+//! that a resource does not fit, what a crash leaves of prepared transactions, `serializable` ones, and limits on
+//! `temporary_files`.
 
 mod damage;
 mod installing;
@@ -10,6 +11,7 @@ mod prepared;
 mod publications;
 mod restores;
 mod serializable;
+mod temporary_files;
 
 /// After half a minute, each: so all at the same time.
 #[tokio::test(flavor = "multi_thread")]
