@@ -1,10 +1,15 @@
 //! A transaction that was prepared before a crash: its rows come, what it logged does not.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid};
 use sqlx::{Connection, PgConnection};
+use tokio::process::Command;
 
+use crate::command::value;
 use crate::freshness::world::is_hit;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
@@ -34,12 +39,13 @@ async fn is_second(larder: &TestService) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_prepared_before_a_crash_is_seen() {
     let base = reachable_directory();
-    let server = Embedded::start(EmbeddedConfig {
+    let config = EmbeddedConfig {
         directory: base.path().join("postgres"),
         settings: vec![("max_prepared_transactions".to_owned(), "4".to_owned())],
-    })
-    .await
-    .unwrap();
+    };
+    let server = Embedded::start(config.clone()).await.unwrap();
+    pass_four_billion_transactions(server).await;
+    let server = Embedded::start(config).await.unwrap();
     let url = server.url();
     let sql = "create table item (id int primary key, name text); insert into item values (1, 'first'), (2, 'first')";
     execute(url, sql).await;
@@ -72,6 +78,23 @@ async fn what_was_prepared_before_a_crash_is_seen() {
     is_second(&larder).await;
     drop(larder);
     server.stop().await;
+}
+
+/// Stops the server. Its next transaction's number has more than 32 bits, of which `pg_prepared_xacts` has the lower
+/// ones.
+async fn pass_four_billion_transactions(server: Embedded) {
+    let programs = "select setting from pg_config where name = 'BINDIR'";
+    let programs: String = value(server.url(), programs).await;
+    let data = server.data_directory().to_owned();
+    server.stop().await;
+    let owner = fs::metadata(&data).unwrap();
+    let mut command = Command::new(format!("{programs}/pg_resetwal"));
+    command.args(["-e", "1"]).arg(&data);
+    if Uid::effective().is_root() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    let output = command.output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// PostgreSQL starts again when one of its processes is killed, and empties what is unlogged.
