@@ -6,7 +6,8 @@
 //! is equal in both, and its transaction logged its old and its new parent.
 //!
 //! A transaction that was prepared before a crash has lost its rows of the log. So `larder.epoch` names those that were
-//! prepared when it began: where one has become visible, nothing that was known before counts.
+//! prepared when it began: where one has become visible, nothing that was known before counts (`tests/model`, module
+//! `prepared`).
 //!
 //! A new partition or a trigger that was disabled for a while logs nothing: see `definition`. The snapshot of a pass
 //! gives the remainder of what freshness rests on, and where the pass judges, its fingerprints.

@@ -223,6 +223,9 @@ pub(super) async fn delete_ahead(connection: &mut PgConnection) -> Result<bool, 
 
 /// What was logged before the triggers, or in another life of the database, says nothing: every larder begins anew. What
 /// the new horizon sees is pruned in the course of time; what it can't see goes now.
+///
+/// `pg_prepared_xacts` heeds no snapshot, and has the lower 32 bits of numbers. What has left it before it is read is
+/// visible to all that is loaded in the new epoch. What is not below `newest` began after any crash, and lost nothing.
 const EPOCH_SQL: &str = concat!(
     "delete from larder.change where xid >= pg_snapshot_xmax(pg_current_snapshot());\n",
     "delete from larder.horizon;\n",

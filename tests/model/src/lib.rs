@@ -47,6 +47,7 @@
 //! - [`definition`]: a pass finds out that a trigger was changed, by the mark and by fingerprints.
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
 //! - [`life`]: an older copy of the database is put back.
+//! - [`prepared`]: transactions that were prepared before PostgreSQL crashed have lost their rows of the log.
 //!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
@@ -58,6 +59,7 @@ mod guard;
 pub mod horizon;
 pub mod life;
 mod normal;
+pub mod prepared;
 mod properties;
 mod state;
 mod steps;
