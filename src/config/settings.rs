@@ -284,7 +284,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "feed.keys_per_statement",
         preset: Preset::Value("10000"),
-        help: "A statement that touches more documents empties the resource.",
+        help: "A statement that touches more documents drops ranges of their keys, one of new documents what was absent only.",
         slot: |c| Slot::Count32(&mut c.feed.keys_per_statement, 1..=10_000_000),
     },
     Setting {
