@@ -15,6 +15,13 @@ const SQL: &str =
     "create table a (id int primary key, name text); insert into a values (1, 'first')";
 const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n";
 
+/// How the tables of schema larder are stored, and what of columns, indexes and triggers they have.
+const SHAPE: &str = "select string_agg(concat_ws(' ', c.relname, c.relpersistence, \
+      (select count(*) from pg_attribute a where a.attrelid = c.oid and a.atthasdef), \
+      (select count(*) from pg_index i where i.indrelid = c.oid), \
+      (select string_agg(concat(t.tgname, t.tgenabled), ' ' order by t.tgname) from pg_trigger t where t.tgrelid = c.oid)), \
+    '; ' order by c.relname) from pg_class c where c.relnamespace = 'larder'::regnamespace and c.relkind = 'r'";
+
 /// A restore may be what damaged it, and is given half a minute.
 const LATE: Duration = Duration::from_secs(90);
 
@@ -41,6 +48,8 @@ pub(super) async fn damage_is_mended() {
         "alter table larder.change alter xid drop default",
         "alter table larder.change set logged",
         "drop index larder.change_xid",
+        "drop trigger larder_guard_update on larder.change",
+        "alter table larder.change disable trigger larder_guard_delete",
         "drop function larder.token()",
     ];
     join_all(damages.map(async |damage| {
@@ -48,6 +57,7 @@ pub(super) async fn damage_is_mended() {
         execute(&url, SQL).await;
         let larder = TestService::start_on(&url, CONFIG, &[]).await;
         is_cached(&larder, "first").await;
+        let shape: String = value(&url, SHAPE).await;
         execute(&url, damage).await;
         let sound = "select count(*) from larder.epoch";
         let end = Instant::now() + LATE;
@@ -65,6 +75,7 @@ pub(super) async fn damage_is_mended() {
         execute(&url, "update a set name = 'third'").await;
         is_cached(&larder, "third").await;
         assert_eq!(value::<i64>(&url, sound).await, 1, "{damage}");
+        assert_eq!(value::<String>(&url, SHAPE).await, shape, "{damage}");
     }))
     .await;
 }
