@@ -146,9 +146,12 @@ impl Cache {
     }
 
     fn apply(&self, pass: Pass) {
-        let mut dropped = Vec::with_capacity(pass.changes.len());
+        // A sweep vouches for the disk up to all generations: no drop may be missing that raised one of them.
+        let is_swept = |change: &Change| matches!(change.what, What::Ranges(_));
+        let (swept, others): (Vec<_>, Vec<_>) = pass.changes.into_iter().partition(is_swept);
+        let mut dropped = Vec::with_capacity(others.len());
         let mut overtaken = Vec::new();
-        for Change { resource, what } in pass.changes {
+        for Change { resource, what } in swept.into_iter().chain(others) {
             self.count_invalidation(resource, pass.via.as_str());
             match what {
                 What::Key(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),

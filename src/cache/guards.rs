@@ -13,6 +13,7 @@ use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
 use crate::cache::generation::Epoch;
 use crate::cache::lease::{Grant, Lease};
+use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::position::Token;
 use crate::feed::ranges::Ranges;
@@ -238,6 +239,27 @@ async fn a_range_ends_its_keys_and_every_load_under_way() {
     cache.fill(late, document());
     assert!(!in_memory(&cache, "10002"));
     assert!(orders.names().is_empty());
+}
+
+/// What the disk has swept it takes for clean, every key's generation: also of a key that the same pass names.
+#[tokio::test]
+async fn a_sweep_is_queued_before_any_key_is_overtaken() {
+    let (cache, mut orders) = with_queue();
+    let Event::Passed(mut pass) = pass("1") else {
+        panic!("no pass");
+    };
+    for what in [range(), What::Key("2".into())] {
+        pass.changes.push(Change { resource: 0, what });
+    }
+    cache.follow(Event::Passed(pass));
+    let Ok(Order::Sweep(swept)) = orders.0.try_recv() else {
+        panic!("no sweep first");
+    };
+    for key in ["1", "2"] {
+        let stripe = cache.versions.stripe(0, key);
+        assert!(swept.generations[stripe] < cache.versions.generation(stripe));
+    }
+    assert_eq!(orders.names(), ["drop"]);
 }
 
 #[tokio::test]

@@ -33,7 +33,10 @@ fn start_lingering(directory: &Path, linger: Duration) -> (Disk, Arc<Versions>) 
 }
 
 /// What the queues of a detached tier hold.
-pub(in crate::cache) struct Orders(mpsc::Receiver<Order>, mpsc::Receiver<Lookups>);
+pub(in crate::cache) struct Orders(
+    pub(in crate::cache) mpsc::Receiver<Order>,
+    mpsc::Receiver<Lookups>,
+);
 
 impl Orders {
     /// Answers the lookup that waits with a document, as the reading thread would.
