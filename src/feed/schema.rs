@@ -180,7 +180,7 @@ pub(super) async fn note_served(
 ) -> Result<(), SourceError> {
     let note = "with old as (delete from larder.served where served_at < now() - make_interval(days => $2) \
           and definition <> all ($1::text[])) \
-        insert into larder.served (definition, served_at) select d, now() from unnest($1::text[]) d \
+        insert into larder.served (definition, served_at) select distinct d, now() from unnest($1::text[]) d \
         on conflict (definition) do update set served_at = excluded.served_at";
     sqlx::query(note)
         .bind(definitions)

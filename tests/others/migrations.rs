@@ -76,6 +76,20 @@ async fn what_ceases_to_fit_is_out_alone() {
     }
 }
 
+/// Resources may have one definition, under names and with tiers of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_definition_of_two_resources_is_remembered() {
+    let url = Cluster::database().await.url;
+    execute(&url, SQL).await;
+    let config = "[[resource]]\nname = 'b'\ntable = 'b'\n[[resource]]\nname = 'c'\ntable = 'b'\ntiers = []\n";
+    let _larder = TestService::start_on(&url, config, &[]).await;
+    eventually("it is known to fit", async || {
+        let served: i64 = value(&url, "select count(*) from larder.served").await;
+        (served == 1).then_some(())
+    })
+    .await;
+}
+
 /// Until larder has looked at what was altered, an answer says so, and is no internal error.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_altered_unseen_is_no_internal_error() {
