@@ -1,6 +1,8 @@
 //! What can happen, and what comes of it.
 
-use super::{Action, Bulk, Entry, Found, Guard, Load, Order, Pass, State, Step, Txn, Version};
+use super::{
+    Action, Bulk, Change, Entry, Found, Guard, Load, Order, Pass, State, Step, Tier, Txn, Version,
+};
 
 /// Orders that wait for the disk tier's writer at a time: a bound of the exploration.
 const QUEUE_MAX: usize = 3;
@@ -14,12 +16,16 @@ impl State {
             clean: 0,
             memory: None,
             disk: None,
-            mark: (0, 0),
+            tier: Tier::On,
+            mark: Some((0, 0)),
+            late: None,
             queue: Vec::new(),
             pass: None,
             load: None,
             resumes: false,
             crashes: 0,
+            breaks: 0,
+            purges: 0,
             stale: false,
         }
     }
@@ -29,17 +35,42 @@ impl State {
         Found {
             // A few.
             snapshot: self.committed.len() as u8,
-            exists: self.committed.last().is_some_and(|txn| *txn != Txn::Delete),
+            exists: self.exists(),
         }
+    }
+
+    fn exists(&self) -> bool {
+        let mut txns = self.committed.iter().rev();
+        let last = txns.find(|txn| **txn != Txn::Elsewhere);
+        last.is_some_and(|txn| *txn != Txn::Delete)
     }
 
     fn answer(&mut self, found: Found, floor: u8) {
         self.stale |= found.snapshot < floor && !self.is_same(found.snapshot, floor);
     }
 
-    /// Whether nothing was committed between the two snapshots: each transaction makes another document.
+    /// Whether no transaction between the two snapshots was about the key: each such makes another document.
     fn is_same(&self, earlier: u8, later: u8) -> bool {
-        self.committed[usize::from(earlier)..usize::from(later)].is_empty()
+        let between = &self.committed[usize::from(earlier)..usize::from(later)];
+        between.iter().all(|txn| *txn == Txn::Elsewhere)
+    }
+
+    /// Takes away what has no effect any more where all guards are in place, so that fewer states are told apart.
+    pub(super) fn forget_overtaken(&mut self) {
+        let current = self.version;
+        self.late = self.late.filter(|(_, version)| *version == current);
+        self.queue.retain(|order| match order {
+            Order::Put(_, version) => *version == current,
+            _ => true,
+        });
+        self.memory = self
+            .memory
+            .filter(|entry| entry.found.exists || entry.absences == current.absences);
+    }
+
+    fn break_disk(&mut self) {
+        self.tier = Tier::Broken;
+        self.breaks += 1;
     }
 }
 
@@ -50,7 +81,8 @@ impl Bulk {
 
     pub(super) fn enabled(&self, state: &State, actions: &mut Vec<Action>) {
         if state.committed.len() < usize::from(self.commits) {
-            let exists = state.found().exists;
+            let exists = state.exists();
+            actions.extend([Txn::Named, Txn::Elsewhere].map(Action::Commit));
             if exists {
                 actions.extend([Txn::Update, Txn::Delete].map(Action::Commit));
             }
@@ -59,28 +91,48 @@ impl Bulk {
             }
         }
         let room = state.queue.len() < QUEUE_MAX;
-        match state.pass {
+        let breakable = state.breaks < self.breaks && state.tier != Tier::Broken;
+        match state.pass.as_ref().map(|pass| pass.steps[0]) {
             // A pass that finds nothing changes nothing, unless it is the one that resumes.
             None if state.found().snapshot > state.position || state.resumes => {
                 actions.push(Action::Read);
             }
             None => {}
-            Some(_) if room => actions.push(Action::Pass),
-            Some(_) => {}
+            Some(step) => {
+                if room {
+                    actions.push(Action::Pass);
+                }
+                // A mark that is lost only makes the next start catch up on more.
+                if breakable && matches!(step, Step::QueueSweep(_) | Step::QueueDrop) {
+                    actions.push(Action::Lose);
+                }
+            }
         }
         if !state.resumes {
             actions.push(Action::Request);
         }
         match state.load {
             Some(Load { found: None, .. }) => actions.push(Action::Load),
-            Some(_) if room => actions.push(Action::Fill),
+            Some(_) if state.late.is_none() => actions.push(Action::Fill),
             _ => {}
+        }
+        if state.late.is_some() && room {
+            actions.push(Action::Put);
+        }
+        let may_purge = state.pass.is_none() || !self.has(Guard::PurgeBetweenPasses);
+        if state.purges < self.purges && may_purge && room {
+            actions.push(Action::Purge);
         }
         if state.memory.is_some() {
             actions.push(Action::Evict);
         }
-        if !state.queue.is_empty() {
-            actions.push(Action::Write);
+        match state.tier {
+            Tier::Broken => actions.push(Action::Renew),
+            _ if !state.queue.is_empty() => actions.push(Action::Write),
+            _ => {}
+        }
+        if breakable {
+            actions.push(Action::Break);
         }
         if state.crashes < self.crashes {
             actions.push(Action::Crash);
@@ -100,92 +152,127 @@ impl Bulk {
                 }
             }
             Action::Fill => self.fill(state),
+            Action::Put => {
+                let put = state.late.take().filter(|_| state.tier == Tier::On);
+                let put = put.map(|(found, version)| Order::Put(found, version));
+                state.queue.extend(put);
+            }
             Action::Evict => state.memory = None,
-            Action::Write => write(state),
+            Action::Write => self.write(state),
+            Action::Purge => {
+                state.purges += 1;
+                state.version.generation += 1;
+                let drop = Order::Drop(false, state.version.generation);
+                state.queue.push(drop);
+            }
+            Action::Lose => {
+                if let Some(pass) = &mut state.pass {
+                    pass.steps.remove(0);
+                }
+                state.break_disk();
+            }
+            Action::Break => state.break_disk(),
+            Action::Renew => {
+                if self.has(Guard::EmptyAfterBreak) {
+                    state.disk = None;
+                    state.mark = None;
+                }
+                // Whatever was invalidated until now, the disk holds nothing of it.
+                state.clean = state.version.generation;
+                state.tier = Tier::On;
+            }
             Action::Crash => crash(state),
         }
     }
 
     fn read(&self, state: &mut State) {
-        let rows = &state.committed[usize::from(state.position)..];
-        let new = rows.contains(&Txn::Insert);
-        let changed = rows.iter().any(|txn| *txn != Txn::Insert);
-        let step = match (changed, self.has(Guard::RaiseBeforeSweep)) {
-            (true, true) => Step::Raise,
-            (true, false) => Step::Sweep,
-            (false, _) => self.after_ranges(),
-        };
+        let mut changes = Vec::new();
+        for txn in &state.committed[usize::from(state.position)..] {
+            let change = match txn {
+                Txn::Insert => Change::Absences,
+                Txn::Update | Txn::Delete => Change::Range(true),
+                Txn::Elsewhere => Change::Range(false),
+                Txn::Named => Change::Key,
+            };
+            if !changes.contains(&change) {
+                changes.push(change);
+            }
+        }
+        if self.has(Guard::SweepsBeforeKeys) {
+            changes.sort_by_key(|change| !matches!(change, Change::Range(_)));
+        }
         state.pass = Some(Pass {
-            step,
+            steps: self.plan(&changes, state.resumes),
             seen: state.found().snapshot,
-            changed,
-            new,
         });
     }
 
-    fn after_ranges(&self) -> Step {
-        match self.has(Guard::MarkAfterRenewal) {
-            true => Step::Renew,
-            false => Step::Mark,
+    /// The steps of a pass that has found these.
+    fn plan(&self, changes: &[Change], resumes: bool) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for change in changes {
+            match change {
+                Change::Absences if self.has(Guard::RenewAbsences) => steps.push(Step::Renew),
+                Change::Absences => {}
+                Change::Range(lies) => {
+                    let raise = self.has(Guard::RaiseAll).then_some(Step::Raise);
+                    let remove = lies.then_some(Step::Remove);
+                    match self.has(Guard::RaiseBeforeSweep) {
+                        true => steps.extend(raise.into_iter().chain(remove)),
+                        false => steps.extend(remove.into_iter().chain(raise)),
+                    }
+                    steps.push(Step::QueueSweep(*lies));
+                }
+                Change::Key => steps.extend([Step::Raise, Step::Remove]),
+            }
         }
+        let end = if resumes { Step::Enable } else { Step::Mark };
+        if changes.contains(&Change::Key) {
+            steps.push(Step::QueueDrop);
+        }
+        let early = match resumes {
+            true => !self.has(Guard::EnableBehindDrops),
+            false => !self.has(Guard::MarkAfterRenewal),
+        };
+        let is_before = |step: &Step| match resumes {
+            true => matches!(step, Step::QueueSweep(_) | Step::QueueDrop),
+            false => *step == Step::Renew,
+        };
+        let place = steps.iter().position(is_before).filter(|_| early);
+        steps.insert(place.unwrap_or(steps.len()), end);
+        steps.push(Step::Complete);
+        steps
     }
 
     fn pass(&self, state: &mut State) {
-        let Some(pass) = state.pass else {
+        let Some(mut pass) = state.pass.take() else {
             return;
         };
-        let raises_first = self.has(Guard::RaiseBeforeSweep);
-        let mark_last = self.has(Guard::MarkAfterRenewal);
-        let next = match pass.step {
-            Step::Raise => {
-                state.version.generation += u8::from(self.has(Guard::RaiseAll));
-                if raises_first {
-                    Step::Sweep
-                } else {
-                    Step::Queue
-                }
-            }
-            Step::Sweep => {
-                state.memory = None;
-                if raises_first {
-                    Step::Queue
-                } else {
-                    Step::Raise
-                }
-            }
-            Step::Queue => {
-                let sweep = Order::Sweep(state.version.generation);
+        let Version {
+            generation,
+            absences,
+        } = state.version;
+        match pass.steps.remove(0) {
+            Step::Raise => state.version.generation += 1,
+            Step::Remove => state.memory = None,
+            Step::QueueSweep(lies) => {
+                let sweep = Order::Sweep(lies, generation);
                 match self.has(Guard::SweepInOrder) {
                     true => state.queue.push(sweep),
                     false => state.queue.insert(0, sweep),
                 }
-                self.after_ranges()
             }
-            Step::Renew => {
-                state.version.absences += u8::from(pass.new && self.has(Guard::RenewAbsences));
-                if mark_last {
-                    Step::Mark
-                } else {
-                    Step::Complete
-                }
-            }
-            Step::Mark => {
-                let mark = Order::Mark(pass.seen, state.version.absences);
-                state.queue.push(mark);
-                if mark_last {
-                    Step::Complete
-                } else {
-                    Step::Renew
-                }
-            }
+            Step::QueueDrop => state.queue.push(Order::Drop(true, generation)),
+            Step::Renew => state.version.absences += 1,
+            Step::Mark => state.queue.push(Order::Mark(pass.seen, absences)),
+            Step::Enable => state.queue.push(Order::Enable(pass.seen, state.version)),
             Step::Complete => {
                 state.position = pass.seen;
                 state.resumes = false;
-                state.pass = None;
                 return;
             }
-        };
-        state.pass = Some(Pass { step: next, ..pass });
+        }
+        state.pass = Some(pass);
     }
 
     fn request(&self, state: &mut State) {
@@ -193,7 +280,7 @@ impl Bulk {
         let current =
             |entry: &Entry| entry.found.exists || entry.absences == state.version.absences;
         let clean = state.clean == state.version.generation || !self.has(Guard::CleanCheck);
-        let disk = state.disk.filter(|_| clean);
+        let disk = state.disk.filter(|_| clean && state.tier == Tier::On);
         let disk = disk.filter(|entry| current(entry) || !self.has(Guard::AbsencesOnDisk));
         if let Some(entry) = state.memory.filter(current) {
             return state.answer(entry.found, floor);
@@ -243,38 +330,71 @@ impl Bulk {
                 absences: state.version.absences,
             };
             state.memory = Some(entry);
-            state.queue.push(Order::Put(entry, version.generation));
+            let absences = entry.absences;
+            state.late = Some((
+                found,
+                Version {
+                    absences,
+                    ..version
+                },
+            ));
         }
         state.answer(found, floor);
     }
-}
 
-/// A put that was overtaken before it was queued can't come here: the check and the queueing are one step.
-fn write(state: &mut State) {
-    match state.queue.remove(0) {
-        Order::Put(entry, _) => state.disk = Some(entry),
-        Order::Sweep(generation) => {
-            state.disk = None;
-            state.clean = state.clean.max(generation);
+    fn write(&self, state: &mut State) {
+        let on = state.tier == Tier::On;
+        match state.queue.remove(0) {
+            Order::Put(found, version) => {
+                let stands = version == state.version || !self.has(Guard::VersionAtWriting);
+                if on && stands {
+                    let absences = version.absences;
+                    state.disk = Some(Entry { found, absences });
+                }
+            }
+            Order::Sweep(removes, generation) | Order::Drop(removes, generation) => {
+                state.disk = state.disk.filter(|_| !removes);
+                state.clean = state.clean.max(generation);
+            }
+            Order::Mark(position, absences) if on => state.mark = Some((position, absences)),
+            Order::Mark(..) => {}
+            Order::Enable(position, version) if state.tier == Tier::Resuming => {
+                state.mark = Some((position, version.absences));
+                state.clean = state.clean.max(version.generation);
+                state.tier = Tier::On;
+            }
+            Order::Enable(..) => {}
         }
-        Order::Mark(position, absences) => state.mark = (position, absences),
     }
 }
 
-/// Memory and queue are gone; the disk tier goes on from its mark.
+/// Memory and queue are gone; the disk tier goes on from its mark, or begins empty where it has none.
 fn crash(state: &mut State) {
-    let (position, absences) = state.mark;
-    *state = State {
+    let (disk, mark) = (state.disk, state.mark);
+    let begin = State {
         committed: std::mem::take(&mut state.committed),
-        position,
-        version: Version {
-            generation: 0,
-            absences,
-        },
-        disk: state.disk,
-        mark: state.mark,
-        resumes: true,
         crashes: state.crashes + 1,
+        breaks: state.breaks,
+        purges: state.purges,
         ..State::begin()
+    };
+    *state = match mark {
+        Some((position, absences)) => State {
+            position,
+            version: Version {
+                generation: 0,
+                absences,
+            },
+            disk,
+            tier: Tier::Resuming,
+            mark,
+            resumes: true,
+            ..begin
+        },
+        None => State {
+            position: begin.found().snapshot,
+            mark,
+            ..begin
+        },
     };
 }

@@ -8,9 +8,24 @@ fn no_answer_is_stale_beside_statements_of_many_keys() {
     let model = Bulk {
         commits: 3,
         crashes: 1,
+        breaks: 0,
+        purges: 0,
         without: None,
     };
     check::explore("bulk", model);
+}
+
+/// The disk tier may break before a crash, while it resumes, and behind that.
+#[test]
+fn no_answer_is_stale_beside_a_disk_tier_that_breaks() {
+    let model = Bulk {
+        commits: 2,
+        crashes: 1,
+        breaks: 1,
+        purges: 1,
+        without: None,
+    };
+    check::explore("bulk beside a disk tier that breaks", model);
 }
 
 /// One test for each guard: without it there is a stale answer.
@@ -20,8 +35,10 @@ macro_rules! guards {
             #[test]
             fn $name() {
                 let model = Bulk {
-                    commits: 3,
+                    commits: 2,
                     crashes: 1,
+                    breaks: u8::from(Guard::$guard == Guard::EmptyAfterBreak),
+                    purges: u8::from(Guard::$guard == Guard::PurgeBetweenPasses),
                     without: Some(Guard::$guard),
                 };
                 check::breaks(stringify!($guard), model, NO_STALE_ANSWER);
@@ -43,7 +60,12 @@ guards! {
     without_the_mark_behind_the_renewal: MarkAfterRenewal;
     without_raising_all_generations: RaiseAll;
     without_raising_before_sweeping: RaiseBeforeSweep;
+    without_sweeps_before_keys: SweepsBeforeKeys;
+    without_purges_between_passes: PurgeBetweenPasses;
     without_the_order_of_sweeps: SweepInOrder;
+    without_the_version_at_writing: VersionAtWriting;
+    without_the_drops_before_enabling: EnableBehindDrops;
+    without_beginning_anew_empty: EmptyAfterBreak;
     without_the_clean_check: CleanCheck;
     without_unique_roots: UniqueRoots;
 }
