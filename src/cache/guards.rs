@@ -358,6 +358,28 @@ async fn no_audit_begins_while_a_pass_is_applied() {
     assert!(cache.note(0, &key).is_some());
 }
 
+/// The drop of a key vouches for all that share its generation: a pass under way may have raised it, and be about to
+/// queue its own drop.
+#[tokio::test]
+async fn no_key_is_purged_while_a_pass_is_applied() {
+    let (cache, _orders) = with_queue();
+    let stripe = cache.versions.stripe(0, "1");
+    let passing = lock(&cache.invalidating);
+    let (ended, end) = mpsc::channel();
+    let purges = Arc::clone(&cache);
+    let purge = thread::spawn(move || {
+        purges.purge(0, Some("1"));
+        // Nobody may wait for it any more.
+        let _late = ended.send(());
+    });
+    let ended_early = end.recv_timeout(Duration::from_millis(300)).is_ok();
+    let raised_early = cache.versions.generation(stripe) > 0;
+    drop(passing);
+    purge.join().unwrap();
+    assert!(!ended_early && !raised_early);
+    assert_eq!(cache.versions.generation(stripe), 1);
+}
+
 /// A cache over a disk tier that holds the keys from 1 to `count`.
 async fn with_disk(directory: &std::path::Path, count: u64) -> Arc<Cache> {
     let versions = Arc::new(Versions::new(1));
