@@ -113,6 +113,20 @@ pub(in crate::cache) fn dropped(versions: &Versions, key: &str) -> Dropped {
     }
 }
 
+fn mark() -> Mark {
+    Mark {
+        system: "1".into(),
+        database: 1,
+        epoch_table: 1,
+        history: uuid::Uuid::nil().to_string(),
+        nonce: uuid::Uuid::nil().to_string(),
+        position: "7:7:".into(),
+        resources: Vec::new(),
+        boot: String::new(),
+        clean: false,
+    }
+}
+
 fn is_clean(versions: &Versions, key: &str) -> bool {
     versions.clean_generation(versions.stripe(0, key)).is_some()
 }
@@ -190,23 +204,39 @@ async fn a_broken_tier_begins_anew_and_is_clean() {
     assert_eq!(get(&disk, &versions, "1").await, None);
 }
 
+/// A drop that was lost is missing before the sweep, and before the mark.
+#[tokio::test]
+async fn a_broken_tier_calls_nothing_clean_and_writes_no_mark() {
+    for broken in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let versions = Arc::new(Versions::new(1));
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let config = config(directory.path(), Duration::ZERO);
+        let shared = Arc::new(Shared::new(config, Arc::clone(&versions), metrics));
+        let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
+        writer.use_empty(Store::open(directory.path(), 1 << 20).unwrap());
+        let swept = Swept {
+            prefix: 0,
+            ranges: Arc::default(),
+            generations: versions.raise_all(),
+        };
+        if broken {
+            shared.give_up("a test asks for it");
+        }
+        writer.process(vec![Order::Sweep(swept), Order::Purge(mark())]);
+        assert_eq!(is_clean(&versions, "1"), !broken);
+        let store = shared.store.load_full().unwrap();
+        assert_eq!(store.recover().unwrap().is_some(), !broken);
+    }
+}
+
 /// A mark waits for its batch; one that alone tells purged entries from others does not.
 #[tokio::test]
 async fn the_mark_of_a_purge_is_written_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
     until("on", || disk.is_on()).await;
-    disk.purge(Mark {
-        system: "1".into(),
-        database: 1,
-        epoch_table: 1,
-        history: uuid::Uuid::nil().to_string(),
-        nonce: uuid::Uuid::nil().to_string(),
-        position: "7:7:".into(),
-        resources: Vec::new(),
-        boot: String::new(),
-        clean: false,
-    });
+    disk.purge(mark());
     let persisted = disk.persisted();
     until(
         "on disk",
