@@ -202,11 +202,13 @@ impl Store {
                 }
                 Ok((keys, None))
             })?;
-            let changes = keys.into_iter().map(|key| (key, None)).collect();
-            self.apply(Batch {
-                changes,
-                mark: None,
-            })?;
+            if !keys.is_empty() {
+                let changes = keys.into_iter().map(|key| (key, None)).collect();
+                self.apply(Batch {
+                    changes,
+                    mark: None,
+                })?;
+            }
             match next {
                 Some(next) => from = next,
                 None => return Ok(()),

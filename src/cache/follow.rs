@@ -146,26 +146,32 @@ impl Cache {
     }
 
     fn apply(&self, pass: Pass) {
-        // A sweep vouches for the disk up to all generations: no drop may be missing that raised one of them.
-        let is_swept = |change: &Change| matches!(change.what, What::Ranges(_));
-        let (swept, others): (Vec<_>, Vec<_>) = pass.changes.into_iter().partition(is_swept);
-        let mut dropped = Vec::with_capacity(others.len());
-        let mut overtaken = Vec::new();
-        for Change { resource, what } in swept.into_iter().chain(others) {
+        let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
+        let may_sweep = self.disk.as_ref().is_none_or(Disk::may_sweep);
+        for Change { resource, what } in pass.changes {
             self.count_invalidation(resource, pass.via.as_str());
             match what {
-                What::Key(key) => dropped.push(self.invalidate(resource, &Arc::from(key))),
-                What::Ranges(ranges) => self.sweep(resource, ranges),
+                What::Key(key) => keys.push((resource, key)),
+                What::Ranges(ranges) if may_sweep => swept.push((resource, ranges)),
                 What::Absences => {
                     self.versions.renew_absences(resource);
                     overtaken.push(resource);
                 }
-                What::All => {
+                // Ranges, too, where the disk does not keep up.
+                What::Ranges(_) | What::All => {
                     self.versions.renew_epoch(resource);
                     overtaken.push(resource);
                 }
             }
         }
+        // A sweep vouches for the disk up to all generations: no drop may be missing that raised one of them.
+        if !swept.is_empty() {
+            self.sweep(swept);
+        }
+        let keys = keys.into_iter();
+        let dropped = keys
+            .map(|(resource, key)| self.invalidate(resource, &Arc::from(key)))
+            .collect();
         self.queue_drops(dropped);
         #[cfg(test)]
         reach(Point::QueueMark);
@@ -192,15 +198,20 @@ impl Cache {
 
     /// Raises all generations, since nobody knows which keys of the ranges are there, takes those out of memory, and
     /// queues the same for the disk.
-    fn sweep(&self, index: usize, ranges: Arc<Ranges>) {
+    fn sweep(&self, swept: Vec<(usize, Arc<Ranges>)>) {
         let generations = self.versions.raise_all();
-        self.memory.sweep(index, |key| {
-            std::str::from_utf8(key).is_ok_and(|key| ranges.cover(key))
-        });
+        for (index, ranges) in &swept {
+            self.memory.sweep(*index, |key| {
+                std::str::from_utf8(key).is_ok_and(|key| ranges.cover(key))
+            });
+        }
         if let Some(disk) = &self.disk {
+            let prefix = |index: usize| self.shelves[index].prefix.load(Ordering::SeqCst);
+            let ranges = swept.into_iter();
             disk.sweep(Swept {
-                prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
-                ranges,
+                ranges: ranges
+                    .map(|(index, ranges)| (prefix(index), ranges))
+                    .collect(),
                 generations,
             });
         }

@@ -262,6 +262,22 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
     assert_eq!(orders.names(), ["drop"]);
 }
 
+/// Sweeps are large: where the disk does not keep up, a resource is overtaken whole.
+#[tokio::test]
+async fn few_sweeps_wait() {
+    let (cache, mut orders) = with_queue();
+    cache.fill(lead(&cache, "20001"), document());
+    orders.names();
+    for _ in 0..8 {
+        cache.follow(bulk(range()));
+    }
+    assert!(in_memory(&cache, "20001"));
+    assert_eq!(orders.names(), ["sweep"; 8]);
+    cache.follow(bulk(range()));
+    assert!(!in_memory(&cache, "20001"));
+    assert!(orders.names().is_empty());
+}
+
 #[tokio::test]
 async fn a_range_leaves_the_disk_and_nothing_else_does() {
     let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@
 pub(super) mod lookups;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +24,9 @@ use crate::metrics::Metrics;
 
 /// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
 const ORDERS_MAX: usize = 20_000;
+
+/// Sweeps that wait, at most: each has the generations of all stripes, 512 KiB, and its ranges, some megabytes at most.
+const SWEEPS_MAX: usize = 8;
 const ORDERS_RESERVED: usize = 10_000;
 /// Document bytes that may wait for the writer.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
@@ -48,8 +51,8 @@ pub(super) struct Put {
 
 /// Keys that have to go, as many as there are.
 pub(super) struct Swept {
-    pub(super) prefix: u64,
-    pub(super) ranges: Arc<Ranges>,
+    /// Each with the prefix of its resource.
+    pub(super) ranges: Vec<(u64, Arc<Ranges>)>,
     /// Of all stripes, after they were raised for it.
     pub(super) generations: Vec<u64>,
 }
@@ -81,6 +84,7 @@ pub(super) struct Shared {
     pub(super) broken: AtomicBool,
     pub(super) store: ArcSwapOption<Store>,
     pub(super) queued_bytes: AtomicU64,
+    pub(super) queued_sweeps: AtomicUsize,
     pub(super) persisted: watch::Sender<Persisted>,
 }
 
@@ -192,9 +196,17 @@ impl Disk {
         self.must_queue(Order::Drop(dropped));
     }
 
+    /// Whether another sweep may wait. Only the feed queues any.
+    pub(super) fn may_sweep(&self) -> bool {
+        self.shared.queued_sweeps.load(Ordering::Relaxed) < SWEEPS_MAX
+    }
+
     /// Queues the drops of ranges: as [`Disk::invalidate`].
     pub(super) fn sweep(&self, swept: Swept) {
-        self.must_queue(Order::Sweep(swept));
+        self.shared.queued_sweeps.fetch_add(1, Ordering::Relaxed);
+        if !self.must_queue(Order::Sweep(swept)) {
+            self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Queues the mark of a pass, behind its drops.
@@ -240,10 +252,13 @@ impl Disk {
         }
     }
 
-    fn must_queue(&self, order: Order) {
-        if self.orders.try_send(order).is_err() {
+    /// Whether it was queued; else the tier is given up.
+    fn must_queue(&self, order: Order) -> bool {
+        let queued = self.orders.try_send(order).is_ok();
+        if !queued {
             self.shared.give_up("too many changes wait for it");
         }
+        queued
     }
 }
 
@@ -257,6 +272,7 @@ impl Shared {
             broken: AtomicBool::new(false),
             store: ArcSwapOption::empty(),
             queued_bytes: AtomicU64::new(0),
+            queued_sweeps: AtomicUsize::new(0),
             persisted: watch::channel(Persisted::Unknown).0,
         }
     }

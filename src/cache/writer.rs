@@ -191,6 +191,7 @@ impl Writer {
                     }
                 }
                 Order::Sweep(swept) => {
+                    self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
                     if let Err(error) = self.sweep(std::mem::take(&mut batch), &swept) {
                         self.shared.give_up(&error.to_string());
                     }
@@ -249,7 +250,8 @@ impl Writer {
             return Ok(());
         };
         store.apply(before)?;
-        store.sweep(swept.prefix, &swept.ranges)
+        let mut ranges = swept.ranges.iter();
+        ranges.try_for_each(|(prefix, ranges)| store.sweep(*prefix, ranges))
     }
 
     fn take_mark(&mut self, mark: Mark) {

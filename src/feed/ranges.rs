@@ -62,9 +62,12 @@ impl Ranges {
         })
     }
 
-    /// How the keys begin, each way once.
+    /// How the keys begin; no way begins with another one.
     pub fn begins(&self) -> impl Iterator<Item = &str> {
-        self.lengths.keys().map(String::as_str)
+        let mut begins: Vec<&str> = self.lengths.keys().map(String::as_str).collect();
+        begins.sort_unstable();
+        begins.dedup_by(|begin, shorter| begin.starts_with(*shorter));
+        begins.into_iter()
     }
 }
 
@@ -105,6 +108,14 @@ mod tests {
             assert!(ranges(&[range]).cover("éabcde"), "{range}");
         }
         assert!(!ranges(&["6:eab"]).cover("éabcde"));
+    }
+
+    #[test]
+    fn what_begins_with_another_range_is_not_looked_for_by_itself() {
+        let ranges = ranges(&["7:100", "9:", "8:1001", "7:200"]);
+        assert_eq!(ranges.begins().collect::<Vec<_>>(), [""]);
+        let ranges = self::ranges(&["7:100", "8:1001", "7:200", "7:1"]);
+        assert_eq!(ranges.begins().collect::<Vec<_>>(), ["1", "200"]);
     }
 
     #[test]

@@ -216,8 +216,7 @@ async fn a_broken_tier_calls_nothing_clean_and_writes_no_mark() {
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
         writer.use_empty(Store::open(directory.path(), 1 << 20).unwrap());
         let swept = Swept {
-            prefix: 0,
-            ranges: Arc::default(),
+            ranges: vec![(0, Arc::default())],
             generations: versions.raise_all(),
         };
         if broken {
