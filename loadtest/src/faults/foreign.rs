@@ -1,7 +1,10 @@
 //! Foreign tables below tables that larder follows, or beside them below an ancestor: PostgreSQL refuses statements
 //! that change a foreign table through a parent whose triggers have transition tables.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
+use tokio::time::Instant;
 
 use super::Injection;
 use super::ancestors::{self, Line, Through, define};
@@ -19,6 +22,9 @@ const AVAILABLE: &str =
 const TAKE_BACK: &str = "drop extension if exists postgres_fdw cascade";
 /// Transactions through the parent, or directly.
 const WRITES: usize = 25;
+
+/// So long larder may take to see that a table has another one below it.
+const SEEN_MAX: Duration = Duration::from_secs(30);
 
 /// Where a foreign table comes.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +95,21 @@ async fn take_back(stage: &mut Stage) -> anyhow::Result<()> {
     ancestors::take_back(stage).await
 }
 
+/// Waits until larder has seen that the table has another one below it.
+async fn await_row_triggers(stage: &mut Stage, table: &str) -> anyhow::Result<()> {
+    let statement_triggers = format!(
+        "select tgname::text from pg_trigger where tgrelid = '{table}'::regclass \
+         and (tgoldtable is not null or tgnewtable is not null)"
+    );
+    let until = Instant::now() + SEEN_MAX;
+    while !stage.session.texts(&statement_triggers).await?.is_empty() {
+        let waited = format!("{table} has triggers with transition tables for {SEEN_MAX:?}");
+        ensure!(Instant::now() < until, waited);
+        stage.hold(0.1).await;
+    }
+    Ok(())
+}
+
 async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
     let place = [Place::Beside, Place::Below][stage.rng.usize(..2)];
     let line = match place {
@@ -103,7 +124,8 @@ async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
         Place::Below => {
             let create = format!("create table {table}_below () inherits ({table})");
             define(stage, &create).await?;
-            1.5
+            await_row_triggers(stage, table).await?;
+            0.0
         }
     };
     stage.hold(pause).await;
