@@ -5,6 +5,7 @@ mod damage;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use sqlx::Connection;
 use tempfile::TempDir;
 
 use crate::harness::cluster::Cluster;
@@ -141,6 +142,52 @@ async fn a_trigger_that_was_off_for_a_while_costs_the_disk_tier() {
              execute format('alter table item enable always trigger %I', t); end loop; end $$",
     )
     .await;
+    let larder = restarted(state, &url).await;
+    assert_eq!(disk_hits(&larder, "second").await, 0);
+}
+
+/// A larder that may not create its triggers yet keeps nothing, and its passes do not name what changes. Its fingerprint
+/// is that of the larder before it, and of the one after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changed_while_nothing_was_kept_costs_the_disk_tier() {
+    let url = database().await;
+    execute(
+        &url,
+        "create table other as select * from item limit 1; alter table other add primary key (id)",
+    )
+    .await;
+    let state = filled(&url).await;
+    let mut writer = sqlx::PgConnection::connect(&url).await.unwrap();
+    let sql = "begin; insert into item values (400, 'uncommitted')";
+    sqlx::raw_sql(sql).execute(&mut writer).await.unwrap();
+    let two = format!("{ITEMS}[[resource]]\nname = 'others'\ntable = 'other'\n");
+    let few = [&PROMPT[..], &[("feed.keys_per_statement", "3")]].concat();
+    let larder = TestService::start_in(state, &url, &two, &few).await;
+    let other = async || larder.get("/others/1").await;
+    eventually("a hit", async || {
+        let answer = other().await;
+        answer
+            .cache_status()
+            .starts_with("larder; hit")
+            .then_some(())
+    })
+    .await;
+    let status = get(&larder, 1).await;
+    assert_eq!(status.cache_status(), "larder; fwd=bypass; detail=uncached");
+    execute(
+        &url,
+        "begin; update item set name = 'second'; update other set name = 'second'; commit",
+    )
+    .await;
+    eventually("a pass", async || {
+        (name(&other().await) == "second").then_some(())
+    })
+    .await;
+    let state = larder.stop().await;
+    sqlx::raw_sql("rollback")
+        .execute(&mut writer)
+        .await
+        .unwrap();
     let larder = restarted(state, &url).await;
     assert_eq!(disk_hits(&larder, "second").await, 0);
 }
@@ -321,7 +368,6 @@ async fn pruning_deletes_what_no_node_needs_and_nothing_else() {
 }
 
 async fn keys(url: &str) -> Vec<String> {
-    use sqlx::Connection;
     let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
     let keys = sqlx::query_scalar("select key from larder.change order by xid")
         .fetch_all(&mut connection)

@@ -92,6 +92,7 @@ faults! {
     ForeignKeyDropped "foreign-key-dropped" "a foreign key is dropped and added again; its resource alone is 503 meanwhile"
     ForeignPartition "foreign-partition" "a foreign table is attached and inherited, and documents change through its parent"
     LockedTable "locked-table" "ACCESS EXCLUSIVE on a table for seconds; the other resource goes on"
+    NotInstalled "not-installed" "a lock keeps a larder from its triggers; the next one finds those of the one before"
     Publication "publication" "bulk updates and deletes under a publication for all tables"
     LogEdited "log-edited" "rows of larder.change are deleted and updated before larder has read them"
     Policy "policy" "what row security shows larder's role changes: time, other rows, functions, settings, policies"
@@ -147,6 +148,7 @@ impl Fault {
             Self::ForeignKeyDropped => migrations::drop_foreign_key(stage).await?,
             Self::ForeignPartition => return foreign::attach(stage).await,
             Self::LockedTable => locks::lock(stage).await?,
+            Self::NotInstalled => locks::keep_from_installing(stage).await?,
             Self::Publication => publications::publish(stage).await?,
             Self::LogEdited => log::edit(stage).await?,
             Self::Policy => policies::change(stage).await?,

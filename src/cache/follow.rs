@@ -248,8 +248,8 @@ impl Cache {
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            let usable =
-                shelf.trusted.load(Ordering::SeqCst) && !shelf.purged.load(Ordering::SeqCst);
+            // What is not kept is not followed either: the mark behind this pass must not vouch for it.
+            let usable = shelf.is_kept() && !shelf.purged.load(Ordering::SeqCst);
             if let Some(mark) = trusted.filter(|_| usable) {
                 self.versions.set_epoch(index, mark.epoch());
             }

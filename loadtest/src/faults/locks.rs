@@ -13,6 +13,9 @@ const LOCKED_MILLIS: std::ops::Range<u64> = 1_200..3_000;
 /// Of the other resource, each read is answered within this time.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 const READ_PAUSE: Duration = Duration::from_millis(20);
+/// For each number of keys larder needs triggers of its own.
+const FEW: std::ops::Range<u32> = 1_000..9_000;
+const CHANGES: usize = 30;
 
 /// ACCESS EXCLUSIVE on one table: reads of the resource that does not use it go on.
 pub(super) async fn lock(stage: &mut Stage) -> anyhow::Result<()> {
@@ -30,6 +33,29 @@ pub(super) async fn lock(stage: &mut Stage) -> anyhow::Result<()> {
     let outcome = read_others(stage, table, began, locked).await;
     session.run("commit").await?;
     outcome?;
+    stage.hold(1.2).await;
+    Ok(())
+}
+
+/// ROW EXCLUSIVE on one table keeps larder from creating other triggers: it keeps nothing of the resources that need
+/// them. Then it comes back as it was before.
+pub(super) async fn keep_from_installing(stage: &mut Stage) -> anyhow::Result<()> {
+    let table = TABLES[stage.rng.usize(..TABLES.len())];
+    let mut session = stage.new_session(FAULT_SLOT)?;
+    let lock = format!("begin; lock table {table} in row exclusive mode");
+    session.run(&lock).await?;
+    stage.larder.terminate().await?;
+    let few = stage.rng.u32(FEW).to_string();
+    let few = ("LARDER_FEED__KEYS_PER_STATEMENT".to_owned(), few);
+    stage.larder.config.environment = vec![few];
+    let started = stage.larder.start_ready().await;
+    stage.larder.config.environment.clear();
+    started?;
+    stage.write(CHANGES, "").await?;
+    stage.hold(0.8).await;
+    stage.larder.terminate().await?;
+    session.run("commit").await?;
+    stage.larder.start_ready().await?;
     stage.hold(1.2).await;
     Ok(())
 }
