@@ -169,8 +169,6 @@ struct Shelf {
     hits_disk: AtomicU64,
     /// Lookups that memory did not answer.
     passed_memory: AtomicU64,
-    /// What an earlier run left on disk is not to be used.
-    purged: AtomicBool,
 }
 
 /// Both tiers, and what keeps them true.
@@ -352,7 +350,6 @@ impl Shelf {
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),
             passed_memory: AtomicU64::new(0),
-            purged: AtomicBool::new(false),
         }
     }
 

@@ -193,6 +193,19 @@ async fn what_changed_while_nothing_was_kept_costs_the_disk_tier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_purged_while_postgresql_was_away_is_not_on_disk_after_a_restart() {
+    let url = database().await;
+    let state = filled(&url).await;
+    let nowhere = "postgres://nobody@127.0.0.1:1/none";
+    let larder = TestService::begin_in(state, nowhere, ITEMS, &PROMPT);
+    let answer = larder.post_admin("/purge/items").await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    let state = larder.stop().await;
+    let larder = restarted(state, &url).await;
+    assert_eq!(disk_hits(&larder, "first").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_databases_disk_tier_is_not_used() {
     let state = filled(&database().await).await;
     let url = database().await;

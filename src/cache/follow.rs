@@ -249,8 +249,7 @@ impl Cache {
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
             // What is not kept is not followed either: the mark behind this pass must not vouch for it.
-            let usable = shelf.is_kept() && !shelf.purged.load(Ordering::SeqCst);
-            if let Some(mark) = trusted.filter(|_| usable) {
+            if let Some(mark) = trusted.filter(|_| shelf.is_kept()) {
                 self.versions.set_epoch(index, mark.epoch());
             }
         }
@@ -311,11 +310,9 @@ impl Cache {
                 self.count_invalidation(index, "purge");
                 let _order = lock(&self.invalidating);
                 self.overtake_all(index);
-                self.shelves[index].purged.store(true, Ordering::SeqCst);
                 let position = self.followed.borrow().position.clone();
-                if let Some(mark) = position.and_then(|position| self.mark(&position)) {
-                    self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
-                }
+                let mark = position.and_then(|position| self.mark(&position));
+                self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
             }
         }
     }

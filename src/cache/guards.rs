@@ -9,9 +9,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::cache::disk::layout::ResourceMark;
 use crate::cache::document::Document;
-use crate::cache::generation::Epoch;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
@@ -154,37 +152,6 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
     let mark = orders.purged();
     assert_eq!(mark.resources[0].epoch(), cache.versions.epoch(0));
     assert_ne!(mark.resources[0].epoch(), epoch);
-}
-
-#[tokio::test]
-async fn what_was_purged_while_it_waited_to_be_resumed_stays_purged() {
-    for purge in [false, true] {
-        let (cache, _orders) = with_queue();
-        *lock(&cache.resumable) = Some(Mark {
-            system: "1".into(),
-            database: 1,
-            epoch_table: 1,
-            history: uuid::Uuid::nil().to_string(),
-            nonce: uuid::Uuid::nil().to_string(),
-            position: "1:1:".into(),
-            resources: vec![ResourceMark {
-                prefix: 0,
-                fingerprint: String::new(),
-                epoch: 7,
-                absences: 7,
-            }],
-            boot: String::new(),
-            clean: true,
-        });
-        if purge {
-            cache.purge(0, None);
-        }
-        let Event::Passed(pass) = pass("1") else {
-            panic!("a pass")
-        };
-        cache.follow(Event::Resumed(pass));
-        assert_eq!(cache.versions.epoch(0) == Epoch::alike(7), !purge);
-    }
 }
 
 /// A pass of new roots, or of a range.

@@ -24,10 +24,9 @@ use crate::metrics::Metrics;
 
 /// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
 const ORDERS_MAX: usize = 20_000;
-
+const ORDERS_RESERVED: usize = 10_000;
 /// Sweeps that wait, at most: each has the generations of all stripes, 512 KiB, and its ranges, some megabytes at most.
 const SWEEPS_MAX: usize = 8;
-const ORDERS_RESERVED: usize = 10_000;
 /// Document bytes that may wait for the writer.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
@@ -63,9 +62,10 @@ pub(super) enum Order {
     Drop(Vec<Dropped>),
     Sweep(Swept),
     Mark(Mark),
-    /// The mark of a moment at which a resource was purged. It has to be on disk at once: it alone tells the entries
-    /// that were purged from others.
-    Purge(Mark),
+    /// A resource was purged, with the mark of that moment if there is a position. The mark has to be on disk at once: it
+    /// alone tells the entries that were purged from others. Content from an earlier run has its own mark until it has
+    /// caught up, so it is discarded.
+    Purge(Option<Mark>),
     /// What was found on disk has caught up with `Mark`; these were the generations then.
     Enable(Mark, Vec<u64>),
     /// What was found on disk is not to be trusted.
@@ -217,8 +217,8 @@ impl Disk {
         }
     }
 
-    /// Queues the mark of a purge of a whole resource.
-    pub(super) fn purge(&self, mark: Mark) {
+    /// Queues the purge of a whole resource.
+    pub(super) fn purge(&self, mark: Option<Mark>) {
         self.must_queue(Order::Purge(mark));
     }
 

@@ -199,18 +199,18 @@ impl Writer {
                 }
                 // While old content catches up, its own mark stays: only Enable moves it.
                 Order::Mark(mark) if self.state == State::On => self.take_mark(mark),
-                Order::Purge(mark) if self.state == State::On => {
+                Order::Purge(Some(mark)) if self.state == State::On => {
                     self.take_mark(mark);
                     haste = Haste::Flush;
                 }
-                Order::Mark(_) | Order::Purge(_) => {}
+                Order::Purge(_) | Order::Discard => discard |= self.state == State::Resuming,
+                Order::Mark(_) => {}
                 Order::Enable(mark, generations) if self.state == State::Resuming => {
                     self.take_mark(mark);
                     haste = haste.max(Haste::Mark);
                     enabled = Some(generations);
                 }
                 Order::Enable(..) => {}
-                Order::Discard => discard = self.state == State::Resuming,
                 Order::Stop(_) => {}
             }
         }

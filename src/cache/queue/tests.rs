@@ -53,7 +53,7 @@ impl Orders {
     /// The mark of a purge, which is the next order.
     pub(in crate::cache) fn purged(&mut self) -> Mark {
         match self.0.try_recv() {
-            Ok(Order::Purge(mark)) => mark,
+            Ok(Order::Purge(Some(mark))) => mark,
             _ => panic!("no purge is next"),
         }
     }
@@ -222,11 +222,34 @@ async fn a_broken_tier_calls_nothing_clean_and_writes_no_mark() {
         if broken {
             shared.give_up("a test asks for it");
         }
-        writer.process(vec![Order::Sweep(swept), Order::Purge(mark())]);
+        writer.process(vec![Order::Sweep(swept), Order::Purge(Some(mark()))]);
         assert_eq!(is_clean(&versions, "1"), !broken);
         let store = shared.store.load_full().unwrap();
         assert_eq!(store.recover().unwrap().is_some(), !broken);
     }
+}
+
+/// Its mark names the epochs of before the purge, and is all that a later run goes by.
+#[tokio::test]
+async fn content_that_waits_to_be_resumed_does_not_outlive_a_purge() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, _versions) = start(directory.path());
+    until("on", || disk.is_on()).await;
+    disk.purge(Some(mark()));
+    disk.stop().await;
+    drop(disk);
+    for purge in [false, true] {
+        let (disk, _versions) = start(directory.path());
+        let resuming = || matches!(&*disk.persisted().borrow(), Persisted::At(_));
+        until("opened", resuming).await;
+        if purge {
+            disk.purge(None);
+            until("on, empty", || disk.is_on()).await;
+        }
+        disk.stop().await;
+    }
+    let (disk, _versions) = start(directory.path());
+    until("on, without a mark", || disk.is_on()).await;
 }
 
 /// A mark waits for its batch; one that alone tells purged entries from others does not.
@@ -235,7 +258,7 @@ async fn the_mark_of_a_purge_is_written_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
     until("on", || disk.is_on()).await;
-    disk.purge(mark());
+    disk.purge(Some(mark()));
     let persisted = disk.persisted();
     until(
         "on disk",
