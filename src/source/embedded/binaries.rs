@@ -9,7 +9,7 @@ use crate::source::embedded::EmbeddedError;
 use crate::source::embedded::home::Home;
 
 /// The oldest release with `xid8` and `pg_snapshot`, which the change feed rests on.
-const MAJOR_MIN: u32 = 13;
+const MAJOR_MIN: u32 = 14;
 /// A release is about 30 MB.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// Where packagers put the programs: parent, beginning of the name, rest.
