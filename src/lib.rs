@@ -58,7 +58,7 @@
 //! - A document is what one snapshot held: one document, one statement. No answer is used that does not prove which
 //!   statement made it (`resource::proof`).
 //! - `resource` does no I/O, `cache` knows no HTTP, `source` no cache, `http` no tier and no SQL. DashMap is named only
-//!   in `cache/memory.rs`, sled only in `cache/disk.rs`.
+//!   in `cache/memory.rs`, sled only in `cache/disk`.
 //! - Losing memory or disk costs time, never truth: whatever is odd on disk is discarded.
 //!
 //! Why it is so is told in `docs/decisions`. Start reading at [`commands::serve`], where everything is put together.

@@ -1,7 +1,8 @@
 //! The database that a command works on: the configured one, else the private one.
 
+use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -117,5 +118,7 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(file)?;
+    // One that is there already keeps its mode otherwise.
+    file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(text.as_bytes())
 }
