@@ -7,6 +7,7 @@ mod fields;
 mod keys;
 mod labels;
 mod list;
+mod order;
 mod range;
 mod socket;
 mod ways;
