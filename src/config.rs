@@ -38,12 +38,12 @@ use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
-use crate::http::accept::Limits;
 use crate::http::access_log::AccessLogConfig;
 use crate::http::auth::config::AuthConfig;
 use crate::http::cors::CorsConfig;
-use crate::http::tls::TlsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
+use crate::server::Limits;
+use crate::server::tls::TlsConfig;
 use crate::source::SourceConfig;
 
 /// The file that is read if nobody names one.

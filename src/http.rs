@@ -6,10 +6,10 @@
 //! `conditional` decides on 304, `range` on 206, `negotiate` on the encoding; `labels` says which way they came, `cors`
 //! who may see them; `writes` answers what changes documents, `bulk` where many come. `problem` is the one place where
 //! an error gets its status. `openapi` describes all that, and `docs` shows it in a browser. `admin` is never on the
-//! public address. Services need no socket, so tests don't; `accept` serves them, over `tls` where that is configured,
-//! and `rate` says how often a client may ask, whom `forwarded` finds behind proxies; `access_log` tells of each answer.
+//! public address. Services need no socket, so tests do not either; `connection` serves them over the connections of
+//! [`crate::server`], `rate_limit` refuses what is too much of a client, which `forwarded` finds behind proxies, and
+//! `access_log` writes a line for each answer.
 
-pub mod accept;
 pub mod access_log;
 pub mod admin;
 pub mod auth;
@@ -17,6 +17,7 @@ mod batch;
 pub mod body;
 mod bulk;
 mod conditional;
+pub mod connection;
 pub mod cors;
 mod docs;
 mod documents;
@@ -29,8 +30,7 @@ mod problem;
 pub mod public;
 mod query;
 mod range;
-pub mod rate;
+pub mod rate_limit;
 mod respond;
 mod target;
-pub mod tls;
 mod writes;

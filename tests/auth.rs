@@ -14,7 +14,7 @@ use axum::http::{Method, Request, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::{join, join_all};
-use larder::http::accept::Peer;
+use larder::server::Peer;
 use tower::ServiceExt;
 
 use crate::harness::cluster::Cluster;

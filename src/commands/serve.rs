@@ -25,11 +25,13 @@ pub use crate::commands::serve::service::Service;
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
-use crate::http::accept::{AcceptConfig, serve};
 use crate::http::access_log::{AccessLog, Logged, Rotated};
-use crate::http::rate::{Limited, Rate};
-use crate::http::tls::Tls;
+use crate::http::connection::serve;
+use crate::http::rate_limit::Limited;
 use crate::metrics::Metrics;
+use crate::server::ServerConfig;
+use crate::server::rate::RateLimiter;
+use crate::server::tls::Tls;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
 
@@ -100,15 +102,15 @@ async fn run_on(
     let service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
     let tls = Tls::load(&config.tls)?.map(Arc::new);
-    let mut plain = service.accept_config(config);
-    let accept = AcceptConfig {
+    let mut plain = service.server_config(config);
+    let secure = ServerConfig {
         tls: tls.clone(),
         ..plain.clone()
     };
     // Operators come by no balancer.
     plain.limits.proxy_protocol = false;
     let documents = service.public();
-    let rate = Rate::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
+    let rate = RateLimiter::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
     let (log, logged) = access_log(config, &service.metrics)?.unzip();
     let rotated = log.as_ref().and_then(AccessLog::rotated);
     heed_hangups(hangup, tls, rotated, stop.clone());
@@ -116,7 +118,7 @@ async fn run_on(
         let limited = Limited::new(documents.of(peer), rate.clone(), peer);
         Logged::new(limited, log.clone(), peer)
     };
-    let documents = serve(public, documents, runtimes.to_vec(), accept, stopping());
+    let documents = serve(public, documents, runtimes.to_vec(), secure, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();

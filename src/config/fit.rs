@@ -1,8 +1,8 @@
 //! What concerns several settings at once.
 
 use super::{Config, access, url};
-use crate::http::tls::Tls;
 use crate::resource::definition::{Mistake, Place, ResourceDefinition};
+use crate::server::tls::Tls;
 
 /// Who set a setting last; absent while its default holds.
 #[derive(Default)]

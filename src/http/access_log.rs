@@ -28,10 +28,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::http::accept::Peer;
 use crate::http::access_log::line::{Line, cut, target};
 use crate::http::auth::Principal;
 use crate::http::forwarded::client;
+use crate::server::Peer;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 /// Lines that wait to be written; each has four texts at most, which are cut.

@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, SizeHint};
 
-use crate::http::accept::BodyTimeout;
+use crate::http::connection::BodyTimeout;
 use crate::http::problem::Problem;
 
 /// Bytes that are sent as they are, a frame for each part.

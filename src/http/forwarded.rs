@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-use crate::http::accept::trusts;
+use crate::server::trusts;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

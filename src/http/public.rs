@@ -15,7 +15,6 @@ use ipnet::IpNet;
 use tower_service::Service;
 
 use crate::cache::Cache;
-use crate::http::accept::Peer;
 use crate::http::access_log::Who;
 use crate::http::auth::{Auth, Glance};
 use crate::http::body::Whole;
@@ -27,6 +26,7 @@ use crate::http::labels::Labels;
 use crate::http::openapi;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
+use crate::server::Peer;
 use crate::source::writes::Writes;
 
 /// The longest path and query: a thousand uuids fit.

@@ -9,8 +9,8 @@ use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use larder::commands::serve;
 use larder::config::Config;
-use larder::http::accept::AcceptConfig;
 use larder::http::public::Public;
+use larder::server::ServerConfig;
 use larder::state::StateLock;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
@@ -161,9 +161,9 @@ impl TestService {
     }
 
     /// How it would be served there.
-    pub(crate) fn accept_config(&self) -> AcceptConfig {
+    pub(crate) fn server_config(&self) -> ServerConfig {
         let config = Config::from_toml("", &[]).unwrap();
-        self.service.accept_config(&config)
+        self.service.server_config(&config)
     }
 
     /// Any method on the admin address.

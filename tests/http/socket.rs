@@ -32,11 +32,11 @@ async fn server() -> Server {
         stopped.await.ok();
     };
     let public = larder.public();
-    let ended = tokio::spawn(larder::http::accept::serve(
+    let ended = tokio::spawn(larder::http::connection::serve(
         listener,
         move |_| public.clone(),
         vec![Handle::current()],
-        larder.accept_config(),
+        larder.server_config(),
         stopped,
     ));
     Server {

@@ -12,7 +12,6 @@ use uuid::Uuid;
 use crate::cache::{Cache, CacheConfig};
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
-use crate::http::accept::AcceptConfig;
 use crate::http::admin::token::AdminToken;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
@@ -21,6 +20,7 @@ use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
+use crate::server::ServerConfig;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::source::writes::Writes;
@@ -124,8 +124,8 @@ impl Service {
     }
 
     /// How the addresses are served, without TLS.
-    pub fn accept_config(&self, config: &Config) -> AcceptConfig {
-        AcceptConfig {
+    pub fn server_config(&self, config: &Config) -> ServerConfig {
+        ServerConfig {
             limits: config.limits.clone(),
             metrics: Arc::clone(&self.metrics),
             tls: None,

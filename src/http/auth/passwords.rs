@@ -15,9 +15,9 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::http::accept::network;
 use crate::http::auth::Principal;
 use crate::http::auth::config::UserDefinition;
+use crate::server::network;
 
 /// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
 const WAITING_MAX: usize = 256;

@@ -1,15 +1,12 @@
 //! What has happened on a connection, and what it is told.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use axum::body::{Bytes, HttpBody};
-use axum::http::Version;
 use futures_util::task::AtomicWaker;
-use hyper::body::{Frame, SizeHint};
 
 /// This share of what is unsent over HTTP/2 has to be taken within `write_timeout`.
 const UNSENT_SHARE: u64 = 64;
@@ -18,7 +15,7 @@ const TAKEN_BYTES_MIN: u64 = 1 << 10;
 
 /// Where the server is in its life.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     Serving,
     Draining,
 }
@@ -26,7 +23,7 @@ pub(super) enum Stage {
 /// What a connection has been told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// End after the answers at hand.
     Drain = 1,
     /// End at once, if nothing has happened since.
@@ -38,35 +35,35 @@ pub(super) enum Order {
 }
 
 /// What has happened on a connection, and what it is told.
-pub(super) struct Progress {
+pub struct Activity {
     /// One reference more for each request that was read and whose answer is being made; whether it was told to drain.
     answering: Arc<AtomicBool>,
     /// Bytes of answers over HTTP/2 that are not written, since the client says how much may come; and one more for each
     /// answer that has not ended.
     unsent: Arc<AtomicU64>,
     /// The socket has no place for what has to be written.
-    pub(super) full: AtomicBool,
+    pub(crate) full: AtomicBool,
     /// Answers are kept back, so that they can be sent together with what may follow.
-    pub(super) holds: AtomicBool,
+    pub(crate) holds: AtomicBool,
     /// Requests read, and writes that the client's side took; over HTTP/2 requests alone, since a client has its pings
     /// and settings answered whatever it asks or takes.
-    pub(super) steps: AtomicU64,
+    pub(crate) steps: AtomicU64,
     /// Bytes that the client's side took.
-    pub(super) sent: AtomicU64,
+    pub(crate) sent: AtomicU64,
     /// Twice the requests read, and one more while the head of the next is awaited: before the first request, and once
     /// anything came after the last answer.
-    pub(super) head: AtomicU64,
+    pub(crate) head: AtomicU64,
     /// There was a request over HTTP/2, where much else may come besides.
     multiplexed: AtomicBool,
     /// What `steps` or `head` is if nothing has happened since it was told to close; what `sent` is if enough has.
-    pub(super) expected: AtomicU64,
+    pub(crate) expected: AtomicU64,
     /// An [`Order`], or 0.
     order: AtomicU8,
     /// Wakes the connection for its order.
-    pub(super) waker: AtomicWaker,
+    pub(crate) waker: AtomicWaker,
 }
 
-impl Default for Progress {
+impl Default for Activity {
     fn default() -> Self {
         Self {
             answering: Arc::default(),
@@ -85,9 +82,9 @@ impl Default for Progress {
 }
 
 // Only the connection's own task counts, so that nothing is lost though it is loaded and stored.
-impl Progress {
+impl Activity {
     /// A request was read. Whoever makes its answer keeps what this returns: by then, whether to drain.
-    pub(super) fn answer(&self) -> Arc<AtomicBool> {
+    pub(crate) fn answer(&self) -> Arc<AtomicBool> {
         self.step();
         let head = self.head.load(Ordering::Relaxed);
         self.head
@@ -96,13 +93,13 @@ impl Progress {
     }
 
     /// Something was read.
-    pub(super) fn receive(&self) {
+    pub(crate) fn receive(&self) {
         let head = self.head.load(Ordering::Relaxed);
         self.head.store(head | 1, Ordering::Relaxed);
     }
 
     /// So many bytes were written: what came before belonged to a request that is being answered.
-    pub(super) fn send(&self, bytes: usize) {
+    pub(crate) fn send(&self, bytes: usize) {
         let sent = self.sent.load(Ordering::Relaxed);
         self.sent
             .store(sent.wrapping_add(bytes as u64), Ordering::Relaxed);
@@ -115,9 +112,10 @@ impl Progress {
         }
     }
 
-    /// What the body of an answer over `version` keeps. Over HTTP/1.1 the socket alone tells what is unsent.
-    pub(super) fn unsent(&self, version: Version) -> Option<Unsent> {
-        (version == Version::HTTP_2).then(|| {
+    /// What the body of an answer keeps where answers are multiplexed, as over HTTP/2. Elsewhere the socket alone tells
+    /// what is unsent.
+    pub(crate) fn unsent(&self, multiplexed: bool) -> Option<Unsent> {
+        multiplexed.then(|| {
             self.multiplexed.store(true, Ordering::Relaxed);
             Unsent {
                 bytes: 0,
@@ -128,7 +126,7 @@ impl Progress {
 
     /// Whether the client is to be told that its next answer is the last: over HTTP/1.1 it may have sent a request
     /// that was not read yet, which is lost where the connection just ends. HTTP/2 has GOAWAY.
-    pub(super) fn announces_end(&self) -> bool {
+    pub(crate) fn announces_end(&self) -> bool {
         let asked = self.steps.load(Ordering::Relaxed) > 0;
         asked && !self.is_multiplexed()
     }
@@ -142,7 +140,7 @@ impl Progress {
         self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
     }
 
-    pub(super) fn order(&self, order: Order) {
+    pub(crate) fn order(&self, order: Order) {
         if order == Order::Drain {
             self.answering.store(true, Ordering::Relaxed);
         }
@@ -150,12 +148,12 @@ impl Progress {
         self.waker.wake();
     }
 
-    pub(super) fn is_told(&self, order: Order) -> bool {
+    pub(crate) fn is_told(&self, order: Order) -> bool {
         self.order.load(Ordering::Acquire) == order as u8
     }
 
     /// What `future` gives, unless the connection is to close before.
-    pub(super) async fn unless_closed<F: Future>(&self, future: F) -> Option<F::Output> {
+    pub(crate) async fn unless_closed<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|context| {
             self.waker.register(context.waker());
@@ -169,7 +167,7 @@ impl Progress {
     }
 
     /// Whether it is to end at once: it was told so, and nothing has happened since.
-    pub(super) fn must_close(&self, stage: Stage) -> bool {
+    pub(crate) fn must_close(&self, stage: Stage) -> bool {
         let expected = self.expected.load(Ordering::Relaxed);
         let same = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == expected;
         let still = (self.is_told(Order::Close) && same(&self.steps))
@@ -181,24 +179,24 @@ impl Progress {
     }
 
     /// Whether a head is awaited and nothing else.
-    pub(super) fn awaits_head(&self) -> bool {
+    pub(crate) fn awaits_head(&self) -> bool {
         self.head.load(Ordering::Relaxed) & 1 == 1 && !self.is_multiplexed()
     }
 
     /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
     /// the kernel tells only now and then, is cut off by that alone.
-    pub(super) fn owes(&self, stage: Stage) -> bool {
+    pub(crate) fn owes(&self, stage: Stage) -> bool {
         Arc::strong_count(&self.answering) > 1 || (stage == Stage::Draining && self.is_unsent())
     }
 
     /// Whether there is an answer that the client does not take.
-    pub(super) fn is_unsent(&self) -> bool {
+    pub(crate) fn is_unsent(&self) -> bool {
         self.full.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes that a client with unsent answers has to take within the time for that. Over HTTP/2 they are a share of
     /// what waits for it: to let much wait costs the client that it takes much, and its pings alone are too few.
-    pub(super) fn least_to_take(&self) -> u64 {
+    pub(crate) fn least_to_take(&self) -> u64 {
         if !self.is_multiplexed() {
             return 1;
         }
@@ -208,26 +206,26 @@ impl Progress {
 }
 
 /// Bytes of an answer over HTTP/2 that are not written.
-pub(super) struct Unsent {
+pub(crate) struct Unsent {
     bytes: u64,
     all: Arc<AtomicU64>,
 }
 
 impl Unsent {
     /// Counts `bytes` more.
-    pub(super) fn add(&mut self, bytes: u64) {
+    pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.all.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts none any more: what there is was taken, and the client owes nothing for what is still to come.
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = 0;
     }
 
     /// What a part of so many bytes keeps; a body of a length that was not known has more than was counted.
-    fn part(&mut self, bytes: u64) -> Self {
+    pub(crate) fn part(&mut self, bytes: u64) -> Self {
         self.add((bytes + 1).saturating_sub(self.bytes));
         self.bytes -= bytes;
         Self {
@@ -240,71 +238,5 @@ impl Unsent {
 impl Drop for Unsent {
     fn drop(&mut self) {
         self.forget();
-    }
-}
-
-/// A body whose parts hold on to `unsent` until they are written or given up.
-pub(super) struct Counted<B> {
-    body: B,
-    unsent: Option<Unsent>,
-    /// Where the answer is still being made.
-    _answering: Option<Arc<AtomicBool>>,
-}
-
-impl<B: HttpBody> Counted<B> {
-    pub(super) fn new(body: B, mut unsent: Option<Unsent>, answering: Arc<AtomicBool>) -> Self {
-        // What comes part by part is still being made, maybe of a request that has not ended either.
-        let is_being_made = body.size_hint().exact().is_none();
-        if let Some(unsent) = &mut unsent {
-            unsent.add(body.size_hint().lower().saturating_add(1));
-        }
-        Self {
-            body,
-            unsent,
-            _answering: is_being_made.then_some(answering),
-        }
-    }
-}
-
-struct Part {
-    bytes: Bytes,
-    _unsent: Unsent,
-}
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = &mut *self;
-        let frame = Pin::new(&mut this.body).poll_frame(context);
-        let Some(unsent) = &mut this.unsent else {
-            return frame;
-        };
-        if frame.is_pending() {
-            unsent.forget();
-        }
-        let mut part = |bytes: Bytes| Part {
-            _unsent: unsent.part(bytes.len() as u64),
-            bytes,
-        };
-        frame.map_ok(|frame| frame.map_data(|bytes| Bytes::from_owner(part(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

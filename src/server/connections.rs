@@ -1,8 +1,8 @@
-//! The open connections, and the looks at them.
+//! The open connections, and the periodic check of their activity.
 //!
-//! hyper's own timeout for request heads would start a timer for each request. Here all connections are looked at each
-//! second: one that takes too long for its first request or for a head, asks nothing, or takes nothing of its answer is
-//! closed. A request pays for that what it takes to count it.
+//! hyper's own timeout for request heads would start a timer for each request. Here one check a second goes through all
+//! connections: one that takes too long for its first request or for a head, sends no request, or reads nothing of its
+//! answer is closed. A request pays for that only by being counted.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,36 +15,36 @@ use tokio::runtime::Handle;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, interval_at};
 
-use crate::http::accept::limits::Limits;
-use crate::http::accept::progress::{Order, Progress, Stage};
+use crate::server::activity::{Activity, Order, Stage};
+use crate::server::limits::Limits;
 
-/// Looks at the open connections are this far apart.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same once larder is to stop; whatever has not moved from one to the next is closed.
+/// Time between two checks of the open connections.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while draining; a connection without activity from one check to the next is closed.
 const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Looks at a connection that find nothing new before it is closed.
-struct Patience {
+/// Checks in a row that find nothing new before a connection is closed.
+struct IdleTicks {
     head: u32,
     idle: u32,
     write: u32,
 }
 
-impl Patience {
-    /// One look more than fits into the time, since the first may come at once.
+impl IdleTicks {
+    /// One check more than fits into the time, since the first may come at once.
     fn of(limits: &Limits) -> Self {
-        let looks = |time: Duration| {
-            let looks = time.as_millis().div_ceil(LOOK_INTERVAL.as_millis()) + 1;
-            u32::try_from(looks).unwrap_or(u32::MAX)
+        let ticks = |time: Duration| {
+            let ticks = time.as_millis().div_ceil(CHECK_INTERVAL.as_millis()) + 1;
+            u32::try_from(ticks).unwrap_or(u32::MAX)
         };
         Self {
-            head: looks(limits.header_timeout),
-            idle: looks(limits.idle_timeout),
-            write: looks(limits.write_timeout),
+            head: ticks(limits.header_timeout),
+            idle: ticks(limits.idle_timeout),
+            write: ticks(limits.write_timeout),
         }
     }
 
-    /// Who still has something to get while larder drains is bounded by the deadline of that alone.
+    /// While draining, an answer that is still being read is bounded by `shutdown_timeout` alone.
     const DRAINING: Self = Self {
         head: 1,
         idle: 1,
@@ -56,62 +56,62 @@ impl Patience {
 pub(super) struct Connections {
     pub(super) tasks: JoinSet<()>,
     seen: HashMap<Id, Seen>,
-    patience: Patience,
+    idle_ticks: IdleTicks,
     closed: IntCounterVec,
 }
 
 struct Seen {
-    progress: Arc<Progress>,
-    /// What the last look has found.
+    activity: Arc<Activity>,
+    /// What the last check has found.
     steps: u64,
     head: u64,
-    /// Looks since then that have found nothing new, and nothing to be answered or sent.
+    /// Checks since then that have found nothing new, and nothing to be answered or sent.
     still: u32,
     head_still: u32,
     /// What was sent when the client had last taken enough, or had nothing to take.
     sent: u64,
-    /// Looks since then.
+    /// Checks since then.
     unsent_still: u32,
 }
 
 impl Seen {
-    fn look(&mut self) {
-        let is_unsent = self.progress.is_unsent();
-        let steps = self.progress.steps.load(Ordering::Relaxed);
-        let idle = !self.progress.owes(Stage::Draining);
+    fn check(&mut self) {
+        let is_unsent = self.activity.is_unsent();
+        let steps = self.activity.steps.load(Ordering::Relaxed);
+        let idle = !self.activity.owes(Stage::Draining);
         let same = steps == self.steps && idle;
         self.still = if same { self.still + 1 } else { 0 };
         self.steps = steps;
-        let sent = self.progress.sent.load(Ordering::Relaxed);
+        let sent = self.activity.sent.load(Ordering::Relaxed);
         if is_unsent && sent < self.enough() {
             self.unsent_still += 1;
         } else {
             (self.sent, self.unsent_still) = (sent, 0);
         }
-        let head = self.progress.head.load(Ordering::Relaxed);
-        let same = head == self.head && self.progress.awaits_head();
+        let head = self.activity.head.load(Ordering::Relaxed);
+        let same = head == self.head && self.activity.awaits_head();
         self.head_still = if same { self.head_still + 1 } else { 0 };
         self.head = head;
     }
 
     /// What is sent once the client has taken enough of what waits for it.
     fn enough(&self) -> u64 {
-        self.sent.saturating_add(self.progress.least_to_take())
+        self.sent.saturating_add(self.activity.least_to_take())
     }
 
     /// Which of its limits the connection has passed, and what it is told then.
-    fn overdue(&self, patience: &Patience, stage: Stage) -> Option<(&'static str, Order)> {
+    fn overdue(&self, idle_ticks: &IdleTicks, stage: Stage) -> Option<(&'static str, Order)> {
         // Whatever else is being made for it.
-        if self.unsent_still >= patience.write {
+        if self.unsent_still >= idle_ticks.write {
             return Some(("write", Order::CloseUnsent));
         }
-        if self.progress.owes(stage) {
+        if self.activity.owes(stage) {
             return None;
         }
-        if self.head_still >= patience.head {
+        if self.head_still >= idle_ticks.head {
             return Some(("header", Order::CloseHead));
         }
-        (self.still >= patience.idle).then_some(("idle", Order::Close))
+        (self.still >= idle_ticks.idle).then_some(("idle", Order::Close))
     }
 }
 
@@ -121,7 +121,7 @@ impl Connections {
         Self {
             tasks: JoinSet::new(),
             seen: HashMap::new(),
-            patience: Patience::of(limits),
+            idle_ticks: IdleTicks::of(limits),
             closed,
         }
     }
@@ -129,12 +129,12 @@ impl Connections {
     pub(super) fn spawn(
         &mut self,
         served: impl Future<Output = ()> + Send + 'static,
-        progress: Arc<Progress>,
+        activity: Arc<Activity>,
         runtime: &Handle,
     ) {
         let task = self.tasks.spawn_on(served, runtime);
         let seen = Seen {
-            progress,
+            activity,
             steps: 0,
             head: 0,
             still: 0,
@@ -157,10 +157,10 @@ impl Connections {
     }
 
     /// Closes connections that have passed a limit.
-    pub(super) fn look(&mut self) {
-        look(
+    pub(super) fn check(&mut self) {
+        check(
             self.seen.values_mut(),
-            &self.patience,
+            &self.idle_ticks,
             Stage::Serving,
             &self.closed,
         );
@@ -169,42 +169,42 @@ impl Connections {
     /// Lets each connection end after the answers at hand, and ends when all have.
     pub(super) async fn drain(mut self) {
         for seen in self.seen.values_mut() {
-            seen.look();
+            seen.check();
             (seen.still, seen.head_still) = (0, 0);
-            seen.progress.order(Order::Drain);
+            seen.activity.order(Order::Drain);
         }
-        let mut looks = interval_at(Instant::now() + DRAIN_INTERVAL, DRAIN_INTERVAL);
+        let mut checks = interval_at(Instant::now() + DRAIN_INTERVAL, DRAIN_INTERVAL);
         loop {
             tokio::select! {
                 ended = self.tasks.join_next_with_id() => match ended {
                     Some(ended) => self.forget(ended),
                     None => return,
                 },
-                _ = looks.tick() => {
+                _ = checks.tick() => {
                     let seen = self.seen.values_mut();
-                    look(seen, &Patience::DRAINING, Stage::Draining, &self.closed);
+                    check(seen, &IdleTicks::DRAINING, Stage::Draining, &self.closed);
                 }
             }
         }
     }
 }
 
-fn look<'a>(
+fn check<'a>(
     all: impl Iterator<Item = &'a mut Seen>,
-    patience: &Patience,
+    idle_ticks: &IdleTicks,
     stage: Stage,
     closed: &IntCounterVec,
 ) {
     for seen in all {
-        seen.look();
-        if let Some((reason, order)) = seen.overdue(patience, stage) {
+        seen.check();
+        if let Some((reason, order)) = seen.overdue(idle_ticks, stage) {
             let expected = match order {
                 Order::CloseHead => seen.head,
                 Order::CloseUnsent => seen.enough(),
                 _ => seen.steps,
             };
-            seen.progress.expected.store(expected, Ordering::Relaxed);
-            seen.progress.order(order);
+            seen.activity.expected.store(expected, Ordering::Relaxed);
+            seen.activity.order(order);
             closed.with_label_values(&[reason]).inc();
             // Where something has happened since, it goes on, and has its time again.
             (seen.still, seen.head_still, seen.unsent_still) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! A connection's socket: what the client's side takes counts as progress, and small writes go out together.
+//! A connection's socket: what the client's side takes counts as activity, and small writes go out together.
 //!
 //! hyper writes each answer of a pipeline by itself, and each frame of HTTP/2. From the second one to what was read at
 //! once they are kept back, and sent together before the connection waits. One answer to one request is sent at once:
@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::unconstrained;
 
-use crate::http::accept::progress::Progress;
-use crate::http::accept::stream::Stream;
+use crate::server::activity::Activity;
+use crate::server::stream::Stream;
 
 /// What is gathered at most.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
@@ -32,10 +32,10 @@ thread_local! {
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A socket that gathers small writes, and tells its progress.
-pub(super) struct Socket {
+/// A socket that gathers small writes, and tells its activity.
+pub struct Socket {
     stream: Stream,
-    progress: Arc<Progress>,
+    activity: Arc<Activity>,
     /// Taken as written; without memory where nothing is gathered.
     gathered: Vec<u8>,
     /// How much of that has been sent.
@@ -47,15 +47,26 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: Stream, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(stream: Stream, activity: Arc<Activity>) -> Self {
         Self {
             stream,
-            progress,
+            activity,
             gathered: Vec::new(),
             sent: 0,
             writes: 0,
             several: false,
         }
+    }
+
+    /// One without TLS.
+    #[cfg(test)]
+    pub(crate) fn plain(stream: tokio::net::TcpStream, activity: Arc<Activity>) -> Self {
+        Self::new(Stream::Plain(stream), activity)
+    }
+
+    /// Whether HTTP/2 was agreed on in the TLS handshake.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.stream.is_http2()
     }
 
     fn poll_send(
@@ -73,7 +84,7 @@ impl Socket {
         };
         let gather = bytes <= copied_max;
         let place = GATHERED_BYTES_MAX.saturating_sub(self.gathered.len());
-        if !gather || bytes > place || !self.progress.holds.load(Ordering::Relaxed) {
+        if !gather || bytes > place || !self.activity.holds.load(Ordering::Relaxed) {
             ready!(self.poll_drain(context))?;
         }
         if !gather {
@@ -86,7 +97,7 @@ impl Socket {
         for slice in slices {
             self.gathered.extend_from_slice(slice);
         }
-        self.progress.holds.store(hold, Ordering::Relaxed);
+        self.activity.holds.store(hold, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
     }
 
@@ -95,7 +106,7 @@ impl Socket {
         if self.gathered.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        self.progress.holds.store(false, Ordering::Relaxed);
+        self.activity.holds.store(false, Ordering::Relaxed);
         while self.sent < self.gathered.len() {
             let rest = &self.gathered[self.sent..];
             let sent = Pin::new(&mut self.stream).poll_write(context, rest);
@@ -112,10 +123,10 @@ impl Socket {
 
     fn count(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(sent) = &sent {
-            self.progress.send(*sent.as_ref().unwrap_or(&0));
+            self.activity.send(*sent.as_ref().unwrap_or(&0));
         }
         let full = sent.is_pending();
-        self.progress.full.store(full, Ordering::Relaxed);
+        self.activity.full.store(full, Ordering::Relaxed);
         sent
     }
 }
@@ -146,7 +157,7 @@ impl AsyncRead for Socket {
         let filled = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > filled {
-            self.progress.receive();
+            self.activity.receive();
             if self.writes > 0 {
                 self.several = self.writes > 1;
                 self.writes = 0;
@@ -178,14 +189,14 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.progress.holds.load(Ordering::Relaxed) {
+        if self.activity.holds.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_drain(context))?;
         // TLS keeps what the socket has no place for.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         let full = flushed.is_pending();
-        self.progress.full.store(full, Ordering::Relaxed);
+        self.activity.full.store(full, Ordering::Relaxed);
         flushed
     }
 

@@ -1,6 +1,7 @@
 //! Connections and their limits, with a clock that passes as soon as nobody has anything to do.
 
 mod multiplexed;
+mod pipeline;
 mod stops;
 
 use std::future::ready;
@@ -16,12 +17,15 @@ use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio::time::sleep;
 
 use super::*;
+use crate::metrics::Metrics;
+use crate::server::Limits;
 
 /// So that the clock decides what is tested.
-fn config() -> AcceptConfig {
+fn config() -> ServerConfig {
     let limits = Limits {
         connections: 10,
         connections_per_address: 10,
@@ -35,7 +39,7 @@ fn config() -> AcceptConfig {
         proxy_protocol: false,
     };
     let metrics = Arc::new(Metrics::new().unwrap());
-    AcceptConfig {
+    ServerConfig {
         limits,
         metrics,
         tls: None,
@@ -60,7 +64,7 @@ async fn start(text: String) -> (TcpStream, oneshot::Sender<()>, tokio::task::Jo
 /// An address that answers by `router`, and what stops it.
 async fn listen(
     router: Router,
-    config: AcceptConfig,
+    config: ServerConfig,
 ) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +79,7 @@ async fn listen(
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
-fn closed(config: &AcceptConfig, reason: &str) -> u64 {
+fn closed(config: &ServerConfig, reason: &str) -> u64 {
     let counters = &config.metrics.connections_closed;
     counters.with_label_values(&[reason]).get()
 }
@@ -293,7 +297,7 @@ async fn a_trusted_proxy_says_for_whom_it_connects() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let make = |peer: Peer| {
-        tower::service_fn(move |_: Request<Arriving>| async move {
+        tower::service_fn(move |_: Request<RequestBody>| async move {
             let text = peer.address.to_string();
             Ok::<_, Infallible>(Response::new(Body::from(text)))
         })
@@ -414,7 +418,7 @@ async fn each_connection_has_a_service_of_its_own() {
     // It counts its own requests.
     let make = |peer: Peer| {
         let mut count = 0;
-        tower::service_fn(move |_: Request<Arriving>| {
+        tower::service_fn(move |_: Request<RequestBody>| {
             count += 1;
             let text = format!("{} {count};", peer.address);
             async { Ok::<_, Infallible>(Response::new(axum::body::Body::from(text))) }

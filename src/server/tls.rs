@@ -54,7 +54,7 @@ pub struct Tls {
     /// Kept when the certificate is replaced, so that clients may resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
     current: ArcSwap<ServerConfig>,
-    pub(super) hsts: Option<Arc<HeaderValue>>,
+    pub(crate) hsts: Option<Arc<HeaderValue>>,
 }
 
 impl Tls {

@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 /// Whether `address` is in one of `networks`.
-pub(in crate::http) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
+pub(crate) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
@@ -112,28 +112,13 @@ impl Drop for Admitted {
     }
 }
 
-#[cfg(test)]
-impl Admitted {
-    pub(super) fn uncounted() -> Self {
-        let clients = Clients {
-            connections_max: 1,
-            trusted: Arc::new([]),
-            connections: Arc::default(),
-        };
-        Self {
-            client: None,
-            clients,
-        }
-    }
-}
-
 /// Numbers are whole whoever panicked.
 fn lock(connections: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
     connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whom limits count as one.
-pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {

@@ -22,7 +22,7 @@ pub struct BodyTimeout;
 ///
 /// It ends in [`BodyTimeout`] where the client has let it wait for `body_timeout`; each 500 bytes that come give a second
 /// back. Time in which nobody reads it does not count.
-pub struct Arriving {
+pub struct RequestBody {
     body: Incoming,
     /// `None` where there is nothing to come.
     pace: Option<Box<Pace>>,
@@ -38,7 +38,7 @@ struct Pace {
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
-impl Arriving {
+impl RequestBody {
     pub(super) fn new(body: Incoming, timeout: Duration) -> Self {
         let pace = (!body.is_end_stream()).then(|| {
             Box::new(Pace {
@@ -72,7 +72,7 @@ impl Pace {
     }
 }
 
-impl HttpBody for Arriving {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = BoxError;
 

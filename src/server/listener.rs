@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Accepts connections as far as limits and descriptors allow.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -12,9 +12,9 @@ use nix::errno::Errno;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
-use crate::http::accept::Peer;
-use crate::http::accept::limits::{Admitted, Clients, Limits};
 use crate::metrics::Metrics;
+use crate::server::Peer;
+use crate::server::limits::{Admitted, Clients, Limits};
 
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ impl Client {
 }
 
 /// Accepts connections, as far as the limits and the system have room for them.
-pub(super) struct Door {
+pub(super) struct Listener {
     limits: Limits,
     clients: Clients,
     metrics: Arc<Metrics>,
@@ -52,7 +52,7 @@ pub(super) struct Door {
     warned_at: Option<Instant>,
 }
 
-impl Door {
+impl Listener {
     pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
         Self {
             clients: Clients::new(&limits),
@@ -148,12 +148,13 @@ mod tests {
             trusted_proxies: Vec::new(),
             proxy_protocol: false,
         };
-        let mut door = Door::new(limits, Arc::new(Metrics::new().unwrap()));
-        door.reserve = None;
+        let mut accepting = Listener::new(limits, Arc::new(Metrics::new().unwrap()));
+        accepting.reserve = None;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (_client, accepted) = tokio::join!(TcpStream::connect(address), door.accept(&listener));
+        let (_client, accepted) =
+            tokio::join!(TcpStream::connect(address), accepting.accept(&listener));
         accepted.unwrap();
-        assert!(door.reserve.is_some());
+        assert!(accepting.reserve.is_some());
     }
 }

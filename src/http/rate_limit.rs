@@ -1,0 +1,65 @@
+//! The middleware that refuses requests above the rate limit with 429.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
+use axum::http::Request;
+use futures_util::future::Either;
+use tower_service::Service;
+
+use crate::http::forwarded::client;
+use crate::http::problem::Problem;
+use crate::http::public::Public;
+use crate::server::Peer;
+use crate::server::rate::RateLimiter;
+
+/// The public service for one connection, below the rate limit of its client.
+pub struct Limited {
+    service: Public,
+    limiter: Option<Arc<RateLimiter>>,
+    peer: IpAddr,
+}
+
+impl Limited {
+    /// Without `limiter` it is `service`.
+    pub fn new(service: Public, limiter: Option<Arc<RateLimiter>>, peer: Peer) -> Self {
+        let peer = peer.address;
+        Self {
+            service,
+            limiter,
+            peer,
+        }
+    }
+}
+
+impl<B> Service<Request<B>> for Limited
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = <Public as Service<Request<B>>>::Response;
+    type Error = Infallible;
+    /// That of the service itself, so that a request that is not limited pays nothing.
+    type Future = <Public as Service<Request<B>>>::Future;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if let Some(limiter) = &self.limiter
+            && let Err(seconds) = {
+                let trusted = limiter.trusted_proxies();
+                limiter.check(client(self.peer, request.headers(), trusted))
+            }
+        {
+            let problem = Problem::too_many_requests("this client asks too often", seconds);
+            return Either::Left(ready(Ok(self.service.refuse(&request, problem))));
+        }
+        self.service.call(request)
+    }
+}

@@ -1,0 +1,101 @@
+//! The beginning of a connection: the client behind a proxy, and TLS.
+
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::net::TcpStream as StdStream;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+
+use crate::metrics::Metrics;
+use crate::server::activity::Activity;
+use crate::server::limits::Admitted;
+use crate::server::listener::Client;
+use crate::server::socket::Socket;
+use crate::server::stream::Stream;
+use crate::server::tls::Tls;
+use crate::server::{Peer, proxy};
+
+/// How connections begin.
+#[derive(Clone)]
+pub(super) struct ConnectionConfig {
+    pub(super) tls: Option<Arc<Tls>>,
+    /// Proxies that are trusted send first for which client they have connected.
+    pub(super) proxy_protocol: bool,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// Serves `client` by `protocol`, until the connection ends or is told to.
+pub(super) async fn serve<F>(
+    client: Client,
+    mut admitted: Admitted,
+    config: ConnectionConfig,
+    protocol: impl Fn(Socket, Peer, Arc<Activity>) -> F,
+    activity: Arc<Activity>,
+) where
+    F: Future<Output = ()>,
+{
+    let Client { stream, mut peer } = client;
+    peer.secure = config.tls.is_some();
+    let Some(stream) = open(stream, &mut peer, &mut admitted, &config, &activity).await else {
+        return;
+    };
+    drop(config);
+    let socket = Socket::new(stream, Arc::clone(&activity));
+    protocol(socket, peer, activity).await;
+}
+
+/// What to read from and to write to, unless the connection is to close before.
+async fn open(
+    stream: StdStream,
+    peer: &mut Peer,
+    admitted: &mut Admitted,
+    config: &ConnectionConfig,
+    activity: &Activity,
+) -> Option<Stream> {
+    // Boxed, or every connection would have place for it.
+    let prepared = Box::pin(prepare(stream, peer, admitted, config));
+    let prepared = activity.unless_closed(prepared).await?;
+    prepared
+        .inspect_err(|error| tracing::debug!("a connection can't be served: {error}"))
+        .ok()
+}
+
+/// Sets the address of `peer` where it is behind a proxy, and makes the TLS handshake where there is TLS.
+async fn prepare(
+    stream: StdStream,
+    peer: &mut Peer,
+    admitted: &mut Admitted,
+    config: &ConnectionConfig,
+) -> io::Result<Stream> {
+    let mut stream = TcpStream::from_std(stream)?;
+    stream.set_nodelay(true)?;
+    if config.proxy_protocol && admitted.is_proxy() {
+        let client = proxy::read_client(&mut stream).await.inspect_err(|error| {
+            // A proxy may connect and send nothing, as a health check.
+            if error.kind() == ErrorKind::InvalidData {
+                let proxy = peer.address;
+                tracing::warn!("{proxy} is to begin with a header of the PROXY protocol: {error}");
+            }
+        })?;
+        if let Some(client) = client {
+            peer.address = client;
+            if !admitted.count(client) {
+                let closed = &config.metrics.connections_closed;
+                closed.with_label_values(&["connections_per_address"]).inc();
+                return Err(io::Error::other(
+                    "limits.connections_per_address is reached",
+                ));
+            }
+        }
+    }
+    match &config.tls {
+        None => Ok(Stream::Plain(stream)),
+        Some(tls) => secure(tls, stream).await,
+    }
+}
+
+async fn secure(tls: &Tls, stream: TcpStream) -> io::Result<Stream> {
+    let stream = tls.acceptor().accept(stream).await?;
+    Ok(Stream::Secure(Box::new(stream)))
+}
