@@ -34,12 +34,12 @@ pub use self::example::example;
 pub use self::url::masked_url;
 
 use self::reading::Reading;
+use crate::auth::config::AuthConfig;
 use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::access_log::AccessLogConfig;
-use crate::http::auth::config::AuthConfig;
 use crate::http::cors::CorsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::server::Limits;

@@ -76,6 +76,8 @@ pub mod metrics;
 
 pub mod http;
 
+pub mod auth;
+
 pub mod server;
 
 pub mod cache;

@@ -279,7 +279,7 @@ const PROGRAM: (&str, &str) = (
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_is_described() {
-    let hash = larder::http::auth::passwords::hash(b"anna's").unwrap();
+    let hash = larder::auth::passwords::hash(b"anna's").unwrap();
     let resource = |name: &str, roles: &str| {
         format!("[[resource]]\nname = '{name}'\ntable = 'item'\n{roles}\n")
     };

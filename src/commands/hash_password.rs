@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read, Write};
 
 use anyhow::{Context, ensure};
 
-use crate::http::auth::passwords;
+use crate::auth::passwords;
 
 /// A longer password is refused anyway.
 const INPUT_BYTES_MAX: u64 = 4096;

@@ -11,10 +11,10 @@ use super::Config;
 use super::fit::Places;
 use super::names::{self, Names};
 use super::text::{Reader, Table};
-use crate::http::auth::config::{
+use crate::auth::config::{
     ANONYMOUS, AuthConfig, JwtConfig, KeyDefinition, Secret, UserDefinition,
 };
-use crate::http::auth::passwords;
+use crate::auth::passwords;
 use crate::resource::definition::{Located, Mistake};
 
 /// The section that holds the lists.

@@ -6,7 +6,7 @@ use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
 use super::text::bare_or_quoted;
 use super::value::{MASK, list, quoted};
-use crate::http::auth::config::AuthConfig;
+use crate::auth::config::AuthConfig;
 use crate::resource::definition::{
     ChildDefinition, Located, LookupDefinition, ResourceDefinition, RowDefinition,
 };

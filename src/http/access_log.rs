@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
 
+use crate::auth::Principal;
 use crate::http::access_log::line::{Line, cut, target};
-use crate::http::auth::Principal;
 use crate::http::forwarded::client;
 use crate::server::Peer;
 

@@ -137,9 +137,9 @@ fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) 
     }
     let mut components = parts::components(schemas, &names.claim("problem"));
     if let Some(auth) = auth {
-        let ways = auth.ways();
-        components["securitySchemes"] = security::schemes(&ways);
-        paths.extend(security::paths(&ways));
+        let schemes = auth.schemes();
+        components["securitySchemes"] = security::schemes(&schemes);
+        paths.extend(security::paths(&schemes));
     }
     let tags: Vec<Value> = resources
         .iter()

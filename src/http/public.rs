@@ -16,7 +16,7 @@ use tower_service::Service;
 
 use crate::cache::Cache;
 use crate::http::access_log::Who;
-use crate::http::auth::{Auth, Glance};
+use crate::http::auth::{Admission, Auth};
 use crate::http::body::Whole;
 use crate::http::cors::{Cors, CorsConfig};
 use crate::http::docs;
@@ -242,8 +242,8 @@ where
         }
         let mut admitted = None;
         if let Some(auth) = &inner.auth {
-            match auth.glance(method, request.uri(), headers) {
-                Glance::Admitted(who) => {
+            match auth.admission(method, request.uri(), headers) {
+                Admission::Admitted(who) => {
                     if let Some(told) = request.extensions().get::<Who>()
                         && let Some(principal) = who.principal()
                     {
@@ -251,10 +251,10 @@ where
                     }
                     admitted = Some(who);
                 }
-                Glance::Refused(refusal) => {
+                Admission::Refused(refusal) => {
                     return Either::Left(ready(Ok(inner.ready(method, headers, refusal))));
                 }
-                Glance::Unknown => {
+                Admission::Unknown => {
                     let (inner, auth) = (Arc::clone(inner), Arc::clone(auth));
                     let verified = inner.verified(auth, self.client(&request), request);
                     return Either::Right(verified.boxed());

@@ -12,10 +12,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::auth::Principal;
 use crate::cache::Cache;
 use crate::cache::document::{digest, entity_tag};
 use crate::feed::position::Token;
-use crate::http::auth::Principal;
 use crate::http::body::{Whole, read_whole};
 use crate::http::bulk::{self, Bulk};
 use crate::http::conditional::{condition, is_if_none_match_any};

@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::auth::config::ANONYMOUS;
 use crate::cache::{Cache, CacheConfig};
 use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::admin::token::AdminToken;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
-use crate::http::auth::config::ANONYMOUS;
 use crate::http::labels::Labels;
 use crate::http::public::{Public, PublicConfig};
 use crate::metrics::Metrics;

@@ -12,8 +12,8 @@ use axum::response::Response;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-use crate::http::auth::config::AuthConfig;
-use crate::http::auth::{line, mistake, read};
+use crate::auth::config::AuthConfig;
+use crate::auth::{line, mistake, read};
 use crate::http::problem::Problem;
 use crate::resource::definition::Mistake;
 

@@ -1,54 +1,32 @@
-//! What a request shows of who sends it.
+//! The credential in the headers of a request.
 
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 
+use crate::auth::{CREDENTIAL_BYTES_MAX, Credential, Scheme};
+
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// A longer credential is refused unread.
-pub(super) const BYTES_MAX: usize = 8 << 10;
-
-/// How a credential came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `Authorization: Basic`
-    Basic,
-    /// `Authorization: Bearer`: a token or a key.
-    Bearer,
-    /// `X-API-Key`
-    Key,
-    /// The cookie with a token.
-    Cookie,
-}
-
-/// A credential as it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Presented<'r> {
-    pub(super) kind: Kind,
-    /// Without the name of the scheme.
-    pub(super) bytes: &'r [u8],
-}
-
 /// What can't be a credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
 /// The one credential of a request, if it has any: headers come before the cookie named `cookie`.
-pub(super) fn presented<'r>(
+pub(super) fn credential<'r>(
     headers: &'r HeaderMap,
     cookie: Option<&str>,
-) -> Result<Option<Presented<'r>>, Malformed> {
+) -> Result<Option<Credential<'r>>, Malformed> {
     let found = if let Some(value) = single(headers, AUTHORIZATION)? {
         Some(authorization(value.as_bytes())?)
     } else if let Some(value) = single(headers, X_API_KEY)? {
-        Some(Presented {
-            kind: Kind::Key,
+        Some(Credential {
+            scheme: Scheme::Key,
             bytes: value.as_bytes(),
         })
     } else {
         cookie.and_then(|name| of_cookie(headers, name))
     };
     match found {
-        Some(found) if found.bytes.len() > BYTES_MAX => {
+        Some(found) if found.bytes.len() > CREDENTIAL_BYTES_MAX => {
             Err(Malformed("the credential is longer than any of larder's"))
         }
         found => Ok(found),
@@ -64,21 +42,21 @@ fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&HeaderValue>,
 }
 
 /// RFC 9110, section 11.4: the scheme is matched without regard to case.
-fn authorization(value: &[u8]) -> Result<Presented<'_>, Malformed> {
+fn authorization(value: &[u8]) -> Result<Credential<'_>, Malformed> {
     let space = value.iter().position(|&byte| byte == b' ');
     let (scheme, rest) = value.split_at(space.unwrap_or(value.len()));
     let bytes = rest.trim_ascii();
-    let kind = if scheme.eq_ignore_ascii_case(b"bearer") {
-        Kind::Bearer
+    let scheme = if scheme.eq_ignore_ascii_case(b"bearer") {
+        Scheme::Bearer
     } else if scheme.eq_ignore_ascii_case(b"basic") {
-        Kind::Basic
+        Scheme::Basic
     } else {
         return Err(Malformed("the scheme is neither Basic nor Bearer"));
     };
-    Ok(Presented { kind, bytes })
+    Ok(Credential { scheme, bytes })
 }
 
-fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Presented<'r>> {
+fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Credential<'r>> {
     let lists = headers.get_all(COOKIE).iter();
     let mut pairs = lists.flat_map(|list| list.as_bytes().split(|&byte| byte == b';'));
     pairs.find_map(|pair| {
@@ -86,8 +64,8 @@ fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Presented<'r>> {
             .trim_ascii()
             .strip_prefix(name.as_bytes())?
             .strip_prefix(b"=")?;
-        (!bytes.is_empty()).then_some(Presented {
-            kind: Kind::Cookie,
+        (!bytes.is_empty()).then_some(Credential {
+            scheme: Scheme::Cookie,
             bytes,
         })
     })
@@ -99,8 +77,8 @@ fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Presented<'r>> {
 /// page of another host of the same site, such as a neighbouring subdomain, is none of those. So what changes anything
 /// must come from a page of this very host, which browsers say in `Origin` with every such request and no page can
 /// forge. Whoever is no browser has no need for a cookie.
-pub(super) fn is_forgery(kind: Kind, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
-    if kind != Kind::Cookie || method.is_safe() {
+pub(super) fn is_forgery(scheme: Scheme, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    if scheme != Scheme::Cookie || method.is_safe() {
         return false;
     }
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -129,10 +107,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn shows(pairs: &[(&'static str, &str)], expected: Option<(Kind, &str)>) {
+    fn shows(pairs: &[(&'static str, &str)], expected: Option<(Scheme, &str)>) {
         let headers = headers(pairs);
-        let shown = presented(&headers, Some("t")).unwrap();
-        let shown = shown.map(|shown| (shown.kind, std::str::from_utf8(shown.bytes).unwrap()));
+        let shown = credential(&headers, Some("t")).unwrap();
+        let shown = shown.map(|shown| (shown.scheme, std::str::from_utf8(shown.bytes).unwrap()));
         assert_eq!(shown, expected);
     }
 
@@ -141,33 +119,33 @@ mod tests {
         shows(&[], None);
         shows(
             &[("authorization", "Bearer a.b.c")],
-            Some((Kind::Bearer, "a.b.c")),
+            Some((Scheme::Bearer, "a.b.c")),
         );
         shows(
             &[("authorization", "bEARER  a ")],
-            Some((Kind::Bearer, "a")),
+            Some((Scheme::Bearer, "a")),
         );
-        shows(&[("authorization", "Bearer")], Some((Kind::Bearer, "")));
+        shows(&[("authorization", "Bearer")], Some((Scheme::Bearer, "")));
         shows(
             &[("authorization", "BASIC eDp5")],
-            Some((Kind::Basic, "eDp5")),
+            Some((Scheme::Basic, "eDp5")),
         );
-        shows(&[("x-api-key", "k")], Some((Kind::Key, "k")));
-        shows(&[("cookie", "a=b; t=c; t=d")], Some((Kind::Cookie, "c")));
+        shows(&[("x-api-key", "k")], Some((Scheme::Key, "k")));
+        shows(&[("cookie", "a=b; t=c; t=d")], Some((Scheme::Cookie, "c")));
         shows(
             &[("cookie", "a=b"), ("cookie", "t=c=")],
-            Some((Kind::Cookie, "c=")),
+            Some((Scheme::Cookie, "c=")),
         );
         shows(&[("cookie", "tt=c; t; t=")], None);
         shows(
             &[("cookie", "t=c"), ("authorization", "Bearer a")],
-            Some((Kind::Bearer, "a")),
+            Some((Scheme::Bearer, "a")),
         );
     }
 
     #[test]
     fn what_can_be_no_credential_is_refused() {
-        let long = format!("Bearer {}", "x".repeat(BYTES_MAX + 1));
+        let long = format!("Bearer {}", "x".repeat(CREDENTIAL_BYTES_MAX + 1));
         for pairs in [
             &[("authorization", "Digest a")][..],
             &[("authorization", "")],
@@ -175,31 +153,35 @@ mod tests {
             &[("x-api-key", "a"), ("x-api-key", "b")],
             &[("authorization", &long)],
         ] {
-            assert!(presented(&headers(pairs), None).is_err(), "{pairs:?}");
+            assert!(credential(&headers(pairs), None).is_err(), "{pairs:?}");
         }
         let unasked = headers(&[("cookie", "t=c")]);
-        assert_eq!(presented(&unasked, None), Ok(None));
+        assert_eq!(credential(&unasked, None), Ok(None));
     }
 
     #[test]
     fn a_cookie_acts_for_its_own_pages_alone() {
-        let forged = |kind, method, pairs: &[(&'static str, &str)]| {
-            is_forgery(kind, &method, &Uri::from_static("/a/1"), &headers(pairs))
+        let forged = |scheme, method, pairs: &[(&'static str, &str)]| {
+            is_forgery(scheme, &method, &Uri::from_static("/a/1"), &headers(pairs))
         };
         let own = [("host", "a.example:8"), ("origin", "https://A.example:8")];
         let neighbour = [("host", "a.example"), ("origin", "https://b.example")];
-        assert!(!forged(Kind::Cookie, Method::PUT, &own));
-        assert!(forged(Kind::Cookie, Method::PUT, &neighbour));
-        assert!(forged(Kind::Cookie, Method::PUT, &[("host", "a.example")]));
+        assert!(!forged(Scheme::Cookie, Method::PUT, &own));
+        assert!(forged(Scheme::Cookie, Method::PUT, &neighbour));
         assert!(forged(
-            Kind::Cookie,
+            Scheme::Cookie,
+            Method::PUT,
+            &[("host", "a.example")]
+        ));
+        assert!(forged(
+            Scheme::Cookie,
             Method::POST,
             &[("host", "null"), ("origin", "null")]
         ));
-        assert!(!forged(Kind::Cookie, Method::GET, &neighbour));
-        assert!(!forged(Kind::Bearer, Method::PUT, &neighbour));
+        assert!(!forged(Scheme::Cookie, Method::GET, &neighbour));
+        assert!(!forged(Scheme::Bearer, Method::PUT, &neighbour));
         let uri = Uri::from_static("https://a.example/a/1");
         let origin = headers(&[("origin", "https://a.example"), ("host", "b.example")]);
-        assert!(!is_forgery(Kind::Cookie, &Method::PUT, &uri, &origin));
+        assert!(!is_forgery(Scheme::Cookie, &Method::PUT, &uri, &origin));
     }
 }

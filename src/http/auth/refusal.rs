@@ -1,30 +1,31 @@
-//! Why a request goes no further, and what a client is told of it.
+//! Refusals of requests: their status, and the schemes that a client may use instead.
 
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, Response};
 
+use crate::auth::AuthError;
+use crate::auth::config::AuthConfig;
 use crate::http::auth::Auth;
-use crate::http::auth::config::AuthConfig;
-use crate::http::auth::tokens::TokenError;
 use crate::http::body::Whole;
 use crate::http::problem::Problem;
 
-pub(super) const WRONG: &str = "the credentials are wrong";
 pub(super) const FORGED: &str =
     "a cookie changes something only for a page of this very host (Origin)";
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
 const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";
 
-/// What a client may show (RFC 9110, section 11.6.1).
+/// The schemes of `WWW-Authenticate` (RFC 9110, section 11.6.1).
 pub(super) fn challenges(config: &AuthConfig) -> Vec<HeaderValue> {
     let bearer = !config.keys.is_empty() || config.jwt.is_on();
-    let ways = [(BASIC, !config.users.is_empty()), (BEARER, bearer)];
-    let ways = ways.iter().filter(|(_, used)| *used);
-    ways.map(|(way, _)| HeaderValue::from_static(way)).collect()
+    let schemes = [(BASIC, !config.users.is_empty()), (BEARER, bearer)];
+    let schemes = schemes.iter().filter(|(_, used)| *used);
+    schemes
+        .map(|(scheme, _)| HeaderValue::from_static(scheme))
+        .collect()
 }
 
-/// Why a request goes no further.
+/// Why a request is refused.
 #[derive(Clone, Copy)]
 pub(super) enum Denied {
     /// 401; the token is what is wrong.
@@ -40,7 +41,7 @@ pub(super) enum Denied {
 }
 
 impl Auth {
-    /// The answer to who goes no further; counts it.
+    /// The answer to a request that is refused; counts it.
     pub(super) fn refusal(&self, denied: Denied) -> Response<Whole> {
         let (problem, is_token) = match denied {
             Denied::Token(detail) => (Problem::unauthorized(detail), true),
@@ -66,12 +67,13 @@ impl Auth {
     }
 }
 
-impl From<TokenError> for Denied {
-    fn from(error: TokenError) -> Self {
+impl From<AuthError> for Denied {
+    fn from(error: AuthError) -> Self {
         match error {
-            TokenError::Invalid(why) => Self::Token(why),
-            TokenError::UnknownKey => Self::Token("no key is for the token"),
-            TokenError::NoKeys => Self::Unavailable("the keys of tokens are not known yet"),
+            AuthError::Token(detail) => Self::Token(detail),
+            AuthError::Credential(detail) => Self::Unauthorized(detail),
+            AuthError::Busy(detail) => Self::TooMany(detail),
+            AuthError::Unavailable(detail) => Self::Unavailable(detail),
         }
     }
 }

@@ -12,10 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::http::auth::credential::{Kind, Presented, is_forgery, presented};
+use crate::auth::{Credential, Principal, Scheme, Signed, unix_time};
+use crate::http::auth::Auth;
+use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED};
-use crate::http::auth::tokens::{Signed, unix_time};
-use crate::http::auth::{Auth, Principal};
 use crate::http::body::{Whole, read_whole};
 use crate::http::problem::Problem;
 
@@ -49,7 +49,7 @@ struct Granted<'t> {
 pub(super) async fn signin(State(auth): State<Arc<Auth>>, request: Request) -> Response<Body> {
     let (head, body) = request.into_parts();
     let answer = match name_and_password(&head, body).await {
-        Ok(credential) => auth.sign_in(&head, &credential).await,
+        Ok(pair) => auth.sign_in(&head, &pair).await,
         Err(problem) => return problem.into_response(),
     };
     answer
@@ -71,8 +71,8 @@ pub(super) async fn refresh(State(auth): State<Arc<Auth>>, request: Request) -> 
 ///
 /// Both come as HTTP Basic has them.
 async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem> {
-    if let Ok(Some(shown)) = presented(&head.headers, None)
-        && shown.kind == Kind::Basic
+    if let Ok(Some(shown)) = credential(&head.headers, None)
+        && shown.scheme == Scheme::Basic
     {
         return Ok(shown.bytes.to_vec());
     }
@@ -93,12 +93,10 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
 
 impl Auth {
     async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<Whole>, Denied> {
-        let presented = Presented {
-            kind: Kind::Basic,
-            bytes,
-        };
+        let scheme = Scheme::Basic;
+        let credential = Credential { scheme, bytes };
         let address = head.extensions.get().copied().unwrap_or(NOWHERE);
-        let principal = self.of_password(presented, address).await?;
+        let principal = self.authenticator.of_password(credential, address).await?;
         self.grant(head, &principal, unix_time())
     }
 
@@ -109,24 +107,19 @@ impl Auth {
             headers,
             ..
         } = head;
-        let shown = presented(headers, self.cookie.as_deref());
+        let shown = credential(headers, self.authenticator.cookie());
         let shown = shown.map_err(|malformed| Denied::Unauthorized(malformed.0))?;
         let token = "this takes the token to renew";
         let shown = shown.ok_or(Denied::Unauthorized(token))?;
-        if is_forgery(shown.kind, method, uri, headers) {
+        if is_forgery(shown.scheme, method, uri, headers) {
             return Err(Denied::Forbidden(FORGED));
         }
-        let tokens = self.tokens.as_ref();
-        let tokens = tokens
-            .filter(|_| matches!(shown.kind, Kind::Bearer | Kind::Cookie))
-            .ok_or(Denied::Unauthorized(token))?;
-        let claims = tokens.verify(shown.bytes).await?;
-        // Who is no user any more, or has other roles by now, finds out here.
-        let principal = self.passwords.user(&claims.name);
-        match (principal, claims.auth_time) {
-            (Some(principal), Some(auth_time)) => self.grant(head, principal, auth_time),
-            _ => Err(Denied::Token("the token was not given out here")),
+        if !matches!(shown.scheme, Scheme::Bearer | Scheme::Cookie) {
+            return Err(Denied::Unauthorized(token));
         }
+        let renewed = self.authenticator.renew(shown.bytes).await?;
+        let (principal, auth_time) = renewed.ok_or(Denied::Unauthorized(token))?;
+        self.grant(head, &principal, auth_time)
     }
 
     fn grant(
@@ -135,10 +128,8 @@ impl Auth {
         principal: &Principal,
         auth_time: u64,
     ) -> Result<Response<Whole>, Denied> {
-        let tokens = self.tokens.as_ref();
-        let signed = tokens
-            .and_then(|tokens| tokens.sign(&principal.name, &principal.roles, auth_time))
-            .ok_or(Denied::Token("the session is over: sign in again"))?;
+        let signed = self.authenticator.sign(principal, auth_time);
+        let signed = signed.ok_or(Denied::Token("the session is over: sign in again"))?;
         let granted = Granted {
             token: &signed.token,
             expires_in: signed.expires_in,
@@ -157,7 +148,7 @@ impl Auth {
 
     /// The token out of reach of the page's scripts, and sent back to this site's own pages alone.
     fn cookie(&self, head: &Parts, signed: &Signed) -> Option<HeaderValue> {
-        let name = self.cookie.as_ref()?;
+        let name = self.authenticator.cookie()?;
         // A proxy may speak TLS instead. Who makes that up keeps nothing but their own cookie to themselves.
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let secure = self.tls || text(X_FORWARDED_PROTO) == Some("https");
@@ -167,37 +158,5 @@ impl Auth {
             "{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite=Strict{secure}"
         );
         HeaderValue::from_str(&cookie).ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::Boottime;
-    use crate::config::Config;
-    use crate::http::auth::passwords;
-    use crate::http::auth::refusal::WRONG;
-    use crate::metrics::Metrics;
-
-    #[tokio::test]
-    async fn who_was_wrong_just_now_is_not_checked_again() {
-        let hash = passwords::hash(b"anna's").unwrap();
-        let text = format!(
-            "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n\
-             [[auth.user]]\nname = 'anna'\npassword = '{hash}'"
-        );
-        let config = Config::from_toml(&text, &[]).unwrap();
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let auth = Auth::start(&config.auth, &[], false, metrics);
-        let auth = auth.unwrap().unwrap();
-        let (head, ()) = Request::new(()).into_parts();
-        let credential = STANDARD.encode("anna:anna's");
-        let credential = credential.as_bytes();
-        let signed = auth.sign_in(&head, credential).await;
-        assert!(signed.is_ok());
-        let later = Boottime(u64::MAX);
-        auth.refused.put(Kind::Basic, credential, 0, later, None);
-        let refused = auth.sign_in(&head, credential).await;
-        assert!(matches!(refused, Err(Denied::Unauthorized(WRONG))));
     }
 }

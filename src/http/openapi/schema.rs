@@ -140,7 +140,7 @@ fn numeric(digits: Option<(u16, i16)>, bounded: impl Fn((u16, i16)) -> bool) -> 
     let nines = precision.min(DIGITS_KEPT);
     let exponent = i32::from(precision) - i32::from(scale) - i32::from(nines);
     let text = format!("{}e{exponent}", "9".repeat(nines.into()));
-    // Digits with an exponent are always a number.
+    // Digits with an exponent are alschemes a number.
     let maximum: f64 = text.parse().unwrap_or(f64::MAX);
     json!({
         "type": ["number", "string"],

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::auth::config::ANONYMOUS;
+use crate::auth::config::ANONYMOUS;
+use crate::auth::{AuthSchemes, Right};
+use crate::http::auth::Auth;
 use crate::http::auth::session::{REFRESH, SIGNIN};
-use crate::http::auth::{Auth, Ways};
 use crate::http::openapi::parts::problems;
 
 const BASIC: &str = "basic";
@@ -16,8 +17,8 @@ const COOKIE: &str = "cookie";
 const DENIED: [u16; 3] = [401, 403, 429];
 
 /// The schemes by name.
-pub(super) fn schemes(ways: &Ways<'_>) -> Value {
-    let schemes = names(ways).map(|name| {
+pub(super) fn schemes(schemes: &AuthSchemes<'_>) -> Value {
+    let schemes = names(schemes).map(|name| {
         let scheme = match name {
             BASIC => json!({
                 "type": "http",
@@ -33,7 +34,7 @@ pub(super) fn schemes(ways: &Ways<'_>) -> Value {
             _ => json!({
                 "type": "apiKey",
                 "in": "cookie",
-                "name": ways.cookie,
+                "name": schemes.cookie,
                 "description": "A JSON Web Token. What changes anything takes the Origin of this host as well."
             }),
         };
@@ -42,12 +43,12 @@ pub(super) fn schemes(ways: &Ways<'_>) -> Value {
     Value::Object(schemes.collect())
 }
 
-fn names(ways: &Ways<'_>) -> impl Iterator<Item = &'static str> {
+fn names(schemes: &AuthSchemes<'_>) -> impl Iterator<Item = &'static str> {
     let used = [
-        (BASIC, ways.basic),
-        (BEARER, ways.bearer),
-        (KEY, ways.key),
-        (COOKIE, ways.cookie.is_some()),
+        (BASIC, schemes.basic),
+        (BEARER, schemes.bearer),
+        (KEY, schemes.key),
+        (COOKIE, schemes.cookie.is_some()),
     ];
     used.into_iter()
         .filter_map(|(name, used)| used.then_some(name))
@@ -55,7 +56,7 @@ fn names(ways: &Ways<'_>) -> impl Iterator<Item = &'static str> {
 
 /// Says of each operation in `paths`, those of `resource`, who may; what nobody may is left out.
 pub(super) fn guard(auth: &Auth, resource: &str, paths: &mut [(String, Value)]) {
-    let ways = auth.ways();
+    let schemes = auth.schemes();
     for (path, item) in paths {
         let Value::Object(operations) = item else {
             continue;
@@ -64,8 +65,11 @@ pub(super) fn guard(auth: &Auth, resource: &str, paths: &mut [(String, Value)]) 
             if method == "parameters" {
                 return true;
             }
-            let reads = method == "get" || path.ends_with(":batch");
-            let requirements = requirements(&ways, auth.roles(resource, reads));
+            let right = match method == "get" || path.ends_with(":batch") {
+                true => Right::Read,
+                false => Right::Write,
+            };
+            let requirements = requirements(&schemes, auth.roles(resource, right));
             if requirements.is_empty() {
                 return false;
             }
@@ -77,9 +81,9 @@ pub(super) fn guard(auth: &Auth, resource: &str, paths: &mut [(String, Value)]) 
 }
 
 /// Any of them is enough. `roles`: one of these is needed, `None` for none.
-fn requirements(ways: &Ways<'_>, roles: Option<&[String]>) -> Vec<Value> {
+fn requirements(schemes: &AuthSchemes<'_>, roles: Option<&[String]>) -> Vec<Value> {
     let of = |name: &str, role: Option<&String>| json!({ name: Vec::from_iter(role) });
-    let names = names(ways);
+    let names = names(schemes);
     match roles {
         None => names.map(|name| of(name, None)).collect(),
         Some(roles) if roles.iter().any(|role| role == ANONYMOUS) => {
@@ -102,16 +106,16 @@ fn deny(operation: &mut Value, statuses: &[u16]) {
 }
 
 /// The paths where users sign in, if they do.
-pub(super) fn paths(ways: &Ways<'_>) -> Map<String, Value> {
+pub(super) fn paths(schemes: &AuthSchemes<'_>) -> Map<String, Value> {
     let mut paths = Map::new();
-    if ways.signs_in {
-        paths.insert(SIGNIN.to_owned(), json!({"post": signin(ways)}));
-        paths.insert(REFRESH.to_owned(), json!({"post": refresh(ways)}));
+    if schemes.signs_in {
+        paths.insert(SIGNIN.to_owned(), json!({"post": signin(schemes)}));
+        paths.insert(REFRESH.to_owned(), json!({"post": refresh(schemes)}));
     }
     paths
 }
 
-fn signin(ways: &Ways<'_>) -> Value {
+fn signin(schemes: &AuthSchemes<'_>) -> Value {
     let asked = json!({
         "type": "object",
         "properties": {"name": {"type": "string"}, "password": {"type": "string"}},
@@ -123,26 +127,26 @@ fn signin(ways: &Ways<'_>) -> Value {
         "description": "By HTTP Basic, or by the body.",
         "security": [{}, {BASIC: []}],
         "requestBody": {"content": {"application/json": {"schema": asked}}},
-        "responses": {"200": granted(ways)}
+        "responses": {"200": granted(schemes)}
     });
     deny(&mut operation, &[401, 413, 415, 429]);
     operation
 }
 
-fn refresh(ways: &Ways<'_>) -> Value {
+fn refresh(schemes: &AuthSchemes<'_>) -> Value {
     let mut security = vec![json!({BEARER: []})];
-    security.extend(ways.cookie.map(|_| json!({COOKIE: []})));
+    security.extend(schemes.cookie.map(|_| json!({COOKIE: []})));
     let mut operation = json!({
         "operationId": "refresh",
         "summary": "A new token for one that was given out here",
         "security": security,
-        "responses": {"200": granted(ways)}
+        "responses": {"200": granted(schemes)}
     });
     deny(&mut operation, &[401, 403]);
     operation
 }
 
-fn granted(ways: &Ways<'_>) -> Value {
+fn granted(schemes: &AuthSchemes<'_>) -> Value {
     let mut granted = json!({
         "description": "The token",
         "headers": {"Cache-Control": {"$ref": "#/components/headers/Cache-Control"}},
@@ -156,7 +160,7 @@ fn granted(ways: &Ways<'_>) -> Value {
             "additionalProperties": false
         }}}
     });
-    if ways.cookie.is_some() {
+    if schemes.cookie.is_some() {
         granted["headers"]["Set-Cookie"] =
             json!({"description": "The token, for browsers.", "schema": {"type": "string"}});
     }

@@ -6,13 +6,13 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyP
 use serde_json::json;
 
 use super::*;
-use crate::http::auth::config::Secret;
-use crate::http::auth::signatures;
+use crate::auth::config::Secret;
+use crate::auth::signatures;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const NOW: u64 = 1_000_000;
-const RSA: &str = include_str!("../../../../tests/auth/rsa.pem");
-const RSA_PUBLIC: &str = include_str!("../../../../tests/auth/rsa.pub.pem");
+const RSA: &str = include_str!("../../../tests/auth/rsa.pem");
+const RSA_PUBLIC: &str = include_str!("../../../tests/auth/rsa.pub.pem");
 
 fn hmac() -> (JwtConfig, Keyring) {
     signatures::install();

@@ -10,8 +10,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 
-use crate::http::auth::config::JwtConfig;
-use crate::http::auth::keyring::{self, BYTES_MAX, Keyring};
+use crate::auth::config::JwtConfig;
+use crate::auth::keyring::{self, BYTES_MAX, Keyring};
 use crate::resource::definition::Mistake;
 
 /// Pause between two looks at files of keys.
@@ -219,7 +219,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::http::auth::config::Secret;
+    use crate::auth::config::Secret;
 
     /// A set with one key that nobody signs with.
     fn set(kid: &str) -> String {

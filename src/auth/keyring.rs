@@ -5,7 +5,7 @@ use std::path::Path;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Header};
 
-use crate::http::auth::config::JwtConfig;
+use crate::auth::config::JwtConfig;
 use crate::resource::definition::{Mistake, Place};
 
 /// Keys in a set; the rest is left out.

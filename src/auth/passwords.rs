@@ -15,8 +15,8 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::http::auth::Principal;
-use crate::http::auth::config::UserDefinition;
+use crate::auth::Principal;
+use crate::auth::config::UserDefinition;
 use crate::server::network;
 
 /// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
@@ -213,7 +213,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::http::auth::config::Secret;
+    use crate::auth::config::Secret;
 
     #[test]
     fn a_hash_is_of_its_password_alone() {

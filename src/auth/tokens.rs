@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header, encode};
 use serde_json::{Map, Value};
 
-use crate::http::auth::config::JwtConfig;
-use crate::http::auth::keyring::{Keyring, NoKey};
-use crate::http::auth::keys::Keys;
+use crate::auth::config::JwtConfig;
+use crate::auth::keyring::{Keyring, NoKey};
+use crate::auth::keys::Keys;
 
 /// When the user has shown a password (OpenID Connect Core, section 2), which no renewal of the token changes.
 const AUTH_TIME: &str = "auth_time";
@@ -35,10 +35,10 @@ pub(super) enum TokenError {
 }
 
 /// A token that larder has signed.
-pub(super) struct Signed {
-    pub(super) token: String,
+pub(crate) struct Signed {
+    pub(crate) token: String,
     /// Seconds.
-    pub(super) expires_in: u64,
+    pub(crate) expires_in: u64,
 }
 
 /// Verifies and signs.
@@ -123,7 +123,7 @@ fn claims(
 }
 
 /// Seconds of Unix time.
-pub(super) fn unix_time() -> u64 {
+pub(crate) fn unix_time() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

@@ -1,30 +1,30 @@
-//! Who sends a request.
+//! The sender of a request, as its credential says.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::http::auth::grants::{Grants, Rules};
+use crate::auth::grants::{Grants, Right, Rules};
 
-/// Who says who somebody is: names of one kind tell nothing of those of another.
+/// What names a principal: equal names of two kinds are two principals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalKind {
     /// `[[auth.user]]`, by password.
     User,
     /// `[[auth.key]]`
     Key,
-    /// Whoever signs tokens.
+    /// A JSON Web Token.
     Token,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 pub struct Principal {
-    /// Who says so.
+    /// What names it.
     pub kind: PrincipalKind,
     /// The user's or the key's name, or what the token calls its subject: empty if it names none.
     pub name: String,
     /// As configured, or as the token says.
     pub roles: Vec<String>,
-    pub(super) grants: Grants,
+    grants: Grants,
 }
 
 impl fmt::Debug for Principal {
@@ -34,8 +34,8 @@ impl fmt::Debug for Principal {
 }
 
 impl Principal {
-    /// By which it is told apart from all others; `None` for who has no name.
-    pub(in crate::http) fn scope(&self) -> Option<String> {
+    /// A text that no other principal has; `None` without a name.
+    pub(crate) fn scope(&self) -> Option<String> {
         let kind = match self.kind {
             PrincipalKind::User => "user",
             PrincipalKind::Key => "key",
@@ -46,12 +46,17 @@ impl Principal {
         named.then(|| format!("{kind}:{}", self.name))
     }
 
-    /// Whether it may read documents of the resource with this index.
-    pub(in crate::http) fn may_read(&self, index: usize) -> bool {
-        self.grants.may_read(index)
+    /// What it may do.
+    pub(crate) fn grants(&self) -> &Grants {
+        &self.grants
     }
 
-    pub(super) fn new(
+    /// Whether it may read documents of the resource with this index.
+    pub(crate) fn may_read(&self, index: usize) -> bool {
+        self.grants.allow(index, Right::Read)
+    }
+
+    pub(crate) fn new(
         rules: &Rules,
         kind: PrincipalKind,
         name: &str,
@@ -66,7 +71,7 @@ impl Principal {
     }
 
     #[cfg(test)]
-    pub(super) fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         Self {
             kind: PrincipalKind::User,
             name: name.to_owned(),

@@ -1,0 +1,368 @@
+//! Authentication and authorization: a credential shows a principal, and a principal has rights on resources.
+//!
+//! Knows no protocol: whoever has read a credential out of a request asks [`Authenticator`]. A credential is verified
+//! once and then known for `KNOWN_MAX`, until its token expires or until the keys change, so that a hit waits for
+//! nothing. What was verified is never written to any log.
+
+pub mod config;
+mod credential_cache;
+mod grants;
+mod keyring;
+mod keys;
+pub mod passwords;
+mod principal;
+mod signatures;
+mod tokens;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use tokio::task::JoinSet;
+
+use crate::auth::config::AuthConfig;
+use crate::auth::credential_cache::CredentialCache;
+use crate::auth::keys::Keys;
+use crate::auth::passwords::{Busy, Passwords};
+use crate::auth::tokens::{TokenError, Tokens};
+use crate::clock::Boottime;
+use crate::resource::definition::{Mistake, ResourceDefinition};
+
+pub use crate::auth::principal::{Principal, PrincipalKind};
+
+pub(crate) use crate::auth::credential_cache::CachedPrincipal;
+pub(crate) use crate::auth::grants::{Grants, Right, Rules};
+pub(crate) use crate::auth::keyring::{line, mistake, read};
+pub(crate) use crate::auth::tokens::{Signed, unix_time};
+
+/// A longer credential is refused unread.
+pub(crate) const CREDENTIAL_BYTES_MAX: usize = 8 << 10;
+/// How long a verified credential is known, at most.
+const KNOWN_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long a wrong password is known to be wrong: to try it again and again costs nothing meanwhile.
+const WRONG_MAX: Duration = Duration::from_secs(10);
+/// Eight credentials each.
+const BUCKETS: usize = 1024;
+const WRONG_BUCKETS: usize = 64;
+
+/// How a credential is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Name and password, as HTTP Basic encodes them.
+    Basic,
+    /// A token or a key.
+    Bearer,
+    /// A key.
+    Key,
+    /// A token in a cookie.
+    Cookie,
+}
+
+/// A credential as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credential<'r> {
+    pub(crate) scheme: Scheme,
+    /// Without the name of the scheme.
+    pub(crate) bytes: &'r [u8],
+}
+
+/// Why a credential shows no principal; the texts are for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuthError {
+    /// The token is wrong.
+    Token(&'static str),
+    /// Another credential is wrong.
+    Credential(&'static str),
+    /// The client has too many checks under way.
+    Busy(&'static str),
+    /// It can't be checked now.
+    Unavailable(&'static str),
+}
+
+/// What is wrong with a credential that shows no principal.
+pub(crate) const WRONG: &str = "the credentials are wrong";
+
+/// The schemes that are configured.
+pub(crate) struct AuthSchemes<'a> {
+    /// Name and password.
+    pub(crate) basic: bool,
+    /// A token or a key.
+    pub(crate) bearer: bool,
+    /// `X-API-Key`
+    pub(crate) key: bool,
+    /// The cookie that may hold a token.
+    pub(crate) cookie: Option<&'a str>,
+    /// larder gives out tokens.
+    pub(crate) signs_in: bool,
+}
+
+/// Verifies credentials by users, keys and tokens.
+pub(crate) struct Authenticator {
+    rules: Rules,
+    anonymous: Grants,
+    passwords: Passwords,
+    /// By their SHA-256.
+    keys: HashMap<[u8; 32], Arc<Principal>>,
+    tokens: Option<Tokens>,
+    cookie: Option<String>,
+    signs_in: bool,
+    verified: CredentialCache,
+    wrong: CredentialCache,
+    /// Follows changes of the keys; ends with this.
+    _following: JoinSet<()>,
+}
+
+impl Authenticator {
+    /// Reads the keys; `None` where no credential is configured. Has to be called on a runtime, which then follows the
+    /// keys' changes.
+    ///
+    /// # Errors
+    /// Keys that can't be read, by file.
+    pub(crate) fn start(
+        config: &AuthConfig,
+        resources: &[ResourceDefinition],
+    ) -> Result<Option<Self>, Mistake> {
+        if !config.is_on() {
+            return Ok(None);
+        }
+        signatures::install();
+        let rules = Rules::new(resources);
+        let mut following = JoinSet::new();
+        let jwt = &config.jwt;
+        let tokens = match jwt.is_on() {
+            true => Some(Tokens::new(jwt, Keys::start(jwt, &mut following)?)),
+            false => None,
+        };
+        let keys = config.keys.iter().map(|key| {
+            let principal = Principal::new(&rules, PrincipalKind::Key, &key.name, &key.roles);
+            (key.hash, principal)
+        });
+        let passwords = Passwords::new(&config.users, |user| {
+            Principal::new(&rules, PrincipalKind::User, &user.name, &user.roles)
+        });
+        Ok(Some(Self {
+            anonymous: rules.grants(None),
+            keys: keys.collect(),
+            passwords,
+            tokens,
+            cookie: jwt.cookie.clone(),
+            signs_in: config.signs_in(),
+            verified: CredentialCache::new(BUCKETS),
+            wrong: CredentialCache::new(WRONG_BUCKETS),
+            rules,
+            _following: following,
+        }))
+    }
+
+    /// The schemes that are configured.
+    pub(crate) fn schemes(&self) -> AuthSchemes<'_> {
+        AuthSchemes {
+            basic: !self.passwords.is_empty(),
+            bearer: !self.keys.is_empty() || self.tokens.is_some(),
+            key: !self.keys.is_empty(),
+            cookie: self.cookie.as_deref().filter(|_| self.tokens.is_some()),
+            signs_in: self.signs_in,
+        }
+    }
+
+    /// The cookie that may hold a token, as configured.
+    pub(crate) fn cookie(&self) -> Option<&str> {
+        self.cookie.as_deref()
+    }
+
+    /// Users may sign in for tokens.
+    pub(crate) fn signs_in(&self) -> bool {
+        self.signs_in
+    }
+
+    /// The roles that resources ask for.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What a request without credentials may do.
+    pub(crate) fn anonymous(&self) -> &Grants {
+        &self.anonymous
+    }
+
+    /// What is known of a credential without verifying it: nothing (`None`), its principal, or that it is wrong
+    /// (`Some(None)`).
+    pub(crate) fn known(&self, credential: Credential<'_>) -> Option<Option<CachedPrincipal>> {
+        let Credential { scheme, bytes } = credential;
+        let now = Boottime::now();
+        let generation = self.generation(scheme);
+        if let Some(found) = self.verified.get(scheme, bytes, generation, now) {
+            return Some(Some(found));
+        }
+        let wrong = scheme == Scheme::Basic && self.wrong.get(scheme, bytes, 0, now).is_some();
+        wrong.then_some(None)
+    }
+
+    /// Of the keys that a credential of this scheme is verified with.
+    fn generation(&self, scheme: Scheme) -> u64 {
+        match (scheme, &self.tokens) {
+            (Scheme::Bearer | Scheme::Cookie, Some(tokens)) => tokens.keys().generation(),
+            _ => 0,
+        }
+    }
+
+    /// Verifies a credential that came from `address`, and remembers its principal.
+    ///
+    /// # Errors
+    /// [`AuthError`]
+    pub(crate) async fn verify(
+        &self,
+        credential: Credential<'_>,
+        address: IpAddr,
+    ) -> Result<Arc<Principal>, AuthError> {
+        let Credential { scheme, bytes } = credential;
+        // Before the keys are looked at: what changes from here on makes the entry void.
+        let generation = self.generation(scheme);
+        let (principal, lasts) = match scheme {
+            Scheme::Basic => (self.of_password(credential, address).await?, KNOWN_MAX),
+            Scheme::Key => (
+                self.of_key(bytes).ok_or(AuthError::Credential(WRONG))?,
+                KNOWN_MAX,
+            ),
+            Scheme::Bearer | Scheme::Cookie => match self.of_key(bytes) {
+                Some(principal) if scheme == Scheme::Bearer => (principal, KNOWN_MAX),
+                _ => self.of_token(bytes).await?,
+            },
+        };
+        let until = later(lasts.min(KNOWN_MAX));
+        self.verified
+            .put(scheme, bytes, generation, until, Some(&principal));
+        Ok(principal)
+    }
+
+    /// The principal of a name and a password. A pair that was wrong just now is not checked again.
+    ///
+    /// # Errors
+    /// [`AuthError`]
+    pub(crate) async fn of_password(
+        &self,
+        credential: Credential<'_>,
+        address: IpAddr,
+    ) -> Result<Arc<Principal>, AuthError> {
+        if self.passwords.is_empty() {
+            return Err(AuthError::Credential("nobody signs in by password"));
+        }
+        if let Some(known) = self.known(credential) {
+            let principal = known.and_then(|found| found.principal().map(Arc::clone));
+            return principal.ok_or(AuthError::Credential(WRONG));
+        }
+        let Credential { scheme, bytes } = credential;
+        let pair = STANDARD.decode(bytes).unwrap_or_default();
+        let colon = pair.iter().position(|&byte| byte == b':');
+        let parts = colon.and_then(|at| pair.split_at_checked(at));
+        let name = parts.and_then(|(name, _)| std::str::from_utf8(name).ok());
+        let (Some(name), Some((_, password))) = (name, parts) else {
+            return Err(AuthError::Credential("the credentials are malformed"));
+        };
+        let password = password.get(1..).unwrap_or_default();
+        let checked = self.passwords.check(address, bytes, name, password).await;
+        let principal = checked.map_err(|busy| match busy {
+            Busy::Client => AuthError::Busy("too many passwords from this address at once"),
+            Busy::All => AuthError::Unavailable("too many sign in at once"),
+        })?;
+        if principal.is_none() {
+            self.wrong.put(scheme, bytes, 0, later(WRONG_MAX), None);
+        }
+        principal.ok_or(AuthError::Credential(WRONG))
+    }
+
+    fn of_key(&self, key: &[u8]) -> Option<Arc<Principal>> {
+        if self.keys.is_empty() {
+            return None;
+        }
+        let hash: [u8; 32] = digest(&SHA256, key).as_ref().try_into().ok()?;
+        self.keys.get(&hash).map(Arc::clone)
+    }
+
+    /// The principal that a token names, and how long the token is good.
+    async fn of_token(&self, token: &[u8]) -> Result<(Arc<Principal>, Duration), AuthError> {
+        let Some(tokens) = &self.tokens else {
+            return Err(AuthError::Token(WRONG));
+        };
+        let claims = tokens.verify(token).await?;
+        let lasts = Duration::from_secs(claims.until.saturating_sub(unix_time()));
+        let kind = PrincipalKind::Token;
+        let principal = Principal::new(&self.rules, kind, &claims.name, &claims.roles);
+        Ok((principal, lasts))
+    }
+
+    /// The user of a token that larder has signed, and when that user showed a password. `None` where no tokens are
+    /// configured.
+    ///
+    /// # Errors
+    /// [`AuthError::Token`] for another token, or where the user has gone.
+    pub(crate) async fn renew(
+        &self,
+        token: &[u8],
+    ) -> Result<Option<(Arc<Principal>, u64)>, AuthError> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(None);
+        };
+        let claims = tokens.verify(token).await?;
+        // One that is no user any more, or has other roles by now, finds out here.
+        match (self.passwords.user(&claims.name), claims.auth_time) {
+            (Some(principal), Some(auth_time)) => Ok(Some((Arc::clone(principal), auth_time))),
+            _ => Err(AuthError::Token("the token was not given out here")),
+        }
+    }
+
+    /// A token for a user who showed a password at `auth_time`; `None` where the session has lasted long enough.
+    pub(crate) fn sign(&self, principal: &Principal, auth_time: u64) -> Option<Signed> {
+        let tokens = self.tokens.as_ref()?;
+        tokens.sign(&principal.name, &principal.roles, auth_time)
+    }
+}
+
+impl From<TokenError> for AuthError {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Invalid(why) => Self::Token(why),
+            TokenError::UnknownKey => Self::Token("no key is for the token"),
+            TokenError::NoKeys => Self::Unavailable("the keys of tokens are not known yet"),
+        }
+    }
+}
+
+fn later(duration: Duration) -> Boottime {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    Boottime(Boottime::now().0.saturating_add(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_password_that_was_wrong_just_now_is_not_checked_again() {
+        let hash = passwords::hash(b"anna's").unwrap();
+        let text = format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'");
+        let config = Config::from_toml(&text, &[]).unwrap();
+        let authenticator = Authenticator::start(&config.auth, &[]);
+        let authenticator = authenticator.unwrap().unwrap();
+        let pair = STANDARD.encode("anna:anna's");
+        let credential = Credential {
+            scheme: Scheme::Basic,
+            bytes: pair.as_bytes(),
+        };
+        let address = Ipv4Addr::LOCALHOST.into();
+        let found = authenticator.of_password(credential, address).await;
+        assert!(found.is_ok());
+        let later = Boottime(u64::MAX);
+        let wrong = &authenticator.wrong;
+        wrong.put(Scheme::Basic, credential.bytes, 0, later, None);
+        let found = authenticator.of_password(credential, address).await;
+        assert_eq!(found.err(), Some(AuthError::Credential(WRONG)));
+    }
+}

@@ -1,0 +1,97 @@
+//! What roles may do with which resource.
+
+use std::collections::HashMap;
+
+use crate::auth::config::ANONYMOUS;
+use crate::resource::definition::{Located, ResourceDefinition};
+
+/// What an operation on documents takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// To read them.
+    Read,
+    /// To change them.
+    Write,
+}
+
+/// The roles that each resource asks for, in the order of the file.
+pub(crate) struct Rules {
+    indices: HashMap<String, usize>,
+    resources: Vec<Rule>,
+}
+
+/// `None`: any authenticated principal.
+struct Rule {
+    read: Option<Vec<String>>,
+    write: Option<Vec<String>>,
+}
+
+/// What a principal may do, by resource.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    reads: Box<[bool]>,
+    writes: Box<[bool]>,
+    /// Every resource may be read.
+    pub(crate) reads_all: bool,
+    /// Some resource may be read.
+    pub(crate) reads_any: bool,
+}
+
+impl Grants {
+    /// Whether they have `right` on documents of the resource with this index.
+    pub(crate) fn allow(&self, index: usize, right: Right) -> bool {
+        let table = match right {
+            Right::Read => &self.reads,
+            Right::Write => &self.writes,
+        };
+        table.get(index).copied().unwrap_or(false)
+    }
+}
+
+impl Rules {
+    pub(crate) fn new(resources: &[ResourceDefinition]) -> Self {
+        let roles =
+            |roles: &Option<Located<Vec<String>>>| roles.as_ref().map(|roles| roles.value.clone());
+        let names = resources.iter().map(|resource| resource.name.value.clone());
+        let rules = resources.iter().map(|resource| Rule {
+            read: roles(&resource.read),
+            write: roles(&resource.write),
+        });
+        Self {
+            indices: names.zip(0..).collect(),
+            resources: rules.collect(),
+        }
+    }
+
+    /// The index of the resource called `name`.
+    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
+        self.indices.get(name).copied()
+    }
+
+    /// The roles of which one is needed for `right` on documents of `resource`; `None`: any authenticated principal.
+    pub(crate) fn roles(&self, resource: &str, right: Right) -> Option<&[String]> {
+        let rule = self.resources.get(self.index_of(resource)?)?;
+        let roles = match right {
+            Right::Read => &rule.read,
+            Right::Write => &rule.write,
+        };
+        roles.as_deref()
+    }
+
+    /// What `roles` may do; `None`: a request without credentials.
+    pub(crate) fn grants(&self, roles: Option<&[String]>) -> Grants {
+        let has = |wanted: &Option<Vec<String>>| match wanted {
+            None => roles.is_some(),
+            Some(wanted) => wanted
+                .iter()
+                .any(|role| role == ANONYMOUS || roles.is_some_and(|roles| roles.contains(role))),
+        };
+        let reads: Box<[bool]> = self.resources.iter().map(|rule| has(&rule.read)).collect();
+        Grants {
+            reads_all: reads.iter().all(|&may| may),
+            reads_any: reads.iter().any(|&may| may),
+            writes: self.resources.iter().map(|rule| has(&rule.write)).collect(),
+            reads,
+        }
+    }
+}
