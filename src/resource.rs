@@ -50,6 +50,8 @@ pub struct Resource {
     pub key: KeyShape,
     /// Why no tier keeps its documents: row security of a table that they show is not decided by the rows alone.
     pub uncached: Option<String>,
+    /// A table that they show has row security. Which rows larder's role sees may change for a moment and leave no trace.
+    pub guarded: bool,
     /// The root row.
     pub root: Row,
     /// The statement of its documents (see [`query`]).

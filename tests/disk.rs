@@ -192,6 +192,21 @@ async fn what_changed_while_nothing_was_kept_costs_the_disk_tier() {
     assert_eq!(disk_hits(&larder, "second").await, 0);
 }
 
+/// What larder's role sees of it may have changed and changed back, unnoticed, before the stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_table_with_row_security_are_not_resumed() {
+    let url = database().await;
+    execute(&url, "alter table item enable row level security").await;
+    let guarded = format!("{ITEMS}row_security = 'as-larder'\n");
+    let larder = TestService::start_on(&url, &guarded, &PROMPT).await;
+    for key in 1..=20 {
+        get(&larder, key).await;
+    }
+    let state = larder.stop().await;
+    let larder = TestService::start_in(state, &url, &guarded, &PROMPT).await;
+    assert_eq!(disk_hits(&larder, "first").await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_purged_while_postgresql_was_away_is_not_on_disk_after_a_restart() {
     let url = database().await;
@@ -201,6 +216,18 @@ async fn what_was_purged_while_postgresql_was_away_is_not_on_disk_after_a_restar
     let answer = larder.post_admin("/purge/items").await;
     assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     let state = larder.stop().await;
+    let larder = restarted(state, &url).await;
+    assert_eq!(disk_hits(&larder, "first").await, 0);
+}
+
+/// What was loaded meanwhile may be another schema's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_had_another_name_for_a_while_costs_the_disk_tier() {
+    let url = database().await;
+    let state = filled(&url).await;
+    for (from, to) in [("public", "away"), ("away", "public")] {
+        execute(&url, &format!("alter schema {from} rename to {to}")).await;
+    }
     let larder = restarted(state, &url).await;
     assert_eq!(disk_hits(&larder, "first").await, 0);
 }

@@ -248,8 +248,11 @@ impl Cache {
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            // What is not kept is not followed either: the mark behind this pass must not vouch for it.
-            if let Some(mark) = trusted.filter(|_| shelf.is_kept()) {
+            // What is not kept is not followed either: the mark behind this pass must not vouch for it. Of row security
+            // it says nothing: larder may have stopped before it noticed that its role saw other rows for a moment.
+            let current = shelf.current.load();
+            let guarded = current.as_ref().is_some_and(|resource| resource.guarded);
+            if let Some(mark) = trusted.filter(|_| shelf.is_kept() && !guarded) {
                 self.versions.set_epoch(index, mark.epoch());
             }
         }

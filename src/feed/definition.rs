@@ -60,7 +60,8 @@ impl Watched {
 /// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a
 /// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`Watched`].
 ///
-/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table.
+/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table;
+/// by their oid and transaction, since two may have exchanged their names and have them back.
 /// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
 /// below the first oid for others (`FirstNormalObjectId`), never change. What a part's columns are follows from those
 /// of the table above.
@@ -86,8 +87,8 @@ own as materialized (select bit_xor(hashtextextended(line, 0)) as hash from ( \
       from pg_index x where x.indrelid = any(array[{own}]::oid[]) \
   ) o), \
 l (oid, line) as ( \
-    select c.oid, concat_ws(' ', 'c', c.relfilenode, c.xmin, c.relnamespace::regnamespace) \
-      from pg_class c where c.oid = any((select every from t)::oid[]) \
+    select c.oid, concat_ws(' ', 'c', c.relfilenode, c.xmin, n.nspname, n.oid, n.xmin) \
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = any((select every from t)::oid[]) \
     union all select oid, line from tr \
     union all select i.inhparent, concat_ws(' ', 'i', i.inhrelid, i.inhdetachpending, i.xmin) \
       from pg_inherits i where i.inhparent = any((select every from t)::oid[]) \
@@ -106,7 +107,8 @@ l (oid, line) as ( \
     union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin, exists ( \
         select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))) \
       from pg_policy p where p.polrelid = any((select named from t)::oid[]) \
-    union all select u.oid, concat_ws(' ', 'y', t.oid, t.xmin, t.typnamespace::regnamespace) from used u join pg_type t on t.oid = u.type \
+    union all select u.oid, concat_ws(' ', 'y', t.oid, t.xmin, n.nspname, n.oid, n.xmin) \
+      from used u join pg_type t on t.oid = u.type join pg_namespace n on n.oid = t.typnamespace \
     union all select u.oid, concat_ws(' ', 'e', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
     union all select u.oid, concat_ws(' ', 'm', a.attrelid, a.attnum, a.xmin) \
       from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \

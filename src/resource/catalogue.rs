@@ -49,6 +49,8 @@ pub struct Table {
     pub kind: char,
     /// Row security is on and larder's role is subject to it.
     pub row_security: bool,
+    /// Row security is on, whether or not larder's role is subject to it.
+    pub guarded: bool,
     /// It, or one of its descendants, is a partition or an inheriting table of a table that is neither.
     pub has_other_ancestors: bool,
     /// Why larder's role may see other rows though none of them changed: a policy that is not decided by the row alone.

@@ -94,6 +94,7 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
+            guarded: shown.iter().any(|table| table.guarded),
             documents_sql: documents_sql(&key, &root),
             filters: filters?,
             template: Template::new(&root),

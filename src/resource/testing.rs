@@ -32,6 +32,7 @@ pub(crate) fn named(name: &str) -> Resource {
             disk: true,
         },
         uncached: None,
+        guarded: false,
         key: KeyShape {
             columns: Vec::new(),
         },

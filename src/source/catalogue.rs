@@ -98,7 +98,7 @@ async fn read_table(
     table: &str,
 ) -> Result<Option<Table>, SourceError> {
     let row = sqlx::query(
-        "select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security \
+        "select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security, c.relrowsecurity as guarded \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
          where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')",
     )
@@ -117,6 +117,7 @@ async fn read_table(
         },
         kind: character(&row, "kind")?,
         row_security: row.try_get("row_security")?,
+        guarded: row.try_get("guarded")?,
         has_other_ancestors: false,
         uncached: None,
         columns: Vec::new(),
