@@ -295,7 +295,9 @@ impl Cache {
         self.count_invalidation(index, via);
         let _order = lock(&self.invalidating);
         let dropped = self.invalidate(index, key);
-        self.queue_drops(vec![dropped]);
+        if let Some(disk) = &self.disk {
+            disk.drop_at_once(dropped);
+        }
     }
 
     fn count_invalidation(&self, index: usize, via: &str) {

@@ -60,6 +60,8 @@ pub(super) struct Swept {
 pub(super) enum Order {
     Put(Put),
     Drop(Vec<Dropped>),
+    /// One document that was purged: no log would repeat that, so it has to be off the disk at once.
+    DropAtOnce(Dropped),
     Sweep(Swept),
     Mark(Mark),
     /// A resource was purged, with the mark of that moment if there is a position. The mark has to be on disk at once: it
@@ -194,6 +196,11 @@ impl Disk {
     /// Queues the drops of a pass. Where that is impossible the tier is given up: a lost drop is a stale read.
     pub(super) fn invalidate(&self, dropped: Vec<Dropped>) {
         self.must_queue(Order::Drop(dropped));
+    }
+
+    /// Queues the drop of a document that no change was logged of: as [`Disk::invalidate`].
+    pub(super) fn drop_at_once(&self, dropped: Dropped) {
+        self.must_queue(Order::DropAtOnce(dropped));
     }
 
     /// Whether another sweep may wait. Only the feed queues any.

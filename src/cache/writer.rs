@@ -118,7 +118,7 @@ impl Writer {
                 self.begin_empty();
             }
             Err(error) => {
-                tracing::warn!("the disk tier's files are not usable and start anew: {error}");
+                tracing::warn!("the disk tier's files can't be used, and it starts empty: {error}");
                 self.begin_empty();
             }
         }
@@ -164,6 +164,10 @@ impl Writer {
                         Order::Drop(dropped) => dropped.len(),
                         _ => 1,
                     };
+                    // What has come by now shares the flush.
+                    if matches!(order, Order::DropAtOnce(_)) {
+                        until = Instant::now();
+                    }
                     orders.push(order);
                     if urgent {
                         break;
@@ -189,6 +193,11 @@ impl Writer {
                         batch.remove(entry.prefix, &entry.key);
                         clean.push((entry.stripe, entry.generation));
                     }
+                }
+                Order::DropAtOnce(entry) => {
+                    batch.remove(entry.prefix, &entry.key);
+                    clean.push((entry.stripe, entry.generation));
+                    haste = Haste::Flush;
                 }
                 Order::Sweep(swept) => {
                     self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
@@ -319,7 +328,7 @@ impl Writer {
             Ok(bytes) if bytes > self.shared.config.bytes_max => {
                 drop(store);
                 tracing::info!(
-                    "the disk tier holds {bytes} bytes, above its bound, and starts again empty"
+                    "the disk tier exceeds its limit with {bytes} bytes and was emptied"
                 );
                 self.begin_empty();
             }
@@ -354,7 +363,7 @@ impl Writer {
             Err(error) => {
                 let retry_at = Some(Instant::now() + REOPEN_PAUSE);
                 self.state = State::Off { retry_at };
-                tracing::warn!("the disk tier can't be opened and stays off for now: {error}");
+                tracing::warn!("the disk tier can't be opened, and is off for now: {error}");
             }
         }
     }

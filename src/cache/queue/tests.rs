@@ -63,7 +63,7 @@ impl Orders {
         std::iter::from_fn(|| self.0.try_recv().ok())
             .map(|order| match order {
                 Order::Put(_) => "put",
-                Order::Drop(_) => "drop",
+                Order::Drop(_) | Order::DropAtOnce(_) => "drop",
                 Order::Sweep(_) => "sweep",
                 Order::Mark(_) => "mark",
                 Order::Purge(_) => "purge",
@@ -227,6 +227,18 @@ async fn a_broken_tier_calls_nothing_clean_and_writes_no_mark() {
         let store = shared.store.load_full().unwrap();
         assert_eq!(store.recover().unwrap().is_some(), !broken);
     }
+}
+
+/// A kill before the batch is full would bring it back.
+#[tokio::test]
+async fn a_purged_document_is_off_the_disk_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
+    until("on", || disk.is_on()).await;
+    assert!(disk.put(put(&versions, "1")));
+    disk.drop_at_once(dropped(&versions, "1"));
+    until("clean", || is_clean(&versions, "1")).await;
+    assert_eq!(disk.size().1, 0);
 }
 
 /// Its mark names the epochs of before the purge, and is all that a later run goes by.
