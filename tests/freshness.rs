@@ -11,7 +11,7 @@
 mod ancestors;
 mod bulk;
 mod concurrent;
-mod definitions;
+pub(crate) mod definitions;
 mod history;
 mod loads;
 mod log;

@@ -27,4 +27,5 @@ mod pooler;
 mod seed;
 mod state;
 mod tls;
+mod waits;
 mod writes;

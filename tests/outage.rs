@@ -193,8 +193,7 @@ async fn serve_stale_says_so() {
 }
 
 /// Connections prove which database they reach; the tiers do not outlive a change of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn another_database_of_the_same_name_is_another_database() {
+pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     let (larder, proxy, direct) = behind_proxy(&[]).await;
     hit(&larder, "/items/1").await;
     proxy.cut();

@@ -38,7 +38,7 @@ async fn is_cached(larder: &TestService, text: &str) {
 }
 
 /// Part of `others::what_was_replaced_is_trusted_late`.
-pub(super) async fn damage_is_mended() {
+pub(crate) async fn damage_is_mended() {
     let damages = [
         "alter table larder.epoch drop constraint epoch_one_check; \
          insert into larder.epoch values (false, gen_random_uuid(), '{}')",

@@ -203,8 +203,7 @@ async fn a_neighbours_retention_takes_nothing_away() {
 }
 
 /// What others have hung upon DDL may take its time: writers don't wait for it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slow_event_trigger_holds_up_no_writer() {
+pub(crate) async fn a_slow_event_trigger_holds_up_no_writer() {
     let url = Cluster::database().await.url;
     execute(&url, SQL).await;
     let slow = "create function slow() returns event_trigger language plpgsql as $$ begin perform pg_sleep(20); end $$; \

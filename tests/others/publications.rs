@@ -31,8 +31,7 @@ async fn subscribe(url: &str, subscriber: &str) -> String {
 }
 
 /// Whoever publishes all tables neither needs a replica identity for larder's nor sends them.
-#[tokio::test(flavor = "multi_thread")]
-async fn all_tables_may_be_published() {
+pub(crate) async fn all_tables_may_be_published() {
     let [url, subscriber] = [Cluster::database().await.url, Cluster::database().await.url];
     execute(&url, SQL).await;
     execute(

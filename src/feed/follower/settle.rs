@@ -84,7 +84,7 @@ impl<F: FnMut(Event)> Feed<F> {
             Ok(()) => {}
             Err(SourceError::Refused { code, message }) if code == INSUFFICIENT_PRIVILEGE => {
                 tracing::warn!(
-                    "without a mark in larder.node the tiers start empty with each connection: {message}"
+                    "larder.node can't be written, so the tiers start empty with each connection: {message}"
                 );
                 self.history.lose();
             }
@@ -229,6 +229,8 @@ impl<F: FnMut(Event)> Feed<F> {
                 }
                 // It is answered from PostgreSQL by what it was.
                 (Err(_), _) if held.is_some() && self.defined.contains(&index) => {
+                    // It is defined again once it fits, though its fingerprint may be the same then.
+                    self.unfit.entry(index).or_default();
                     (self.follow)(Event::Distrusted { resource: index });
                 }
                 (Err(mistakes), _) => {
