@@ -1,6 +1,6 @@
 //! Authentication and authorization: a credential shows a principal, and a principal has rights on resources.
 //!
-//! Knows no protocol: whoever has read a credential out of a request asks [`Authenticator`]. A credential is verified
+//! Knows no protocol: whoever has read a credential out of a request asks `Authenticator`. A credential is verified
 //! once and then known for `KNOWN_MAX`, until its token expires or until the keys change, so that a hit waits for
 //! nothing. What was verified is never written to any log.
 
@@ -249,7 +249,9 @@ impl Authenticator {
         address: IpAddr,
     ) -> Result<Arc<Principal>, AuthError> {
         if self.passwords.is_empty() {
-            return Err(AuthError::Credential("nobody signs in by password"));
+            return Err(AuthError::Credential(
+                "signing in by password is not configured",
+            ));
         }
         if let Some(known) = self.known(credential) {
             let principal = known.and_then(|found| found.principal().map(Arc::clone));
@@ -266,8 +268,10 @@ impl Authenticator {
         let password = password.get(1..).unwrap_or_default();
         let checked = self.passwords.check(address, bytes, name, password).await;
         let principal = checked.map_err(|busy| match busy {
-            Busy::Client => AuthError::Busy("too many passwords from this address at once"),
-            Busy::All => AuthError::Unavailable("too many sign in at once"),
+            Busy::Client => {
+                AuthError::Busy("too many passwords from this address are being checked")
+            }
+            Busy::All => AuthError::Unavailable("too many passwords are being checked"),
         })?;
         if principal.is_none() {
             self.wrong.put(scheme, bytes, 0, later(WRONG_MAX), None);
@@ -311,7 +315,7 @@ impl Authenticator {
         // One that is no user any more, or has other roles by now, finds out here.
         match (self.passwords.user(&claims.name), claims.auth_time) {
             (Some(principal), Some(auth_time)) => Ok(Some((Arc::clone(principal), auth_time))),
-            _ => Err(AuthError::Token("the token was not given out here")),
+            _ => Err(AuthError::Token("the token was not issued by this server")),
         }
     }
 

@@ -75,9 +75,9 @@ pub enum Command {
     Serve(ServeArgs),
     /// Fill the demo tables, creating them where they are missing
     Seed(SeedArgs),
-    /// Create schema larder and the triggers on the configured tables, in one transaction
+    /// Create schema larder and the triggers on the configured tables, one transaction for each table
     Install(InstallArgs),
-    /// Remove schema larder and its triggers, in one transaction
+    /// Remove the triggers and schema larder, one transaction for each table
     Uninstall(InstallArgs),
     /// Show an example file, or the configuration in force
     Config(ConfigArgs),

@@ -111,7 +111,7 @@ impl StateLock {
                 if let Ok(name) = Uuid::parse_str(text.trim()) {
                     return Ok(name);
                 }
-                tracing::warn!(path = %path.display(), "not a node's name, making a new one");
+                tracing::warn!(path = %path.display(), "the file has no node UUID; creating a new one");
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(StateError::io("read", &path)(error)),

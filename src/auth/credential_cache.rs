@@ -64,7 +64,7 @@ impl CredentialCache {
         let mut seed = [0; 8];
         // Without random bytes nothing else of larder's, TLS first, works either.
         if SystemRandom::new().fill(&mut seed).is_err() {
-            tracing::error!("no random bytes for the table of entrys");
+            tracing::error!("no random bytes for the cache of credentials");
         }
         Self {
             buckets: (0..buckets.max(1)).map(|_| ArcSwap::default()).collect(),
@@ -156,20 +156,20 @@ mod tests {
     use crate::auth::CREDENTIAL_BYTES_MAX as BYTES_MAX;
 
     fn seen(
-        entrys: &CredentialCache,
+        entries: &CredentialCache,
         credential: &[u8],
         generation: u64,
         now: u64,
     ) -> Option<String> {
-        let found = entrys.get(Scheme::Bearer, credential, generation, Boottime(now))?;
+        let found = entries.get(Scheme::Bearer, credential, generation, Boottime(now))?;
         found.principal().map(|principal| principal.name.clone())
     }
 
-    fn put(entrys: &CredentialCache, credential: &[u8], generation: u64, until: u64) {
+    fn put(entries: &CredentialCache, credential: &[u8], generation: u64, until: u64) {
         let name = String::from_utf8_lossy(credential).into_owned();
         let principal = Arc::new(Principal::named(&name));
         let until = Boottime(until);
-        entrys.put(
+        entries.put(
             Scheme::Bearer,
             credential,
             generation,
@@ -180,45 +180,45 @@ mod tests {
 
     #[test]
     fn a_entry_holds_for_its_time_its_keys_and_its_credential() {
-        let entrys = CredentialCache::new(4);
-        put(&entrys, b"a", 1, 100);
-        assert_eq!(seen(&entrys, b"a", 1, 99).as_deref(), Some("a"));
-        assert_eq!(seen(&entrys, b"a", 1, 100), None);
-        assert_eq!(seen(&entrys, b"a", 2, 99), None);
-        assert_eq!(seen(&entrys, b"b", 1, 99), None);
-        assert_eq!(seen(&entrys, b"", 1, 99), None);
-        assert!(entrys.get(Scheme::Cookie, b"a", 1, Boottime(99)).is_none());
-        put(&entrys, b"a", 2, 200);
-        assert_eq!(seen(&entrys, b"a", 2, 150).as_deref(), Some("a"));
+        let entries = CredentialCache::new(4);
+        put(&entries, b"a", 1, 100);
+        assert_eq!(seen(&entries, b"a", 1, 99).as_deref(), Some("a"));
+        assert_eq!(seen(&entries, b"a", 1, 100), None);
+        assert_eq!(seen(&entries, b"a", 2, 99), None);
+        assert_eq!(seen(&entries, b"b", 1, 99), None);
+        assert_eq!(seen(&entries, b"", 1, 99), None);
+        assert!(entries.get(Scheme::Cookie, b"a", 1, Boottime(99)).is_none());
+        put(&entries, b"a", 2, 200);
+        assert_eq!(seen(&entries, b"a", 2, 150).as_deref(), Some("a"));
     }
 
     #[test]
     fn a_full_bucket_gives_up_its_oldest() {
-        let entrys = CredentialCache::new(1);
+        let entries = CredentialCache::new(1);
         for number in 0..20_u8 {
-            put(&entrys, &[number], 0, 100);
+            put(&entries, &[number], 0, 100);
         }
         let kept: Vec<u8> = (0..20)
             .filter(|&number| {
-                entrys
+                entries
                     .get(Scheme::Bearer, &[number], 0, Boottime(1))
                     .is_some()
             })
             .collect();
         assert_eq!(kept, (12..20).collect::<Vec<u8>>());
-        assert_eq!(entrys.buckets[0].load().len(), WAYS);
+        assert_eq!(entries.buckets[0].load().len(), WAYS);
     }
 
     #[test]
     fn credentials_of_every_length_are_known_again() {
         for length in [0, 1, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, BYTES_MAX] {
-            let entrys = CredentialCache::new(1);
+            let entries = CredentialCache::new(1);
             let credential = vec![b'x'; length];
-            put(&entrys, &credential, 0, 100);
-            assert!(seen(&entrys, &credential, 0, 1).is_some(), "{length}");
-            let kept = entrys.buckets[0].load()[0].credential.len();
+            put(&entries, &credential, 0, 100);
+            assert!(seen(&entries, &credential, 0, 1).is_some(), "{length}");
+            let kept = entries.buckets[0].load()[0].credential.len();
             assert!(kept <= KEPT_BYTES_MAX, "{length}");
-            assert!(seen(&entrys, b"y", 0, 1).is_none(), "{length}");
+            assert!(seen(&entries, b"y", 0, 1).is_none(), "{length}");
         }
     }
 

@@ -125,9 +125,9 @@ impl Keys {
         self.generation.fetch_add(1, Ordering::Release);
         match is_empty {
             true => tracing::error!(
-                "the set of keys holds none for any of `algorithms`: no token is good any more"
+                "the key set has no key for any of `algorithms`: no token is valid any more"
             ),
-            false => tracing::info!("the keys of tokens have changed"),
+            false => tracing::info!("the keys for tokens were read again"),
         }
     }
 }
@@ -172,7 +172,9 @@ async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
                     Ok(Some(keyring)) => keys.replace(keyring),
                     Ok(None) => {}
                     Err(mistake) => {
-                        tracing::warn!("the keys of tokens stay as they were: {mistake}")
+                        tracing::warn!(
+                            "the keys for tokens can't be read again and stay in force: {mistake}"
+                        )
                     }
                 }
             }
@@ -181,7 +183,7 @@ async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
         match tokio::task::spawn_blocking(look).await {
             Ok(files) => known = files,
             Err(error) => {
-                tracing::error!("the files of keys are followed no more: {error}");
+                tracing::error!("the key files can't be watched any more: {error}");
                 return;
             }
         }

@@ -39,7 +39,7 @@ pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
             return write(&feed::uninstall_script(&database).await?);
         }
         feed::uninstall(&database).await?;
-        tracing::info!("schema larder and its triggers are gone");
+        tracing::info!("schema larder and its triggers were removed");
         Ok(())
     })
     .await

@@ -232,8 +232,7 @@ fn banner(
     } else {
         "http"
     };
-    let mut text =
-        format!("larder listens on {scheme}://{listen}, for operators on http://{admin}\n");
+    let mut text = format!("larder listens on {scheme}://{listen}, admin address http://{admin}\n");
     if database.is_private() {
         text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
     }
@@ -296,8 +295,12 @@ fn heed_hangups(
             };
             match tokio::task::spawn_blocking(move || tls.reload()).await {
                 Ok(Ok(())) => tracing::info!("the certificate was read again"),
-                Ok(Err(error)) => tracing::error!("the certificate stays as it was: {error}"),
-                Err(error) => tracing::error!("the certificate stays as it was: {error}"),
+                Ok(Err(error)) => tracing::error!(
+                    "the certificate can't be read again and stays in force: {error}"
+                ),
+                Err(error) => tracing::error!(
+                    "the certificate can't be read again and stays in force: {error}"
+                ),
             }
         }
     });

@@ -275,7 +275,7 @@ fn tokens(config: &Config, places: &Places) -> Vec<Mistake> {
             for (path, _) in idle.iter().filter(|(_, set)| *set) {
                 refuse(
                     path,
-                    "is of no use without secret_file, public_key_file, jwks_file or jwks_url",
+                    "has no effect without secret_file, public_key_file, jwks_file or jwks_url",
                 );
             }
             return mistakes;

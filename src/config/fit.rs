@@ -53,24 +53,24 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         let admin = config.admin;
         refuse(
             &["admin", "listen"],
-            format!("{admin} is the public address too: the admin needs one of its own"),
+            format!("{admin} is also the public address: admin needs an address of its own"),
         );
     }
     if config.cors.credentials && config.cors.origins.iter().any(|origin| origin == "*") {
-        let message = "credentials are for origins by name: with \"*\" every page could use them";
+        let message = "credentials require origins by name: with \"*\" every page could use them";
         refuse(&["cors.credentials", "cors.origins"], message.to_owned());
     }
     let feed = &config.feed;
     if feed.poll_interval > feed.max_staleness {
         let message = format!(
-            "poll_interval ({}) must be at most max_staleness ({}), else no tier is ever trusted",
+            "poll_interval ({}) must be at most max_staleness ({}), or the tiers would never answer",
             humantime::format_duration(feed.poll_interval),
             humantime::format_duration(feed.max_staleness)
         );
         refuse(&["feed.poll_interval", "feed.max_staleness"], message);
     }
     if config.limits.proxy_protocol && config.limits.trusted_proxies.is_empty() {
-        let message = "needs trusted_proxies: nobody else is asked for whom it connects".to_owned();
+        let message = "requires limits.trusted_proxies: only their headers are read".to_owned();
         refuse(&["limits.proxy_protocol"], message);
     }
     match (&config.tls.certificate_file, &config.tls.key_file) {
@@ -85,13 +85,13 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         _ => {}
     }
     if config.source.pooler && config.listen_url.is_none() {
-        let message = "a pooler swallows LISTEN: set [database] listen_url to a direct connection";
+        let message = "LISTEN does not work through a pooler: set [database] listen_url to a direct connection";
         refuse(&["database.pooler"], message.to_owned());
     }
     if config.listen_url.is_some() && config.database_url.is_none() {
         refuse(
             &["database.listen_url"],
-            "is of no use without [database] url or DATABASE_URL".to_owned(),
+            "has no effect without [database] url or DATABASE_URL".to_owned(),
         );
     }
     let guarded = |resource: &ResourceDefinition| resource.row_security_as_larder;
@@ -99,7 +99,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         && url::user(url) != url::user(listen_url)
         && config.resources.iter().any(guarded)
     {
-        let message = "names another user than url: with row_security = \"as-larder\" changes of \
+        let message = "has another user than url: with row_security = \"as-larder\" changes of \
             policies are judged for the user that documents are read as";
         refuse(&["database.listen_url"], message.to_owned());
     }
@@ -114,7 +114,7 @@ mod tests {
         let cors = |origins: &str| format!("[cors]\norigins = {origins}\ncredentials = true");
         crate::config::testing::only(
             &cors("['*']"),
-            "3: cors.credentials: credentials are for origins by name",
+            "3: cors.credentials: credentials require origins by name",
         );
         let text = cors("['https://a.example', 'http://localhost:3000']");
         let config = crate::config::Config::from_toml(&text, &[]).unwrap();
@@ -151,25 +151,28 @@ mod tests {
         );
         only(
             "admin = '127.0.0.1:8080'",
-            "1: admin: 127.0.0.1:8080 is the public address too",
+            "1: admin: 127.0.0.1:8080 is also the public address",
         );
         let resource = "[[resource]]\nname = 'n'\ntable = 't'";
         let pooler = format!("[database]\nurl = 'postgres://db/x'\npooler = true\n{resource}");
-        only(&pooler, "3: database.pooler: a pooler swallows LISTEN");
+        only(
+            &pooler,
+            "3: database.pooler: LISTEN does not work through a pooler",
+        );
         let listen = format!("[database]\nlisten_url = 'postgres://db/x'\n{resource}");
-        only(&listen, "2: database.listen_url: is of no use without");
+        only(&listen, "2: database.listen_url: has no effect without");
         let roles =
             "[database]\nurl = 'postgres://a:s3cret@db/x'\nlisten_url = 'postgres://b@db/x'";
         let guarded = format!("{roles}\n{resource}\nrow_security = 'as-larder'");
         only(
             &guarded,
-            "3: database.listen_url: names another user than url",
+            "3: database.listen_url: has another user than url",
         );
         let same = guarded.replace("//b@", "//a@");
         assert!(Config::from_toml(&same, &[]).is_ok());
         only(
             "[limits]\nproxy_protocol = true",
-            "2: limits.proxy_protocol: needs trusted_proxies",
+            "2: limits.proxy_protocol: requires limits.trusted_proxies",
         );
         assert!(Config::from_toml("listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'", &[]).is_ok());
     }

@@ -59,11 +59,11 @@ pub(super) const SECTIONS: [Section; 11] = [
     },
     Section {
         name: "auth",
-        help: "Who may: without users, keys and a key for tokens everyone may do everything.",
+        help: "Authentication. Without users, keys and a key for tokens, every client may do everything.",
     },
     Section {
         name: "auth.jwt",
-        help: "JSON Web Tokens, as Authorization: Bearer or as a cookie; accepted where their key is named.",
+        help: "JSON Web Tokens, as Authorization: Bearer or as a cookie; accepted if a key for them is configured.",
     },
 ];
 
@@ -127,25 +127,25 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "insecure",
         preset: Preset::Value("false"),
-        help: "listen may lie beyond loopback without [auth] or without [tls].",
+        help: "Allow listen beyond loopback without [auth] or [tls].",
         slot: |c| Slot::Flag(&mut c.insecure),
     },
     Setting {
         path: "docs",
         preset: Preset::Value("true"),
-        help: "The public address describes itself at /openapi.json, and in a browser at /docs.",
+        help: "Serve the OpenAPI description at /openapi.json and Swagger UI at /docs.",
         slot: |c| Slot::Flag(&mut c.docs),
     },
     Setting {
         path: "access_log",
         preset: Preset::Value("off"),
-        help: "A line for each answer of the public address, without credentials: \"off\", \"json\" or \"combined\".",
+        help: "A line for each response of the public address, without credentials: \"off\", \"json\" or \"combined\".",
         slot: |c| Slot::AccessLog(&mut c.access_log.format),
     },
     Setting {
         path: "access_log_file",
         preset: Preset::Absent("/var/log/larder/access.log"),
-        help: "What it is appended to; after SIGHUP, what then has that name. Absent: stderr.",
+        help: "The file that lines are appended to, opened again at SIGHUP. Absent: stderr.",
         slot: |c| Slot::File(&mut c.access_log.file),
     },
     Setting {
@@ -170,7 +170,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "shutdown_timeout",
         preset: Preset::Value("30s"),
-        help: "How long accepted requests and pending disk batches may take at the end.",
+        help: "How long accepted requests and pending disk batches may take at shutdown.",
         slot: |c| Slot::Duration(&mut c.shutdown_timeout, Duration::ZERO..=HOUR),
     },
     Setting {
@@ -230,7 +230,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "disk.max_bytes",
         preset: Preset::Value("4GiB"),
-        help: "Past this many bytes on disk the tier starts again empty.",
+        help: "Above this many bytes on disk the tier is emptied.",
         slot: |c| Slot::Bytes(&mut c.disk.bytes_max, 64 * KIB..=PIB),
     },
     Setting {
@@ -254,25 +254,25 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "feed.max_staleness",
         preset: Preset::Value("1s"),
-        help: "Where knowledge is older than this, no tier is trusted.",
+        help: "The bound on staleness: without a check of the database within this time, the tiers do not answer.",
         slot: |c| Slot::Duration(&mut c.feed.max_staleness, Duration::from_millis(10)..=HOUR),
     },
     Setting {
         path: "feed.poll_interval",
         preset: Preset::Value("50ms"),
-        help: "The longest pause between two looks for changes; at most max_staleness.",
+        help: "The longest pause between two polls for changes; at most max_staleness.",
         slot: |c| Slot::Duration(&mut c.feed.poll_interval, MILLISECOND..=HOUR),
     },
     Setting {
         path: "feed.notify",
         preset: Preset::Value("true"),
-        help: "Writers ring on commit; without it the poll alone finds changes.",
+        help: "Triggers send NOTIFY at commit; without it, changes are found by polling.",
         slot: |c| Slot::Flag(&mut c.feed.notify),
     },
     Setting {
         path: "feed.on_loss",
         preset: Preset::Value("bypass"),
-        help: "While freshness can't be proven: \"bypass\" asks PostgreSQL, \"serve-stale\" answers with Age and a Warning.",
+        help: "While freshness can't be proven: \"bypass\" reads from PostgreSQL, \"serve-stale\" responds with Age and Warning.",
         slot: |c| Slot::OnLoss(&mut c.feed.on_loss),
     },
     Setting {
@@ -284,7 +284,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "feed.keys_per_statement",
         preset: Preset::Value("10000"),
-        help: "A statement that touches more documents drops ranges of their keys, one of new documents what was absent only.",
+        help: "A statement that changes more documents invalidates ranges of keys; one that inserts more, remembered absences only.",
         slot: |c| Slot::Count32(&mut c.feed.keys_per_statement, 1..=10_000_000),
     },
     Setting {
@@ -308,7 +308,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "limits.header_timeout",
         preset: Preset::Value("5s"),
-        help: "From connecting to the first request, and from a request's first byte to the end of its head.",
+        help: "Time from connecting to the first request, and from a request's first byte to the end of its head.",
         slot: |c| Slot::Duration(&mut c.limits.header_timeout, SECOND..=HOUR),
     },
     Setting {
@@ -320,37 +320,37 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "limits.body_timeout",
         preset: Preset::Value("30s"),
-        help: "How long a client may let its body be waited for; each 500 bytes that come give a second back.",
+        help: "How long larder waits for a request body in all; each 500 bytes that arrive add a second.",
         slot: |c| Slot::Duration(&mut c.limits.body_timeout, SECOND..=HOUR),
     },
     Setting {
         path: "limits.write_timeout",
         preset: Preset::Value("60s"),
-        help: "How long a client may take nothing of its answer; over HTTP/2, less than a 64th of all that waits.",
+        help: "How long a client may read nothing of its response; over HTTP/2, less than a 64th of what is pending.",
         slot: |c| Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR),
     },
     Setting {
         path: "limits.requests_per_second",
         preset: Preset::Value("0"),
-        help: "Requests of one client, beyond which they are 429; 0 for as many as it likes.",
+        help: "Requests a second of one client; more get 429. 0: no limit.",
         slot: |c| Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000),
     },
     Setting {
         path: "limits.burst",
         preset: Preset::Value("100"),
-        help: "Requests that a client that was quiet may make at once.",
+        help: "Requests that a client may send at once after a pause.",
         slot: |c| Slot::Count32(&mut c.limits.burst, 1..=1_000_000),
     },
     Setting {
         path: "limits.trusted_proxies",
         preset: Preset::Absent("10.0.0.0/8, fd00::/8"),
-        help: "Proxies whose X-Forwarded-For says who the client is.",
+        help: "Proxies whose X-Forwarded-For is trusted.",
         slot: |c| Slot::Networks(&mut c.limits.trusted_proxies),
     },
     Setting {
         path: "limits.proxy_protocol",
         preset: Preset::Value("false"),
-        help: "They begin each connection with a header of the PROXY protocol, version 1 or 2.",
+        help: "Trusted proxies begin each connection with a header of the PROXY protocol, version 1 or 2.",
         slot: |c| Slot::Flag(&mut c.limits.proxy_protocol),
     },
     Setting {
@@ -368,19 +368,19 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "tls.hsts",
         preset: Preset::Absent("max-age=31536000"),
-        help: "Strict-Transport-Security of every answer.",
+        help: "Strict-Transport-Security of every response.",
         slot: |c| Slot::Header(&mut c.tls.hsts),
     },
     Setting {
         path: "cors.origins",
         preset: Preset::Absent("https://app.example"),
-        help: "Origins whose pages may read answers; [\"*\"] for all.",
+        help: "Origins whose pages may read responses; [\"*\"] for all.",
         slot: |c| Slot::List(&mut c.cors.origins, &ORIGINS),
     },
     Setting {
         path: "cors.methods",
         preset: Preset::Value("GET,HEAD,POST,PUT,PATCH,DELETE"),
-        help: "Methods that they may use.",
+        help: "Methods that these pages may use.",
         slot: |c| Slot::List(&mut c.cors.methods, &TOKENS),
     },
     Setting {
@@ -388,25 +388,25 @@ pub(super) const SETTINGS: [Setting; 64] = [
         preset: Preset::Value(
             "authorization,content-type,idempotency-key,if-match,if-none-match,larder-token,prefer",
         ),
-        help: "Headers that they may send.",
+        help: "Headers that these pages may send.",
         slot: |c| Slot::List(&mut c.cors.headers, &TOKENS),
     },
     Setting {
         path: "cors.credentials",
         preset: Preset::Value("false"),
-        help: "They may send cookies and such; needs origins by name.",
+        help: "These pages may send cookies and HTTP authentication; requires origins by name.",
         slot: |c| Slot::Flag(&mut c.cors.credentials),
     },
     Setting {
         path: "cors.max_age",
         preset: Preset::Value("10m"),
-        help: "How long browsers may remember all this.",
+        help: "How long browsers may cache the response to a preflight request.",
         slot: |c| Slot::Duration(&mut c.cors.max_age, Duration::ZERO..=HOUR * 24),
     },
     Setting {
         path: "auth.admin_token_file",
         preset: Preset::Absent("/run/secrets/larder-admin"),
-        help: "Holds the token of the admin address (Authorization: Bearer), which then always wants it.",
+        help: "File with the token of the admin address (Authorization: Bearer), which then requires it.",
         slot: |c| Slot::File(&mut c.auth.admin_token_file),
     },
     Setting {
@@ -418,13 +418,13 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "auth.jwt.algorithms",
         preset: Preset::Absent("HS256"),
-        help: "The only ones accepted: HS256/384/512 with a secret, else RS, PS, ES (256, 384), EdDSA.",
+        help: "Accepted algorithms: HS256/384/512 with a secret, else RS, PS, ES (256, 384), EdDSA.",
         slot: |c| Slot::Algorithms(&mut c.auth.jwt.algorithms),
     },
     Setting {
         path: "auth.jwt.secret_file",
         preset: Preset::Absent("/run/secrets/larder-jwt"),
-        help: "Holds the secret of HS256 and its like. Files of keys are read again when they change.",
+        help: "File with the secret of HS256, HS384 or HS512. Key files are read again when they change.",
         slot: |c| Slot::File(&mut c.auth.jwt.secret_file),
     },
     Setting {
@@ -442,7 +442,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "auth.jwt.private_key_file",
         preset: Preset::Instead("/run/secrets/larder-jwt.pem"),
-        help: "Beside public_key_file: signs what POST /signin gives out (PEM, PKCS #8).",
+        help: "Beside public_key_file: signs the tokens of POST /signin (PEM, PKCS #8).",
         slot: |c| Slot::File(&mut c.auth.jwt.private_key_file),
     },
     Setting {
@@ -460,25 +460,25 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "auth.jwt.issuer",
         preset: Preset::Absent("https://login.example"),
-        help: "What claim iss has to be; absent: anything.",
+        help: "Required value of claim iss; absent: any.",
         slot: |c| Slot::Text(&mut c.auth.jwt.issuer),
     },
     Setting {
         path: "auth.jwt.audience",
         preset: Preset::Absent("larder"),
-        help: "What claim aud has to name; absent: tokens for any audience are refused.",
+        help: "Required value of claim aud; absent: tokens with an audience are refused.",
         slot: |c| Slot::Text(&mut c.auth.jwt.audience),
     },
     Setting {
         path: "auth.jwt.roles_claim",
         preset: Preset::Value("roles"),
-        help: "The claim with the roles, a list or words in a text; a dotted path where it lies deeper.",
+        help: "The claim with the roles, a list or a text of words; a dotted path for a nested claim.",
         slot: |c| Slot::Text(&mut c.auth.jwt.roles_claim),
     },
     Setting {
         path: "auth.jwt.leeway",
         preset: Preset::Value("0s"),
-        help: "How far the clock of whoever signs may be off.",
+        help: "Tolerated difference to the clock of the token's issuer.",
         slot: |c| {
             Slot::Duration(
                 &mut c.auth.jwt.leeway,
@@ -489,13 +489,13 @@ pub(super) const SETTINGS: [Setting; 64] = [
     Setting {
         path: "auth.jwt.cookie",
         preset: Preset::Absent("larder"),
-        help: "The cookie that may hold the token; absent: none.",
+        help: "Name of the cookie that may hold the token; absent: none.",
         slot: |c| Slot::Text(&mut c.auth.jwt.cookie),
     },
     Setting {
         path: "auth.jwt.lifetime",
         preset: Preset::Value("15m"),
-        help: "How long a token of POST /signin and POST /refresh is good.",
+        help: "How long a token of POST /signin and POST /refresh is valid.",
         slot: |c| Slot::Duration(&mut c.auth.jwt.lifetime, SECOND..=DAYS_30),
     },
     Setting {

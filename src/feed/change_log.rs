@@ -380,7 +380,9 @@ pub(super) async fn read(
     let reading = read_extent(connection, query, sql, definitions, position, extent);
     let (read, _) = match reading.await {
         Err(error) if error.is_of_encoding() => {
-            tracing::warn!("the log has a key that UTF-8 lacks; its resource starts again empty");
+            tracing::warn!(
+                "larder.change has a key that is not valid UTF-8; the cache of its resource was emptied"
+            );
             let sql = query.mapping.sql(extent, Keys::Ascii);
             read_extent(connection, query, &sql, definitions, position, extent).await?
         }

@@ -107,7 +107,7 @@ impl History {
     fn write(&self) {
         if let Err(error) = self.try_write() {
             tracing::warn!(
-                "the disk tier can't be taken over by the next run: {}: {error}",
+                "the next start can't use the disk tier's content: {}: {error}",
                 self.file.display()
             );
             // It may name a mark that is past.

@@ -30,7 +30,7 @@ pub(super) async fn ring(options: PgConnectOptions, bell: Arc<Notify>, metrics: 
                     bell.notify_one();
                 }
                 metrics.feed_gaps.inc();
-                tracing::info!("the bell's connection was lost; polling until it is back");
+                tracing::info!("the LISTEN connection was lost; polling until it is restored");
             }
             Err(error) => tracing::debug!("can't listen: {error}"),
         }

@@ -43,7 +43,7 @@ pub(super) async fn await_messages(connection: &mut PgConnection) -> Result<(), 
         if began.elapsed() > MESSAGES_LATE && !std::mem::replace(&mut said, true) {
             let left = left.join(", ");
             tracing::warn!(
-                "waiting for what transactions {left} changed: they have committed and still hold locks"
+                "waiting for transactions {left}: they have committed and still hold locks"
             );
         }
         silent = Some(left);

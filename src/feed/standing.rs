@@ -185,7 +185,7 @@ impl Standing {
             fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.file));
         if let Err(error) = written {
             tracing::warn!(
-                "the next run will not know a restore: {}: {error}",
+                "a restore before the next start will not be detected: {}: {error}",
                 self.file.display()
             );
             match fs::remove_file(&self.file) {

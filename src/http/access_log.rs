@@ -182,7 +182,9 @@ impl Writer {
             Err(error) => {
                 self.moved = true;
                 if told {
-                    tracing::error!("the access log stays in the file that was moved: {error}");
+                    tracing::error!(
+                        "the access log's file can't be opened again; the old file stays in use: {error}"
+                    );
                 }
             }
         }

@@ -157,7 +157,7 @@ impl Auth {
     fn anonymous(&self, method: &Method, uri: &Uri) -> Result<(), Denied> {
         match self.allow(self.authenticator.anonymous(), method, uri) {
             true => Ok(()),
-            false => Err(Denied::Unauthorized("this takes credentials")),
+            false => Err(Denied::Unauthorized("credentials are required")),
         }
     }
 
@@ -175,7 +175,9 @@ impl Auth {
         }
         match self.allow(principal.grants(), method, uri) {
             true => Ok(()),
-            false => Err(Denied::Forbidden("this takes a role that you do not have")),
+            false => Err(Denied::Forbidden(
+                "a role is required that the credentials do not have",
+            )),
         }
     }
 

@@ -92,7 +92,7 @@ impl Bulk<'_> {
         body: Body,
     ) -> Result<Response<Body>, Problem> {
         if headers.contains_key(IDEMPOTENCY_KEY) {
-            let why = "Idempotency-Key is for requests of one document";
+            let why = "Idempotency-Key applies to requests with one document";
             return Err(Problem::bad_request(why));
         }
         let permit = self.writes.bulk_permit()?;

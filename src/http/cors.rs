@@ -24,9 +24,9 @@ const BY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 pub struct CorsConfig {
     /// Such as `https://app.example`, or `*` for all; empty: none.
     pub origins: Vec<String>,
-    /// Methods that they may use.
+    /// Methods that these pages may use.
     pub methods: Vec<String>,
-    /// Headers that they may send.
+    /// Headers that these pages may send.
     pub headers: Vec<String>,
     /// Whether they may send cookies and such; not with `*`.
     pub credentials: bool,

@@ -95,7 +95,7 @@ impl Problem {
     }
 
     pub(super) fn method_not_allowed(allow: &'static str) -> Self {
-        let detail = format!("this path answers {allow}");
+        let detail = format!("the method is not allowed here; allowed: {allow}");
         Self {
             allow: Some(allow),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
@@ -106,7 +106,7 @@ impl Problem {
     pub(super) fn wrong_method() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "this path does not answer this method; Allow names those it does",
+            "the method is not allowed here; the Allow header lists the methods that are",
         )
     }
 
@@ -137,26 +137,29 @@ impl Problem {
     }
 
     pub(super) fn too_many_keys(keys_max: usize) -> Self {
-        let detail = format!("one request asks for at most {keys_max} keys");
+        let detail = format!("a request may name at most {keys_max} keys");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     pub(super) fn body_too_large(bytes_max: usize) -> Self {
-        let detail = format!("the body has at most {bytes_max} bytes");
+        let detail = format!("the body must not exceed {bytes_max} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     pub(super) fn body_too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "the body came too slowly")
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the request body arrived too slowly",
+        )
     }
 
     pub(super) fn unsupported_media_type(expected: &str) -> Self {
-        let detail = format!("the body is to be {expected}");
+        let detail = format!("Content-Type must be {expected}");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     pub(super) fn not_acceptable() -> Self {
-        let detail = "there is only application/json here, which Accept leaves out";
+        let detail = "only application/json is available, which the Accept header excludes";
         Self::new(StatusCode::NOT_ACCEPTABLE, detail)
     }
 
@@ -176,14 +179,11 @@ impl Problem {
 
     /// A document whose bytes are not what its resource makes of rows.
     pub(super) fn unprojected() -> Self {
-        Self::internal("the document can't be told apart into fields")
+        Self::internal("the stored document could not be split into fields")
     }
 
     pub(super) fn uri_too_long() -> Self {
-        Self::new(
-            StatusCode::URI_TOO_LONG,
-            "the path with its query is too long",
-        )
+        Self::new(StatusCode::URI_TOO_LONG, "the path and query are too long")
     }
 
     /// As [`Problem::method_not_allowed`], where the resource is only read, and why.
@@ -197,7 +197,7 @@ impl Problem {
     pub(super) fn precondition_failed() -> Self {
         Self::new(
             StatusCode::PRECONDITION_FAILED,
-            "the document is not as If-Match or If-None-Match asks",
+            "the condition of If-Match or If-None-Match is not met",
         )
     }
 
@@ -205,7 +205,7 @@ impl Problem {
     pub(super) fn write_deadline() -> Self {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
-            "PostgreSQL took too long; the write may have been done",
+            "PostgreSQL did not answer in time; the write may have been committed",
         )
     }
 
@@ -245,14 +245,14 @@ impl Problem {
     pub(super) fn too_slow(bytes: usize, patience: Duration) -> Self {
         let kib = bytes >> 10;
         let detail = format!(
-            "neither {kib} KiB nor the end of the body came within {patience:?}, so nothing was written"
+            "neither {kib} KiB nor the end of the body arrived within {patience:?}, so nothing was written"
         );
         Self::new(StatusCode::REQUEST_TIMEOUT, detail)
     }
 
     /// As [`Problem::body_too_large`], of documents to give back.
     pub(super) fn too_many_documents(documents_max: usize) -> Self {
-        let detail = format!("at most {documents_max} documents are given back at once");
+        let detail = format!("return=representation returns at most {documents_max} documents");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
@@ -308,11 +308,12 @@ impl From<LookupError> for Problem {
         match error {
             LookupError::NotReady(_) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the resource is not ready; the admin address says why",
+                "the resource is not ready; /status on the admin address says why",
             ),
-            LookupError::Deadline => {
-                Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
-            }
+            LookupError::Deadline => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "PostgreSQL did not answer in time",
+            ),
             LookupError::Source(error) => Self::from(error),
         }
     }
@@ -349,13 +350,13 @@ impl From<WriteError> for Problem {
             WriteError::Source(error) => Self::from(error),
             WriteError::Unknown => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "PostgreSQL was lost at the commit: the write may have been done",
+                "the connection to PostgreSQL was lost during the commit; the write may have been committed",
             ),
             WriteError::Exists => Self {
                 code: Some(UNIQUE_VIOLATION.into()),
                 ..Self::new(
                     StatusCode::CONFLICT,
-                    "there is a document with this key, or with another value that is unique",
+                    "a document with this key, or with another value that must be unique, exists",
                 )
             },
             WriteError::Absent => Self::no_such_document(),
@@ -386,7 +387,7 @@ impl Problem {
     fn gone() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "a table of the document is gone, was altered, or larder may not read it",
+            "a table of the document was dropped or altered, or larder's role may not read it",
         )
     }
 
@@ -394,11 +395,11 @@ impl Problem {
         let (status, detail) = match refusal {
             Refusal::Conflict => (
                 StatusCode::CONFLICT,
-                "other rows stand against it: a unique or a foreign key",
+                "it conflicts with an existing row (unique or foreign key constraint)",
             ),
             Refusal::Invalid => (
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "PostgreSQL refuses the values",
+                "PostgreSQL rejected the values",
             ),
             Refusal::Forbidden => (
                 StatusCode::FORBIDDEN,
@@ -406,7 +407,7 @@ impl Problem {
             ),
             Refusal::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "others hold locks on these rows",
+                "other transactions hold locks on these rows",
             ),
             Refusal::TableLocked => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -437,16 +438,17 @@ impl From<SourceError> for Problem {
                 tracing::debug!("no answer from PostgreSQL: {error}");
                 Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "PostgreSQL can't be reached, and no tier may answer",
+                    "PostgreSQL can't be reached, and the cached documents are not known to be fresh",
                 )
             }
             SourceError::Overloaded => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many requests wait for PostgreSQL",
             ),
-            SourceError::Timeout => {
-                Self::new(StatusCode::GATEWAY_TIMEOUT, "PostgreSQL took too long")
-            }
+            SourceError::Timeout => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "PostgreSQL did not answer in time",
+            ),
             SourceError::Refused { ref code, .. } if GONE.contains(&code.as_str()) => {
                 let code = Some(code.clone());
                 tracing::debug!("a document can't be read: {error}");
@@ -464,14 +466,14 @@ impl From<SourceError> for Problem {
                 tracing::error!("a document can't be read: {error}");
                 Self {
                     code,
-                    ..Self::internal("PostgreSQL can't give this document")
+                    ..Self::internal("PostgreSQL could not return this document")
                 }
             }
             SourceError::TooLarge => Self::internal("the document is longer than document_max"),
             SourceError::Ambiguous => Self::internal("several rows have this key"),
             SourceError::Unexpected(_) => {
                 tracing::error!("a document can't be read: {error}");
-                Self::internal("PostgreSQL gave an unexpected answer")
+                Self::internal("PostgreSQL returned an unexpected response")
             }
         }
     }

@@ -32,9 +32,7 @@ impl Query {
             }
         }
         if this.keys.is_some() && !this.page.is_empty() {
-            return Err(Problem::bad_request(
-                "documents are asked for by keys or as a page, not both",
-            ));
+            return Err(Problem::bad_request("use either keys or a page, not both"));
         }
         Ok(this)
     }
@@ -69,7 +67,7 @@ fn take_keys(
 ) -> Result<(), Problem> {
     let list: Vec<&str> = match name {
         "keys" if shape.columns.len() > 1 => {
-            let why = "keys are of several columns here: ask as ?key=…,…&key=…,…";
+            let why = "the key has several columns: use ?key=…,…&key=…,…";
             return Err(Problem::bad_request(why));
         }
         "keys" => value.split(',').collect(),
@@ -96,7 +94,7 @@ fn take_fields(
         Problem::bad_request(format!("fields: documents have no {names}"))
     })?;
     match fields.replace(projection) {
-        Some(_) => Err(Problem::bad_request("fields is there twice")),
+        Some(_) => Err(Problem::bad_request("fields is given twice")),
         None => Ok(()),
     }
 }

@@ -57,7 +57,7 @@ where
                 limiter.check(client(self.peer, request.headers(), trusted))
             }
         {
-            let problem = Problem::too_many_requests("this client asks too often", seconds);
+            let problem = Problem::too_many_requests("rate limit exceeded", seconds);
             return Either::Left(ready(Ok(self.service.refuse(&request, problem))));
         }
         self.service.call(request)

@@ -79,7 +79,7 @@ pub(super) async fn answer(
     let mut asked = asked(head);
     let action = action(&resource, target.part, head, body, bytes_max, &mut asked).await?;
     if head.headers.contains_key(IDEMPOTENCY_KEY) && !writes.keeps_answers() {
-        let why = "Idempotency-Key takes `idempotency_keys = true` in the configuration";
+        let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
         return Err(Problem::bad_request(why));
     }
     let repeatable = repeatable(&head.headers, &asked, principal)?;
@@ -149,7 +149,7 @@ fn repeatable(
         None => String::new(),
         Some(who) => who.scope().ok_or_else(|| {
             let why =
-                "Idempotency-Key takes a principal with a name, and the token has no usable `sub`";
+                "Idempotency-Key requires a principal with a name, and the token has no usable `sub`";
             Problem::bad_request(why)
         })?,
     };

@@ -75,7 +75,9 @@ async fn prepare(
             // A proxy may connect and send nothing, as a health check.
             if error.kind() == ErrorKind::InvalidData {
                 let proxy = peer.address;
-                tracing::warn!("{proxy} is to begin with a header of the PROXY protocol: {error}");
+                tracing::warn!(
+                    "connection from {proxy} has no valid PROXY protocol header: {error}"
+                );
             }
         })?;
         if let Some(client) = client {

@@ -27,7 +27,7 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// Requests of one client; 0 for as many as it likes.
     pub requests_per_second: u32,
-    /// Requests that a client that was quiet may make at once.
+    /// Requests that a client may send at once after a pause.
     pub burst: u32,
     /// Networks whose word is taken for whom they ask.
     pub trusted_proxies: Vec<IpNet>,

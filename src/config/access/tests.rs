@@ -125,7 +125,7 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
     );
     only(
         "algorithms = ['HS256']",
-        "2: auth.jwt.algorithms: is of no use without secret_file",
+        "2: auth.jwt.algorithms: has no effect without secret_file",
     );
     only(
         "algorithms = ['HS256']\nsecret_file = 'f'\njwks_file = 'g'",

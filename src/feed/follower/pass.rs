@@ -44,7 +44,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         if !read.valid {
             tracing::warn!(
-                "the log no longer reaches back to the last position; both tiers start again empty"
+                "larder.change no longer reaches back to the last position; both tiers were emptied"
             );
             self.position = None;
             return Err(Break::Recheck);
@@ -109,7 +109,9 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         if let Err(end) = self.compare(&fingerprints) {
             if is_same && within(PASS_TIMEOUT, definitions.mark(connection)).await? == signs.mark {
-                tracing::warn!("this server's plans do not tell of changed tables");
+                tracing::warn!(
+                    "cached plans are not invalidated by DDL on this server; every pass checks the tables"
+                );
                 self.marks_fail = true;
             }
             return Err(end);
@@ -172,7 +174,7 @@ impl<F: FnMut(Event)> Feed<F> {
             return Ok(());
         }
         tracing::warn!(
-            "the database has crashed, was promoted, or larder was installed anew; checking"
+            "PostgreSQL has crashed or was promoted, or schema larder was created again; checking the tables"
         );
         self.identity = None;
         Err(Break::Recheck)
@@ -191,7 +193,7 @@ impl<F: FnMut(Event)> Feed<F> {
         for (resource, _) in differing {
             (self.follow)(Event::Distrusted { resource });
         }
-        tracing::info!("tables or triggers changed; checking");
+        tracing::info!("tables or triggers have changed; checking them");
         Err(Break::Recheck)
     }
 

@@ -27,7 +27,7 @@ pub(super) fn credential<'r>(
     };
     match found {
         Some(found) if found.bytes.len() > CREDENTIAL_BYTES_MAX => {
-            Err(Malformed("the credential is longer than any of larder's"))
+            Err(Malformed("the credential is longer than 8192 bytes"))
         }
         found => Ok(found),
     }

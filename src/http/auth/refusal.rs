@@ -10,7 +10,7 @@ use crate::http::body::Whole;
 use crate::http::problem::Problem;
 
 pub(super) const FORGED: &str =
-    "a cookie changes something only for a page of this very host (Origin)";
+    "to change something with a cookie, the request must have the Origin of this host";
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
 const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";

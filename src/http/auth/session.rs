@@ -109,7 +109,7 @@ impl Auth {
         } = head;
         let shown = credential(headers, self.authenticator.cookie());
         let shown = shown.map_err(|malformed| Denied::Unauthorized(malformed.0))?;
-        let token = "this takes the token to renew";
+        let token = "send the token to renew";
         let shown = shown.ok_or(Denied::Unauthorized(token))?;
         if is_forgery(shown.scheme, method, uri, headers) {
             return Err(Denied::Forbidden(FORGED));

@@ -15,7 +15,7 @@ const LEAST_BYTES_PER_SECOND: u64 = 500;
 
 /// The client sends its body too slowly.
 #[derive(Debug, thiserror::Error)]
-#[error("the body came too slowly")]
+#[error("the request body arrived too slowly")]
 pub struct BodyTimeout;
 
 /// The body of a request.

@@ -226,7 +226,10 @@ async fn a_body_must_come_fast_enough() {
     };
     let router = Router::new().route("/", post(length));
     let (address, _stop, _serving) = listen(router, config()).await;
-    for (bytes, expected, seconds) in [(1, "the body came too slowly", 30), (600, "72000", 120)] {
+    for (bytes, expected, seconds) in [
+        (1, "the request body arrived too slowly", 30),
+        (600, "72000", 120),
+    ] {
         let mut client = TcpStream::connect(address).await.unwrap();
         let began = Instant::now();
         let length = 120 * bytes;

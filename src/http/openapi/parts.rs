@@ -60,7 +60,7 @@ const PROBLEMS: [(u16, &str, &str); 17] = [
         "unavailable",
         "PostgreSQL can't be reached and no tier may answer, or too many requests wait",
     ),
-    (504, "timeout", "PostgreSQL took too long"),
+    (504, "timeout", "PostgreSQL did not answer in time"),
 ];
 
 /// Of every path.

@@ -44,7 +44,7 @@ impl Home {
                 tracing::info!(
                     wanted = %wanted.display(),
                     used = %substitute.display(),
-                    "the server's user can't reach its directory, another one is used"
+                    "the user of the private PostgreSQL can't reach its directory; another directory is used"
                 );
                 DirBuilder::new()
                     .recursive(true)

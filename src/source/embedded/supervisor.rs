@@ -38,7 +38,7 @@ pub(super) async fn supervise(
         tokio::select! {
             _ = &mut stop => break,
             result = start_again(&server, &mut running) => match result {
-                Ok(()) => tracing::info!("the private PostgreSQL answers again"),
+                Ok(()) => tracing::info!("the private PostgreSQL runs again"),
                 Err(error) => tracing::error!(
                     error = &error as &dyn Error,
                     "the private PostgreSQL does not start"

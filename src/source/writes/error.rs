@@ -12,7 +12,7 @@ pub enum WriteError {
     /// PostgreSQL gave no answer, or one that no client is to blame for.
     #[error(transparent)]
     Source(SourceError),
-    /// The connection was lost, or PostgreSQL took too long, while it was to commit: what is stored is not known.
+    /// The connection was lost, or PostgreSQL did not answer in time, while it was to commit: what is stored is not known.
     #[error("what became of the commit is not known")]
     Unknown,
     /// There is a document with this key, or with another value that must be unique.
