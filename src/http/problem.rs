@@ -458,7 +458,7 @@ impl From<SourceError> for Problem {
                 }
             }
             SourceError::Altered(_) => {
-                tracing::warn!("a document can't be read: {error}");
+                tracing::debug!("a document can't be read: {error}");
                 Self::gone()
             }
             SourceError::Refused { ref code, .. } => {
