@@ -15,7 +15,6 @@ async fn what_was_replaced_is_right_and_trusted_late() {
         restores::an_older_dump_is_restored_once_schema_larder_is_dropped(),
         restores::a_restore_goes_through(),
         restores::dumps_are_put_into_other_databases(),
-        restores::what_may_not_be_read_for_a_while_is_trusted_again(),
     );
 }
 
