@@ -49,7 +49,8 @@ const DEFAULTS: [(&str, &str); 27] = [
     ("standard_conforming_strings", "off"),
     ("gin_fuzzy_search_limit", "1"),
     ("client_encoding", "latin1"),
-    ("statement_timeout", "1"),
+    // Less may be over, on a busy machine, before a transaction's own settings hold.
+    ("statement_timeout", "20"),
     ("lock_timeout", "1"),
     ("idle_in_transaction_session_timeout", "1"),
     ("idle_session_timeout", "20"),
