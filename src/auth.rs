@@ -1,6 +1,6 @@
 //! Authentication and authorization: a credential shows a principal, and a principal has rights on resources.
 //!
-//! Knows no protocol: whoever has read a credential out of a request asks `Authenticator`. A credential is verified
+//! Knows no protocol: the code that reads a credential out of a request asks `Authenticator`. A credential is verified
 //! once and then known for `KNOWN_MAX`, until its token expires or until the keys change, so that a hit waits for
 //! nothing. What was verified is never written to any log.
 

@@ -32,7 +32,7 @@ use crate::histories::draw::KINDS;
 use crate::histories::history::Outcome;
 use crate::histories::plan::TRAITS;
 
-const HISTORIES: u64 = 30;
+const HISTORIES: u64 = 50;
 const AT_ONCE: usize = 6;
 /// Failures that are told in full.
 const TOLD: usize = 3;

@@ -21,6 +21,7 @@ async fn what_was_replaced_is_right_and_trusted_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_retried_comes_in_the_end() {
     tokio::join!(
+        definitions::the_mark_tells_of_a_disabled_trigger_before_fingerprints_do(),
         installing::a_slow_event_trigger_holds_up_no_writer(),
         publications::all_tables_may_be_published(),
     );

@@ -1,7 +1,7 @@
 //! CredentialCache on credentials that were verified before, so that a hot one costs a hash and a comparison.
 //!
 //! A table of buckets of a few each: it never grows, nobody locks, and a look copies nothing. Where a bucket is full,
-//! the oldest entry makes room. Credentials are kept as they came: who can read this memory can read requests too. Of
+//! the oldest entry makes room. Credentials are kept as they came: whatever can read this memory can read requests too. Of
 //! very long ones a SHA-256 is kept, so that the table stays small; it would cost the others more than their comparison.
 
 use std::borrow::Cow;

@@ -51,12 +51,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if let Some(limiter) = &self.limiter
-            && let Err(seconds) = {
-                let trusted = limiter.trusted_proxies();
-                limiter.check(client(self.peer, request.headers(), trusted))
-            }
-        {
+        let refused = self.limiter.as_ref().and_then(|limiter| {
+            let trusted = limiter.trusted_proxies();
+            let client = client(self.peer, request.headers(), trusted);
+            limiter.check(client).err()
+        });
+        if let Some(seconds) = refused {
             let problem = Problem::too_many_requests("rate limit exceeded", seconds);
             return Either::Left(ready(Ok(self.service.refuse(&request, problem))));
         }
