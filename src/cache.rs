@@ -84,7 +84,7 @@ pub struct CacheConfig {
 
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Provenance {
     /// The memory tier.
     Memory,
     /// The disk tier.
@@ -124,7 +124,7 @@ pub struct Answer {
     /// The document, or that there is none.
     pub found: Found,
     /// Where it came from.
-    pub way: Way,
+    pub provenance: Provenance,
 }
 
 /// Why a lookup has no answer.
@@ -149,7 +149,7 @@ impl LookupError {
 }
 
 /// One resource's part of the cache.
-struct Shelf {
+struct CachedResource {
     name: String,
     tiers: Tiers,
     /// The resource as it fits the database now; none where it does not.
@@ -173,7 +173,7 @@ struct Shelf {
 
 /// Both tiers, and what keeps them true.
 pub struct Cache {
-    shelves: Vec<Shelf>,
+    resources: Vec<CachedResource>,
     versions: Arc<Versions>,
     memory: Memory,
     disk: Option<Disk>,
@@ -240,7 +240,11 @@ impl Cache {
     ) -> Self {
         let count = config.resources.len();
         Self {
-            shelves: config.resources.into_iter().map(Shelf::new).collect(),
+            resources: config
+                .resources
+                .into_iter()
+                .map(CachedResource::new)
+                .collect(),
             memory: Memory::new(&config.memory, count),
             versions,
             disk,
@@ -262,12 +266,12 @@ impl Cache {
 
     /// The names of the resources, in the order of their indices.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.shelves.iter().map(|shelf| shelf.name.as_str())
+        self.resources.iter().map(|cached| cached.name.as_str())
     }
 
     /// The index of the resource of this name.
     pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.shelves.iter().position(|shelf| shelf.name == name)
+        self.resources.iter().position(|cached| cached.name == name)
     }
 
     /// The canonical text of a key as it stands in a path, by the types that the database has now.
@@ -280,7 +284,7 @@ impl Cache {
         index: usize,
         path_segment: &'t str,
     ) -> Result<Result<Cow<'t, str>, KeyError>, LookupError> {
-        match &*self.shelves[index].current.load() {
+        match &*self.resources[index].current.load() {
             Some(resource) => Ok(resource.key.canonical(path_segment)),
             None => Err(self.not_ready(index)),
         }
@@ -291,12 +295,12 @@ impl Cache {
     /// # Errors
     /// [`LookupError::NotReady`] where it does not, or not yet.
     pub fn resource(&self, index: usize) -> Result<Arc<Resource>, LookupError> {
-        let current = self.shelves[index].current.load_full();
+        let current = self.resources[index].current.load_full();
         current.ok_or_else(|| self.not_ready(index))
     }
 
     fn not_ready(&self, index: usize) -> LookupError {
-        LookupError::NotReady(lock(&self.shelves[index].reason).clone())
+        LookupError::NotReady(lock(&self.resources[index].reason).clone())
     }
 
     /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
@@ -310,8 +314,8 @@ impl Cache {
     }
 
     /// Whether tiers may answer for the resource at the moment `now`.
-    fn is_fresh(&self, shelf: &Shelf, now: Boottime) -> bool {
-        shelf.is_kept() && self.is_followed(now)
+    fn is_fresh(&self, cached: &CachedResource, now: Boottime) -> bool {
+        cached.is_kept() && self.is_followed(now)
     }
 
     /// Whether the last completed pass began at most `max_staleness` before `now`.
@@ -335,7 +339,7 @@ impl Cache {
     }
 }
 
-impl Shelf {
+impl CachedResource {
     fn new((name, tiers): (String, Tiers)) -> Self {
         Self {
             name,

@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::cache::document::digest;
 use crate::cache::generation::Version;
-use crate::cache::{Answer, Cache, Way};
+use crate::cache::{Answer, Cache, Provenance};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
 use crate::source::loader::{Load, SentAt};
@@ -163,14 +163,14 @@ impl Cache {
         let Some(audit) = noted else {
             return self.count_audit("skipped");
         };
-        let tier = match answer.way {
-            Way::Memory => "memory",
-            Way::Disk => "disk",
-            Way::Miss { .. }
-            | Way::Bypass { .. }
-            | Way::Uncached { .. }
-            | Way::Ahead { .. }
-            | Way::Stale { .. } => return,
+        let tier = match answer.provenance {
+            Provenance::Memory => "memory",
+            Provenance::Disk => "disk",
+            Provenance::Miss { .. }
+            | Provenance::Bypass { .. }
+            | Provenance::Uncached { .. }
+            | Provenance::Ahead { .. }
+            | Provenance::Stale { .. } => return,
         };
         let served = answer.found.as_ref().map(|document| document.digest());
         let cache = Arc::clone(self);
@@ -208,12 +208,12 @@ impl Cache {
 
     /// The digest of the document that PostgreSQL has now, or that there is none; `None` without an answer.
     async fn read_again(&self, audit: &Audit) -> Option<Option<[u8; 16]>> {
-        let shelf = &self.shelves[audit.index];
+        let cached = &self.resources[audit.index];
         let began = Boottime::now();
-        if !self.is_fresh(shelf, began) {
+        if !self.is_fresh(cached, began) {
             return None;
         }
-        let resource = shelf.current.load_full()?;
+        let resource = cached.current.load_full()?;
         let (done, loaded) = oneshot::channel();
         self.loader.load(Load {
             resource,
@@ -253,7 +253,7 @@ impl Cache {
         let now = self.followed.borrow().position.clone();
         let text = |position: &Option<Position>| position.as_ref().map(ToString::to_string);
         tracing::error!(
-            resource = self.shelves[audit.index].name,
+            resource = self.resources[audit.index].name,
             key = &*audit.key,
             tier,
             served_at = text(&audit.position),

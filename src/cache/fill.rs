@@ -13,7 +13,7 @@ use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
 use crate::cache::queue::Put;
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
-use crate::cache::{Answer, Cache, LookupError, Way};
+use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::Resource;
 use crate::resource::page::Page;
@@ -73,16 +73,16 @@ impl Cache {
             // A leader that went without an outcome leaves the lead to whoever waits.
             if let Some(outcome) = self.wait(index, &mut waiter, began).await? {
                 let found = outcome.found?;
-                let way = match why {
-                    Why::Miss => Way::Miss {
+                let provenance = match why {
+                    Why::Miss => Provenance::Miss {
                         stored: outcome.stored,
                         collapsed,
                     },
-                    Why::Bypass => Way::Bypass { collapsed },
-                    Why::Uncached => Way::Uncached { collapsed },
-                    Why::Ahead => Way::Ahead { collapsed },
+                    Why::Bypass => Provenance::Bypass { collapsed },
+                    Why::Uncached => Provenance::Uncached { collapsed },
+                    Why::Ahead => Provenance::Ahead { collapsed },
                 };
-                return Ok(Answer { found, way });
+                return Ok(Answer { found, provenance });
             }
         }
     }
@@ -146,7 +146,7 @@ impl Cache {
             }
             // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
             if !self.is_followed(now) && waited >= UNREACHABLE_WAIT {
-                tracing::debug!("gave up waiting for {}", self.shelves[index].name);
+                tracing::debug!("gave up waiting for {}", self.resources[index].name);
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }
         }
@@ -162,7 +162,7 @@ impl Cache {
         encoded: &[u8],
     ) -> Document {
         let larger = document.with_encoded(encoding, encoded);
-        if self.shelves[index].tiers.memory {
+        if self.resources[index].tiers.memory {
             self.memory
                 .replace(index, document, larger.clone(), &self.versions);
         }
@@ -192,15 +192,15 @@ impl Cache {
             }
         };
         let index = lease.resource();
-        let shelf = &self.shelves[index];
+        let cached = &self.resources[index];
         let version = lease.version();
         let document = |body: Bytes| Document::new(lease.key(), version.epoch, &body);
         let found: Found = body.map(document);
         let stripe = self.versions.stripe(index, lease.key());
         let stands = || self.versions.stands(index, stripe, version);
         let mut stored = false;
-        if shelf.is_kept() {
-            if shelf.tiers.memory {
+        if cached.is_kept() {
+            if cached.tiers.memory {
                 stored = self.memory.install_standing(
                     index,
                     lease.key(),
@@ -211,12 +211,12 @@ impl Cache {
             }
             #[cfg(test)]
             reach(Point::Installed);
-            if let Some(disk) = self.disk.as_ref().filter(|_| shelf.tiers.disk && stands()) {
+            if let Some(disk) = self.disk.as_ref().filter(|_| cached.tiers.disk && stands()) {
                 #[cfg(test)]
                 reach(Point::Putting);
                 stored |= disk.put(Put {
                     resource: index,
-                    prefix: shelf.prefix.load(Ordering::SeqCst),
+                    prefix: cached.prefix.load(Ordering::SeqCst),
                     stripe,
                     version,
                     key: Arc::clone(lease.key()),

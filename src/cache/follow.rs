@@ -74,7 +74,7 @@ impl Cache {
                 .followed
                 .send_modify(|followed| followed.lost = Some(reason)),
             Event::Restarted(position) => {
-                for index in 0..self.shelves.len() {
+                for index in 0..self.resources.len() {
                     self.overtake_all(index);
                 }
                 self.followed
@@ -90,9 +90,9 @@ impl Cache {
             Event::Distrusted { resource } => self.distrust(resource),
             Event::Unfit { resource, reason } => {
                 self.distrust(resource);
-                *lock(&self.shelves[resource].reason) = reason;
-                self.shelves[resource].unfit.store(true, Ordering::SeqCst);
-                self.shelves[resource].current.store(None);
+                *lock(&self.resources[resource].reason) = reason;
+                self.resources[resource].unfit.store(true, Ordering::SeqCst);
+                self.resources[resource].current.store(None);
             }
             Event::Passed(pass) => self.apply(pass),
             Event::Resumed(pass) => self.resume(pass),
@@ -111,29 +111,29 @@ impl Cache {
     }
 
     fn define(&self, index: usize, definition: Arc<Resource>, fingerprint: String) {
-        let shelf = &self.shelves[index];
-        shelf.prefix.store(definition.shape(), Ordering::SeqCst);
-        *lock(&shelf.fingerprint) = fingerprint;
+        let cached = &self.resources[index];
+        cached.prefix.store(definition.shape(), Ordering::SeqCst);
+        *lock(&cached.fingerprint) = fingerprint;
         let uncached = definition.uncached.clone();
-        if let Some(why) = uncached.as_ref().filter(|_| !shelf.is_uncached()) {
-            tracing::warn!("documents of {} are not cached: {why}", shelf.name);
+        if let Some(why) = uncached.as_ref().filter(|_| !cached.is_uncached()) {
+            tracing::warn!("documents of {} are not cached: {why}", cached.name);
         }
         // Before loads under the new epoch end; the end of it only when those under the old one are void.
-        shelf
+        cached
             .uncached
             .fetch_or(uncached.is_some(), Ordering::SeqCst);
-        shelf.current.store(Some(definition));
-        shelf.unfit.store(false, Ordering::SeqCst);
+        cached.current.store(Some(definition));
+        cached.unfit.store(false, Ordering::SeqCst);
         // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
         self.loader.renew();
         // Loads by an earlier definition are void from here on.
         self.overtake_all(index);
-        shelf.uncached.store(uncached.is_some(), Ordering::SeqCst);
-        shelf.trusted.store(true, Ordering::SeqCst);
+        cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
+        cached.trusted.store(true, Ordering::SeqCst);
     }
 
     fn distrust(&self, index: usize) {
-        self.shelves[index].trusted.store(false, Ordering::SeqCst);
+        self.resources[index].trusted.store(false, Ordering::SeqCst);
         self.overtake_all(index);
     }
 
@@ -206,7 +206,7 @@ impl Cache {
             });
         }
         if let Some(disk) = &self.disk {
-            let prefix = |index: usize| self.shelves[index].prefix.load(Ordering::SeqCst);
+            let prefix = |index: usize| self.resources[index].prefix.load(Ordering::SeqCst);
             let ranges = swept.into_iter();
             disk.sweep(Swept {
                 ranges: ranges
@@ -221,7 +221,7 @@ impl Cache {
     fn invalidate(&self, index: usize, key: &Arc<str>) -> Dropped {
         let (stripe, generation) = self.memory.overtake(index, key, &self.versions);
         Dropped {
-            prefix: self.shelves[index].prefix.load(Ordering::SeqCst),
+            prefix: self.resources[index].prefix.load(Ordering::SeqCst),
             key: Arc::clone(key),
             stripe,
             generation,
@@ -241,18 +241,18 @@ impl Cache {
         };
         #[cfg(test)]
         reach(Point::TakeEpoch);
-        for (index, shelf) in self.shelves.iter().enumerate() {
-            let prefix = shelf.prefix.load(Ordering::SeqCst);
-            let fingerprint = lock(&shelf.fingerprint).clone();
+        for (index, cached) in self.resources.iter().enumerate() {
+            let prefix = cached.prefix.load(Ordering::SeqCst);
+            let fingerprint = lock(&cached.fingerprint).clone();
             let trusted = found
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
             // What is not kept is not followed either: the mark behind this pass must not vouch for it. Of row security
             // it says nothing: larder may have stopped before it noticed that its role saw other rows for a moment.
-            let current = shelf.current.load();
+            let current = cached.current.load();
             let guarded = current.as_ref().is_some_and(|resource| resource.guarded);
-            if let Some(mark) = trusted.filter(|_| shelf.is_kept() && !guarded) {
+            if let Some(mark) = trusted.filter(|_| cached.is_kept() && !guarded) {
                 self.versions.set_epoch(index, mark.epoch());
             }
         }
@@ -268,11 +268,11 @@ impl Cache {
     fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
         let identity = self.followed.borrow().identity.clone()?;
-        let resources = self.shelves.iter().enumerate().map(|(index, shelf)| {
+        let resources = self.resources.iter().enumerate().map(|(index, cached)| {
             let epoch = self.versions.epoch(index);
             ResourceMark {
-                prefix: shelf.prefix.load(Ordering::SeqCst),
-                fingerprint: lock(&shelf.fingerprint).clone(),
+                prefix: cached.prefix.load(Ordering::SeqCst),
+                fingerprint: lock(&cached.fingerprint).clone(),
                 epoch: epoch.documents,
                 absences: epoch.absences,
             }
@@ -303,7 +303,7 @@ impl Cache {
     fn count_invalidation(&self, index: usize, via: &str) {
         self.metrics
             .invalidations
-            .with_label_values(&[self.shelves[index].name.as_str(), via])
+            .with_label_values(&[self.resources[index].name.as_str(), via])
             .inc();
     }
 

@@ -52,7 +52,7 @@ pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> 
     };
     let metrics = Arc::new(Metrics::new().unwrap());
     let cache = Cache::assemble(config, Arc::clone(versions), disk, loader(), metrics);
-    cache.shelves[0].trusted.store(true, Ordering::SeqCst);
+    cache.resources[0].trusted.store(true, Ordering::SeqCst);
     cache.fresh_at.store(Boottime::now().0, Ordering::SeqCst);
     Arc::new(cache)
 }
@@ -267,7 +267,7 @@ async fn a_range_leaves_the_disk_and_nothing_else_does() {
             found = cache.lookup(0, "1").await;
         }
     }
-    assert_eq!(found.unwrap().way, Way::Disk);
+    assert_eq!(found.unwrap().provenance, Provenance::Disk);
     assert!(cache.lookup(0, "10002").await.is_err());
 }
 
@@ -417,7 +417,7 @@ async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
             cache.follow(pass(key));
         }
         orders.answer_lookup();
-        assert_eq!(lookup.await.unwrap().way, Way::Disk);
+        assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);
         assert_eq!(in_memory(&cache, key), !overtaken);
     }
 }

@@ -9,7 +9,7 @@ use crate::cache::document::Found;
 use crate::cache::fill::Why;
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
-use crate::cache::{Answer, Cache, LookupError, Shelf, Way};
+use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::feed::position::Token;
@@ -20,15 +20,15 @@ const TOKEN_WAIT: Duration = Duration::from_millis(100);
 impl Cache {
     /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
     pub fn hit(self: &Arc<Self>, index: usize, key: &str, now: Boottime) -> Option<Answer> {
-        let shelf = &self.shelves[index];
-        if !shelf.tiers.memory || !self.is_fresh(shelf, now) {
+        let cached = &self.resources[index];
+        if !cached.tiers.memory || !self.is_fresh(cached, now) {
             return None;
         }
         let noted = self.sample(index, key);
         let found = self.lookup_memory(index, key)?;
         let answer = Answer {
             found,
-            way: Way::Memory,
+            provenance: Provenance::Memory,
         };
         if let Some(noted) = noted {
             self.audit(noted, &answer);
@@ -38,16 +38,16 @@ impl Cache {
 
     /// For a lookup that is to be audited: what its audit has to know, if one can be made now.
     fn sample(&self, index: usize, key: &str) -> Option<Option<Audit>> {
-        let number = self.shelves[index].lookups();
+        let number = self.resources[index].lookups();
         self.auditor.samples(number).then(|| self.note(index, key))
     }
 
     fn lookup_memory(&self, index: usize, key: &str) -> Option<Found> {
-        let shelf = &self.shelves[index];
+        let cached = &self.resources[index];
         #[cfg(test)]
         reach(Point::Memory);
         let found = self.memory.get(index, key, self.versions.epoch(index))?;
-        shelf.hits_memory.fetch_add(1, Ordering::Relaxed);
+        cached.hits_memory.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
@@ -59,10 +59,10 @@ impl Cache {
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
     pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
-        let shelf = &self.shelves[index];
+        let cached = &self.resources[index];
         let now = Boottime::now();
-        let fresh = self.is_fresh(shelf, now);
-        if fresh || (self.serves_stale(shelf) && !shelf.is_uncached()) {
+        let fresh = self.is_fresh(cached, now);
+        if fresh || (self.serves_stale(cached) && !cached.is_uncached()) {
             let noted = if fresh { self.sample(index, key) } else { None };
             if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
                 if let Some(noted) = noted {
@@ -71,11 +71,11 @@ impl Cache {
                 return Ok(answer);
             }
         } else {
-            shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
+            cached.passed_memory.fetch_add(1, Ordering::Relaxed);
         }
         let why = match fresh {
             true => Why::Miss,
-            false if shelf.is_uncached() => Why::Uncached,
+            false if cached.is_uncached() => Why::Uncached,
             false => Why::Bypass,
         };
         self.load(index, Arc::from(key), why).await
@@ -104,7 +104,7 @@ impl Cache {
         if covered == Some(true) {
             return self.lookup(index, key).await;
         }
-        self.shelves[index]
+        self.resources[index]
             .passed_memory
             .fetch_add(1, Ordering::Relaxed);
         self.load(index, Arc::from(key), Why::Ahead).await
@@ -130,9 +130,9 @@ impl Cache {
         self.request_timeout
     }
 
-    fn serves_stale(&self, shelf: &Shelf) -> bool {
+    fn serves_stale(&self, cached: &CachedResource) -> bool {
         self.on_loss == OnLoss::ServeStale
-            && shelf.current.load().is_some()
+            && cached.current.load().is_some()
             && self.fresh_at.load(Ordering::SeqCst) != Boottime::NEVER.0
     }
 
@@ -143,39 +143,39 @@ impl Cache {
         fresh: bool,
         now: Boottime,
     ) -> Option<Answer> {
-        let shelf = &self.shelves[index];
+        let cached = &self.resources[index];
         let stale = || {
             let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            Way::Stale {
+            Provenance::Stale {
                 age: now.since(fresh_at),
             }
         };
-        if shelf.tiers.memory
+        if cached.tiers.memory
             && let Some(found) = self.lookup_memory(index, key)
         {
-            let way = if fresh { Way::Memory } else { stale() };
-            return Some(Answer { found, way });
+            let provenance = if fresh { Provenance::Memory } else { stale() };
+            return Some(Answer { found, provenance });
         }
-        shelf.passed_memory.fetch_add(1, Ordering::Relaxed);
+        cached.passed_memory.fetch_add(1, Ordering::Relaxed);
         let disk = self
             .disk
             .as_ref()
-            .filter(|disk| shelf.tiers.disk && disk.is_on())?;
+            .filter(|disk| cached.tiers.disk && disk.is_on())?;
         #[cfg(test)]
         reach(Point::Clean);
         let stripe = self.versions.stripe(index, key);
         let version = self.versions.clean_version(index, stripe)?;
         let key: Arc<str> = Arc::from(key);
         let found = disk
-            .get(shelf.prefix.load(Ordering::SeqCst), &key, version.epoch)
+            .get(cached.prefix.load(Ordering::SeqCst), &key, version.epoch)
             .await?
             .found;
-        if shelf.tiers.memory {
+        if cached.tiers.memory {
             self.memory
                 .install_standing(index, &key, found.clone(), &self.versions, version);
         }
-        shelf.hits_disk.fetch_add(1, Ordering::Relaxed);
-        let way = if fresh { Way::Disk } else { stale() };
-        Some(Answer { found, way })
+        cached.hits_disk.fetch_add(1, Ordering::Relaxed);
+        let provenance = if fresh { Provenance::Disk } else { stale() };
+        Some(Answer { found, provenance })
     }
 }

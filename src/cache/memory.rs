@@ -45,7 +45,7 @@ const EVICTIONS_PER_LOOK: u64 = 1 << 14;
 const SHARDS: usize = 256;
 
 /// Documents of one resource, by the hash of their key.
-struct Shelf {
+struct DocumentMap {
     seed: u64,
     documents: DashMap<u64, Document>,
 }
@@ -53,7 +53,7 @@ struct Shelf {
 /// Documents in memory.
 pub struct Memory {
     /// By resource.
-    shelves: Vec<Shelf>,
+    maps: Vec<DocumentMap>,
     bytes: AtomicU64,
     bytes_max: u64,
     evictions: AtomicU64,
@@ -64,12 +64,12 @@ impl Memory {
     /// An empty tier.
     pub fn new(config: &MemoryConfig, resources: usize) -> Self {
         let random = RandomState::new();
-        let shelf = |resource| Shelf {
+        let map = |resource| DocumentMap {
             seed: random.hash_one(resource),
             documents: DashMap::with_shard_amount(SHARDS),
         };
         Self {
-            shelves: (0..resources).map(shelf).collect(),
+            maps: (0..resources).map(map).collect(),
             bytes: AtomicU64::new(0),
             bytes_max: config.bytes_max,
             evictions: AtomicU64::new(0),
@@ -79,8 +79,8 @@ impl Memory {
 
     /// The document, or its remembered absence, if it is kept under `epoch`.
     pub fn get(&self, resource: usize, key: &str, epoch: Epoch) -> Option<Found> {
-        let shelf = &self.shelves[resource];
-        let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
+        let map = &self.maps[resource];
+        let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
         if !document.is_of(epoch) || document.key() != key.as_bytes() {
             return None;
@@ -141,7 +141,7 @@ impl Memory {
         versions: &Versions,
         valid: impl FnOnce(Option<&Document>) -> bool,
     ) -> bool {
-        let shelf = &self.shelves[resource];
+        let map = &self.maps[resource];
         let weight = weight(&document);
         let (Ok(ticket_weight), Ok(ticket_resource)) = (weight.try_into(), resource.try_into())
         else {
@@ -150,7 +150,7 @@ impl Memory {
         if weight > self.bytes_max {
             return false;
         }
-        let hash = shelf.hash(document.key());
+        let hash = map.hash(document.key());
         let ticket = Ticket {
             hash,
             weight: ticket_weight,
@@ -158,7 +158,7 @@ impl Memory {
             id: document.id(),
         };
         {
-            let slot = shelf.documents.entry(hash);
+            let slot = map.documents.entry(hash);
             let there = match &slot {
                 Slot::Occupied(occupied) => Some(occupied.get()),
                 Slot::Vacant(_) => None,
@@ -204,10 +204,10 @@ impl Memory {
 
     /// Takes the key's entry away.
     fn invalidate(&self, resource: usize, key: &str) {
-        let shelf = &self.shelves[resource];
-        let hash = shelf.hash(key.as_bytes());
+        let map = &self.maps[resource];
+        let hash = map.hash(key.as_bytes());
         let is_its = |_: &u64, document: &Document| document.key() == key.as_bytes();
-        if let Some((_, document)) = shelf.documents.remove_if(&hash, is_its) {
+        if let Some((_, document)) = map.documents.remove_if(&hash, is_its) {
             self.give_back(&document);
         }
     }
@@ -226,7 +226,7 @@ impl Memory {
     }
 
     fn retain(&self, resource: usize, stays: impl Fn(&Document) -> bool) {
-        self.shelves[resource].documents.retain(|_, document| {
+        self.maps[resource].documents.retain(|_, document| {
             let stays = stays(document);
             if !stays {
                 self.give_back(document);
@@ -242,8 +242,8 @@ impl Memory {
         key: &str,
         epoch: Epoch,
     ) -> Option<(bool, Boottime)> {
-        let shelf = &self.shelves[resource];
-        let slot = shelf.documents.get(&shelf.hash(key.as_bytes()))?;
+        let map = &self.maps[resource];
+        let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
         let is_its = document.is_of(epoch) && document.key() == key.as_bytes();
         is_its.then(|| (document.exists(), document.since()))
@@ -256,7 +256,7 @@ impl Memory {
 
     /// Entries of one resource.
     pub fn entries_of(&self, resource: usize) -> u64 {
-        self.shelves[resource].documents.len() as u64
+        self.maps[resource].documents.len() as u64
     }
 
     /// Entries that had to go for space so far.
@@ -269,7 +269,7 @@ impl Memory {
     }
 
     fn is_live(&self, ticket: &Ticket) -> bool {
-        let documents = &self.shelves[usize::from(ticket.resource)].documents;
+        let documents = &self.maps[usize::from(ticket.resource)].documents;
         let document = documents.get(&ticket.hash);
         document.is_some_and(|document| document.id() == ticket.id)
     }
@@ -286,9 +286,9 @@ impl Memory {
 
     /// Gives slots back where most of a map is empty.
     fn give_back_slots(&self) {
-        for shelf in &self.shelves {
-            if shelf.documents.len() < shelf.documents.capacity() / 4 {
-                shelf.documents.shrink_to_fit();
+        for map in &self.maps {
+            if map.documents.len() < map.documents.capacity() / 4 {
+                map.documents.shrink_to_fit();
             }
         }
     }
@@ -298,7 +298,7 @@ impl Memory {
         let resource = usize::from(ticket.resource);
         let epoch = versions.epoch(resource);
         let mut verdict = Verdict::Gone;
-        let documents = &self.shelves[resource].documents;
+        let documents = &self.maps[resource].documents;
         let removed = documents.remove_if(&ticket.hash, |_, document| {
             if document.id() != ticket.id {
                 return false;
@@ -318,7 +318,7 @@ impl Memory {
     }
 }
 
-impl Shelf {
+impl DocumentMap {
     fn hash(&self, key: &[u8]) -> u64 {
         xxh3_64_with_seed(key, self.seed)
     }

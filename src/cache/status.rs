@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cache::{Cache, Shelf, lock};
+use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
 
@@ -108,22 +108,22 @@ impl Cache {
     /// Counts what the tiers hold. Reads the file system: not on an async worker.
     pub fn status(&self) -> Status {
         let resources: Vec<ResourceStatus> = self
-            .shelves
+            .resources
             .iter()
             .enumerate()
-            .map(|(index, shelf)| ResourceStatus {
-                name: shelf.name.clone(),
-                ready: shelf.trusted.load(Ordering::SeqCst),
-                unfit: shelf.why_unfit(),
-                uncached: shelf.why_uncached(),
-                lookups: shelf.lookups(),
-                hits_memory: shelf.hits_memory.load(Ordering::Relaxed),
-                hits_disk: shelf.hits_disk.load(Ordering::Relaxed),
+            .map(|(index, cached)| ResourceStatus {
+                name: cached.name.clone(),
+                ready: cached.trusted.load(Ordering::SeqCst),
+                unfit: cached.why_unfit(),
+                uncached: cached.why_uncached(),
+                lookups: cached.lookups(),
+                hits_memory: cached.hits_memory.load(Ordering::Relaxed),
+                hits_disk: cached.hits_disk.load(Ordering::Relaxed),
                 memory_entries: self.memory.entries_of(index),
             })
             .collect();
         let memory = TierStatus {
-            in_use: self.shelves.iter().any(|shelf| shelf.tiers.memory),
+            in_use: self.resources.iter().any(|cached| cached.tiers.memory),
             entries: resources
                 .iter()
                 .map(|resource| resource.memory_entries)
@@ -172,8 +172,10 @@ impl Cache {
 
     /// The resources that don't fit the database, each with the reason.
     pub fn unfit(&self) -> Vec<String> {
-        let why = |shelf: &Shelf| Some(format!("resource {}: {}", shelf.name, shelf.why_unfit()?));
-        self.shelves.iter().filter_map(why).collect()
+        let why = |cached: &CachedResource| {
+            Some(format!("resource {}: {}", cached.name, cached.why_unfit()?))
+        };
+        self.resources.iter().filter_map(why).collect()
     }
 
     /// Why larder is not ready, if it is not: a feed that is behind, resources that are not known yet, or none that fits.
@@ -183,17 +185,21 @@ impl Cache {
         if let Some(reason) = self.followed.borrow().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
-        for shelf in &self.shelves {
-            if shelf.unfit.load(Ordering::SeqCst) && self.unfit().len() < self.shelves.len() {
+        for cached in &self.resources {
+            if cached.unfit.load(Ordering::SeqCst) && self.unfit().len() < self.resources.len() {
                 continue;
             }
-            if shelf.current.load().is_none() {
-                return Some(format!("resource {}: {}", shelf.name, lock(&shelf.reason)));
+            if cached.current.load().is_none() {
+                return Some(format!(
+                    "resource {}: {}",
+                    cached.name,
+                    lock(&cached.reason)
+                ));
             }
-            if !shelf.trusted.load(Ordering::SeqCst) {
+            if !cached.trusted.load(Ordering::SeqCst) {
                 return Some(format!(
                     "resource {}: its triggers are being checked",
-                    shelf.name
+                    cached.name
                 ));
             }
         }
@@ -238,19 +244,19 @@ impl Cache {
 
     /// Where the document of `key` is kept.
     pub async fn explain(&self, index: usize, key: &str) -> Explanation {
-        let shelf = &self.shelves[index];
+        let cached = &self.resources[index];
         let epoch = self.versions.epoch(index);
         let stripe = self.versions.stripe(index, key);
         let disk = match &self.disk {
             Some(disk) if disk.is_on() && self.versions.clean_generation(stripe).is_some() => {
-                let prefix = shelf.prefix.load(Ordering::SeqCst);
+                let prefix = cached.prefix.load(Ordering::SeqCst);
                 disk.get(prefix, &Arc::from(key), epoch).await
             }
             _ => None,
         };
         let memory = self.memory.peek(index, key, epoch);
         Explanation {
-            resource: shelf.name.clone(),
+            resource: cached.name.clone(),
             key: key.to_owned(),
             memory: memory.map(|(found, since)| Kept {
                 found,
@@ -261,8 +267,8 @@ impl Cache {
                 age_seconds: entry.since.elapsed().unwrap_or_default().as_secs_f64(),
             }),
             generation: self.versions.generation(stripe),
-            fresh: self.is_fresh(shelf, Boottime::now()),
-            uncached: shelf.why_uncached(),
+            fresh: self.is_fresh(cached, Boottime::now()),
+            uncached: cached.why_uncached(),
             position: self
                 .followed
                 .borrow()
@@ -273,7 +279,7 @@ impl Cache {
     }
 }
 
-impl Shelf {
+impl CachedResource {
     /// Why it does not fit the database.
     fn why_unfit(&self) -> Option<String> {
         let unfit = self.unfit.load(Ordering::SeqCst);

@@ -12,7 +12,7 @@ use simd_json::tape::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{Document, entity_tag};
-use crate::cache::{Answer, LookupError, Way};
+use crate::cache::{Answer, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::http::body::{Whole, read_whole};
 use crate::http::documents::{Answered, Reading, lookup_key};
@@ -148,9 +148,9 @@ pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
     let mut response = respond(reading, &answers, "{\"documents\":[", &end).await?;
-    let way = farthest(&answers);
-    reading.labels.mark(&mut response, way, None);
-    Ok((detail(way), response))
+    let provenance = farthest(&answers);
+    reading.labels.mark(&mut response, provenance, None);
+    Ok((detail(provenance), response))
 }
 
 /// Documents between `begin` and `end`, whose tag is a hash of all that is sent.
@@ -250,17 +250,19 @@ fn parts(answers: &[Answer], begin: &str, end: &str) -> Vec<Bytes> {
 }
 
 /// The way of the answer that came from farthest; memory where nothing was asked for.
-pub(super) fn farthest(answers: &[Answer]) -> Way {
-    let distance = |way: &Way| match way {
-        Way::Memory => 0,
-        Way::Disk => 1,
-        Way::Miss { stored: true, .. } => 2,
-        Way::Miss { stored: false, .. } => 3,
-        Way::Bypass { .. } => 4,
-        Way::Uncached { .. } => 5,
-        Way::Ahead { .. } => 6,
-        Way::Stale { .. } => 7,
+pub(super) fn farthest(answers: &[Answer]) -> Provenance {
+    let distance = |provenance: &Provenance| match provenance {
+        Provenance::Memory => 0,
+        Provenance::Disk => 1,
+        Provenance::Miss { stored: true, .. } => 2,
+        Provenance::Miss { stored: false, .. } => 3,
+        Provenance::Bypass { .. } => 4,
+        Provenance::Uncached { .. } => 5,
+        Provenance::Ahead { .. } => 6,
+        Provenance::Stale { .. } => 7,
     };
-    let ways = answers.iter().map(|answer| answer.way);
-    ways.max_by_key(distance).unwrap_or(Way::Memory)
+    let provenances = answers.iter().map(|answer| answer.provenance);
+    provenances
+        .max_by_key(distance)
+        .unwrap_or(Provenance::Memory)
 }

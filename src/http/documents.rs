@@ -11,7 +11,7 @@ use prometheus::IntCounter;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::document::{Document, entity_tag};
-use crate::cache::{Answer, Cache, LookupError, Way};
+use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::feed::position::{Token, TokenError};
 use crate::http::body::Whole;
@@ -51,7 +51,7 @@ struct HitCounters {
 impl HitCounters {
     fn new(metrics: &Metrics, name: &str) -> Self {
         let counter = |status: StatusCode| {
-            let labels = [name, detail(Way::Memory), status.as_str()];
+            let labels = [name, detail(Provenance::Memory), status.as_str()];
             metrics.requests.with_label_values(&labels)
         };
         Self {
@@ -119,11 +119,11 @@ impl Documents {
         };
         let labels = self.labels.get(index)?;
         match labels.name_keys() {
-            false => labels.mark(&mut response, answer.way, None),
+            false => labels.mark(&mut response, answer.provenance, None),
             true => {
                 let resource = self.cache.resource(index).ok()?;
                 let key = Some((&resource.key, &*key));
-                labels.mark(&mut response, answer.way, key);
+                labels.mark(&mut response, answer.provenance, key);
             }
         }
         self.hits[index].of(response.status()).inc();
@@ -268,8 +268,10 @@ async fn read_document(mut reading: Reading<'_>, key: &str, head: &Parts) -> Ans
         },
     };
     let key = (&reading.resource.key, &*key);
-    reading.labels.mark(&mut response, answer.way, Some(key));
-    Ok((detail(answer.way), response))
+    reading
+        .labels
+        .mark(&mut response, answer.provenance, Some(key));
+    Ok((detail(answer.provenance), response))
 }
 
 /// The members of `document` that are wanted.

@@ -3,7 +3,7 @@
 use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
 use axum::http::{HeaderValue, Response};
 
-use crate::cache::Way;
+use crate::cache::Provenance;
 use crate::http::body::Whole;
 use crate::resource::key::KeyShape;
 
@@ -52,12 +52,12 @@ impl Labels {
     pub(super) fn mark(
         &self,
         response: &mut Response<Whole>,
-        way: Way,
+        provenance: Provenance,
         key: Option<(&KeyShape, &str)>,
     ) {
         let headers = response.headers_mut();
-        headers.insert(CACHE_STATUS, cache_status(way));
-        if let Way::Stale { age } = way {
+        headers.insert(CACHE_STATUS, cache_status(provenance));
+        if let Provenance::Stale { age } = provenance {
             // Nobody knows whether it still holds.
             headers.insert(CACHE_CONTROL, self.stale.clone());
             headers.insert(AGE, HeaderValue::from(age.as_secs()));
@@ -97,46 +97,48 @@ fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
 }
 
 /// The value of label `detail`.
-pub(super) fn detail(way: Way) -> &'static str {
-    match way {
-        Way::Memory => "memory",
-        Way::Disk => "disk",
-        Way::Miss { .. } => "postgres",
-        Way::Bypass { .. } => "feed",
-        Way::Uncached { .. } => "uncached",
-        Way::Ahead { .. } => "token",
-        Way::Stale { .. } => "stale",
+pub(super) fn detail(provenance: Provenance) -> &'static str {
+    match provenance {
+        Provenance::Memory => "memory",
+        Provenance::Disk => "disk",
+        Provenance::Miss { .. } => "postgres",
+        Provenance::Bypass { .. } => "feed",
+        Provenance::Uncached { .. } => "uncached",
+        Provenance::Ahead { .. } => "token",
+        Provenance::Stale { .. } => "stale",
     }
 }
 
 /// RFC 9211.
-fn cache_status(way: Way) -> HeaderValue {
-    HeaderValue::from_static(match way {
-        Way::Memory => "larder; hit; detail=memory",
-        Way::Disk => "larder; hit; detail=disk",
-        Way::Miss {
+fn cache_status(provenance: Provenance) -> HeaderValue {
+    HeaderValue::from_static(match provenance {
+        Provenance::Memory => "larder; hit; detail=memory",
+        Provenance::Disk => "larder; hit; detail=disk",
+        Provenance::Miss {
             stored: true,
             collapsed: false,
         } => "larder; fwd=miss; stored; detail=postgres",
-        Way::Miss {
+        Provenance::Miss {
             stored: true,
             collapsed: true,
         } => "larder; fwd=miss; stored; detail=postgres; collapsed",
-        Way::Miss {
+        Provenance::Miss {
             stored: false,
             collapsed: false,
         } => "larder; fwd=miss; detail=postgres",
-        Way::Miss {
+        Provenance::Miss {
             stored: false,
             collapsed: true,
         } => "larder; fwd=miss; detail=postgres; collapsed",
-        Way::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
-        Way::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
-        Way::Uncached { collapsed: false } => "larder; fwd=bypass; detail=uncached",
-        Way::Uncached { collapsed: true } => "larder; fwd=bypass; detail=uncached; collapsed",
-        Way::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
-        Way::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
-        Way::Stale { .. } => "larder; hit; detail=stale",
+        Provenance::Bypass { collapsed: false } => "larder; fwd=bypass; detail=feed",
+        Provenance::Bypass { collapsed: true } => "larder; fwd=bypass; detail=feed; collapsed",
+        Provenance::Uncached { collapsed: false } => "larder; fwd=bypass; detail=uncached",
+        Provenance::Uncached { collapsed: true } => {
+            "larder; fwd=bypass; detail=uncached; collapsed"
+        }
+        Provenance::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
+        Provenance::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
+        Provenance::Stale { .. } => "larder; hit; detail=stale",
     })
 }
 

@@ -7,7 +7,7 @@ use axum::http::header::LINK;
 use axum::http::{HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use crate::cache::Way;
+use crate::cache::Provenance;
 use crate::http::batch::{farthest, look_up, respond};
 use crate::http::documents::{Answered, Reading};
 use crate::http::labels::detail;
@@ -114,21 +114,21 @@ pub(super) async fn answer(reading: &Reading<'_>, mut asked: Asked, uri: &Uri) -
     let answers: Vec<_> = answers.into_iter().flatten().collect();
     let mut response = respond(reading, &answers, "[", "]").await?;
     // What the keys came from counts, too.
-    let way = match farthest(&answers) {
-        Way::Memory | Way::Disk | Way::Miss { .. } => Way::Miss {
+    let provenance = match farthest(&answers) {
+        Provenance::Memory | Provenance::Disk | Provenance::Miss { .. } => Provenance::Miss {
             stored: false,
             collapsed: false,
         },
-        way => way,
+        provenance => provenance,
     };
-    reading.labels.mark(&mut response, way, None);
+    reading.labels.mark(&mut response, provenance, None);
     if let Some(last) = keys.last().filter(|_| follows) {
         let next = next_page(uri, &reading.resource.key.encoded(last));
         if let Ok(next) = HeaderValue::try_from(next) {
             response.headers_mut().insert(LINK, next);
         }
     }
-    Ok((detail(way), response))
+    Ok((detail(provenance), response))
 }
 
 /// RFC 8288: the same list from `after` on.

@@ -140,7 +140,7 @@ fn a_new_hot_set_takes_over() {
 fn large_documents_take_over_the_places_of_small_ones() {
     let (memory, versions) = with_space_for(20_000);
     hits(&memory, &versions, 0..20_000);
-    let slots = memory.shelves[0].documents.capacity();
+    let slots = memory.maps[0].documents.capacity();
     let tickets = memory.eviction.capacity();
     for number in 0..4_000 {
         let key = format!("large{number}");
@@ -149,7 +149,7 @@ fn large_documents_take_over_the_places_of_small_ones() {
         has(&memory, &versions, 0, &key);
     }
     assert!(memory.entries_of(0) < 2_000);
-    assert!(memory.shelves[0].documents.capacity() < slots / 3);
+    assert!(memory.maps[0].documents.capacity() < slots / 3);
     assert!(memory.eviction.capacity() < tickets / 2);
 }
 
@@ -157,10 +157,10 @@ fn large_documents_take_over_the_places_of_small_ones() {
 fn keys_of_one_hash_are_never_taken_for_each_other() {
     let (memory, versions) = memory(1 << 20);
     let epoch = versions.epoch(0);
-    let shelf = &memory.shelves[0];
+    let map = &memory.maps[0];
     assert!(put(&memory, &versions, 0, "1", 10));
     let other = Document::new("2", epoch, &[b'x'; 10]);
-    shelf.documents.insert(shelf.hash(b"1"), other);
+    map.documents.insert(map.hash(b"1"), other);
     assert!(!has(&memory, &versions, 0, "1"));
     assert_eq!(memory.peek(0, "1", epoch), None);
     memory.invalidate(0, "1");

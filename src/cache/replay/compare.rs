@@ -36,7 +36,7 @@ impl Replay<'_> {
         assert_eq!(clean, state.clean == state.version.generation, "clean");
         assert_eq!(run.shared.on.load(Ordering::SeqCst), state.disk_on, "on");
         assert_eq!(
-            cache.is_fresh(&cache.shelves[0], now),
+            cache.is_fresh(&cache.resources[0], now),
             state.is_fresh(),
             "fresh"
         );
@@ -52,7 +52,7 @@ impl Replay<'_> {
         assert_eq!(queue[..], state.queue[..], "queue");
         if files {
             let store = run.shared.store.load_full().expect("it is open");
-            let prefix = cache.shelves[0].prefix.load(Ordering::SeqCst);
+            let prefix = cache.resources[0].prefix.load(Ordering::SeqCst);
             let entry = store.get(prefix, KEY, run.epoch).unwrap();
             // Until the resource is defined, nobody knows what its entries look like.
             if state.following {

@@ -164,7 +164,7 @@ impl Run {
                 writer.use_empty(store);
             }
         }
-        cache.shelves[0]
+        cache.resources[0]
             .trusted
             .store(false, std::sync::atomic::Ordering::SeqCst);
         let never = Boottime::NEVER.0;

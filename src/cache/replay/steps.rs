@@ -11,7 +11,7 @@ use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
 use crate::cache::queue::Order;
 use crate::cache::queue::lookups::{answer, find};
-use crate::cache::{Answer, Way};
+use crate::cache::{Answer, Provenance};
 
 /// The cache under replay.
 pub(super) struct Replay<'t> {
@@ -177,20 +177,23 @@ impl Replay<'_> {
             "a stale answer: {content} where {floor} was due"
         );
         let expected = match before.requests[index].phase {
-            Phase::Memory => (before.memory, answer.way == Way::Memory),
-            Phase::Found(content, _) => (Some(content), answer.way == Way::Disk),
+            Phase::Memory => (before.memory, answer.provenance == Provenance::Memory),
+            Phase::Found(content, _) => (Some(content), answer.provenance == Provenance::Disk),
             Phase::Waiting(load) => {
-                let way = matches!(answer.way, Way::Miss { .. } | Way::Bypass { .. });
-                (read(before.loads[load].stage), way)
+                let provenance = matches!(
+                    answer.provenance,
+                    Provenance::Miss { .. } | Provenance::Bypass { .. }
+                );
+                (read(before.loads[load].stage), provenance)
             }
             phase => panic!("an answer from {phase:?}"),
         };
         assert_eq!(expected, (Some(content), true), "the answer {answer:?}");
-        self.seen.memory_hits += usize::from(answer.way == Way::Memory);
-        let disk = usize::from(answer.way == Way::Disk);
+        self.seen.memory_hits += usize::from(answer.provenance == Provenance::Memory);
+        let disk = usize::from(answer.provenance == Provenance::Disk);
         self.seen.disk_hits += disk;
         self.seen.disk_hits_after_crash += disk * usize::from(before.crashes > 0);
-        self.seen.bypassed += usize::from(matches!(answer.way, Way::Bypass { .. }));
+        self.seen.bypassed += usize::from(matches!(answer.provenance, Provenance::Bypass { .. }));
     }
 
     fn load(&mut self, index: usize, before: &State, after: &State) {
