@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod embedded;
 pub mod loader;
 pub mod session;
+pub mod token;
 pub mod writes;
 
 use std::time::Duration;

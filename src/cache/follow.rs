@@ -17,11 +17,12 @@ use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
-use crate::feed::position::{Position, Token};
+use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
 use crate::resource::Resource;
 use crate::source::session::Identity;
+use crate::source::token::Token;
 
 /// What the feed has told of the database.
 #[derive(Default)]

@@ -13,12 +13,12 @@ use crate::cache::document::Document;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
-use crate::feed::position::Token;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
 use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
 use crate::source::session::{Database, Identity};
+use crate::source::token::Token;
 
 /// So long that a replay can divide it finely; no test waits for it.
 pub(super) const MAX_STALENESS: Duration = Duration::from_nanos(1 << 60);

@@ -12,7 +12,7 @@ use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
-use crate::feed::position::Token;
+use crate::source::token::Token;
 
 /// How long a request waits for its token: two polls, by default.
 const TOKEN_WAIT: Duration = Duration::from_millis(100);

@@ -1,10 +1,7 @@
 //! How far the feed has followed the database, and tokens of transactions that a reader wants to see.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
-
-use uuid::Uuid;
 
 /// A `pg_snapshot` in PostgreSQL's own text: every transaction that it calls committed has been applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,32 +56,6 @@ pub(super) fn contains_sql(outer: &str, inner: &str) -> String {
     )
 }
 
-/// What `larder.token()` gives: a transaction of one life of the database, as `NONCE.XID`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token {
-    /// The life of the database, as in its identity.
-    pub nonce: Uuid,
-    /// The transaction's number.
-    pub xid: u64,
-}
-
-/// A text is not what `larder.token()` gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not of the form UUID.NUMBER, as larder.token() gives it")]
-pub struct TokenError;
-
-impl FromStr for Token {
-    type Err = TokenError;
-
-    fn from_str(text: &str) -> Result<Self, TokenError> {
-        let (nonce, xid) = text.split_once('.').ok_or(TokenError)?;
-        Ok(Self {
-            nonce: Uuid::try_parse(nonce).map_err(|_| TokenError)?,
-            xid: xid.parse().map_err(|_| TokenError)?,
-        })
-    }
-}
-
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -106,23 +77,5 @@ mod tests {
         assert!(!quiet.has_writers());
         assert!(quiet.covers(19) && !quiet.covers(20));
         assert!(!Position::new("").covers(1));
-    }
-
-    #[test]
-    fn tokens_are_a_nonce_and_a_number() {
-        let nonce = Uuid::from_u128(7);
-        let token = Token { nonce, xid: 42 };
-        assert_eq!(format!("{nonce}.42").parse(), Ok(token));
-        for text in [
-            "",
-            ".",
-            "42",
-            "7.42",
-            &format!("{nonce}."),
-            &format!("{nonce}.-1"),
-            &format!("{nonce}.4 2"),
-        ] {
-            assert_eq!(text.parse::<Token>(), Err(TokenError), "{text}");
-        }
     }
 }

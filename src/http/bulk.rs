@@ -32,6 +32,7 @@ use crate::http::writes::{
 };
 use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
+use crate::source::token::Token;
 use crate::source::writes::{Action, BulkFault, BulkPermit, Write, WriteError, Writes};
 
 /// Documents that are given back.
@@ -267,7 +268,7 @@ impl Single {
         };
         let written = write_and_apply(&self.cache, &self.writes, write).await??;
         let location = location(&self.name, &self.resource.key, &written.key);
-        Ok((location, written.token))
+        Ok((location, written.token.to_string()))
     }
 }
 
@@ -277,7 +278,7 @@ struct Stored {
     count: u64,
     /// As they are stored, where that is wanted.
     documents: Vec<Bytes>,
-    token: Option<String>,
+    token: Option<Token>,
 }
 
 fn respond(stored: Stored, returned: Option<&'static str>) -> Response<Body> {
@@ -291,7 +292,10 @@ fn respond(stored: Stored, returned: Option<&'static str>) -> Response<Body> {
         headers.insert(CONTENT_TYPE, APPLICATION_JSON);
     }
     // A token is always a valid value.
-    if let Some(Ok(token)) = stored.token.map(HeaderValue::try_from) {
+    if let Some(Ok(token)) = stored
+        .token
+        .map(|token| HeaderValue::try_from(token.to_string()))
+    {
         headers.insert(LARDER_TOKEN, token);
     }
     if let Some(returned) = returned {

@@ -13,7 +13,6 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
-use crate::feed::position::{Token, TokenError};
 use crate::http::body::Whole;
 use crate::http::conditional::matches;
 use crate::http::labels::{Labels, detail};
@@ -25,6 +24,7 @@ use crate::http::{batch, list, respond, writes};
 use crate::metrics::Metrics;
 use crate::resource::Resource;
 use crate::resource::projection::Projection;
+use crate::source::token::{Token, TokenError};
 use crate::source::writes::Writes;
 
 pub(super) const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");

@@ -15,7 +15,6 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::auth::Principal;
 use crate::cache::Cache;
 use crate::cache::document::{digest, entity_tag};
-use crate::feed::position::Token;
 use crate::http::body::{Whole, read_whole};
 use crate::http::bulk::{self, Bulk};
 use crate::http::conditional::{condition, is_if_none_match_any};
@@ -27,6 +26,7 @@ use crate::resource::Resource;
 use crate::resource::body::{Mode, Scratch, rows_of};
 use crate::resource::key::{KeyShape, key_parts};
 use crate::resource::writable::{Rows, Writable};
+use crate::source::token::Token;
 use crate::source::writes::{
     Action, Outcome, Repeatable, Write, WriteError, WriteOutcome, Writes, Written,
 };
@@ -120,10 +120,8 @@ pub(super) async fn write_and_apply(
 }
 
 /// Waits until this node has applied the transaction of `token`.
-pub(super) async fn apply(cache: &Arc<Cache>, token: &str) {
-    if let Ok(token) = token.parse::<Token>() {
-        cache.catch_up(&token).await;
-    }
+pub(super) async fn apply(cache: &Arc<Cache>, token: &Token) {
+    cache.catch_up(token).await;
 }
 
 /// The beginning of a hash of all that a request asks for.
@@ -277,7 +275,7 @@ fn respond(
     };
     let mut headers = HeaderMap::new();
     // What is put together from hexadecimal numbers and encoded parts is always a valid value.
-    if let Ok(token) = HeaderValue::try_from(written.token) {
+    if let Ok(token) = HeaderValue::try_from(written.token.to_string()) {
         headers.insert(LARDER_TOKEN, token);
     }
     if written.outcome == Outcome::Created

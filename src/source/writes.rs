@@ -30,6 +30,7 @@ use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::loader::prove;
 use crate::source::session::{Database, Identity, Session};
+use crate::source::token::Token;
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
@@ -125,8 +126,8 @@ pub struct Written {
     pub key: String,
     /// As it was stored, if that was wanted.
     pub document: Option<Bytes>,
-    /// The transaction, as `larder.token()` writes it.
-    pub token: String,
+    /// The transaction.
+    pub token: Token,
 }
 
 /// How a write ended.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 
 use crate::resource::body::{Mode, Scratch, merge_patch, rows_of};
 use crate::resource::key::key_parts;
@@ -66,7 +67,7 @@ impl Transaction<'_> {
                 let document = Done {
                     outcome: Outcome::Created,
                     key: row.try_get(3).map_err(SourceError::from)?,
-                    xid: row.try_get(0).map_err(SourceError::from)?,
+                    xid: xid_of(row)?.ok_or_else(unnumbered)?,
                 };
                 done.push((number.saturating_sub(1), document));
             }
@@ -93,10 +94,9 @@ impl Transaction<'_> {
     }
 
     /// Locks the document's root row: the transaction's number, if there is one.
-    async fn lock(&mut self, target: &Target<'_>, key: &str) -> Result<Option<String>, Failure> {
+    async fn lock(&mut self, target: &Target<'_>, key: &str) -> Result<Option<u64>, Failure> {
         let found = self.ask(target, &target.sql.lock, Inputs::key(key)).await?;
-        let xid = found.first().map(|row| row.try_get(0)).transpose();
-        Ok(xid.map_err(SourceError::from)?.flatten())
+        Ok(found.first().map(xid_of).transpose()?.flatten())
     }
 
     /// Locks the rows below a root row that is locked.
@@ -203,7 +203,7 @@ impl Transaction<'_> {
         &mut self,
         target: &Target<'_>,
         inputs: Inputs<'_>,
-        xid: String,
+        xid: u64,
     ) -> Result<Done, Failure> {
         let changes = match inputs.read {
             Some(_) => &target.sql.replace_read,
@@ -286,6 +286,17 @@ impl Transaction<'_> {
             xid,
         })
     }
+}
+
+/// The transaction's number, which is the first column of a row; `None` where the statement found nothing.
+fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
+    let xid: Option<String> = row.try_get(0)?;
+    let xid = xid.map(|xid| xid.parse());
+    xid.transpose().map_err(|_| unnumbered())
+}
+
+fn unnumbered() -> SourceError {
+    SourceError::Unexpected("a statement returned no transaction number".into())
 }
 
 /// What there is to say of a document that is not there.

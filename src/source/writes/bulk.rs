@@ -16,6 +16,7 @@ use crate::resource::writable::Rows;
 use crate::source::SourceError;
 use crate::source::loader::found_anew;
 use crate::source::session::Identity;
+use crate::source::token::Token;
 use crate::source::writes::bound::part;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::locks::Pauses;
@@ -56,7 +57,7 @@ pub struct Bulk<'w> {
     resource: Arc<Resource>,
     following: watch::Receiver<Option<Arc<Identity>>>,
     /// The transaction's number, once it has one.
-    xid: Option<String>,
+    xid: Option<u64>,
 }
 
 impl Writes {
@@ -213,11 +214,11 @@ impl Bulk<'_> {
         bounded(&mut self.following, self.shared.limit(), reading).await
     }
 
-    /// Commits: the transaction as `larder.token()` writes it, none where nothing was inserted.
+    /// Commits: the transaction, none where nothing was inserted.
     ///
     /// # Errors
     /// Why nothing was written; after [`WriteError::Unknown`] it may have been.
-    pub async fn commit(mut self) -> Result<Option<String>, WriteError> {
+    pub async fn commit(mut self) -> Result<Option<Token>, WriteError> {
         let transaction = &mut self.transaction;
         let target = Target::of(&self.resource)?;
         let committing = transaction.commit(&target);
@@ -228,7 +229,7 @@ impl Bulk<'_> {
             error => error,
         })?;
         let nonce = self.transaction.followed.nonce;
-        Ok(self.xid.map(|xid| format!("{nonce}.{xid}")))
+        Ok(self.xid.map(|xid| Token { nonce, xid }))
     }
 }
 
@@ -237,7 +238,7 @@ struct Inserted {
     /// The canonical key of each; or the first one that was left out, since its key exists, or another value of it that
     /// is unique.
     keys: Result<Vec<String>, usize>,
-    xid: Option<String>,
+    xid: Option<u64>,
 }
 
 impl Transaction<'_> {

@@ -83,14 +83,16 @@ impl Repeatable {
         let text = |name| row.try_get::<Option<String>, _>(name);
         let answered = || -> Result<Option<Written>, sqlx::Error> {
             let outcome = text("outcome")?.and_then(|outcome| Outcome::parse(&outcome));
-            Ok(outcome.zip(text("document_key")?).zip(text("token")?).map(
-                |((outcome, key), token)| Written {
+            let token = text("token")?.and_then(|token| token.parse().ok());
+            Ok(outcome
+                .zip(text("document_key")?)
+                .zip(token)
+                .map(|((outcome, key), token)| Written {
                     outcome,
                     key,
                     document: None,
                     token,
-                },
-            ))
+                }))
         };
         if request != self.request {
             return Err(WriteError::KeyReused.into());
@@ -123,7 +125,7 @@ impl Repeatable {
             .bind(written.outcome.as_str())
             .bind(&written.key)
             .bind(document)
-            .bind(&written.token)
+            .bind(written.token.to_string())
             .persistent(persistent)
             .fetch_all(&mut session.connection)
             .await

@@ -14,6 +14,7 @@ use crate::resource::write::{Statement, WriteSql};
 use crate::source::SourceError;
 use crate::source::loader::{prove, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
+use crate::source::token::Token;
 use crate::source::writes::bound::{Inputs, bound, complete};
 use crate::source::writes::error::{Failure, failure};
 use crate::source::writes::locks::{HOLDING_MAX, LOCK_TIMEOUT, NO_LOCK_TIMEOUT};
@@ -60,7 +61,7 @@ impl<'w> Target<'w> {
 pub(super) struct Done {
     pub(super) outcome: Outcome,
     pub(super) key: String,
-    pub(super) xid: String,
+    pub(super) xid: u64,
 }
 
 impl Transaction<'_> {
@@ -171,7 +172,10 @@ impl Transaction<'_> {
             outcome: done.outcome,
             key: done.key,
             document: None,
-            token: format!("{}.{}", self.followed.nonce, done.xid),
+            token: Token {
+                nonce: self.followed.nonce,
+                xid: done.xid,
+            },
         }
     }
 
