@@ -16,6 +16,7 @@ use larder::clock::Boottime;
 use larder::feed::position::Position;
 use larder::feed::{Change, Event, OnLoss, Pass, Via, What};
 use larder::metrics::Metrics;
+use larder::resource::ResourceId;
 use larder::resource::definition::Tiers;
 use larder::source::SourceConfig;
 use larder::source::loader::Loader;
@@ -24,6 +25,7 @@ use tokio::runtime::Handle;
 
 /// A department with ten employees.
 const DOCUMENT: [u8; 1_650] = [b'x'; 1_650];
+const DEPTS: ResourceId = ResourceId::new(0);
 /// Keys that come round: whoever makes several passes ahead has a document for each key of theirs.
 const KEYS: u64 = 1_000_000;
 
@@ -93,9 +95,9 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
     let change = |_| {
         *next = (*next + 1) % KEYS;
         let key = next.to_string();
-        cache.keep(0, &key, &DOCUMENT);
+        cache.keep(DEPTS, &key, &DOCUMENT);
         Change {
-            resource: 0,
+            resource: DEPTS,
             what: What::Key(key),
         }
     };

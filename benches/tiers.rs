@@ -21,12 +21,14 @@ use larder::cache::disk::{Batch, Store};
 use larder::cache::document::Document;
 use larder::cache::generation::Versions;
 use larder::cache::memory::{Memory, MemoryConfig};
+use larder::resource::ResourceId;
 
 /// A department with ten employees.
 const DOCUMENT_BYTES: usize = 1_650;
 /// Documents of the timed benches, and the most that the memory tier of the traces has space for.
 const DOCUMENTS: u64 = 100_000;
 const KEPT: u64 = 10_000;
+const DEPTS: ResourceId = ResourceId::new(0);
 const REQUESTS: usize = 1_000_000;
 /// The hit ratio may be so much below moka's, in percent of all requests.
 const BELOW_MOKA_MAX: f64 = 1.0;
@@ -77,16 +79,16 @@ impl Tier {
     }
 
     fn get(&self, key: &str) -> bool {
-        let epoch = self.versions.epoch(0);
-        black_box(self.memory.get(0, key, epoch)).is_some()
+        let epoch = self.versions.epoch(DEPTS);
+        black_box(self.memory.get(DEPTS, key, epoch)).is_some()
     }
 
     fn install(&self, key: &str, body: &[u8]) -> bool {
-        let stripe = self.versions.stripe(0, key);
-        let version = self.versions.version(0, stripe);
+        let stripe = self.versions.stripe(DEPTS, key);
+        let version = self.versions.version(DEPTS, stripe);
         let document = Document::new(key, version.epoch(), body);
         self.memory
-            .install_standing(0, key, Some(document), &self.versions, version)
+            .install_standing(DEPTS, key, Some(document), &self.versions, version)
     }
 }
 
@@ -128,7 +130,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     let store = Store::open(directory.path(), 1 << 30)?;
     // sled skips writes of what is there already: every round has bytes of its own.
     let round = Cell::new(0_u64);
-    let epoch = Versions::new(1).epoch(0);
+    let epoch = Versions::new(1).epoch(DEPTS);
     let batch = || {
         round.set(round.get() + 1);
         let mut batch = Batch::default();
@@ -207,7 +209,7 @@ fn print_resident() -> anyhow::Result<()> {
             // Known since `before` was; an error must not leave the threads waiting.
             let resident = resident_bytes().unwrap_or_default();
             let ratio = resident.saturating_sub(before) as f64 / counted as f64;
-            let count = tier.memory.entries_of(0);
+            let count = tier.memory.entries_of(DEPTS);
             println!("{name:14}{ratio:6.3}   {count} documents of {counted} bytes");
         }
     });

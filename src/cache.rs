@@ -56,9 +56,9 @@ use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::feed::position::{Persisted, Position};
 use crate::metrics::Metrics;
-use crate::resource::Resource;
 use crate::resource::definition::Tiers;
 use crate::resource::key::KeyError;
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::Loader;
 use crate::source::session::Identity;
@@ -66,7 +66,7 @@ use crate::source::session::Identity;
 /// What a cache is made of.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Names and tiers of the resources; their place in this list is their index everywhere.
+    /// Names and tiers of the resources; their place in this list is what a [`ResourceId`] counts.
     pub resources: Vec<(String, Tiers)>,
     /// The memory tier.
     pub memory: MemoryConfig,
@@ -264,14 +264,24 @@ impl Cache {
         }
     }
 
-    /// The names of the resources, in the order of their indices.
+    /// The names of the resources, in the order of the configuration.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.resources.iter().map(|cached| cached.name.as_str())
     }
 
-    /// The index of the resource of this name.
-    pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.resources.iter().position(|cached| cached.name == name)
+    /// The resource of this name.
+    pub fn index_of(&self, name: &str) -> Option<ResourceId> {
+        let mut resources = self.numbered();
+        resources.find_map(|(resource, cached)| (cached.name == name).then_some(resource))
+    }
+
+    /// All resources in order.
+    fn numbered(&self) -> impl Iterator<Item = (ResourceId, &CachedResource)> {
+        ResourceId::in_order().zip(&self.resources)
+    }
+
+    fn cached(&self, resource: ResourceId) -> &CachedResource {
+        &self.resources[resource.index()]
     }
 
     /// The canonical text of a key as it stands in a path, by the types that the database has now.
@@ -281,12 +291,12 @@ impl Cache {
     /// the key.
     pub fn canonical_key<'t>(
         &self,
-        index: usize,
+        resource: ResourceId,
         path_segment: &'t str,
     ) -> Result<Result<Cow<'t, str>, KeyError>, LookupError> {
-        match &*self.resources[index].current.load() {
+        match &*self.cached(resource).current.load() {
             Some(resource) => Ok(resource.key.canonical(path_segment)),
-            None => Err(self.not_ready(index)),
+            None => Err(self.not_ready(resource)),
         }
     }
 
@@ -294,13 +304,13 @@ impl Cache {
     ///
     /// # Errors
     /// [`LookupError::NotReady`] where it does not, or not yet.
-    pub fn resource(&self, index: usize) -> Result<Arc<Resource>, LookupError> {
-        let current = self.resources[index].current.load_full();
-        current.ok_or_else(|| self.not_ready(index))
+    pub fn resource(&self, resource: ResourceId) -> Result<Arc<Resource>, LookupError> {
+        let current = self.cached(resource).current.load_full();
+        current.ok_or_else(|| self.not_ready(resource))
     }
 
-    fn not_ready(&self, index: usize) -> LookupError {
-        LookupError::NotReady(lock(&self.resources[index].reason).clone())
+    fn not_ready(&self, resource: ResourceId) -> LookupError {
+        LookupError::NotReady(lock(&self.cached(resource).reason).clone())
     }
 
     /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.

@@ -48,8 +48,8 @@ use crate::feed::install::{Patience, Pending};
 use crate::feed::position::{Persisted, Position};
 use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
-use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::{Database, Identity};
 
@@ -84,8 +84,8 @@ pub struct FeedConfig {
 /// What of a resource is no longer true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The resource's index.
-    pub resource: usize,
+    /// The resource.
+    pub resource: ResourceId,
     /// What of it.
     pub what: What,
 }
@@ -154,8 +154,8 @@ pub enum Event {
     Restarted(Position),
     /// The resource fits the database, and its changes are seen.
     Defined {
-        /// Its index.
-        resource: usize,
+        /// The resource.
+        resource: ResourceId,
         /// As it fits the database now.
         definition: Arc<Resource>,
         /// What its freshness rests on.
@@ -163,13 +163,13 @@ pub enum Event {
     },
     /// What the resource's freshness rests on has changed; nothing held of it is true.
     Distrusted {
-        /// Its index.
-        resource: usize,
+        /// The resource.
+        resource: ResourceId,
     },
     /// The resource does not fit the database.
     Unfit {
-        /// Its index.
-        resource: usize,
+        /// The resource.
+        resource: ResourceId,
         /// For the log and the status, not for clients.
         reason: String,
     },
@@ -187,7 +187,7 @@ pub enum Event {
 pub struct FeedSetup {
     /// A direct connection to the primary.
     pub database: Database,
-    /// In the order of their indexes.
+    /// In the order of the configuration.
     pub definitions: Vec<ResourceDefinition>,
     /// How changes are followed.
     pub config: FeedConfig,

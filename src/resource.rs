@@ -26,6 +26,8 @@ pub mod value;
 pub mod writable;
 pub mod write;
 
+use std::num::TryFromIntError;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::resource::catalogue::TableName;
@@ -36,6 +38,36 @@ use crate::resource::proof::Proved;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
+
+/// A resource by its place in the configuration, which does not change while larder runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceId(usize);
+
+impl ResourceId {
+    /// The resource at `index`, counted from 0.
+    pub const fn new(index: usize) -> Self {
+        Self(index)
+    }
+
+    /// Its place in lists that have one item for each resource.
+    pub const fn index(self) -> usize {
+        self.0
+    }
+
+    /// One after the other, without end: to number a list that has one item for each resource.
+    pub fn in_order() -> impl Iterator<Item = Self> {
+        (0..).map(Self)
+    }
+}
+
+/// From an `int4` of a statement.
+impl TryFrom<i32> for ResourceId {
+    type Error = TryFromIntError;
+
+    fn try_from(index: i32) -> Result<Self, TryFromIntError> {
+        usize::try_from(index).map(Self)
+    }
+}
 
 /// Documents of one kind: checked against the database, ready to be read.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::auth::config::ANONYMOUS;
+use crate::resource::ResourceId;
 use crate::resource::definition::{Located, ResourceDefinition};
 
 /// What an operation on documents takes.
@@ -16,7 +17,7 @@ pub(crate) enum Right {
 
 /// The roles that each resource asks for, in the order of the file.
 pub(crate) struct Rules {
-    indices: HashMap<String, usize>,
+    by_name: HashMap<String, ResourceId>,
     resources: Vec<Rule>,
 }
 
@@ -38,13 +39,13 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Whether they have `right` on documents of the resource with this index.
-    pub(crate) fn allow(&self, index: usize, right: Right) -> bool {
+    /// Whether they have `right` on documents of `resource`.
+    pub(crate) fn allow(&self, resource: ResourceId, right: Right) -> bool {
         let table = match right {
             Right::Read => &self.reads,
             Right::Write => &self.writes,
         };
-        table.get(index).copied().unwrap_or(false)
+        table.get(resource.index()).copied().unwrap_or(false)
     }
 }
 
@@ -58,19 +59,19 @@ impl Rules {
             write: roles(&resource.write),
         });
         Self {
-            indices: names.zip(0..).collect(),
+            by_name: names.zip(ResourceId::in_order()).collect(),
             resources: rules.collect(),
         }
     }
 
-    /// The index of the resource called `name`.
-    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
-        self.indices.get(name).copied()
+    /// The resource called `name`.
+    pub(crate) fn index_of(&self, name: &str) -> Option<ResourceId> {
+        self.by_name.get(name).copied()
     }
 
     /// The roles of which one is needed for `right` on documents of `resource`; `None`: any authenticated principal.
     pub(crate) fn roles(&self, resource: &str, right: Right) -> Option<&[String]> {
-        let rule = self.resources.get(self.index_of(resource)?)?;
+        let rule = self.resources.get(self.index_of(resource)?.index())?;
         let roles = match right {
             Right::Read => &rule.read,
             Right::Write => &rule.write,

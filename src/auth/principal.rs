@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::auth::grants::{Grants, Right, Rules};
+use crate::resource::ResourceId;
 
 /// What names a principal: equal names of two kinds are two principals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +52,9 @@ impl Principal {
         &self.grants
     }
 
-    /// Whether it may read documents of the resource with this index.
-    pub(crate) fn may_read(&self, index: usize) -> bool {
-        self.grants.allow(index, Right::Read)
+    /// Whether it may read documents of `resource`.
+    pub(crate) fn may_read(&self, resource: ResourceId) -> bool {
+        self.grants.allow(resource, Right::Read)
     }
 
     pub(crate) fn new(

@@ -26,6 +26,7 @@ use crate::cache::generation::Version;
 use crate::cache::{Answer, Cache, Provenance};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
+use crate::resource::ResourceId;
 use crate::source::loader::{Load, SentAt};
 
 /// Audits under way, and keys that may wait for PostgreSQL when one begins.
@@ -106,7 +107,7 @@ fn scattered(number: u64) -> u64 {
 
 /// What was true before the tiers were asked.
 pub(super) struct Audit {
-    index: usize,
+    resource: ResourceId,
     key: Arc<str>,
     version: Version,
     position: Option<Position>,
@@ -141,18 +142,18 @@ impl Verdict {
 
 impl Cache {
     /// Notes what the audit of a hit that is yet to come has to know. `None` where none can be made now.
-    pub(super) fn note(&self, index: usize, key: &str) -> Option<Audit> {
+    pub(super) fn note(&self, resource: ResourceId, key: &str) -> Option<Audit> {
         if self.loader.waiting() > AUDITS_MAX {
             return None;
         }
         let place = self.auditor.place()?;
-        let stripe = self.versions.stripe(index, key);
+        let stripe = self.versions.stripe(resource, key);
         // Held by whoever invalidates: what has raised the version by now has dropped its keys as well.
         let _idle = self.invalidating.try_lock().ok()?;
         Some(Audit {
-            index,
+            resource,
             key: Arc::from(key),
-            version: self.versions.version(index, stripe),
+            version: self.versions.version(resource, stripe),
             position: self.followed.borrow().position.clone(),
             _place: place,
         })
@@ -199,8 +200,8 @@ impl Cache {
         if !self.is_passed(read_at).await {
             return Verdict::Unknown;
         }
-        let stripe = self.versions.stripe(audit.index, &audit.key);
-        match self.versions.version(audit.index, stripe) == audit.version {
+        let stripe = self.versions.stripe(audit.resource, &audit.key);
+        match self.versions.version(audit.resource, stripe) == audit.version {
             true => Verdict::Stale,
             false => Verdict::Changed,
         }
@@ -208,7 +209,7 @@ impl Cache {
 
     /// The digest of the document that PostgreSQL has now, or that there is none; `None` without an answer.
     async fn read_again(&self, audit: &Audit) -> Option<Option<[u8; 16]>> {
-        let cached = &self.resources[audit.index];
+        let cached = self.cached(audit.resource);
         let began = Boottime::now();
         if !self.is_fresh(cached, began) {
             return None;
@@ -248,12 +249,12 @@ impl Cache {
 
     /// Drops the entry, then tells of it.
     fn end_stale(&self, audit: &Audit, tier: &str) {
-        self.drop_document(audit.index, &audit.key, "audit");
+        self.drop_document(audit.resource, &audit.key, "audit");
         self.metrics.audit_stale.inc();
         let now = self.followed.borrow().position.clone();
         let text = |position: &Option<Position>| position.as_ref().map(ToString::to_string);
         tracing::error!(
-            resource = self.resources[audit.index].name,
+            resource = self.cached(audit.resource).name,
             key = &*audit.key,
             tier,
             served_at = text(&audit.position),

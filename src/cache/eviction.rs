@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use crate::cache::ghosts::Ghosts;
+use crate::resource::ResourceId;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Queues shorter than this are never swept for tickets of entries that are gone, and so many ghosts are always kept.
@@ -43,6 +44,12 @@ pub(super) struct Ticket {
     pub(super) resource: u16,
     /// Tells the entry from others that have had its place.
     pub(super) id: u16,
+}
+
+impl Ticket {
+    pub(super) fn resource(&self) -> ResourceId {
+        ResourceId::new(usize::from(self.resource))
+    }
 }
 
 /// What the memory tier did with the entry whose turn it was.

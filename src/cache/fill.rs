@@ -15,8 +15,8 @@ use crate::cache::queue::Put;
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
-use crate::resource::Resource;
 use crate::resource::page::Page;
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::{Load, Loaded};
 
@@ -42,7 +42,7 @@ pub(super) enum Why {
 impl Cache {
     pub(super) async fn load(
         self: &Arc<Self>,
-        index: usize,
+        index: ResourceId,
         key: Arc<str>,
         why: Why,
     ) -> Result<Answer, LookupError> {
@@ -104,7 +104,7 @@ impl Cache {
     /// Waits for a load within bounds. `None` if it ended without an outcome.
     async fn wait(
         &self,
-        index: usize,
+        index: ResourceId,
         waiter: &mut Waiter,
         began: Boottime,
     ) -> Result<Option<Outcome>, LookupError> {
@@ -120,7 +120,7 @@ impl Cache {
     /// Waits as [`Cache::lookup`] does.
     /// # Errors
     /// See [`LookupError`].
-    pub async fn keys(&self, index: usize, page: Page) -> Result<Vec<String>, LookupError> {
+    pub async fn keys(&self, index: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
         let reading = self.loader.keys(self.resource(index)?, page);
         let keys = self.within_bounds(index, Boottime::now(), reading).await?;
         Ok(keys?)
@@ -130,7 +130,7 @@ impl Cache {
     /// PostgreSQL.
     async fn within_bounds<T>(
         &self,
-        index: usize,
+        index: ResourceId,
         began: Boottime,
         answer: impl Future<Output = T>,
     ) -> Result<T, LookupError> {
@@ -146,7 +146,7 @@ impl Cache {
             }
             // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
             if !self.is_followed(now) && waited >= UNREACHABLE_WAIT {
-                tracing::debug!("gave up waiting for {}", self.resources[index].name);
+                tracing::debug!("gave up waiting for {}", self.cached(index).name);
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }
         }
@@ -156,13 +156,13 @@ impl Cache {
     /// text says that it would not be smaller. Returns the document with it.
     pub fn keep_encoded(
         &self,
-        index: usize,
+        index: ResourceId,
         document: &Document,
         encoding: Encoding,
         encoded: &[u8],
     ) -> Document {
         let larger = document.with_encoded(encoding, encoded);
-        if self.resources[index].tiers.memory {
+        if self.cached(index).tiers.memory {
             self.memory
                 .replace(index, document, larger.clone(), &self.versions);
         }
@@ -171,7 +171,7 @@ impl Cache {
 
     /// Keeps a document in memory that came from nowhere: for benches, which have no PostgreSQL.
     #[doc(hidden)]
-    pub fn keep(&self, index: usize, key: &str, body: &[u8]) {
+    pub fn keep(&self, index: ResourceId, key: &str, body: &[u8]) {
         let stripe = self.versions.stripe(index, key);
         let version = self.versions.version(index, stripe);
         let found = Some(Document::new(key, version.epoch, body));
@@ -192,7 +192,7 @@ impl Cache {
             }
         };
         let index = lease.resource();
-        let cached = &self.resources[index];
+        let cached = self.cached(index);
         let version = lease.version();
         let document = |body: Bytes| Document::new(lease.key(), version.epoch, &body);
         let found: Found = body.map(document);

@@ -20,7 +20,7 @@ use crate::feed::backlog::Backlog;
 use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
-use crate::resource::Resource;
+use crate::resource::{Resource, ResourceId};
 use crate::source::session::Identity;
 use crate::source::token::Token;
 
@@ -75,8 +75,8 @@ impl Cache {
                 .followed
                 .send_modify(|followed| followed.lost = Some(reason)),
             Event::Restarted(position) => {
-                for index in 0..self.resources.len() {
-                    self.overtake_all(index);
+                for (resource, _) in self.numbered() {
+                    self.overtake_all(resource);
                 }
                 self.followed
                     .send_modify(|followed| followed.position = Some(position));
@@ -91,9 +91,9 @@ impl Cache {
             Event::Distrusted { resource } => self.distrust(resource),
             Event::Unfit { resource, reason } => {
                 self.distrust(resource);
-                *lock(&self.resources[resource].reason) = reason;
-                self.resources[resource].unfit.store(true, Ordering::SeqCst);
-                self.resources[resource].current.store(None);
+                *lock(&self.cached(resource).reason) = reason;
+                self.cached(resource).unfit.store(true, Ordering::SeqCst);
+                self.cached(resource).current.store(None);
             }
             Event::Passed(pass) => self.apply(pass),
             Event::Resumed(pass) => self.resume(pass),
@@ -111,8 +111,8 @@ impl Cache {
         }
     }
 
-    fn define(&self, index: usize, definition: Arc<Resource>, fingerprint: String) {
-        let cached = &self.resources[index];
+    fn define(&self, resource: ResourceId, definition: Arc<Resource>, fingerprint: String) {
+        let cached = self.cached(resource);
         cached.prefix.store(definition.shape(), Ordering::SeqCst);
         *lock(&cached.fingerprint) = fingerprint;
         let uncached = definition.uncached.clone();
@@ -128,20 +128,20 @@ impl Cache {
         // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
         self.loader.renew();
         // Loads by an earlier definition are void from here on.
-        self.overtake_all(index);
+        self.overtake_all(resource);
         cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
         cached.trusted.store(true, Ordering::SeqCst);
     }
 
-    fn distrust(&self, index: usize) {
-        self.resources[index].trusted.store(false, Ordering::SeqCst);
-        self.overtake_all(index);
+    fn distrust(&self, resource: ResourceId) {
+        self.cached(resource).trusted.store(false, Ordering::SeqCst);
+        self.overtake_all(resource);
     }
 
     /// Makes every entry of the resource a miss, and gives the space of those in memory back.
-    fn overtake_all(&self, index: usize) {
-        self.versions.renew_epoch(index);
-        self.memory.sweep_overtaken(index, &self.versions);
+    fn overtake_all(&self, resource: ResourceId) {
+        self.versions.renew_epoch(resource);
+        self.memory.sweep_overtaken(resource, &self.versions);
         // Whoever is asked from here on must not answer by what was planned before.
         self.loader.renew();
     }
@@ -199,19 +199,19 @@ impl Cache {
 
     /// Raises all generations, since nobody knows which keys of the ranges are there, takes those out of memory, and
     /// queues the same for the disk.
-    fn sweep(&self, swept: Vec<(usize, Arc<Ranges>)>) {
+    fn sweep(&self, swept: Vec<(ResourceId, Arc<Ranges>)>) {
         let generations = self.versions.raise_all();
-        for (index, ranges) in &swept {
-            self.memory.sweep(*index, |key| {
+        for (resource, ranges) in &swept {
+            self.memory.sweep(*resource, |key| {
                 std::str::from_utf8(key).is_ok_and(|key| ranges.cover(key))
             });
         }
         if let Some(disk) = &self.disk {
-            let prefix = |index: usize| self.resources[index].prefix.load(Ordering::SeqCst);
+            let prefix = |resource: ResourceId| self.cached(resource).prefix.load(Ordering::SeqCst);
             let ranges = swept.into_iter();
             disk.sweep(Swept {
                 ranges: ranges
-                    .map(|(index, ranges)| (prefix(index), ranges))
+                    .map(|(resource, ranges)| (prefix(resource), ranges))
                     .collect(),
                 generations,
             });
@@ -219,10 +219,10 @@ impl Cache {
     }
 
     /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
-    fn invalidate(&self, index: usize, key: &Arc<str>) -> Dropped {
-        let (stripe, generation) = self.memory.overtake(index, key, &self.versions);
+    fn invalidate(&self, resource: ResourceId, key: &Arc<str>) -> Dropped {
+        let (stripe, generation) = self.memory.overtake(resource, key, &self.versions);
         Dropped {
-            prefix: self.resources[index].prefix.load(Ordering::SeqCst),
+            prefix: self.cached(resource).prefix.load(Ordering::SeqCst),
             key: Arc::clone(key),
             stripe,
             generation,
@@ -242,7 +242,7 @@ impl Cache {
         };
         #[cfg(test)]
         reach(Point::TakeEpoch);
-        for (index, cached) in self.resources.iter().enumerate() {
+        for (resource, cached) in self.numbered() {
             let prefix = cached.prefix.load(Ordering::SeqCst);
             let fingerprint = lock(&cached.fingerprint).clone();
             let trusted = found
@@ -254,7 +254,7 @@ impl Cache {
             let current = cached.current.load();
             let guarded = current.as_ref().is_some_and(|resource| resource.guarded);
             if let Some(mark) = trusted.filter(|_| cached.is_kept() && !guarded) {
-                self.versions.set_epoch(index, mark.epoch());
+                self.versions.set_epoch(resource, mark.epoch());
             }
         }
         let position = pass.position.clone();
@@ -269,8 +269,8 @@ impl Cache {
     fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
         let identity = self.followed.borrow().identity.clone()?;
-        let resources = self.resources.iter().enumerate().map(|(index, cached)| {
-            let epoch = self.versions.epoch(index);
+        let resources = self.numbered().map(|(resource, cached)| {
+            let epoch = self.versions.epoch(resource);
             ResourceMark {
                 prefix: cached.prefix.load(Ordering::SeqCst),
                 fingerprint: lock(&cached.fingerprint).clone(),
@@ -292,30 +292,30 @@ impl Cache {
     }
 
     /// Drops one document from all tiers, though no change of it has come; `via` says why.
-    pub(super) fn drop_document(&self, index: usize, key: &Arc<str>, via: &str) {
-        self.count_invalidation(index, via);
+    pub(super) fn drop_document(&self, resource: ResourceId, key: &Arc<str>, via: &str) {
+        self.count_invalidation(resource, via);
         let _order = lock(&self.invalidating);
-        let dropped = self.invalidate(index, key);
+        let dropped = self.invalidate(resource, key);
         if let Some(disk) = &self.disk {
             disk.drop_at_once(dropped);
         }
     }
 
-    fn count_invalidation(&self, index: usize, via: &str) {
+    fn count_invalidation(&self, resource: ResourceId, via: &str) {
         self.metrics
             .invalidations
-            .with_label_values(&[self.resources[index].name.as_str(), via])
+            .with_label_values(&[self.cached(resource).name.as_str(), via])
             .inc();
     }
 
     /// Drops one document, or with `None` every document of the resource, from all tiers.
-    pub fn purge(&self, index: usize, key: Option<&str>) {
+    pub fn purge(&self, resource: ResourceId, key: Option<&str>) {
         match key {
-            Some(key) => self.drop_document(index, &Arc::from(key), "purge"),
+            Some(key) => self.drop_document(resource, &Arc::from(key), "purge"),
             None => {
-                self.count_invalidation(index, "purge");
+                self.count_invalidation(resource, "purge");
                 let _order = lock(&self.invalidating);
-                self.overtake_all(index);
+                self.overtake_all(resource);
                 let position = self.followed.borrow().position.clone();
                 let mark = position.and_then(|position| self.mark(&position));
                 self.disk.iter().for_each(|disk| disk.purge(mark.clone()));

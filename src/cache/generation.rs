@@ -8,10 +8,22 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 
+use crate::resource::ResourceId;
 use crate::sync::AtomicU64;
 
 /// Counters: enough that two hot keys seldom share one, 1 MiB together with `clean`.
 const STRIPES: usize = 65_536;
+
+/// All keys that share a counter, by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripe(usize);
+
+#[cfg(test)]
+impl Stripe {
+    pub(super) fn index(self) -> usize {
+        self.0
+    }
+}
 
 /// The epochs of a resource: what its entries bear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,107 +98,112 @@ impl Versions {
             epochs: counters(resources),
             absences: counters(resources),
         };
-        for resource in 0..resources {
+        for resource in ResourceId::in_order().take(resources) {
             versions.renew_epoch(resource);
         }
         versions
     }
 
     /// The counter that a key shares with others.
-    pub fn stripe(&self, resource: usize, key: &str) -> usize {
+    pub fn stripe(&self, resource: ResourceId, key: &str) -> Stripe {
         let hash = self.hasher.hash_one((resource, key));
         // The cast loses upper bits only, which the mask leaves out.
-        hash as usize & (self.generations.len() - 1)
+        Stripe(hash as usize & (self.generations.len() - 1))
+    }
+
+    fn stripes(&self) -> impl Iterator<Item = Stripe> {
+        (0..self.generations.len()).map(Stripe)
     }
 
     /// The version of what is read from now on.
-    pub fn version(&self, resource: usize, stripe: usize) -> Version {
+    pub fn version(&self, resource: ResourceId, stripe: Stripe) -> Version {
         Version {
-            generation: self.generations[stripe].load(Ordering::SeqCst),
+            generation: self.generations[stripe.0].load(Ordering::SeqCst),
             epoch: self.epoch(resource),
         }
     }
 
     /// Whether nothing has been invalidated in the stripe or the resource since `version`.
-    pub(super) fn stands(&self, resource: usize, stripe: usize, version: Version) -> bool {
+    pub(super) fn stands(&self, resource: ResourceId, stripe: Stripe, version: Version) -> bool {
         self.version(resource, stripe) == version
     }
 
     /// Voids every fill of the stripe that is under way. Returns the new generation.
-    pub(super) fn raise(&self, stripe: usize) -> u64 {
-        self.generations[stripe].fetch_add(1, Ordering::SeqCst) + 1
+    pub(super) fn raise(&self, stripe: Stripe) -> u64 {
+        self.generations[stripe.0].fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    pub(super) fn generation(&self, stripe: usize) -> u64 {
-        self.generations[stripe].load(Ordering::SeqCst)
+    pub(super) fn generation(&self, stripe: Stripe) -> u64 {
+        self.generations[stripe.0].load(Ordering::SeqCst)
     }
 
     /// Voids every fill that is under way, where many keys are invalidated that nobody can name. Returns the new
     /// generations.
     pub(super) fn raise_all(&self) -> Vec<u64> {
-        let stripes = 0..self.generations.len();
-        stripes.map(|stripe| self.raise(stripe)).collect()
+        self.stripes().map(|stripe| self.raise(stripe)).collect()
     }
 
     /// The epochs of a resource. They are read one after the other: an entry depends on one of them.
-    pub fn epoch(&self, resource: usize) -> Epoch {
+    pub fn epoch(&self, resource: ResourceId) -> Epoch {
         Epoch {
-            documents: self.epochs[resource].load(Ordering::SeqCst),
-            absences: self.absences[resource].load(Ordering::SeqCst),
+            documents: self.epochs[resource.index()].load(Ordering::SeqCst),
+            absences: self.absences[resource.index()].load(Ordering::SeqCst),
         }
     }
 
     /// What the entries bear that are not overtaken as a whole.
     pub(super) fn numbers(&self) -> Vec<u64> {
-        let epochs = (0..self.epochs.len()).map(|resource| self.epoch(resource));
-        epochs
+        let resources = ResourceId::in_order().take(self.epochs.len());
+        resources
+            .map(|resource| self.epoch(resource))
             .flat_map(|epoch| [epoch.documents, epoch.absences])
             .collect()
     }
 
     /// Makes every entry of the resource a miss. Epochs never come back, not in a later process either, since the disk
     /// tier keeps them.
-    pub(super) fn renew_epoch(&self, resource: usize) {
+    pub(super) fn renew_epoch(&self, resource: ResourceId) {
         self.set_epoch(resource, Epoch::fresh());
     }
 
     /// Makes every remembered absence of the resource a miss.
-    pub(super) fn renew_absences(&self, resource: usize) {
-        self.absences[resource].store(fresh_number(), Ordering::SeqCst);
+    pub(super) fn renew_absences(&self, resource: ResourceId) {
+        self.absences[resource.index()].store(fresh_number(), Ordering::SeqCst);
     }
 
     /// Takes over the epochs that trusted entries on disk bear.
-    pub(super) fn set_epoch(&self, resource: usize, epoch: Epoch) {
-        self.epochs[resource].store(epoch.documents, Ordering::SeqCst);
-        self.absences[resource].store(epoch.absences, Ordering::SeqCst);
+    pub(super) fn set_epoch(&self, resource: ResourceId, epoch: Epoch) {
+        self.epochs[resource.index()].store(epoch.documents, Ordering::SeqCst);
+        self.absences[resource.index()].store(epoch.absences, Ordering::SeqCst);
     }
 
     /// All that was invalidated in the stripe up to `generation` is gone from disk.
-    pub(super) fn mark_clean(&self, stripe: usize, generation: u64) {
-        self.clean[stripe].fetch_max(generation, Ordering::SeqCst);
+    pub(super) fn mark_clean(&self, stripe: Stripe, generation: u64) {
+        self.clean[stripe.0].fetch_max(generation, Ordering::SeqCst);
     }
 
     /// The disk tier holds nothing that was invalidated until now: it is empty, or a whole position was caught up.
     pub(super) fn mark_all_clean(&self, generations: &[u64]) {
-        for (stripe, &generation) in generations.iter().enumerate() {
+        for (stripe, &generation) in self.stripes().zip(generations) {
             self.mark_clean(stripe, generation);
         }
     }
 
     /// Every generation at this moment.
     pub(super) fn snapshot(&self) -> Vec<u64> {
-        let stripes = 0..self.generations.len();
-        stripes.map(|stripe| self.generation(stripe)).collect()
+        self.stripes()
+            .map(|stripe| self.generation(stripe))
+            .collect()
     }
 
     /// The generation up to which both agree, if the disk tier has followed all invalidations of the stripe.
-    pub(super) fn clean_generation(&self, stripe: usize) -> Option<u64> {
+    pub(super) fn clean_generation(&self, stripe: Stripe) -> Option<u64> {
         let generation = self.generation(stripe);
-        (self.clean[stripe].load(Ordering::SeqCst) == generation).then_some(generation)
+        (self.clean[stripe.0].load(Ordering::SeqCst) == generation).then_some(generation)
     }
 
     /// The version under which the disk tier may answer for a key of the stripe.
-    pub(super) fn clean_version(&self, resource: usize, stripe: usize) -> Option<Version> {
+    pub(super) fn clean_version(&self, resource: ResourceId, stripe: Stripe) -> Option<Version> {
         let generation = self.clean_generation(stripe)?;
         let epoch = self.epoch(resource);
         Some(Version { generation, epoch })

@@ -15,6 +15,7 @@ use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
+use crate::resource::testing::ITEMS;
 use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
 use crate::source::session::{Database, Identity};
@@ -59,7 +60,7 @@ pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> 
 
 fn pass(key: &str) -> Event {
     let change = Change {
-        resource: 0,
+        resource: ITEMS,
         what: What::Key(key.to_owned()),
     };
     Event::Passed(Pass {
@@ -73,10 +74,13 @@ fn pass(key: &str) -> Event {
 }
 
 fn lead(cache: &Cache, key: &str) -> Lease {
-    let stripe = cache.versions.stripe(0, key);
-    let version = cache.versions.version(0, stripe);
+    let stripe = cache.versions.stripe(ITEMS, key);
+    let version = cache.versions.version(ITEMS, stripe);
     let key = Arc::from(key);
-    match cache.leases.grant(0, &key, version, cache.max_staleness) {
+    match cache
+        .leases
+        .grant(ITEMS, &key, version, cache.max_staleness)
+    {
         Grant::Lead(lease, _) => lease,
         Grant::Wait(_) => panic!("another leads"),
     }
@@ -87,7 +91,10 @@ fn document() -> Loaded {
 }
 
 fn in_memory(cache: &Cache, key: &str) -> bool {
-    cache.memory.get(0, key, cache.versions.epoch(0)).is_some()
+    cache
+        .memory
+        .get(ITEMS, key, cache.versions.epoch(ITEMS))
+        .is_some()
 }
 
 fn with_queue() -> (Arc<Cache>, Orders) {
@@ -147,10 +154,10 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
     }));
     cache.follow(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
-    let epoch = cache.versions.epoch(0);
-    cache.purge(0, None);
+    let epoch = cache.versions.epoch(ITEMS);
+    cache.purge(ITEMS, None);
     let mark = orders.purged();
-    assert_eq!(mark.resources[0].epoch(), cache.versions.epoch(0));
+    assert_eq!(mark.resources[0].epoch(), cache.versions.epoch(ITEMS));
     assert_ne!(mark.resources[0].epoch(), epoch);
 }
 
@@ -159,7 +166,10 @@ fn bulk(what: What) -> Event {
     let Event::Passed(pass) = pass("1") else {
         panic!("a pass")
     };
-    let changes = vec![Change { resource: 0, what }];
+    let changes = vec![Change {
+        resource: ITEMS,
+        what,
+    }];
     Event::Passed(Pass { changes, ..pass })
 }
 
@@ -180,7 +190,7 @@ async fn new_roots_end_absences_and_leave_documents() {
     cache.follow(bulk(What::Absences));
     assert!(in_memory(&cache, "1"));
     assert!(!in_memory(&cache, "2"));
-    assert_eq!(cache.memory.entries_of(0), 1);
+    assert_eq!(cache.memory.entries_of(ITEMS), 1);
     // Nobody may join it either.
     drop(lead(&cache, "3"));
     orders.names();
@@ -216,15 +226,18 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
         panic!("no pass");
     };
     for what in [range(), What::Key("2".into())] {
-        pass.changes.push(Change { resource: 0, what });
+        pass.changes.push(Change {
+            resource: ITEMS,
+            what,
+        });
     }
     cache.follow(Event::Passed(pass));
     let Ok(Order::Sweep(swept)) = orders.0.try_recv() else {
         panic!("no sweep first");
     };
     for key in ["1", "2"] {
-        let stripe = cache.versions.stripe(0, key);
-        assert!(swept.generations[stripe] < cache.versions.generation(stripe));
+        let stripe = cache.versions.stripe(ITEMS, key);
+        assert!(swept.generations[stripe.index()] < cache.versions.generation(stripe));
     }
     assert_eq!(orders.names(), ["drop"]);
 }
@@ -253,29 +266,29 @@ async fn a_range_leaves_the_disk_and_nothing_else_does() {
     let late = put(&cache.versions, "10002");
     cache.follow(bulk(range()));
     assert!(disk.put(late));
-    let of = |key: &str| cache.versions.stripe(0, key);
+    let of = |key: &str| cache.versions.stripe(ITEMS, key);
     until("clean", || {
         cache.versions.clean_generation(of("1")).is_some()
     })
     .await;
     // From 10000 to 12000.
     assert_eq!(disk.size().1, 12_000 - 2_001);
-    let mut found = cache.lookup(0, "1").await;
+    let mut found = cache.lookup(ITEMS, "1").await;
     for _ in 0..100 {
         if found.is_err() {
             // A slow machine may take a disk lookup for a miss.
-            found = cache.lookup(0, "1").await;
+            found = cache.lookup(ITEMS, "1").await;
         }
     }
     assert_eq!(found.unwrap().provenance, Provenance::Disk);
-    assert!(cache.lookup(0, "10002").await.is_err());
+    assert!(cache.lookup(ITEMS, "10002").await.is_err());
 }
 
 #[tokio::test]
 async fn a_fill_that_a_null_link_has_overtaken_is_kept_nowhere() {
     let (cache, mut orders) = with_queue();
     let lease = lead(&cache, "1");
-    cache.versions.renew_epoch(0);
+    cache.versions.renew_epoch(ITEMS);
     cache.fill(lease, document());
     assert!(!in_memory(&cache, "1"));
     assert!(orders.names().is_empty());
@@ -287,13 +300,13 @@ async fn a_fill_that_a_null_link_has_overtaken_is_kept_nowhere() {
 async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
     let (cache, _orders) = with_queue();
     let key: Arc<str> = Arc::from("1");
-    let stripe = cache.versions.stripe(0, &key);
+    let stripe = cache.versions.stripe(ITEMS, &key);
     let generation = cache.versions.generation(stripe);
     let mut passing = None;
     let mut ended_early = true;
     let mut raised = false;
-    let document = Document::absent(&key, cache.versions.epoch(0));
-    cache.memory.install(0, document, &cache.versions, || {
+    let document = Document::absent(&key, cache.versions.epoch(ITEMS));
+    cache.memory.install(ITEMS, document, &cache.versions, || {
         let (ended, end) = mpsc::channel();
         let passes = Arc::clone(&cache);
         passing = Some(thread::spawn(move || {
@@ -333,12 +346,12 @@ async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
 #[tokio::test]
 async fn no_audit_begins_while_a_pass_is_applied() {
     let (cache, _orders) = with_queue();
-    assert!(cache.note(0, "1").is_some());
+    assert!(cache.note(ITEMS, "1").is_some());
     let key: Arc<str> = Arc::from("1");
     let passing = lock(&cache.invalidating);
-    assert!(cache.note(0, &key).is_none());
+    assert!(cache.note(ITEMS, &key).is_none());
     drop(passing);
-    assert!(cache.note(0, &key).is_some());
+    assert!(cache.note(ITEMS, &key).is_some());
 }
 
 /// The drop of a key vouches for all that share its generation: a pass under way may have raised it, and be about to
@@ -346,12 +359,12 @@ async fn no_audit_begins_while_a_pass_is_applied() {
 #[tokio::test]
 async fn no_key_is_purged_while_a_pass_is_applied() {
     let (cache, _orders) = with_queue();
-    let stripe = cache.versions.stripe(0, "1");
+    let stripe = cache.versions.stripe(ITEMS, "1");
     let passing = lock(&cache.invalidating);
     let (ended, end) = mpsc::channel();
     let purges = Arc::clone(&cache);
     let purge = thread::spawn(move || {
-        purges.purge(0, Some("1"));
+        purges.purge(ITEMS, Some("1"));
         // Nobody may wait for it any more.
         let _late = ended.send(());
     });
@@ -393,12 +406,12 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     // A slow machine may take a disk lookup for a miss.
     let mut answered = false;
     for _ in 0..100 {
-        answered = answered || cache.lookup(0, "1").await.is_ok();
+        answered = answered || cache.lookup(ITEMS, "1").await.is_ok();
     }
     assert!(answered);
     // The pass has raised the generation; its drop is not queued yet.
     drop(dropped(&cache.versions, "2"));
-    let answer = cache.lookup(0, "2").await;
+    let answer = cache.lookup(ITEMS, "2").await;
     assert!(matches!(answer, Err(LookupError::NotReady(_))));
 }
 
@@ -407,7 +420,7 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
 async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
     let (cache, mut orders) = with_queue();
     for (key, overtaken) in [("1", false), ("2", true)] {
-        let mut lookup = pin!(cache.lookup(0, key));
+        let mut lookup = pin!(cache.lookup(ITEMS, key));
         let mut context = Context::from_waker(Waker::noop());
         // The first time it waits for others to join it.
         for _ in 0..2 {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::cache::document::Found;
 use crate::cache::generation::Version;
 use crate::clock::Boottime;
+use crate::resource::ResourceId;
 use crate::source::SourceError;
 use crate::source::loader::SentAt;
 use crate::sync::Mutex;
@@ -24,7 +25,7 @@ pub(super) struct Outcome {
     pub(super) stored: bool,
 }
 
-type Key = (usize, Arc<str>);
+type Key = (ResourceId, Arc<str>);
 
 struct Flight {
     version: Version,
@@ -66,7 +67,7 @@ impl Leases {
     /// older than `max_age`: while the feed is down, generations stand still.
     pub(super) fn grant(
         self: &Arc<Self>,
-        resource: usize,
+        resource: ResourceId,
         key: &Arc<str>,
         version: Version,
         max_age: Duration,
@@ -102,7 +103,7 @@ impl Leases {
 }
 
 impl Lease {
-    pub(super) fn resource(&self) -> usize {
+    pub(super) fn resource(&self) -> ResourceId {
         self.key.0
     }
 
@@ -160,6 +161,7 @@ impl Waiter {
 mod tests {
     use super::*;
     use crate::cache::generation::Epoch;
+    use crate::resource::testing::ITEMS;
 
     const VERSION: Version = Version {
         generation: 1,
@@ -170,7 +172,7 @@ mod tests {
     };
 
     fn grant(leases: &Arc<Leases>, version: Version) -> Grant {
-        leases.grant(0, &Arc::from("42"), version, Duration::from_secs(1))
+        leases.grant(ITEMS, &Arc::from("42"), version, Duration::from_secs(1))
     }
 
     fn outcome() -> Outcome {
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn whoever_needs_a_new_statement_joins_only_one_that_is_not_sent() {
         let leases = Arc::new(Leases::default());
-        let join = || leases.grant(0, &Arc::from("42"), VERSION, Duration::ZERO);
+        let join = || leases.grant(ITEMS, &Arc::from("42"), VERSION, Duration::ZERO);
         let Grant::Lead(lease, _) = join() else {
             panic!("someone leads")
         };

@@ -12,6 +12,7 @@ use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
+use crate::resource::ResourceId;
 use crate::source::token::Token;
 
 /// How long a request waits for its token: two polls, by default.
@@ -19,13 +20,13 @@ const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 impl Cache {
     /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
-    pub fn hit(self: &Arc<Self>, index: usize, key: &str, now: Boottime) -> Option<Answer> {
-        let cached = &self.resources[index];
+    pub fn hit(self: &Arc<Self>, resource: ResourceId, key: &str, now: Boottime) -> Option<Answer> {
+        let cached = self.cached(resource);
         if !cached.tiers.memory || !self.is_fresh(cached, now) {
             return None;
         }
-        let noted = self.sample(index, key);
-        let found = self.lookup_memory(index, key)?;
+        let noted = self.sample(resource, key);
+        let found = self.lookup_memory(resource, key)?;
         let answer = Answer {
             found,
             provenance: Provenance::Memory,
@@ -37,16 +38,20 @@ impl Cache {
     }
 
     /// For a lookup that is to be audited: what its audit has to know, if one can be made now.
-    fn sample(&self, index: usize, key: &str) -> Option<Option<Audit>> {
-        let number = self.resources[index].lookups();
-        self.auditor.samples(number).then(|| self.note(index, key))
+    fn sample(&self, resource: ResourceId, key: &str) -> Option<Option<Audit>> {
+        let number = self.cached(resource).lookups();
+        self.auditor
+            .samples(number)
+            .then(|| self.note(resource, key))
     }
 
-    fn lookup_memory(&self, index: usize, key: &str) -> Option<Found> {
-        let cached = &self.resources[index];
+    fn lookup_memory(&self, resource: ResourceId, key: &str) -> Option<Found> {
+        let cached = self.cached(resource);
         #[cfg(test)]
         reach(Point::Memory);
-        let found = self.memory.get(index, key, self.versions.epoch(index))?;
+        let found = self
+            .memory
+            .get(resource, key, self.versions.epoch(resource))?;
         cached.hits_memory.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -58,13 +63,21 @@ impl Cache {
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
-    pub async fn lookup(self: &Arc<Self>, index: usize, key: &str) -> Result<Answer, LookupError> {
-        let cached = &self.resources[index];
+    pub async fn lookup(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+    ) -> Result<Answer, LookupError> {
+        let cached = self.cached(resource);
         let now = Boottime::now();
         let fresh = self.is_fresh(cached, now);
         if fresh || (self.serves_stale(cached) && !cached.is_uncached()) {
-            let noted = if fresh { self.sample(index, key) } else { None };
-            if let Some(answer) = self.lookup_tiers(index, key, fresh, now).await {
+            let noted = if fresh {
+                self.sample(resource, key)
+            } else {
+                None
+            };
+            if let Some(answer) = self.lookup_tiers(resource, key, fresh, now).await {
                 if let Some(noted) = noted {
                     self.audit(noted, &answer);
                 }
@@ -78,7 +91,7 @@ impl Cache {
             false if cached.is_uncached() => Why::Uncached,
             false => Why::Bypass,
         };
-        self.load(index, Arc::from(key), why).await
+        self.load(resource, Arc::from(key), why).await
     }
 
     /// As [`Cache::lookup`], of a document at least as new as the transactions of `tokens`, which have committed.
@@ -89,7 +102,7 @@ impl Cache {
     /// See [`LookupError`].
     pub async fn lookup_after(
         self: &Arc<Self>,
-        index: usize,
+        resource: ResourceId,
         key: &str,
         tokens: &[Token],
     ) -> Result<Answer, LookupError> {
@@ -102,12 +115,12 @@ impl Cache {
         // Not told in time is not covered.
         let _late = tokio::time::timeout(TOKEN_WAIT, told).await.is_err();
         if covered == Some(true) {
-            return self.lookup(index, key).await;
+            return self.lookup(resource, key).await;
         }
-        self.resources[index]
+        self.cached(resource)
             .passed_memory
             .fetch_add(1, Ordering::Relaxed);
-        self.load(index, Arc::from(key), Why::Ahead).await
+        self.load(resource, Arc::from(key), Why::Ahead).await
     }
 
     /// Waits until what the transaction of `token` did, which has committed, has been applied here.
@@ -138,12 +151,12 @@ impl Cache {
 
     async fn lookup_tiers(
         &self,
-        index: usize,
+        resource: ResourceId,
         key: &str,
         fresh: bool,
         now: Boottime,
     ) -> Option<Answer> {
-        let cached = &self.resources[index];
+        let cached = self.cached(resource);
         let stale = || {
             let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
             Provenance::Stale {
@@ -151,7 +164,7 @@ impl Cache {
             }
         };
         if cached.tiers.memory
-            && let Some(found) = self.lookup_memory(index, key)
+            && let Some(found) = self.lookup_memory(resource, key)
         {
             let provenance = if fresh { Provenance::Memory } else { stale() };
             return Some(Answer { found, provenance });
@@ -163,8 +176,8 @@ impl Cache {
             .filter(|disk| cached.tiers.disk && disk.is_on())?;
         #[cfg(test)]
         reach(Point::Clean);
-        let stripe = self.versions.stripe(index, key);
-        let version = self.versions.clean_version(index, stripe)?;
+        let stripe = self.versions.stripe(resource, key);
+        let version = self.versions.clean_version(resource, stripe)?;
         let key: Arc<str> = Arc::from(key);
         let found = disk
             .get(cached.prefix.load(Ordering::SeqCst), &key, version.epoch)
@@ -172,7 +185,7 @@ impl Cache {
             .found;
         if cached.tiers.memory {
             self.memory
-                .install_standing(index, &key, found.clone(), &self.versions, version);
+                .install_standing(resource, &key, found.clone(), &self.versions, version);
         }
         cached.hits_disk.fetch_add(1, Ordering::Relaxed);
         let provenance = if fresh { Provenance::Disk } else { stale() };

@@ -21,10 +21,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cache::document::{Document, Found};
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
-use crate::cache::generation::{Epoch, Version, Versions};
+use crate::cache::generation::{Epoch, Stripe, Version, Versions};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::clock::Boottime;
+use crate::resource::ResourceId;
 use crate::sync::AtomicU64;
 
 /// Bounds of the memory tier.
@@ -78,8 +79,8 @@ impl Memory {
     }
 
     /// The document, or its remembered absence, if it is kept under `epoch`.
-    pub fn get(&self, resource: usize, key: &str, epoch: Epoch) -> Option<Found> {
-        let map = &self.maps[resource];
+    pub fn get(&self, resource: ResourceId, key: &str, epoch: Epoch) -> Option<Found> {
+        let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
         if !document.is_of(epoch) || document.key() != key.as_bytes() {
@@ -93,7 +94,7 @@ impl Memory {
     /// Returns whether it is kept.
     pub fn install_standing(
         &self,
-        resource: usize,
+        resource: ResourceId,
         key: &str,
         found: Found,
         versions: &Versions,
@@ -111,7 +112,7 @@ impl Memory {
     /// lock and then takes the entry away. Returns whether it is kept.
     pub(super) fn install(
         &self,
-        resource: usize,
+        resource: ResourceId,
         document: Document,
         versions: &Versions,
         valid: impl FnOnce() -> bool,
@@ -123,7 +124,7 @@ impl Memory {
     /// invalidated it then, and what does so later takes `document` away. Returns whether it is kept.
     pub fn replace(
         &self,
-        resource: usize,
+        resource: ResourceId,
         former: &Document,
         document: Document,
         versions: &Versions,
@@ -136,14 +137,15 @@ impl Memory {
     /// Keeps `document` if `valid` holds of what is there, while its place is locked.
     fn put(
         &self,
-        resource: usize,
+        resource: ResourceId,
         document: Document,
         versions: &Versions,
         valid: impl FnOnce(Option<&Document>) -> bool,
     ) -> bool {
-        let map = &self.maps[resource];
+        let map = self.map_of(resource);
         let weight = weight(&document);
-        let (Ok(ticket_weight), Ok(ticket_resource)) = (weight.try_into(), resource.try_into())
+        let (Ok(ticket_weight), Ok(ticket_resource)) =
+            (weight.try_into(), resource.index().try_into())
         else {
             return false;
         };
@@ -189,7 +191,12 @@ impl Memory {
     }
 
     /// Raises the key's generation, then takes its entry away. Returns the stripe and its new generation.
-    pub(super) fn overtake(&self, resource: usize, key: &str, versions: &Versions) -> (usize, u64) {
+    pub(super) fn overtake(
+        &self,
+        resource: ResourceId,
+        key: &str,
+        versions: &Versions,
+    ) -> (Stripe, u64) {
         let stripe = versions.stripe(resource, key);
         #[cfg(test)]
         reach(Point::Raise);
@@ -203,8 +210,8 @@ impl Memory {
     }
 
     /// Takes the key's entry away.
-    fn invalidate(&self, resource: usize, key: &str) {
-        let map = &self.maps[resource];
+    fn invalidate(&self, resource: ResourceId, key: &str) {
+        let map = self.map_of(resource);
         let hash = map.hash(key.as_bytes());
         let is_its = |_: &u64, document: &Document| document.key() == key.as_bytes();
         if let Some((_, document)) = map.documents.remove_if(&hash, is_its) {
@@ -214,19 +221,19 @@ impl Memory {
 
     /// Takes the entries of the resource away whose keys are `covered`. Looks at all of them, and keeps few readers
     /// waiting meanwhile; the caller has raised the generations.
-    pub(super) fn sweep(&self, resource: usize, covered: impl Fn(&[u8]) -> bool) {
+    pub(super) fn sweep(&self, resource: ResourceId, covered: impl Fn(&[u8]) -> bool) {
         self.retain(resource, |document| !covered(document.key()));
     }
 
     /// Takes the entries of the resource away that are overtaken as a whole. Their epoch has made them misses already;
     /// this gives their space back.
-    pub(super) fn sweep_overtaken(&self, resource: usize, versions: &Versions) {
+    pub(super) fn sweep_overtaken(&self, resource: ResourceId, versions: &Versions) {
         let epoch = versions.epoch(resource);
         self.retain(resource, |document| document.is_of(epoch));
     }
 
-    fn retain(&self, resource: usize, stays: impl Fn(&Document) -> bool) {
-        self.maps[resource].documents.retain(|_, document| {
+    fn retain(&self, resource: ResourceId, stays: impl Fn(&Document) -> bool) {
+        self.map_of(resource).documents.retain(|_, document| {
             let stays = stays(document);
             if !stays {
                 self.give_back(document);
@@ -238,11 +245,11 @@ impl Memory {
     /// Whether a document or its absence is kept under `epoch`, and since when; touches nothing.
     pub(super) fn peek(
         &self,
-        resource: usize,
+        resource: ResourceId,
         key: &str,
         epoch: Epoch,
     ) -> Option<(bool, Boottime)> {
-        let map = &self.maps[resource];
+        let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
         let is_its = document.is_of(epoch) && document.key() == key.as_bytes();
@@ -255,8 +262,8 @@ impl Memory {
     }
 
     /// Entries of one resource.
-    pub fn entries_of(&self, resource: usize) -> u64 {
-        self.maps[resource].documents.len() as u64
+    pub fn entries_of(&self, resource: ResourceId) -> u64 {
+        self.map_of(resource).documents.len() as u64
     }
 
     /// Entries that had to go for space so far.
@@ -264,12 +271,16 @@ impl Memory {
         self.evictions.load(Ordering::Relaxed)
     }
 
+    fn map_of(&self, resource: ResourceId) -> &DocumentMap {
+        &self.maps[resource.index()]
+    }
+
     fn give_back(&self, document: &Document) {
         self.bytes.fetch_sub(weight(document), Ordering::Relaxed);
     }
 
     fn is_live(&self, ticket: &Ticket) -> bool {
-        let documents = &self.maps[usize::from(ticket.resource)].documents;
+        let documents = &self.map_of(ticket.resource()).documents;
         let document = documents.get(&ticket.hash);
         document.is_some_and(|document| document.id() == ticket.id)
     }
@@ -295,10 +306,10 @@ impl Memory {
 
     /// What becomes of the entry whose turn it is: spared for a touch, which is used up.
     fn judge(&self, ticket: &Ticket, versions: &Versions) -> Verdict {
-        let resource = usize::from(ticket.resource);
+        let resource = ticket.resource();
         let epoch = versions.epoch(resource);
         let mut verdict = Verdict::Gone;
-        let documents = &self.maps[resource].documents;
+        let documents = &self.map_of(resource).documents;
         let removed = documents.remove_if(&ticket.hash, |_, document| {
             if document.id() != ticket.id {
                 return false;

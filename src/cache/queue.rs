@@ -15,12 +15,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::cache::disk::layout::{Entry, Mark};
 use crate::cache::disk::{DiskConfig, Store};
 use crate::cache::document::Found;
-use crate::cache::generation::{Epoch, Version, Versions};
+use crate::cache::generation::{Epoch, Stripe, Version, Versions};
 use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all, find};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
 use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
+use crate::resource::ResourceId;
 
 /// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
 const ORDERS_MAX: usize = 20_000;
@@ -34,15 +35,15 @@ const QUEUED_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Dropped {
     pub(super) prefix: u64,
     pub(super) key: Arc<str>,
-    pub(super) stripe: usize,
+    pub(super) stripe: Stripe,
     pub(super) generation: u64,
 }
 
 /// A document on its way to disk.
 pub(super) struct Put {
-    pub(super) resource: usize,
+    pub(super) resource: ResourceId,
     pub(super) prefix: u64,
-    pub(super) stripe: usize,
+    pub(super) stripe: Stripe,
     pub(super) version: Version,
     pub(super) key: Arc<str>,
     pub(super) found: Found,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
+use crate::resource::ResourceId;
 
 /// `GET /status`.
 #[derive(Clone, Debug, Serialize)]
@@ -108,10 +109,8 @@ impl Cache {
     /// Counts what the tiers hold. Reads the file system: not on an async worker.
     pub fn status(&self) -> Status {
         let resources: Vec<ResourceStatus> = self
-            .resources
-            .iter()
-            .enumerate()
-            .map(|(index, cached)| ResourceStatus {
+            .numbered()
+            .map(|(resource, cached)| ResourceStatus {
                 name: cached.name.clone(),
                 ready: cached.trusted.load(Ordering::SeqCst),
                 unfit: cached.why_unfit(),
@@ -119,7 +118,7 @@ impl Cache {
                 lookups: cached.lookups(),
                 hits_memory: cached.hits_memory.load(Ordering::Relaxed),
                 hits_disk: cached.hits_disk.load(Ordering::Relaxed),
-                memory_entries: self.memory.entries_of(index),
+                memory_entries: self.memory.entries_of(resource),
             })
             .collect();
         let memory = TierStatus {
@@ -243,10 +242,10 @@ impl Cache {
     }
 
     /// Where the document of `key` is kept.
-    pub async fn explain(&self, index: usize, key: &str) -> Explanation {
-        let cached = &self.resources[index];
-        let epoch = self.versions.epoch(index);
-        let stripe = self.versions.stripe(index, key);
+    pub async fn explain(&self, resource: ResourceId, key: &str) -> Explanation {
+        let cached = self.cached(resource);
+        let epoch = self.versions.epoch(resource);
+        let stripe = self.versions.stripe(resource, key);
         let disk = match &self.disk {
             Some(disk) if disk.is_on() && self.versions.clean_generation(stripe).is_some() => {
                 let prefix = cached.prefix.load(Ordering::SeqCst);
@@ -254,7 +253,7 @@ impl Cache {
             }
             _ => None,
         };
-        let memory = self.memory.peek(index, key, epoch);
+        let memory = self.memory.peek(resource, key, epoch);
         Explanation {
             resource: cached.name.clone(),
             key: key.to_owned(),

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside};
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
+use crate::cache::generation::Stripe;
 use crate::cache::queue::{Order, Put, Shared, Swept};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
@@ -180,7 +181,7 @@ impl Writer {
 
     pub(super) fn process(&mut self, orders: Vec<Order>) {
         let mut batch = Batch::default();
-        let mut clean: Vec<(usize, u64)> = Vec::new();
+        let mut clean: Vec<(Stripe, u64)> = Vec::new();
         let mut enabled: Option<Vec<u64>> = None;
         let mut swept_to: Option<Vec<u64>> = None;
         let mut discard = false;

@@ -24,9 +24,9 @@ use crate::feed::definition::{Definitions, Fingerprints, Remainder, fingerprints
 use crate::feed::position::{Position, contains_sql};
 use crate::feed::ranges::{OPEN, range_sql};
 use crate::feed::touched::{Cut, KEYS_MAX, Touched};
-use crate::resource::Resource;
 use crate::resource::link::{Link, Said, Way, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 
 /// Settings of the connection that passes run on. A log that was never analysed misleads the planner: measured, 62 to
@@ -177,10 +177,10 @@ struct Path {
     /// Without an ending.
     name: String,
     /// The keys are those of these resources' documents, and its rows their roots.
-    roots: Vec<usize>,
+    roots: Vec<ResourceId>,
     /// The keys are those of these resources' documents.
-    children: Vec<usize>,
-    mapped: Vec<usize>,
+    children: Vec<ResourceId>,
+    mapped: Vec<ResourceId>,
 }
 
 impl Path {
@@ -216,19 +216,19 @@ impl Path {
 }
 
 impl PassQuery {
-    /// A pass over `resources`, each with its index. `$1` is the old position, `$2` to `$4` are what is watched.
+    /// A pass over `resources`. `$1` is the old position, `$2` to `$4` are what is watched.
     ///
     /// One row tells of the pass, the others each of a change: keys that are documents' come once for each path,
     /// however many resources share it; mapped keys come for their resource. The tables of those in `locked` are not
     /// asked: whatever leads through them stands for all documents of its resource.
     pub(super) fn new(
-        resources: &[(usize, Arc<Resource>)],
+        resources: &[(ResourceId, Arc<Resource>)],
         remainder: &Remainder,
-        locked: &BTreeSet<usize>,
+        locked: &BTreeSet<ResourceId>,
     ) -> Self {
         let mut paths: Vec<Path> = Vec::new();
         let mut arms = Vec::new();
-        for (index, resource) in resources {
+        for (id, resource) in resources {
             for (place, link) in links(resource).into_iter().enumerate() {
                 let name = link.path();
                 let number = paths.iter().position(|known| known.name == name);
@@ -241,14 +241,14 @@ impl PassQuery {
                 });
                 let path = &mut paths[number];
                 match &link.way {
-                    Way::Key if place == 0 => path.roots.push(*index),
-                    Way::Key => path.children.push(*index),
+                    Way::Key if place == 0 => path.roots.push(*id),
+                    Way::Key => path.children.push(*id),
                     Way::Mapped { select } => {
-                        path.mapped.push(*index);
-                        let is_locked = locked.contains(index);
-                        arms.push(whole_arm(&link, *index, is_locked));
+                        path.mapped.push(*id);
+                        let is_locked = locked.contains(id);
+                        arms.push(whole_arm(&link, *id, is_locked));
                         if !is_locked {
-                            arms.push(mapped_arm(select, *index));
+                            arms.push(mapped_arm(select, *id));
                         }
                     }
                 }
@@ -312,18 +312,20 @@ fn values_sql((number, path): (usize, &Path)) -> impl Iterator<Item = String> {
 
 /// All documents of the resource, where the log has ranges of `link`'s texts, which no index can map; or, where a table
 /// on the way `is_locked`, has anything of it.
-fn whole_arm(link: &Link, index: usize, is_locked: bool) -> String {
+fn whole_arm(link: &Link, resource: ResourceId, is_locked: bool) -> String {
     let said = Said::ALL.into_iter().filter(|said| is_locked || said.range);
     let paths: Vec<String> = said.map(|said| sql_literal(&link.path_of(said))).collect();
     format!(
-        "select distinct null::int4, {index}, null::text from c where c.path in ({})",
+        "select distinct null::int4, {}, null::text from c where c.path in ({})",
+        resource.index(),
         paths.join(", ")
     )
 }
 
-fn mapped_arm(select: &str, index: usize) -> String {
+fn mapped_arm(select: &str, resource: ResourceId) -> String {
     format!(
         "(select null::int4 as path, {index} as resource, m.key from ({select}) m limit {limit})",
+        index = resource.index(),
         limit = KEYS_MAX + 1
     )
 }
@@ -432,7 +434,7 @@ async fn read_extent(
         let key: Option<String> = row.try_get("key")?;
         if let Some(number) = row.try_get::<Option<i32>, _>("path")? {
             query.touch(number, key.as_deref(), &mut touched);
-        } else if let Ok(resource) = usize::try_from(row.try_get::<i32, _>("resource")?) {
+        } else if let Ok(resource) = ResourceId::try_from(row.try_get::<i32, _>("resource")?) {
             match key {
                 Some(key) => touched.add_key(resource, key, Cut::AtLimit),
                 None => touched.add_all(resource),

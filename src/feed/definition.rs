@@ -22,6 +22,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::feed::schema::TABLES;
+use crate::resource::ResourceId;
 use crate::source::SourceError;
 
 /// Which tables the freshness of each resource rests on: parallel lists for SQL.
@@ -44,7 +45,7 @@ impl Watched {
     pub(super) async fn locked(
         &self,
         connection: &mut PgConnection,
-    ) -> Result<BTreeSet<usize>, SourceError> {
+    ) -> Result<BTreeSet<ResourceId>, SourceError> {
         let locked: Vec<i32> = sqlx::query_scalar(LOCKED_SQL)
             .bind(&self.resources)
             .bind(&self.oids)
@@ -52,7 +53,7 @@ impl Watched {
             .await?;
         let locked = locked.into_iter();
         Ok(locked
-            .filter_map(|index| usize::try_from(index).ok())
+            .filter_map(|number| ResourceId::try_from(number).ok())
             .collect())
     }
 }
@@ -294,14 +295,14 @@ impl Remainder {
 }
 
 /// Resources, each with the hash of what its freshness rests on.
-pub(super) type Fingerprints = Vec<(usize, String)>;
+pub(super) type Fingerprints = Vec<(ResourceId, String)>;
 
 /// The fingerprints in a row's columns `resources` and `hashes`.
 pub(super) fn pairs(row: &PgRow) -> Result<Fingerprints, SourceError> {
     let resources: Vec<i32> = row.try_get("resources")?;
     let hashes: Vec<String> = row.try_get("hashes")?;
-    let resources = resources
-        .into_iter()
-        .map(|index| usize::try_from(index).unwrap_or(usize::MAX));
-    Ok(resources.zip(hashes).collect())
+    let pairs = resources.into_iter().zip(hashes);
+    Ok(pairs
+        .filter_map(|(number, hash)| Some((ResourceId::try_from(number).ok()?, hash)))
+        .collect())
 }

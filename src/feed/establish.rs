@@ -18,13 +18,13 @@ use crate::feed::position::Position;
 use crate::feed::schema::{self, Part};
 use crate::feed::standing::{Hold, Seen, Standing};
 use crate::feed::triggers::{self, Logger, Missing, MissingTriggers, loggers, read_installed};
-use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
     ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
 };
 use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
@@ -227,8 +227,8 @@ impl Establishing<'_> {
         let missing_indexes = checked.missing_indexes();
         let mut resources = readable(connection, checked.resources).await?;
         self.require(&resources)?;
-        for (index, why) in uncached {
-            if let Some(Ok(resource)) = resources.get_mut(index) {
+        for (resource, why) in uncached {
+            if let Some(Ok(resource)) = resources.get_mut(resource.index()) {
                 Arc::make_mut(resource).uncached.get_or_insert(why);
             }
         }
@@ -311,8 +311,8 @@ impl Establishing<'_> {
         &self,
         resources: &[Result<Arc<Resource>, Vec<Mistake>>],
     ) -> Result<(), EstablishError> {
-        let must = |index: usize| {
-            let hash = self.hashes.get(index);
+        let must = |resource: ResourceId| {
+            let hash = self.hashes.get(resource.index());
             self.policy.new_must_fit && hash.is_some_and(|hash| !self.served.contains(hash))
         };
         require(resources, must)
@@ -432,16 +432,17 @@ fn pending(missing: Missing, left: &[Pending]) -> Vec<Pending> {
 }
 
 /// The resources that rest on tables without triggers, and why those are without.
-fn uncached(watched: &Watched, pending: &[Pending]) -> BTreeMap<usize, String> {
+fn uncached(watched: &Watched, pending: &[Pending]) -> BTreeMap<ResourceId, String> {
     let mut uncached = BTreeMap::new();
     for (resource, oid) in watched.resources.iter().zip(&watched.oids) {
         let lacking = pending
             .iter()
             .find(|pending| i64::from(pending.table.oid) == *oid);
-        if let (Some(Pending { table, why, .. }), Ok(index)) = (lacking, usize::try_from(*resource))
+        if let (Some(Pending { table, why, .. }), Ok(resource)) =
+            (lacking, ResourceId::try_from(*resource))
         {
             let why = format!("{table} lacks triggers of larder: {why}");
-            uncached.entry(index).or_insert(why);
+            uncached.entry(resource).or_insert(why);
         }
     }
     uncached
@@ -473,14 +474,14 @@ async fn check(
     })
 }
 
-/// Fails where a resource does not fit that is `required`, by its index, to do so.
+/// Fails where a resource does not fit that is `required` to do so.
 fn require(
     resources: &[Result<Arc<Resource>, Vec<Mistake>>],
-    required: impl Fn(usize) -> bool,
+    required: impl Fn(ResourceId) -> bool,
 ) -> Result<(), EstablishError> {
-    let resources = resources.iter().enumerate();
+    let resources = ResourceId::in_order().zip(resources);
     let mistakes: Vec<Mistake> = resources
-        .filter(|(index, _)| required(*index))
+        .filter(|(id, _)| required(*id))
         .filter_map(|(_, resource)| resource.as_ref().err())
         .flatten()
         .cloned()

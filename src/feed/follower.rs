@@ -26,7 +26,7 @@ use crate::feed::node::Housekeeping;
 use crate::feed::position::Position;
 use crate::feed::standing::Standing;
 use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
-use crate::resource::Resource;
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
@@ -85,12 +85,12 @@ pub(super) struct Feed<F> {
     history: History,
     standing: Standing,
     /// Resources that the cache has definitions of.
-    defined: BTreeSet<usize>,
+    defined: BTreeSet<ResourceId>,
     /// The resume offer has been dealt with.
     resumed: bool,
     last_pass_began: Boottime,
     /// What was said of resources that don't fit, so that it is said once.
-    unfit: HashMap<usize, String>,
+    unfit: HashMap<ResourceId, String>,
     /// Pauses between two looks at what does not fit the database, or lacks triggers, and the longest of them.
     unfinished: Option<(Duration, Pauses)>,
     /// Passes over the last connection had begun.
@@ -106,7 +106,7 @@ struct Signs {
 
 /// A pass that leaves out what is locked.
 struct Narrowed {
-    locked: BTreeSet<usize>,
+    locked: BTreeSet<ResourceId>,
     query: PassQuery,
 }
 
@@ -372,8 +372,8 @@ async fn within<T>(
 /// What passes over a connection need.
 pub(super) struct Following {
     query: PassQuery,
-    /// The resources that it is for, each with its index.
-    cached: Vec<(usize, Arc<Resource>)>,
+    /// The resources that it is for.
+    cached: Vec<(ResourceId, Arc<Resource>)>,
     definitions: Definitions,
     /// The names of the functions that log for them.
     pub(super) loggers: Vec<String>,

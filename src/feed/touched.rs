@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, What};
+use crate::resource::ResourceId;
 
 /// Documents of one resource that a pass names, at most, and rows that it reads of the keys that are documents' and of
 /// each way that is mapped. Where there are more, it names ranges; more of these empty the resources concerned.
@@ -35,12 +36,12 @@ struct Parts {
 #[derive(Default)]
 pub(super) struct Touched {
     /// By resource; none where it is touched whole.
-    parts: HashMap<usize, Option<Parts>>,
+    parts: HashMap<ResourceId, Option<Parts>>,
     total: usize,
 }
 
 impl Touched {
-    pub(super) fn add_key(&mut self, resource: usize, key: String, cut: Cut) {
+    pub(super) fn add_key(&mut self, resource: ResourceId, key: String, cut: Cut) {
         self.add(resource, |parts| {
             parts.rows += usize::from(cut == Cut::AtLimit);
             parts.keys.insert(key);
@@ -49,23 +50,23 @@ impl Touched {
     }
 
     /// Whatever is no range stands for all keys.
-    pub(super) fn add_range(&mut self, resource: usize, range: &str) {
+    pub(super) fn add_range(&mut self, resource: ResourceId, range: &str) {
         self.add(resource, |parts| parts.ranges.add(range));
     }
 
-    pub(super) fn add_absences(&mut self, resource: usize) {
+    pub(super) fn add_absences(&mut self, resource: ResourceId) {
         self.add(resource, |parts| {
             parts.absences = true;
             true
         });
     }
 
-    pub(super) fn add_all(&mut self, resource: usize) {
+    pub(super) fn add_all(&mut self, resource: ResourceId) {
         self.add(resource, |_| false);
     }
 
     /// Adds to the parts of a resource; if that fails, or gives too many, it is touched whole.
-    fn add(&mut self, resource: usize, add: impl FnOnce(&mut Parts) -> bool) {
+    fn add(&mut self, resource: ResourceId, add: impl FnOnce(&mut Parts) -> bool) {
         let entry = self.parts.entry(resource);
         let entry = entry.or_insert_with(|| Some(Parts::default()));
         let Some(parts) = entry else {
@@ -114,12 +115,16 @@ impl Parts {
 mod tests {
     use super::*;
 
+    const fn id(index: usize) -> ResourceId {
+        ResourceId::new(index)
+    }
+
     /// What was found, in an order.
     fn told(touched: Touched) -> Vec<String> {
         let changes = touched.into_changes();
         let mut told: Vec<String> = changes
             .into_iter()
-            .map(|change| format!("{} {:?}", change.resource, change.what))
+            .map(|change| format!("{} {:?}", change.resource.index(), change.what))
             .collect();
         told.sort();
         told
@@ -129,14 +134,14 @@ mod tests {
     fn each_key_comes_once_and_a_whole_resource_without_parts() {
         let mut touched = Touched::default();
         for (resource, key) in [(1, "a"), (1, "a"), (2, "b")] {
-            touched.add_key(resource, key.to_owned(), Cut::No);
+            touched.add_key(id(resource), key.to_owned(), Cut::No);
         }
-        touched.add_range(2, "7:100");
-        touched.add_all(2);
-        touched.add_absences(2);
-        touched.add_key(2, "c".to_owned(), Cut::No);
-        touched.add_absences(3);
-        touched.add_range(4, "no range");
+        touched.add_range(id(2), "7:100");
+        touched.add_all(id(2));
+        touched.add_absences(id(2));
+        touched.add_key(id(2), "c".to_owned(), Cut::No);
+        touched.add_absences(id(3));
+        touched.add_range(id(4), "no range");
         assert_eq!(
             told(touched),
             [r#"1 Key("a")"#, "2 All", "3 Absences", "4 All"]
@@ -146,10 +151,10 @@ mod tests {
     #[test]
     fn parts_of_every_kind_stand_beside_each_other() {
         let mut touched = Touched::default();
-        touched.add_absences(1);
-        touched.add_range(1, "7:100");
-        touched.add_range(1, "7:101");
-        touched.add_key(1, "a".to_owned(), Cut::No);
+        touched.add_absences(id(1));
+        touched.add_range(id(1), "7:100");
+        touched.add_range(id(1), "7:101");
+        touched.add_key(id(1), "a".to_owned(), Cut::No);
         let changes = touched.into_changes();
         let ranges =
             |change: &Change| matches!(&change.what, What::Ranges(ranges) if ranges.len() == 2);
@@ -162,9 +167,9 @@ mod tests {
         for (cut, expected) in [(Cut::No, r#"1 Key("a")"#), (Cut::AtLimit, "1 All")] {
             let mut touched = Touched::default();
             for _ in 0..=KEYS_MAX {
-                touched.add_key(1, "a".to_owned(), cut);
+                touched.add_key(id(1), "a".to_owned(), cut);
             }
-            touched.add_key(2, "b".to_owned(), cut);
+            touched.add_key(id(2), "b".to_owned(), cut);
             assert_eq!(told(touched), [expected, r#"2 Key("b")"#]);
         }
     }
@@ -174,17 +179,18 @@ mod tests {
         let mut touched = Touched::default();
         let resources = CHANGES_MAX / KEYS_MAX + 1;
         for resource in 0..resources {
+            let id = id(resource);
             for key in 0..KEYS_MAX {
                 match resource % 2 {
-                    0 => touched.add_key(resource, key.to_string(), Cut::No),
-                    _ => touched.add_range(resource, &format!("9:{key}")),
+                    0 => touched.add_key(id, key.to_string(), Cut::No),
+                    _ => touched.add_range(id, &format!("9:{key}")),
                 }
                 assert!(touched.total <= CHANGES_MAX);
             }
         }
         let changes = touched.into_changes();
         assert!((0..resources - 1).all(|resource| changes.contains(&Change {
-            resource,
+            resource: id(resource),
             what: What::All
         })));
     }

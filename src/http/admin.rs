@@ -22,6 +22,7 @@ use crate::cache::Cache;
 use crate::http::admin::token::AdminToken;
 use crate::http::problem::Problem;
 use crate::metrics::Metrics;
+use crate::resource::ResourceId;
 use crate::telemetry::LogLevel;
 
 /// After this the disk tier is no longer waited for.
@@ -116,7 +117,7 @@ async fn purge(State(admin): State<Admin>, request: Request) -> Response {
 }
 
 /// Resource and key of `/VERB/RESOURCE[/KEY]`.
-fn target(cache: &Cache, path: &str) -> Result<(usize, Option<String>), Problem> {
+fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Problem> {
     let mut segments = path.split('/').skip(2);
     let index = percent_decode_str(segments.next().unwrap_or_default())
         .decode_utf8()

@@ -22,8 +22,8 @@ use crate::http::query::{self, Query};
 use crate::http::target::{METHODS, Part, Target};
 use crate::http::{batch, list, respond, writes};
 use crate::metrics::Metrics;
-use crate::resource::Resource;
 use crate::resource::projection::Projection;
+use crate::resource::{Resource, ResourceId};
 use crate::source::token::{Token, TokenError};
 use crate::source::writes::Writes;
 
@@ -117,7 +117,7 @@ impl Documents {
             Some(document) => respond::document(headers, document).ok()?,
             None => Problem::no_such_document().into_whole_response(),
         };
-        let labels = self.labels.get(index)?;
+        let labels = self.labels.get(index.index())?;
         match labels.name_keys() {
             false => labels.mark(&mut response, answer.provenance, None),
             true => {
@@ -126,7 +126,7 @@ impl Documents {
                 labels.mark(&mut response, answer.provenance, key);
             }
         }
-        self.hits[index].of(response.status()).inc();
+        self.hits[index.index()].of(response.status()).inc();
         self.observe(began);
         Some(response)
     }
@@ -163,7 +163,7 @@ pub(super) async fn answer(
         (detail, problem.into_response())
     });
     // Only configured names become labels: clients must not be able to add any.
-    let label = index.and_then(|index| documents.cache.names().nth(index));
+    let label = index.and_then(|index| documents.cache.names().nth(index.index()));
     let status = response.status();
     let labels = [label.unwrap_or_default(), detail, status.as_str()];
     documents.metrics.requests.with_label_values(&labels).inc();
@@ -220,7 +220,7 @@ fn allow(methods: &'static str) -> Response<Whole> {
 /// What answers that read have in common.
 pub(super) struct Reading<'r> {
     pub(super) cache: &'r Arc<Cache>,
-    pub(super) index: usize,
+    pub(super) index: ResourceId,
     pub(super) resource: Arc<Resource>,
     pub(super) labels: &'r Labels,
     pub(super) headers: &'r HeaderMap,
@@ -231,7 +231,11 @@ pub(super) struct Reading<'r> {
 }
 
 impl<'r> Reading<'r> {
-    fn begin(documents: &'r Documents, index: usize, head: &'r Parts) -> Result<Self, Problem> {
+    fn begin(
+        documents: &'r Documents,
+        index: ResourceId,
+        head: &'r Parts,
+    ) -> Result<Self, Problem> {
         if !accepts_json(&head.headers) {
             return Err(Problem::not_acceptable());
         }
@@ -239,7 +243,7 @@ impl<'r> Reading<'r> {
         // There are as many as resources.
         let labels = documents
             .labels
-            .get(index)
+            .get(index.index())
             .ok_or_else(Problem::no_such_resource)?;
         Ok(Self {
             cache,
@@ -334,7 +338,7 @@ async fn read_collection(mut reading: Reading<'_>, head: &Parts) -> Answered {
 /// One document, at least as new as `tokens`.
 pub(super) async fn lookup_key(
     cache: &Arc<Cache>,
-    index: usize,
+    index: ResourceId,
     key: &str,
     tokens: &[Token],
 ) -> Result<Answer, LookupError> {

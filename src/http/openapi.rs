@@ -27,7 +27,7 @@ use crate::http::docs::tagged;
 use crate::http::openapi::documents::Purpose;
 use crate::http::openapi::operations::Schemas;
 use crate::http::problem::Problem;
-use crate::resource::Resource;
+use crate::resource::{Resource, ResourceId};
 
 const DESCRIPTION: &str = "Documents out of PostgreSQL, by key. Errors are `application/problem+json` (RFC 9457). \
     A comma inside a part of a key is `%2C`. No text holds the zero character.";
@@ -78,7 +78,7 @@ impl Description {
     /// Of the resources that fit the database, or why none does.
     fn current(&self) -> Result<Arc<Made>, Problem> {
         let count = self.cache.names().count();
-        let found = (0..count).map(|index| self.cache.resource(index));
+        let found = (0..count).map(|index| self.cache.resource(ResourceId::new(index)));
         let (fitting, others): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
         let of: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
         if let (true, Some(Err(error))) = (of.is_empty(), others.into_iter().next()) {

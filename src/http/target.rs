@@ -6,6 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Cache;
 use crate::http::problem::Problem;
+use crate::resource::ResourceId;
 
 /// What follows the name of a resource where a body names its documents. No resource's name holds a colon.
 const BATCH: &str = ":batch";
@@ -13,10 +14,10 @@ const BATCH: &str = ":batch";
 /// What any target answers.
 pub(super) const METHODS: &str = "GET, HEAD, POST, OPTIONS";
 
-/// A resource by its index, and what of it.
+/// A resource, and what of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target<'p> {
-    pub(super) index: usize,
+    pub(super) index: ResourceId,
     pub(super) part: Part<'p>,
 }
 

@@ -5,7 +5,10 @@ use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::Template;
 use crate::resource::key::KeyShape;
 use crate::resource::proof::Proved;
-use crate::resource::{Resource, Row};
+use crate::resource::{Resource, ResourceId, Row};
+
+/// The only resource of a cache, or the first.
+pub(crate) const ITEMS: ResourceId = ResourceId::new(0);
 
 /// A resource that no statement asks for.
 pub(crate) fn named(name: &str) -> Resource {

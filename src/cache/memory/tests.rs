@@ -1,5 +1,6 @@
 use super::*;
 use crate::cache::encoding::Encoding;
+use crate::resource::testing::ITEMS;
 
 fn memory(bytes_max: u64) -> (Memory, Versions) {
     (
@@ -8,13 +9,19 @@ fn memory(bytes_max: u64) -> (Memory, Versions) {
     )
 }
 
-fn put(memory: &Memory, versions: &Versions, resource: usize, key: &str, bytes: usize) -> bool {
+fn put(
+    memory: &Memory,
+    versions: &Versions,
+    resource: ResourceId,
+    key: &str,
+    bytes: usize,
+) -> bool {
     let epoch = versions.epoch(resource);
     let document = Document::new(key, epoch, &vec![b'x'; bytes]);
     memory.install(resource, document, versions, || true)
 }
 
-fn has(memory: &Memory, versions: &Versions, resource: usize, key: &str) -> bool {
+fn has(memory: &Memory, versions: &Versions, resource: ResourceId, key: &str) -> bool {
     memory
         .get(resource, key, versions.epoch(resource))
         .is_some()
@@ -23,9 +30,9 @@ fn has(memory: &Memory, versions: &Versions, resource: usize, key: &str) -> bool
 #[test]
 fn resources_do_not_share_keys() {
     let (memory, versions) = memory(1 << 20);
-    assert!(put(&memory, &versions, 0, "1", 10));
-    assert!(has(&memory, &versions, 0, "1"));
-    assert!(!has(&memory, &versions, 1, "1"));
+    assert!(put(&memory, &versions, ITEMS, "1", 10));
+    assert!(has(&memory, &versions, ITEMS, "1"));
+    assert!(!has(&memory, &versions, ResourceId::new(1), "1"));
 }
 
 #[test]
@@ -36,11 +43,11 @@ fn the_byte_bound_holds_under_mixed_sizes() {
         put(
             &memory,
             &versions,
-            number % 2,
+            ResourceId::new(number % 2),
             &number.to_string(),
             number * 37 % 5_000,
         );
-        has(&memory, &versions, 0, &(number / 2).to_string());
+        has(&memory, &versions, ITEMS, &(number / 2).to_string());
         assert!(memory.bytes() <= bytes_max);
     }
     assert!(memory.bytes() > bytes_max * 9 / 10);
@@ -50,7 +57,7 @@ fn the_byte_bound_holds_under_mixed_sizes() {
 #[test]
 fn a_document_above_the_bound_is_not_kept() {
     let (memory, versions) = memory(1_000);
-    assert!(!put(&memory, &versions, 0, "1", 2_000));
+    assert!(!put(&memory, &versions, ITEMS, "1", 2_000));
     assert_eq!(memory.bytes(), 0);
 }
 
@@ -58,16 +65,16 @@ fn a_document_above_the_bound_is_not_kept() {
 fn a_scan_leaves_what_is_used() {
     let (memory, versions) = memory(200 * 1_000);
     for number in 0..50 {
-        put(&memory, &versions, 0, &format!("hot{number}"), 500);
+        put(&memory, &versions, ITEMS, &format!("hot{number}"), 500);
     }
     for round in 0..2_000 {
         for number in 0..50 {
-            has(&memory, &versions, 0, &format!("hot{number}"));
+            has(&memory, &versions, ITEMS, &format!("hot{number}"));
         }
-        put(&memory, &versions, 0, &format!("scan{round}"), 500);
+        put(&memory, &versions, ITEMS, &format!("scan{round}"), 500);
     }
     let left = (0..50)
-        .filter(|number| has(&memory, &versions, 0, &format!("hot{number}")))
+        .filter(|number| has(&memory, &versions, ITEMS, &format!("hot{number}")))
         .count();
     assert_eq!(left, 50);
 }
@@ -82,9 +89,9 @@ fn with_space_for(count: u64) -> (Memory, Versions) {
 /// Whether the document is there; else it is from then on.
 fn read(memory: &Memory, versions: &Versions, number: u64) -> bool {
     let key = format!("{number:08}");
-    let hit = has(memory, versions, 0, &key);
+    let hit = has(memory, versions, ITEMS, &key);
     if !hit {
-        put(memory, versions, 0, &key, 100);
+        put(memory, versions, ITEMS, &key, 100);
     }
     hit
 }
@@ -120,9 +127,9 @@ fn a_scan_of_mixed_sizes_leaves_what_was_there() {
     hits(&memory, &versions, 0..1_000);
     for number in 0..5_000 {
         let bytes = if number % 10 == 0 { 5_000 } else { 100 };
-        put(&memory, &versions, 0, &format!("scan{number}"), bytes);
+        put(&memory, &versions, ITEMS, &format!("scan{number}"), bytes);
     }
-    let left = (0..1_000).filter(|&number| has(&memory, &versions, 0, &format!("{number:08}")));
+    let left = (0..1_000).filter(|&number| has(&memory, &versions, ITEMS, &format!("{number:08}")));
     assert!(left.count() > 850);
 }
 
@@ -144,11 +151,11 @@ fn large_documents_take_over_the_places_of_small_ones() {
     let tickets = memory.eviction.capacity();
     for number in 0..4_000 {
         let key = format!("large{number}");
-        put(&memory, &versions, 0, &key, 5_000);
+        put(&memory, &versions, ITEMS, &key, 5_000);
         // Used, it takes the place of what was there before.
-        has(&memory, &versions, 0, &key);
+        has(&memory, &versions, ITEMS, &key);
     }
-    assert!(memory.entries_of(0) < 2_000);
+    assert!(memory.entries_of(ITEMS) < 2_000);
     assert!(memory.maps[0].documents.capacity() < slots / 3);
     assert!(memory.eviction.capacity() < tickets / 2);
 }
@@ -156,31 +163,31 @@ fn large_documents_take_over_the_places_of_small_ones() {
 #[test]
 fn keys_of_one_hash_are_never_taken_for_each_other() {
     let (memory, versions) = memory(1 << 20);
-    let epoch = versions.epoch(0);
+    let epoch = versions.epoch(ITEMS);
     let map = &memory.maps[0];
-    assert!(put(&memory, &versions, 0, "1", 10));
+    assert!(put(&memory, &versions, ITEMS, "1", 10));
     let other = Document::new("2", epoch, &[b'x'; 10]);
     map.documents.insert(map.hash(b"1"), other);
-    assert!(!has(&memory, &versions, 0, "1"));
-    assert_eq!(memory.peek(0, "1", epoch), None);
-    memory.invalidate(0, "1");
-    assert_eq!(memory.entries_of(0), 1);
-    assert!(put(&memory, &versions, 0, "1", 1_000));
-    assert!(has(&memory, &versions, 0, "1"));
-    memory.invalidate(0, "1");
-    assert_eq!((memory.entries_of(0), memory.bytes()), (0, 0));
+    assert!(!has(&memory, &versions, ITEMS, "1"));
+    assert_eq!(memory.peek(ITEMS, "1", epoch), None);
+    memory.invalidate(ITEMS, "1");
+    assert_eq!(memory.entries_of(ITEMS), 1);
+    assert!(put(&memory, &versions, ITEMS, "1", 1_000));
+    assert!(has(&memory, &versions, ITEMS, "1"));
+    memory.invalidate(ITEMS, "1");
+    assert_eq!((memory.entries_of(ITEMS), memory.bytes()), (0, 0));
 }
 
 #[test]
 fn a_document_of_another_epoch_is_not_installed() {
     let (memory, versions) = memory(1 << 20);
-    let version = versions.version(0, versions.stripe(0, "1"));
+    let version = versions.version(ITEMS, versions.stripe(ITEMS, "1"));
     let other = Epoch::alike(version.epoch.documents ^ 1);
     for (epoch, kept) in [(other, false), (version.epoch, true)] {
         let found = Some(Document::new("1", epoch, b"{}"));
-        let installed = memory.install_standing(0, "1", found, &versions, version);
+        let installed = memory.install_standing(ITEMS, "1", found, &versions, version);
         assert_eq!(installed, kept);
-        assert_eq!(has(&memory, &versions, 0, "1"), kept);
+        assert_eq!(has(&memory, &versions, ITEMS, "1"), kept);
     }
 }
 
@@ -188,8 +195,8 @@ fn a_document_of_another_epoch_is_not_installed() {
 fn churn_of_one_key_keeps_no_tickets() {
     let (memory, versions) = memory(1 << 20);
     for _ in 0..100_000 {
-        put(&memory, &versions, 0, "1", 10);
-        memory.invalidate(0, "1");
+        put(&memory, &versions, ITEMS, "1", 10);
+        memory.invalidate(ITEMS, "1");
     }
     assert_eq!(memory.bytes(), 0);
     assert!(memory.eviction.tickets() < 5_000);
@@ -198,35 +205,41 @@ fn churn_of_one_key_keeps_no_tickets() {
 #[test]
 fn a_void_fill_is_not_installed() {
     let (memory, versions) = memory(1 << 20);
-    let document = Document::absent("1", versions.epoch(0));
-    assert!(!memory.install(0, document, &versions, || false));
-    assert!(!has(&memory, &versions, 0, "1"));
+    let document = Document::absent("1", versions.epoch(ITEMS));
+    assert!(!memory.install(ITEMS, document, &versions, || false));
+    assert!(!has(&memory, &versions, ITEMS, "1"));
 }
 
 #[test]
 fn a_document_grows_only_while_it_is_there() {
     let (memory, versions) = memory(1 << 20);
-    assert!(put(&memory, &versions, 0, "1", 1_000));
-    let plain = memory.get(0, "1", versions.epoch(0)).unwrap().unwrap();
+    assert!(put(&memory, &versions, ITEMS, "1", 1_000));
+    let plain = memory
+        .get(ITEMS, "1", versions.epoch(ITEMS))
+        .unwrap()
+        .unwrap();
     let before = memory.bytes();
     let larger = plain.with_encoded(Encoding::Gzip, &[b'g'; 500]);
-    assert!(memory.replace(0, &plain, larger.clone(), &versions));
+    assert!(memory.replace(ITEMS, &plain, larger.clone(), &versions));
     assert_eq!(
         memory.bytes() - before,
         (larger.block_bytes() - plain.block_bytes()) as u64
     );
-    let there = memory.get(0, "1", versions.epoch(0)).unwrap().unwrap();
+    let there = memory
+        .get(ITEMS, "1", versions.epoch(ITEMS))
+        .unwrap()
+        .unwrap();
     assert_eq!(there.encoded(Encoding::Gzip).unwrap().as_ref().len(), 500);
     // Made of what has been replaced by now.
     let late = plain.with_encoded(Encoding::Zstd, b"z");
-    assert!(!memory.replace(0, &plain, late, &versions));
+    assert!(!memory.replace(ITEMS, &plain, late, &versions));
     // Made of what has been invalidated by now, or read anew.
-    memory.overtake(0, "1", &versions);
+    memory.overtake(ITEMS, "1", &versions);
     let late = there.with_encoded(Encoding::Zstd, b"z");
-    assert!(!memory.replace(0, &there, late.clone(), &versions));
+    assert!(!memory.replace(ITEMS, &there, late.clone(), &versions));
     assert_eq!(memory.bytes(), 0);
-    assert!(put(&memory, &versions, 0, "1", 1_000));
-    assert!(!memory.replace(0, &there, late, &versions));
+    assert!(put(&memory, &versions, ITEMS, "1", 1_000));
+    assert!(!memory.replace(ITEMS, &there, late, &versions));
     assert_eq!(memory.bytes(), before);
 }
 
@@ -236,14 +249,14 @@ fn the_byte_bound_holds_while_documents_grow() {
     let (memory, versions) = memory(bytes_max);
     for number in 0..2_000_usize {
         let key = (number % 300).to_string();
-        put(&memory, &versions, 0, &key, 900);
-        let Some(Some(document)) = memory.get(0, &key, versions.epoch(0)) else {
+        put(&memory, &versions, ITEMS, &key, 900);
+        let Some(Some(document)) = memory.get(ITEMS, &key, versions.epoch(ITEMS)) else {
             continue;
         };
         let larger = document.with_encoded(Encoding::Brotli, &[b'b'; 700]);
-        memory.replace(0, &document, larger, &versions);
+        memory.replace(ITEMS, &document, larger, &versions);
         assert!(memory.bytes() <= bytes_max);
     }
-    memory.sweep(0, |_| true);
+    memory.sweep(ITEMS, |_| true);
     assert_eq!(memory.bytes(), 0);
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::cache::document::Document;
 use crate::cache::queue::lookups::Lookups;
+use crate::resource::testing::ITEMS;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {
     DiskConfig {
@@ -91,10 +92,10 @@ pub(in crate::cache) async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 pub(in crate::cache) fn put(versions: &Versions, key: &str) -> Put {
-    let stripe = versions.stripe(0, key);
-    let version = versions.version(0, stripe);
+    let stripe = versions.stripe(ITEMS, key);
+    let version = versions.version(ITEMS, stripe);
     Put {
-        resource: 0,
+        resource: ITEMS,
         prefix: 0,
         stripe,
         version,
@@ -104,7 +105,7 @@ pub(in crate::cache) fn put(versions: &Versions, key: &str) -> Put {
 }
 
 pub(in crate::cache) fn dropped(versions: &Versions, key: &str) -> Dropped {
-    let stripe = versions.stripe(0, key);
+    let stripe = versions.stripe(ITEMS, key);
     Dropped {
         prefix: 0,
         key: Arc::from(key),
@@ -128,11 +129,13 @@ fn mark() -> Mark {
 }
 
 fn is_clean(versions: &Versions, key: &str) -> bool {
-    versions.clean_generation(versions.stripe(0, key)).is_some()
+    versions
+        .clean_generation(versions.stripe(ITEMS, key))
+        .is_some()
 }
 
 async fn get(disk: &Disk, versions: &Versions, key: &str) -> Option<Entry> {
-    disk.get(0, &Arc::from(key), versions.epoch(0)).await
+    disk.get(0, &Arc::from(key), versions.epoch(ITEMS)).await
 }
 
 /// A load that passed its check, was overtaken by a pass, and only then queued its document.

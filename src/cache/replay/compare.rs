@@ -12,6 +12,7 @@ use crate::cache::document::Document;
 use crate::cache::generation::Epoch;
 use crate::cache::queue::Order;
 use crate::clock::stopped;
+use crate::resource::testing::ITEMS;
 
 impl Replay<'_> {
     /// Everything that can be seen of the cache is what the model says; of the files only where they may differ.
@@ -21,11 +22,11 @@ impl Replay<'_> {
         let run = self.run();
         run.drain();
         let cache = &run.cache;
-        let epoch = cache.versions.epoch(0);
-        let memory = cache.memory.get(0, KEY, epoch);
+        let epoch = cache.versions.epoch(ITEMS);
+        let memory = cache.memory.get(ITEMS, KEY, epoch);
         let memory = memory.map(|found| content(found.as_ref()));
         assert_eq!(memory, state.memory, "memory");
-        let stripe = cache.versions.stripe(0, KEY);
+        let stripe = cache.versions.stripe(ITEMS, KEY);
         let generation = cache.versions.generation(stripe);
         assert_eq!(
             generation,

@@ -25,7 +25,7 @@ use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
 use crate::feed::{Change, Event, Pass, Via, What};
 use crate::metrics::Metrics;
-use crate::resource::testing::named;
+use crate::resource::testing::{ITEMS, named};
 use crate::source::loader::Load;
 use crate::source::session::Identity;
 
@@ -206,11 +206,11 @@ impl Run {
         }));
         cache.follow(Event::Restarted(position(commits)));
         cache.follow(Event::Defined {
-            resource: 0,
+            resource: ITEMS,
             definition: Arc::new(named("items")),
             fingerprint: "f".into(),
         });
-        self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(0));
+        self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(ITEMS));
     }
 
     /// A request for the document, up to its first gate.
@@ -219,7 +219,7 @@ impl Run {
         let handle = self.runtime.handle().clone();
         Actor::start(now, move || {
             let _within = handle.enter();
-            let mut lookup = pin!(cache.lookup(0, KEY));
+            let mut lookup = pin!(cache.lookup(ITEMS, KEY));
             loop {
                 match lookup
                     .as_mut()
@@ -235,7 +235,7 @@ impl Run {
     /// A pass that saw `seen` transactions, up to its first gate.
     pub(super) fn pass(&self, times: &Times, pass: freshness_model::Pass) -> (Actor, Arrival) {
         let change = Change {
-            resource: 0,
+            resource: ITEMS,
             what: What::Key(KEY.to_owned()),
         };
         let found = Pass {

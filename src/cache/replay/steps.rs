@@ -12,6 +12,7 @@ use crate::cache::disk::Store;
 use crate::cache::queue::Order;
 use crate::cache::queue::lookups::{answer, find};
 use crate::cache::{Answer, Provenance};
+use crate::resource::testing::ITEMS;
 
 /// The cache under replay.
 pub(super) struct Replay<'t> {
@@ -50,7 +51,7 @@ impl Replay<'_> {
                     self.go(request, before, after);
                 }
             }
-            Action::Evict => self.run().cache.memory.sweep(0, |_| true),
+            Action::Evict => self.run().cache.memory.sweep(ITEMS, |_| true),
             Action::Feed | Action::Resume => self.feed(before, after),
             Action::Follow => self.run().follow(after.position),
             Action::Gather(count) => {

@@ -12,6 +12,7 @@ use crate::feed::establish::EstablishError;
 use crate::feed::follower::{Break, Feed, Following, Narrowed, PASS_TIMEOUT, Signs, within};
 use crate::feed::position::Position;
 use crate::feed::{Event, Pass, Via};
+use crate::resource::ResourceId;
 use crate::source::SourceError;
 
 /// The longest time without fingerprints, where half of `max_staleness` is longer.
@@ -150,9 +151,9 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Leaves out the resources in `locked`; all, where that was in vain before.
-    fn narrow(&mut self, following: &Following, mut locked: BTreeSet<usize>, refused: usize) {
+    fn narrow(&mut self, following: &Following, mut locked: BTreeSet<ResourceId>, refused: usize) {
         if refused >= LOCKED_READS {
-            locked = following.cached.iter().map(|(index, _)| *index).collect();
+            locked = following.cached.iter().map(|(id, _)| *id).collect();
         }
         let same = |narrowed: &Narrowed| narrowed.locked == locked;
         if locked.is_empty() {

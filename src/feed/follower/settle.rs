@@ -12,8 +12,8 @@ use crate::feed::follower::{
 };
 use crate::feed::install::LOCK_PAUSE_MAX;
 use crate::feed::{Event, FeedSetup};
-use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
@@ -131,16 +131,15 @@ impl<F: FnMut(Event)> Feed<F> {
             (self.follow)(Event::Restarted(position.clone()));
             self.position = Some(position);
         }
-        let fitting: Vec<(usize, &Arc<Resource>)> = resources
-            .iter()
-            .enumerate()
-            .filter_map(|(index, resource)| Some((index, resource.as_ref().ok()?)))
+        let fitting: Vec<(ResourceId, &Arc<Resource>)> = ResourceId::in_order()
+            .zip(&resources)
+            .filter_map(|(id, resource)| Some((id, resource.as_ref().ok()?)))
             .collect();
         // Nothing of the others is kept. What their policies do must not end a pass.
-        let cached: Vec<(usize, Arc<Resource>)> = fitting
+        let cached: Vec<(ResourceId, Arc<Resource>)> = fitting
             .iter()
             .filter(|(_, resource)| resource.uncached.is_none())
-            .map(|(index, resource)| (*index, Arc::clone(resource)))
+            .map(|(id, resource)| (*id, Arc::clone(resource)))
             .collect();
         self.narrowed = None;
         Following {
@@ -150,7 +149,7 @@ impl<F: FnMut(Event)> Feed<F> {
             loggers,
             served: fitting
                 .iter()
-                .filter_map(|(index, _)| self.setup.definitions.get(*index))
+                .filter_map(|(id, _)| self.setup.definitions.get(id.index()))
                 .map(ResourceDefinition::hash)
                 .collect(),
             unfinished: if fitting.len() < resources.len() || pending.iter().any(|one| one.held) {
@@ -183,12 +182,12 @@ impl<F: FnMut(Event)> Feed<F> {
                 (self.follow)(Event::Distrusted { resource });
             }
         }
-        for (index, resource) in resources.iter().enumerate() {
-            if let (Ok(resource), true) = (resource, self.defined.insert(index)) {
+        for (id, resource) in ResourceId::in_order().zip(resources) {
+            if let (Ok(resource), true) = (resource, self.defined.insert(id)) {
                 let mut definition = Resource::clone(resource);
                 definition.uncached = Some(why.to_owned());
                 (self.follow)(Event::Defined {
-                    resource: index,
+                    resource: id,
                     definition: Arc::new(definition),
                     fingerprint: String::new(),
                 });
@@ -200,22 +199,22 @@ impl<F: FnMut(Event)> Feed<F> {
     fn define(
         &mut self,
         resources: &[Result<Arc<Resource>, Vec<Mistake>>],
-        fingerprints: &[(usize, String)],
+        fingerprints: &[(ResourceId, String)],
         same: bool,
         held: Option<&str>,
     ) {
-        for (index, resource) in resources.iter().enumerate() {
-            let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == index);
+        for (id, resource) in ResourceId::in_order().zip(resources) {
+            let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             match (resource, fingerprint) {
                 (Ok(_), Some(known))
                     if same
                         && self.fingerprints.contains(known)
-                        && !self.unfit.contains_key(&index) => {}
+                        && !self.unfit.contains_key(&id) => {}
                 (Ok(definition), Some((_, fingerprint))) => {
-                    self.unfit.remove(&index);
-                    self.defined.insert(index);
+                    self.unfit.remove(&id);
+                    self.defined.insert(id);
                     (self.follow)(Event::Defined {
-                        resource: index,
+                        resource: id,
                         definition: Arc::clone(definition),
                         fingerprint: fingerprint.clone(),
                     });
@@ -223,25 +222,25 @@ impl<F: FnMut(Event)> Feed<F> {
                 (Ok(_), None) => {
                     let reason = "it has no fingerprint".to_owned();
                     (self.follow)(Event::Unfit {
-                        resource: index,
+                        resource: id,
                         reason,
                     });
                 }
                 // It is answered from PostgreSQL by what it was.
-                (Err(_), _) if held.is_some() && self.defined.contains(&index) => {
+                (Err(_), _) if held.is_some() && self.defined.contains(&id) => {
                     // It is defined again once it fits, though its fingerprint may be the same then.
-                    self.unfit.entry(index).or_default();
-                    (self.follow)(Event::Distrusted { resource: index });
+                    self.unfit.entry(id).or_default();
+                    (self.follow)(Event::Distrusted { resource: id });
                 }
                 (Err(mistakes), _) => {
-                    self.defined.remove(&index);
+                    self.defined.remove(&id);
                     let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
                     let reason = texts.join("; ");
-                    if self.unfit.insert(index, reason.clone()).as_ref() != Some(&reason) {
+                    if self.unfit.insert(id, reason.clone()).as_ref() != Some(&reason) {
                         tracing::error!("a resource does not fit the database: {reason}");
                     }
                     (self.follow)(Event::Unfit {
-                        resource: index,
+                        resource: id,
                         reason,
                     });
                 }

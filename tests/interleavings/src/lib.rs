@@ -15,6 +15,10 @@ mod clock {
     pub(crate) use larder::clock::Boottime;
 }
 
+mod resource {
+    pub(crate) use larder::resource::ResourceId;
+}
+
 mod source {
     pub(crate) use larder::source::SourceError;
     pub(crate) mod loader {

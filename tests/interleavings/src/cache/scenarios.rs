@@ -16,9 +16,11 @@ use super::document::{Document, Found};
 use super::generation::{Epoch, Version, Versions};
 use super::lease::{Grant, Lease, Leases, Outcome};
 use super::memory::{Memory, MemoryConfig};
+use crate::resource::ResourceId;
 
 /// Few, so that keys share them.
 const STRIPES: usize = 2;
+const ITEMS: ResourceId = ResourceId::new(0);
 const KEY: &str = "42";
 /// Loads of these scenarios are never old.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
@@ -61,14 +63,14 @@ fn world_of(bytes_max: u64) -> Arc<World> {
 
 impl World {
     fn in_memory(&self) -> Option<u64> {
-        let found = self.memory.get(0, KEY, self.versions.epoch(0));
+        let found = self.memory.get(ITEMS, KEY, self.versions.epoch(ITEMS));
         found.as_ref().map(value)
     }
 
     fn grant(&self) -> Grant {
-        let stripe = self.versions.stripe(0, KEY);
-        let version = self.versions.version(0, stripe);
-        self.leases.grant(0, &Arc::from(KEY), version, MAX_AGE)
+        let stripe = self.versions.stripe(ITEMS, KEY);
+        let version = self.versions.version(ITEMS, stripe);
+        self.leases.grant(ITEMS, &Arc::from(KEY), version, MAX_AGE)
     }
 
     /// Reads the database and fills memory.
@@ -112,11 +114,11 @@ impl World {
     fn promote(&self) -> Option<u64> {
         let version: Version = self
             .versions
-            .clean_version(0, self.versions.stripe(0, KEY))?;
+            .clean_version(ITEMS, self.versions.stripe(ITEMS, KEY))?;
         let found = (*self.disk.lock().expect("no poison"))?;
         let document = document(found, version.epoch);
         self.memory
-            .install_standing(0, KEY, document, &self.versions, version);
+            .install_standing(ITEMS, KEY, document, &self.versions, version);
         Some(found)
     }
 
@@ -126,7 +128,7 @@ impl World {
 
     /// A pass that finds the key: memory, then the disk's queue, which is worked off at once.
     fn pass(&self) {
-        let (stripe, generation) = self.memory.overtake(0, KEY, &self.versions);
+        let (stripe, generation) = self.memory.overtake(ITEMS, KEY, &self.versions);
         self.disk.lock().expect("no poison").take();
         self.versions.mark_clean(stripe, generation);
     }
@@ -191,7 +193,7 @@ pub fn fill_beside_a_new_epoch() {
         spawn(&world, World::request),
         spawn(&world, |world| {
             let committed = world.commit();
-            world.versions.renew_epoch(0);
+            world.versions.renew_epoch(ITEMS);
             assert!(world.lookup() >= committed);
         }),
     ]);
@@ -259,12 +261,14 @@ pub fn eviction_beside_installs() {
     let install = |keys: [&'static str; 3]| {
         move |world: &World| {
             for key in keys {
-                let version = world.versions.version(0, world.versions.stripe(0, key));
+                let version = world
+                    .versions
+                    .version(ITEMS, world.versions.stripe(ITEMS, key));
                 let document = Some(Document::new(key, version.epoch, &[b'1'; BODY_BYTES]));
                 world
                     .memory
-                    .install_standing(0, key, document, &world.versions, version);
-                world.memory.get(0, key, world.versions.epoch(0));
+                    .install_standing(ITEMS, key, document, &world.versions, version);
+                world.memory.get(ITEMS, key, world.versions.epoch(ITEMS));
             }
         }
     };
@@ -272,15 +276,15 @@ pub fn eviction_beside_installs() {
         spawn(&world, install(["1", "2", "3"])),
         spawn(&world, install(["3", "1", "4"])),
         spawn(&world, |world| {
-            world.memory.overtake(0, "1", &world.versions);
-            world.memory.overtake(0, "3", &world.versions);
+            world.memory.overtake(ITEMS, "1", &world.versions);
+            world.memory.overtake(ITEMS, "3", &world.versions);
         }),
     ]);
     let bytes = world.memory.bytes();
     assert!(bytes <= 2 * ENTRY_BYTES_MAX, "{bytes} bytes");
     for key in ["1", "2", "3", "4"] {
-        world.memory.overtake(0, key, &world.versions);
+        world.memory.overtake(ITEMS, key, &world.versions);
     }
-    assert_eq!(world.memory.entries_of(0), 0);
+    assert_eq!(world.memory.entries_of(ITEMS), 0);
     assert_eq!(world.memory.bytes(), 0);
 }
