@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use larder::commands::serve::Service;
 use larder::config::Config;
-use larder::http::public::Public;
+use larder::http::middleware::stack::PublicService;
 use larder::resource::definition::Tiers;
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
@@ -116,7 +116,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
 /// A larder with some tiers, warmed.
 struct Bed {
     service: Service,
-    public: Public,
+    public: PublicService,
     /// What requests show, where they have to.
     authorization: Option<HeaderValue>,
     _state: TempDir,

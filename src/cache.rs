@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 use tokio::sync::watch;
 
 use crate::cache::audit::{AuditConfig, Auditor};
@@ -117,6 +117,9 @@ pub enum Provenance {
         age: Duration,
     },
 }
+
+/// A resource as it fits the database at a moment, if it does.
+pub type CurrentResource = Guard<Option<Arc<Resource>>>;
 
 /// An answered lookup.
 #[derive(Clone, Debug)]
@@ -270,7 +273,7 @@ impl Cache {
     }
 
     /// The resource of this name.
-    pub fn index_of(&self, name: &str) -> Option<ResourceId> {
+    pub fn id_of(&self, name: &str) -> Option<ResourceId> {
         let mut resources = self.numbered();
         resources.find_map(|(resource, cached)| (cached.name == name).then_some(resource))
     }
@@ -307,6 +310,11 @@ impl Cache {
     pub fn resource(&self, resource: ResourceId) -> Result<Arc<Resource>, LookupError> {
         let current = self.cached(resource).current.load_full();
         current.ok_or_else(|| self.not_ready(resource))
+    }
+
+    /// The resource as it fits the database now; empty where it does not, or not yet. Not to be kept for long.
+    pub fn current(&self, resource: ResourceId) -> CurrentResource {
+        self.cached(resource).current.load()
     }
 
     fn not_ready(&self, resource: ResourceId) -> LookupError {

@@ -80,6 +80,8 @@ pub mod auth;
 
 pub mod server;
 
+pub mod documents;
+
 pub mod cache;
 
 pub mod feed;

@@ -292,7 +292,7 @@ async fn one_address_has_a_few_passwords_checked_at_a_time() {
     let get = async |from, who: String| {
         let request = Request::get("/items/1").header("authorization", who);
         let request = request.body(Body::empty()).unwrap();
-        let public = larder.public().of(address(from));
+        let public = larder.public().for_connection(address(from));
         public.oneshot(request).await.unwrap()
     };
     let wrong = (0..50).map(|number| get(1, basic("anna", &format!("wrong {number}"))));

@@ -65,13 +65,13 @@ impl Rules {
     }
 
     /// The resource called `name`.
-    pub(crate) fn index_of(&self, name: &str) -> Option<ResourceId> {
+    fn id_of(&self, name: &str) -> Option<ResourceId> {
         self.by_name.get(name).copied()
     }
 
     /// The roles of which one is needed for `right` on documents of `resource`; `None`: any authenticated principal.
     pub(crate) fn roles(&self, resource: &str, right: Right) -> Option<&[String]> {
-        let rule = self.resources.get(self.index_of(resource)?.index())?;
+        let rule = self.resources.get(self.id_of(resource)?.index())?;
         let roles = match right {
             Right::Read => &rule.read,
             Right::Write => &rule.write,

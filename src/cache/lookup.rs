@@ -20,9 +20,21 @@ const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 impl Cache {
     /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
-    pub fn hit(self: &Arc<Self>, resource: ResourceId, key: &str, now: Boottime) -> Option<Answer> {
-        let cached = self.cached(resource);
-        if !cached.tiers.memory || !self.is_fresh(cached, now) {
+    pub fn try_memory(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        now: Boottime,
+    ) -> Option<Answer> {
+        match self.is_fresh(self.cached(resource), now) {
+            true => self.fresh_from_memory(resource, key),
+            false => None,
+        }
+    }
+
+    /// What memory has, which is known to be fresh.
+    fn fresh_from_memory(self: &Arc<Self>, resource: ResourceId, key: &str) -> Option<Answer> {
+        if !self.cached(resource).tiers.memory {
             return None;
         }
         let noted = self.sample(resource, key);
@@ -68,23 +80,65 @@ impl Cache {
         resource: ResourceId,
         key: &str,
     ) -> Result<Answer, LookupError> {
-        let cached = self.cached(resource);
         let now = Boottime::now();
-        let fresh = self.is_fresh(cached, now);
-        if fresh || (self.serves_stale(cached) && !cached.is_uncached()) {
-            let noted = if fresh {
-                self.sample(resource, key)
-            } else {
-                None
-            };
-            if let Some(answer) = self.lookup_tiers(resource, key, fresh, now).await {
-                if let Some(noted) = noted {
-                    self.audit(noted, &answer);
-                }
-                return Ok(answer);
+        // Freshness is decided once.
+        let fresh = self.is_fresh(self.cached(resource), now);
+        if fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
+            return Ok(answer);
+        }
+        self.lookup_below(resource, key, now, fresh).await
+    }
+
+    /// As [`Cache::lookup`] after [`Cache::try_memory`] had no answer at the moment `now`: memory is asked again only for
+    /// a stale one.
+    ///
+    /// # Errors
+    /// See [`LookupError`]; never for a missing document.
+    pub async fn lookup_missed(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        now: Boottime,
+    ) -> Result<Answer, LookupError> {
+        let fresh = self.is_fresh(self.cached(resource), now);
+        self.lookup_below(resource, key, now, fresh).await
+    }
+
+    /// A stale answer of memory, or else what disk and PostgreSQL have.
+    async fn lookup_below(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        now: Boottime,
+        fresh: bool,
+    ) -> Result<Answer, LookupError> {
+        let cached = self.cached(resource);
+        let mut stale = None;
+        if !fresh && self.serves_stale(cached) && !cached.is_uncached() {
+            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+            let age = now.since(fresh_at);
+            stale = Some(Provenance::Stale { age });
+        }
+        if let Some(provenance) = stale
+            && cached.tiers.memory
+            && let Some(found) = self.lookup_memory(resource, key)
+        {
+            return Ok(Answer { found, provenance });
+        }
+        let noted = match fresh {
+            true => self.sample(resource, key),
+            false => None,
+        };
+        cached.passed_memory.fetch_add(1, Ordering::Relaxed);
+        if (fresh || stale.is_some())
+            && let Some(found) = self.lookup_disk(resource, key).await
+        {
+            let provenance = stale.unwrap_or(Provenance::Disk);
+            let answer = Answer { found, provenance };
+            if let Some(noted) = noted {
+                self.audit(noted, &answer);
             }
-        } else {
-            cached.passed_memory.fetch_add(1, Ordering::Relaxed);
+            return Ok(answer);
         }
         let why = match fresh {
             true => Why::Miss,
@@ -149,27 +203,9 @@ impl Cache {
             && self.fresh_at.load(Ordering::SeqCst) != Boottime::NEVER.0
     }
 
-    async fn lookup_tiers(
-        &self,
-        resource: ResourceId,
-        key: &str,
-        fresh: bool,
-        now: Boottime,
-    ) -> Option<Answer> {
+    /// The document of `key`, if disk has it and what it has is clean; kept in memory from now on.
+    async fn lookup_disk(&self, resource: ResourceId, key: &str) -> Option<Found> {
         let cached = self.cached(resource);
-        let stale = || {
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            Provenance::Stale {
-                age: now.since(fresh_at),
-            }
-        };
-        if cached.tiers.memory
-            && let Some(found) = self.lookup_memory(resource, key)
-        {
-            let provenance = if fresh { Provenance::Memory } else { stale() };
-            return Some(Answer { found, provenance });
-        }
-        cached.passed_memory.fetch_add(1, Ordering::Relaxed);
         let disk = self
             .disk
             .as_ref()
@@ -188,7 +224,6 @@ impl Cache {
                 .install_standing(resource, &key, found.clone(), &self.versions, version);
         }
         cached.hits_disk.fetch_add(1, Ordering::Relaxed);
-        let provenance = if fresh { Provenance::Disk } else { stale() };
-        Some(Answer { found, provenance })
+        Some(found)
     }
 }

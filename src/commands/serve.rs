@@ -14,7 +14,7 @@ use sqlx::{Connection, PgConnection};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -25,12 +25,9 @@ pub use crate::commands::serve::service::Service;
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
-use crate::http::access_log::{AccessLog, Logged, Rotated};
 use crate::http::connection::serve;
-use crate::http::rate_limit::Limited;
-use crate::metrics::Metrics;
+use crate::http::middleware::access_log::Rotated;
 use crate::server::ServerConfig;
-use crate::server::rate::RateLimiter;
 use crate::server::tls::Tls;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
@@ -44,20 +41,6 @@ const BANNER_WAIT: Duration = Duration::from_secs(5);
 
 /// This part of `shutdown_timeout` is kept for what comes after the last answer.
 const STOPPING_SHARE: u32 = 10;
-
-/// The access log, and what ends once all of it is written.
-fn access_log(
-    config: &Config,
-    metrics: &Metrics,
-) -> anyhow::Result<Option<(AccessLog, oneshot::Receiver<()>)>> {
-    let trusted = &config.limits.trusted_proxies;
-    let dropped = metrics.access_log_dropped.clone();
-    let log = AccessLog::start(&config.access_log, trusted, dropped);
-    log.with_context(|| match &config.access_log.file {
-        Some(file) => format!("access_log_file = {file:?} can't be appended to"),
-        None => "the access log can't be started".to_owned(),
-    })
-}
 
 /// Runs until SIGTERM or SIGINT, then drains.
 ///
@@ -99,7 +82,7 @@ async fn run_on(
     );
     let workers = Workers::start(config.workers).context("starting the workers")?;
     let runtimes = workers.runtimes();
-    let service = Service::start(config, database.url(), node, runtimes)?;
+    let mut service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || asked_to_stop(stop.subscribe(), 1);
     let tls = Tls::load(&config.tls)?.map(Arc::new);
     let mut plain = service.server_config(config);
@@ -110,14 +93,9 @@ async fn run_on(
     // Operators come by no balancer.
     plain.limits.proxy_protocol = false;
     let documents = service.public();
-    let rate = RateLimiter::new(&config.limits, Arc::clone(&service.metrics)).map(Arc::new);
-    let (log, logged) = access_log(config, &service.metrics)?.unzip();
-    let rotated = log.as_ref().and_then(AccessLog::rotated);
-    heed_hangups(hangup, tls, rotated, stop.clone());
-    let documents = move |peer| {
-        let limited = Limited::new(documents.of(peer), rate.clone(), peer);
-        Logged::new(limited, log.clone(), peer)
-    };
+    let logged = service.log_written();
+    heed_hangups(hangup, tls, service.rotated(), stop.clone());
+    let documents = move |peer| documents.for_connection(peer);
     let documents = serve(public, documents, runtimes.to_vec(), secure, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);

@@ -19,7 +19,7 @@ use jsonwebtoken::Algorithm;
 use super::url;
 use crate::auth::config::Secret;
 use crate::feed::OnLoss;
-use crate::http::access_log::Format;
+use crate::http::middleware::access_log::Format;
 
 const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
 const ACCESS_LOG: [(&str, Option<Format>); 3] = [

@@ -122,7 +122,7 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
     let index = percent_decode_str(segments.next().unwrap_or_default())
         .decode_utf8()
         .ok()
-        .and_then(|name| cache.index_of(&name))
+        .and_then(|name| cache.id_of(&name))
         .ok_or_else(Problem::no_such_resource)?;
     let Some(key) = segments.next() else {
         return Ok((index, None));

@@ -4,15 +4,13 @@
 //! costs no database work.
 
 mod credential;
-mod operation;
 mod refusal;
 pub(super) mod session;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, Uri};
+use axum::http::{HeaderValue, Method, Response};
 use axum::routing::post;
 
 use crate::auth::config::AuthConfig;
@@ -21,8 +19,9 @@ use crate::auth::{
 };
 use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED, challenges};
-use crate::http::body::Whole;
+use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
+use crate::http::request::Request;
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
@@ -40,7 +39,7 @@ pub(super) enum Admission {
     /// It may go on.
     Admitted(Admitted),
     /// It has its answer.
-    Refused(Response<Whole>),
+    Refused(Response<FullBody>),
     /// Its credential has to be verified first.
     Unknown,
 }
@@ -108,20 +107,19 @@ impl Auth {
     }
 
     /// What is known of a request without verifying anything.
-    pub(super) fn admission(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Admission {
+    pub(super) fn admission(&self, request: &Request<'_>) -> Admission {
         // These look at credentials of their own.
-        if self.authenticator.signs_in() && session::is_path(uri.path()) {
+        if self.authenticator.signs_in() && session::is_path(request.uri.path()) {
             return Admission::Admitted(Admitted::Anonymous);
         }
-        let outcome = match credential(headers, self.authenticator.cookie()) {
+        let outcome = match credential(request.headers, self.authenticator.cookie()) {
             Ok(Some(credential)) => match self.authenticator.known(credential) {
                 None => return Admission::Unknown,
-                Some(Some(found)) => self
-                    .authorize(credential.scheme, found.principal(), method, uri, headers)
+                Some(Some(found)) => authorize(credential.scheme, found.principal(), request)
                     .map(|()| Admitted::Known(found)),
                 Some(None) => Err(Denied::Unauthorized(WRONG)),
             },
-            Ok(None) => self.anonymous(method, uri).map(|()| Admitted::Anonymous),
+            Ok(None) => self.anonymous(request).map(|()| Admitted::Anonymous),
             Err(malformed) => Err(Denied::Unauthorized(malformed.0)),
         };
         match outcome {
@@ -130,21 +128,19 @@ impl Auth {
         }
     }
 
-    /// Verifies the credential of a request from `address` that [`Auth::admission`] did not know.
+    /// Verifies the credential of a request that [`Auth::admission`] did not know.
     pub(super) async fn verify(
         &self,
-        address: IpAddr,
-        method: &Method,
-        uri: &Uri,
-        headers: &HeaderMap,
-    ) -> Result<Arc<Principal>, Response<Whole>> {
-        let verified = match credential(headers, self.authenticator.cookie()) {
+        request: &Request<'_>,
+    ) -> Result<Arc<Principal>, Response<FullBody>> {
+        let verified = match credential(request.headers, self.authenticator.cookie()) {
             Ok(Some(credential)) => {
-                let verified = self.authenticator.verify(credential, address).await;
+                let verified = self.authenticator.verify(credential, request.client());
+                let verified = verified.await;
                 verified.map_err(Denied::from).and_then(|principal| {
                     tracing::debug!("a credential was verified: {principal:?}");
                     let scheme = credential.scheme;
-                    self.authorize(scheme, Some(&principal), method, uri, headers)?;
+                    authorize(scheme, Some(&principal), request)?;
                     Ok(principal)
                 })
             }
@@ -154,34 +150,169 @@ impl Auth {
         verified.map_err(|denied| self.refusal(denied))
     }
 
-    fn anonymous(&self, method: &Method, uri: &Uri) -> Result<(), Denied> {
-        match self.allow(self.authenticator.anonymous(), method, uri) {
+    fn anonymous(&self, request: &Request<'_>) -> Result<(), Denied> {
+        match allow(self.authenticator.anonymous(), request) {
             true => Ok(()),
             false => Err(Denied::Unauthorized("credentials are required")),
         }
     }
+}
 
-    fn authorize(
-        &self,
-        scheme: Scheme,
-        principal: Option<&Arc<Principal>>,
-        method: &Method,
-        uri: &Uri,
-        headers: &HeaderMap,
-    ) -> Result<(), Denied> {
-        let principal = principal.ok_or(Denied::Unauthorized(WRONG))?;
-        if is_forgery(scheme, method, uri, headers) {
-            return Err(Denied::Forbidden(FORGED));
-        }
-        match self.allow(principal.grants(), method, uri) {
-            true => Ok(()),
-            false => Err(Denied::Forbidden(
-                "a role is required that the credentials do not have",
-            )),
+/// Whether the principal that a credential shows may do what a request asks for.
+fn authorize(
+    scheme: Scheme,
+    principal: Option<&Arc<Principal>>,
+    request: &Request<'_>,
+) -> Result<(), Denied> {
+    let principal = principal.ok_or(Denied::Unauthorized(WRONG))?;
+    if is_forgery(scheme, request.method, request.uri, request.headers) {
+        return Err(Denied::Forbidden(FORGED));
+    }
+    match allow(principal.grants(), request) {
+        true => Ok(()),
+        false => Err(Denied::Forbidden(
+            "a role is required that the credentials do not have",
+        )),
+    }
+}
+
+/// Whether `grants` allow a request. A path of no resource, such as the description of all, takes the right to read any.
+fn allow(grants: &Grants, request: &Request<'_>) -> bool {
+    let (method, target) = (request.method, request.target);
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    // A preflight comes without credentials (Fetch, section 3.3.5), and its answer holds nothing of any document.
+    if (reads && grants.reads_all) || *method == Method::OPTIONS {
+        return true;
+    }
+    match target.resource {
+        Some(resource) => grants.allow(resource, target.right(method)),
+        None => grants.reads_any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+    use crate::auth::Rules;
+    use crate::config::Config;
+    use crate::http::request::{Head, Target};
+    use crate::resource::ResourceId;
+
+    const RESOURCES: &str = "
+        [auth.jwt]
+        algorithms = ['HS256']
+        secret = 'x'
+        [[resource]]
+        name = 'open'
+        table = 't'
+        read = ['anonymous']
+        write = ['staff']
+        [[resource]]
+        name = 'plain'
+        table = 't'
+        [[resource]]
+        name = 'closed'
+        table = 't'
+        read = ['staff', 'boss']
+        write = []";
+
+    #[track_caller]
+    fn check(roles: Option<&[&str]>, allowed: &[(&str, &str)], refused: &[(&str, &str)]) {
+        let resources = Config::from_toml(RESOURCES, &[]).unwrap().resources;
+        let rules = Rules::new(&resources);
+        let id_of = |name: &str| {
+            let place = resources
+                .iter()
+                .position(|resource| resource.name.value == name);
+            place.map(ResourceId::new)
+        };
+        let roles: Option<Vec<String>> =
+            roles.map(|roles| roles.iter().map(|&role| role.to_owned()).collect());
+        let grants = rules.grants(roles.as_deref());
+        for (requests, expected) in [(allowed, true), (refused, false)] {
+            for (method, path) in requests {
+                let request = axum::http::Request::builder().method(*method).uri(*path);
+                let request = request.body(Body::empty()).unwrap();
+                let target = Target::parse(path, id_of);
+                let peer = [127, 0, 0, 1].into();
+                let allows = allow(
+                    &grants,
+                    &Request::new(Head::of(&request), target, peer, &[]),
+                );
+                assert_eq!(allows, expected, "{roles:?} {method} {path}");
+            }
         }
     }
 
-    fn allow(&self, grants: &Grants, method: &Method, uri: &Uri) -> bool {
-        operation::allow(self.authenticator.rules(), grants, method, uri.path())
+    #[test]
+    fn roles_say_who_reads_and_who_writes() {
+        check(
+            None,
+            &[
+                ("GET", "/open/1"),
+                ("HEAD", "/open"),
+                ("OPTIONS", "/closed/1"),
+                ("GET", "/docs"),
+            ],
+            &[
+                ("PUT", "/open/1"),
+                ("GET", "/plain/1"),
+                ("GET", "/closed/1"),
+                ("POST", "/open"),
+            ],
+        );
+        check(
+            Some(&[]),
+            &[
+                ("GET", "/open/1"),
+                ("GET", "/plain/1"),
+                ("DELETE", "/plain/1"),
+            ],
+            &[
+                ("PUT", "/open/1"),
+                ("GET", "/closed/1"),
+                ("BREW", "/open/1"),
+            ],
+        );
+        check(
+            Some(&["staff"]),
+            &[
+                ("GET", "/open/1"),
+                ("PATCH", "/open/1"),
+                ("GET", "/closed/1"),
+            ],
+            &[("PUT", "/closed/1"), ("POST", "/closed")],
+        );
+        check(
+            Some(&["boss"]),
+            &[("GET", "/closed/1")],
+            &[("PUT", "/open/1")],
+        );
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_gets_around() {
+        let spellings = [
+            "/closed",
+            "/%63losed/1",
+            "/closed/",
+            "/closed:batch",
+            "/closed%3Abatch",
+        ];
+        for path in spellings {
+            check(Some(&[]), &[], &[("GET", path), ("POST", path)]);
+        }
+        check(
+            Some(&["boss"]),
+            &[("POST", "/closed:batch")],
+            &[("POST", "/closed")],
+        );
+        check(
+            Some(&["boss"]),
+            &[],
+            &[("PUT", "/closed:batch"), ("POST", "/closed:other")],
+        );
     }
 }

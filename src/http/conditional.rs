@@ -5,7 +5,7 @@ use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 
 use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
-use crate::http::negotiate::allows;
+use crate::http::read::negotiate::allows;
 use crate::source::writes::Condition;
 
 /// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same

@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::cache::LookupError;
-use crate::http::body::Whole;
+use crate::http::full_body::FullBody;
 use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
@@ -201,14 +201,6 @@ impl Problem {
         )
     }
 
-    /// The write may go on, or have been done.
-    pub(super) fn write_deadline() -> Self {
-        Self::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "PostgreSQL did not answer in time; the write may have been committed",
-        )
-    }
-
     pub(super) fn internal(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
@@ -270,14 +262,14 @@ impl Problem {
 
     /// The response; for `HEAD` the server leaves the body away and keeps its length.
     pub(super) fn into_response(self) -> Response {
-        self.into_whole_response().map(Body::new)
+        self.into_full_response().map(Body::new)
     }
 
     /// The same with its body as it is.
-    pub(super) fn into_whole_response(self) -> Response<Whole> {
+    pub(super) fn into_full_response(self) -> Response<FullBody> {
         // Strings and a number always serialise.
         let text = simd_json::to_string(&self.body()).unwrap_or_default();
-        let mut response = Response::new(Whole::new(text.into()));
+        let mut response = Response::new(FullBody::new(text.into()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);
@@ -351,6 +343,10 @@ impl From<WriteError> for Problem {
             WriteError::Unknown => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the connection to PostgreSQL was lost during the commit; the write may have been committed",
+            ),
+            WriteError::Deadline => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "PostgreSQL did not answer in time; the write may have been committed",
             ),
             WriteError::Exists => Self {
                 code: Some(UNIQUE_VIOLATION.into()),

@@ -6,6 +6,9 @@ use crate::resource::proof::{PROOF, Proved};
 use crate::resource::sql::identifier;
 use crate::resource::{Filter, Resource};
 
+/// The parameters of a list's query that larder gives a meaning. No filter has one of these names.
+pub const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
+
 /// One page of a resource's keys.
 #[derive(Clone, Debug)]
 pub struct Page {

@@ -10,7 +10,6 @@ use governor::Quota;
 use governor::clock::{Clock, DefaultClock};
 use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
-use ipnet::IpNet;
 
 use crate::metrics::Metrics;
 use crate::server::{Limits, network};
@@ -40,7 +39,6 @@ impl StateStore for Counts {
 /// How many requests each client may send.
 pub struct RateLimiter {
     limiter: governor::RateLimiter<IpAddr, Counts, DefaultClock>,
-    trusted: Vec<IpNet>,
     metrics: Arc<Metrics>,
 }
 
@@ -58,14 +56,8 @@ impl RateLimiter {
         let clock = DefaultClock::default();
         Some(Self {
             limiter: governor::RateLimiter::new(quota.allow_burst(burst), counts, clock),
-            trusted: limits.trusted_proxies.clone(),
             metrics,
         })
-    }
-
-    /// Proxies whose word on the client is taken.
-    pub(crate) fn trusted_proxies(&self) -> &[IpNet] {
-        &self.trusted
     }
 
     /// Counts a request of `client`; the seconds to wait where it is one too many.

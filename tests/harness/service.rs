@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use larder::commands::serve;
 use larder::config::Config;
-use larder::http::public::Public;
+use larder::http::middleware::stack::PublicService;
 use larder::server::ServerConfig;
 use larder::state::StateLock;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -24,7 +24,7 @@ use crate::harness::eventually;
 pub(crate) struct TestService {
     service: serve::Service,
     pub(crate) url: String,
-    public: Public,
+    public: PublicService,
     admin: Router,
     /// Only held, unless the test takes it over.
     pub(crate) state: TempDir,
@@ -156,7 +156,7 @@ impl TestService {
     }
 
     /// The public address's service, to be served over a socket.
-    pub(crate) fn public(&self) -> Public {
+    pub(crate) fn public(&self) -> PublicService {
         self.public.clone()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use axum::Router;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -16,11 +16,13 @@ use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::admin::token::AdminToken;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
-use crate::http::labels::Labels;
-use crate::http::public::{Public, PublicConfig};
+use crate::http::middleware::access_log::{AccessLog, Rotated};
+use crate::http::middleware::stack::{PublicConfig, PublicService};
+use crate::http::read::cache_headers::CacheHeaders;
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::server::ServerConfig;
+use crate::server::rate::RateLimiter;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::source::writes::Writes;
@@ -37,6 +39,8 @@ pub struct Service {
     writes: Arc<Writes>,
     pub(super) metrics: Arc<Metrics>,
     public: PublicConfig,
+    /// Ends once all of the access log is written.
+    log_written: Option<oneshot::Receiver<()>>,
     feed: FeedHandle,
     auth: Option<Arc<Auth>>,
     admin_token: Option<AdminToken>,
@@ -103,11 +107,21 @@ impl Service {
         let follower = Arc::clone(&cache);
         let feed =
             feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
+        let (access_log, log_written) = access_log(config, &metrics)?.unzip();
+        let public = PublicConfig {
+            docs: config.docs,
+            cache_headers: cache_headers(config),
+            cors: config.cors.clone(),
+            trusted_proxies: config.limits.trusted_proxies.clone(),
+            limiter: RateLimiter::new(&config.limits, Arc::clone(&metrics)).map(Arc::new),
+            access_log,
+        };
         Ok(Self {
             cache,
             writes: Arc::new(writes),
             metrics,
-            public: public_config(config),
+            public,
+            log_written,
             feed,
             auth,
             admin_token,
@@ -116,11 +130,21 @@ impl Service {
     }
 
     /// The public address's service.
-    pub fn public(&self) -> Public {
+    pub fn public(&self) -> PublicService {
         let (cache, writes) = (Arc::clone(&self.cache), Arc::clone(&self.writes));
         let config = self.public.clone();
         let (metrics, auth) = (Arc::clone(&self.metrics), self.auth.clone());
-        Public::new(cache, writes, metrics, config, auth)
+        PublicService::new(cache, writes, metrics, config, auth)
+    }
+
+    /// What to tell when the access log's file has been moved away, if there is one.
+    pub(super) fn rotated(&self) -> Option<Arc<Rotated>> {
+        self.public.access_log.as_ref()?.rotated()
+    }
+
+    /// Ends once all of the access log is written, after this service and all that it made have gone.
+    pub(super) fn log_written(&mut self) -> Option<oneshot::Receiver<()>> {
+        self.log_written.take()
     }
 
     /// How the addresses are served, without TLS.
@@ -162,21 +186,29 @@ impl Service {
     }
 }
 
-fn public_config(config: &Config) -> PublicConfig {
+/// The access log, and what ends once all of it is written.
+fn access_log(
+    config: &Config,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<(AccessLog, oneshot::Receiver<()>)>> {
+    let log = AccessLog::start(&config.access_log, metrics.access_log_dropped.clone());
+    log.with_context(|| match &config.access_log.file {
+        Some(file) => format!("access_log_file = {file:?} can't be appended to"),
+        None => "the access log can't be started".to_owned(),
+    })
+}
+
+/// What answers of each resource tell caches.
+fn cache_headers(config: &Config) -> Vec<CacheHeaders> {
     let text = |setting: &Option<Located<String>>| setting.as_ref().map(|text| text.value.clone());
-    let labels = config.resources.iter().map(|resource| {
+    let headers = config.resources.iter().map(|resource| {
         let cache_control = text(&resource.cache_control);
         let surrogate_key = text(&resource.surrogate_key);
         let is_anonymous = |role: &String| role == ANONYMOUS;
         let read = resource.read.as_ref();
         let for_all =
             !config.auth.is_on() || read.is_some_and(|roles| roles.value.iter().any(is_anonymous));
-        Labels::new(cache_control.as_deref(), surrogate_key.as_deref(), for_all)
+        CacheHeaders::new(cache_control.as_deref(), surrogate_key.as_deref(), for_all)
     });
-    PublicConfig {
-        docs: config.docs,
-        labels: labels.collect(),
-        cors: config.cors.clone(),
-        trusted_proxies: config.limits.trusted_proxies.clone(),
-    }
+    headers.collect()
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Response};
 use crate::auth::AuthError;
 use crate::auth::config::AuthConfig;
 use crate::http::auth::Auth;
-use crate::http::body::Whole;
+use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
 pub(super) const FORGED: &str =
@@ -42,7 +42,7 @@ pub(super) enum Denied {
 
 impl Auth {
     /// The answer to a request that is refused; counts it.
-    pub(super) fn refusal(&self, denied: Denied) -> Response<Whole> {
+    pub(super) fn refusal(&self, denied: Denied) -> Response<FullBody> {
         let (problem, is_token) = match denied {
             Denied::Token(detail) => (Problem::unauthorized(detail), true),
             Denied::Unauthorized(detail) => (Problem::unauthorized(detail), false),
@@ -54,7 +54,7 @@ impl Auth {
         let labels = ["", "auth", status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
         let challenged = matches!(denied, Denied::Token(_) | Denied::Unauthorized(_));
-        let mut response = problem.into_whole_response();
+        let mut response = problem.into_full_response();
         for challenge in self.challenges.iter().filter(|_| challenged) {
             let challenge = if is_token && challenge == BEARER {
                 HeaderValue::from_static(BEARER_INVALID)

@@ -16,8 +16,10 @@ use crate::auth::{Credential, Principal, Scheme, Signed, unix_time};
 use crate::http::auth::Auth;
 use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED};
-use crate::http::body::{Whole, read_whole};
+use crate::http::body::read_body;
+use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
+use crate::http::request::Resolved;
 
 pub(in crate::http) const SIGNIN: &str = "/signin";
 pub(in crate::http) const REFRESH: &str = "/refresh";
@@ -33,7 +35,7 @@ pub(super) fn is_path(path: &str) -> bool {
 
 /// The body of `POST /signin` without HTTP Basic.
 #[derive(Deserialize)]
-struct Asked {
+struct Credentials {
     name: String,
     password: String,
 }
@@ -82,25 +84,26 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
         let detail = "application/json with name and password, unless you sign in by HTTP Basic";
         return Err(Problem::unsupported_media_type(detail));
     }
-    let body = read_whole(body, BODY_BYTES_MAX).await?;
-    let asked = serde_json::from_slice::<Asked>(&body);
+    let body = read_body(body, BODY_BYTES_MAX).await?;
+    let asked = serde_json::from_slice::<Credentials>(&body);
     // Without what was sent: it may hold a password.
     let asked = asked
         .map_err(|_| Problem::bad_request("expected {\"name\": \"...\", \"password\": \"...\"}"))?;
-    let Asked { name, password } = asked;
+    let Credentials { name, password } = asked;
     Ok(STANDARD.encode(format!("{name}:{password}")).into())
 }
 
 impl Auth {
-    async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<Whole>, Denied> {
+    async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<FullBody>, Denied> {
         let scheme = Scheme::Basic;
         let credential = Credential { scheme, bytes };
-        let address = head.extensions.get().copied().unwrap_or(NOWHERE);
-        let principal = self.authenticator.of_password(credential, address).await?;
+        let client = head.extensions.get::<Resolved>();
+        let client = client.map_or(NOWHERE, Resolved::client);
+        let principal = self.authenticator.of_password(credential, client).await?;
         self.grant(head, &principal, unix_time())
     }
 
-    async fn renew(&self, head: &Parts) -> Result<Response<Whole>, Denied> {
+    async fn renew(&self, head: &Parts) -> Result<Response<FullBody>, Denied> {
         let Parts {
             method,
             uri,
@@ -127,7 +130,7 @@ impl Auth {
         head: &Parts,
         principal: &Principal,
         auth_time: u64,
-    ) -> Result<Response<Whole>, Denied> {
+    ) -> Result<Response<FullBody>, Denied> {
         let signed = self.authenticator.sign(principal, auth_time);
         let signed = signed.ok_or(Denied::Token("the session is over: sign in again"))?;
         let granted = Granted {
@@ -136,7 +139,7 @@ impl Auth {
         };
         // A text and a number always serialise.
         let body = simd_json::to_string(&granted).unwrap_or_default();
-        let mut response = Response::new(Whole::new(body.into()));
+        let mut response = Response::new(FullBody::new(body.into()));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -91,7 +91,7 @@ async fn read_all(client: &mut TcpStream) -> String {
     String::from_utf8_lossy(&received).into_owned()
 }
 
-/// Whole seconds until `client` is closed, while it sends `drop` each second.
+/// FullBody seconds until `client` is closed, while it sends `drop` each second.
 async fn seconds_until_closed(client: TcpStream, drop: &'static [u8]) -> u64 {
     let began = Instant::now();
     let (mut reading, mut writing) = client.into_split();

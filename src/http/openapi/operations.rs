@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::batch::KEYS_MAX;
+use crate::http::headers::NDJSON;
 use crate::http::openapi::documents::{Purpose, key_example, read_example, written_example};
 use crate::http::openapi::parts::{parameter, problems, schema};
 use crate::http::openapi::{keys, parameters};
-use crate::http::writes::NDJSON;
+use crate::http::read::KEYS_MAX;
 use crate::resource::Resource;
 use crate::resource::writable::Writable;
 

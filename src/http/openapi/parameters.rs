@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::http::batch::KEYS_MAX;
-use crate::http::list::{LIMIT, LIMIT_MAX};
 use crate::http::openapi::documents::key_example;
 use crate::http::openapi::keys;
+use crate::http::read::{KEYS_MAX, LIMIT, LIMIT_MAX};
 use crate::resource::key::{KeyShape, KeyType};
 use crate::resource::{Resource, Row};
 

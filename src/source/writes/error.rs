@@ -15,6 +15,9 @@ pub enum WriteError {
     /// The connection was lost, or PostgreSQL did not answer in time, while it was to commit: what is stored is not known.
     #[error("what became of the commit is not known")]
     Unknown,
+    /// PostgreSQL did not answer within the time that a request has: the write may go on, or have been done.
+    #[error("PostgreSQL did not answer in time")]
+    Deadline,
     /// There is a document with this key, or with another value that must be unique.
     #[error("the document exists")]
     Exists,
@@ -76,6 +79,7 @@ impl WriteError {
     pub(super) fn concerns_single_documents(&self) -> bool {
         match self {
             Self::Unknown
+            | Self::Deadline
             | Self::Refused {
                 refusal: Refusal::TableLocked,
                 ..

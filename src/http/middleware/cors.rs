@@ -9,7 +9,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-use crate::http::body::Whole;
+use crate::http::full_body::FullBody;
 
 /// What scripts may see besides the headers that they always may.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
@@ -66,11 +66,15 @@ impl Cors {
     }
 
     /// The answer to a preflight; none where the request is none. It needs no look at anything else.
-    pub(super) fn preflight(&self, method: &Method, asked: &HeaderMap) -> Option<Response<Whole>> {
+    pub(super) fn preflight(
+        &self,
+        method: &Method,
+        asked: &HeaderMap,
+    ) -> Option<Response<FullBody>> {
         if *method != Method::OPTIONS || !asked.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
         }
-        let mut response = Response::new(Whole::default());
+        let mut response = Response::new(FullBody::default());
         *response.status_mut() = StatusCode::NO_CONTENT;
         let allowed = self.allowed(asked.get(ORIGIN)?);
         self.mark(allowed.clone(), response.headers_mut());

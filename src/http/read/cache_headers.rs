@@ -1,10 +1,10 @@
-//! What answers say to caches: the way they came, how long they may be kept, and what they are called.
+//! Headers for caches: where an answer came from, how long it may be kept, and the keys that it is purged by.
 
 use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
 use axum::http::{HeaderValue, Response};
 
 use crate::cache::Provenance;
-use crate::http::body::Whole;
+use crate::http::full_body::FullBody;
 use crate::resource::key::KeyShape;
 
 const NO_CACHE: &str = "no-cache";
@@ -15,16 +15,16 @@ const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
 /// Stands for the key in a resource's surrogate keys.
 const KEY: &str = "{key}";
 
-/// What a resource's answers say to caches, as it was configured.
+/// What a resource's answers tell caches, as configured.
 #[derive(Clone, Debug)]
-pub struct Labels {
+pub struct CacheHeaders {
     cache_control: HeaderValue,
     /// Of what may be stale.
     stale: HeaderValue,
     surrogate_key: Option<String>,
 }
 
-impl Labels {
+impl CacheHeaders {
     /// Of values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` stands for
     /// a document's.
     ///
@@ -47,18 +47,18 @@ impl Labels {
         }
     }
 
-    /// Says which way an answer came and what caches may do with it. `key` is the canonical key of the document that it
-    /// is about, if it is about one.
-    pub(super) fn mark(
+    /// Adds them to an answer that came from `provenance`. `key` is the canonical key of the document that it is about,
+    /// if it is about one.
+    pub(in crate::http) fn add(
         &self,
-        response: &mut Response<Whole>,
+        response: &mut Response<FullBody>,
         provenance: Provenance,
         key: Option<(&KeyShape, &str)>,
     ) {
         let headers = response.headers_mut();
         headers.insert(CACHE_STATUS, cache_status(provenance));
         if let Provenance::Stale { age } = provenance {
-            // Nobody knows whether it still holds.
+            // It may no longer hold.
             headers.insert(CACHE_CONTROL, self.stale.clone());
             headers.insert(AGE, HeaderValue::from(age.as_secs()));
             headers.insert(WARNING, STALE_WARNING);
@@ -70,11 +70,6 @@ impl Labels {
         {
             headers.insert(SURROGATE_KEY, value);
         }
-    }
-
-    /// Whether [`Labels::mark`] has a use for the key.
-    pub(super) fn name_keys(&self) -> bool {
-        self.surrogate_key.is_some()
     }
 }
 
@@ -97,7 +92,7 @@ fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
 }
 
 /// The value of label `detail`.
-pub(super) fn detail(provenance: Provenance) -> &'static str {
+pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
     match provenance {
         Provenance::Memory => "memory",
         Provenance::Disk => "disk",
@@ -149,8 +144,8 @@ mod tests {
     #[test]
     fn shared_caches_keep_nothing_that_not_everybody_may_read() {
         let of = |cache_control, for_all| {
-            let labels = Labels::new(cache_control, None, for_all);
-            labels.cache_control.to_str().unwrap().to_owned()
+            let headers = CacheHeaders::new(cache_control, None, for_all);
+            headers.cache_control.to_str().unwrap().to_owned()
         };
         for (said, limited) in [
             (None, "private, no-cache"),
@@ -163,7 +158,10 @@ mod tests {
             assert_eq!(of(said, false), limited);
             assert_eq!(of(said, true), said.unwrap_or(NO_CACHE));
         }
-        assert_eq!(Labels::new(None, None, false).stale, "private, no-cache");
-        assert_eq!(Labels::new(None, None, true).stale, NO_CACHE);
+        assert_eq!(
+            CacheHeaders::new(None, None, false).stale,
+            "private, no-cache"
+        );
+        assert_eq!(CacheHeaders::new(None, None, true).stale, NO_CACHE);
     }
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use crate::cache::encoding::Encoding;
 
 /// Whether JSON may be sent. Almost everyone says `*/*` or nothing.
-pub(super) fn accepts_json(headers: &HeaderMap) -> bool {
+pub(in crate::http) fn accepts_json(headers: &HeaderMap) -> bool {
     match headers.get(ACCEPT) {
         None => true,
         Some(value) if value == "*/*" => true,
@@ -63,7 +63,7 @@ pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
 }
 
 /// Whether a body in this encoding may be sent; without the header any may.
-pub(super) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
+pub(in crate::http) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
     let (mut own, mut others) = (None, None);
     for (name, weight) in preferences(headers, ACCEPT_ENCODING) {
         if name.eq_ignore_ascii_case(encoding.name()) {

@@ -9,13 +9,13 @@ use tokio::sync::Semaphore;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
-use crate::http::body::Whole;
 use crate::http::conditional::{matches, none_match};
-use crate::http::negotiate;
+use crate::http::full_body::FullBody;
+use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
-use crate::http::range::{self, Asked};
+use crate::http::read::negotiate;
+use crate::http::read::range::{self, RangeRequest};
 
-pub(super) const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 const BYTES: HeaderValue = HeaderValue::from_static("bytes");
 
@@ -36,45 +36,45 @@ static ENCODERS: Semaphore = Semaphore::const_new(2);
 /// # Errors
 /// The encoding that is wanted and that the document does not have yet.
 pub(super) fn document(
-    asked: &HeaderMap,
+    headers: &HeaderMap,
     document: &Document,
-) -> Result<Response<Whole>, Encoding> {
+) -> Result<Response<FullBody>, Encoding> {
     let etag = document.etag();
-    if let Some(response) = not_modified(asked, &etag) {
+    if let Some(response) = not_modified(headers, &etag) {
         return Ok(response);
     }
     let bytes = document.body().len();
-    if let Some(encoding) = encoding(asked, bytes) {
+    if let Some(encoding) = encoding(headers, bytes) {
         let encoded = document.encoded(encoding).ok_or(encoding)?;
         if !encoded.as_ref().is_empty() {
-            let body = Whole::new(Bytes::from_owner(encoded));
+            let body = FullBody::new(Bytes::from_owner(encoded));
             return Ok(found(&etag, Some(encoding), bytes, body));
         }
     }
-    let body = Whole::new(Bytes::from_owner(document.clone()));
+    let body = FullBody::new(Bytes::from_owner(document.clone()));
     Ok(found(&etag, None, bytes, body))
 }
 
 /// The part of a document that `Range` asks for; none where it asks for all. Parts are never encoded.
-pub(super) fn part(asked: &HeaderMap, document: &Document) -> Option<Response<Whole>> {
+pub(super) fn part(headers: &HeaderMap, document: &Document) -> Option<Response<FullBody>> {
     let etag = document.etag();
     let bytes = document.body().len();
-    if none_match(asked, &etag).is_some() {
+    if none_match(headers, &etag).is_some() {
         return None;
     }
-    let (content_range, part) = match range::asked(asked, &etag, bytes) {
-        Asked::Whole => return None,
-        Asked::Beyond => (format!("bytes */{bytes}"), None),
-        Asked::Part(part) => {
+    let (content_range, part) = match range::requested(headers, &etag, bytes) {
+        RangeRequest::Whole => return None,
+        RangeRequest::Beyond => (format!("bytes */{bytes}"), None),
+        RangeRequest::Part(part) => {
             let content_range = format!("bytes {}-{}/{bytes}", part.start, part.end - 1);
             (content_range, Some(part))
         }
     };
     let mut response = match part {
-        None => Problem::range_not_satisfiable(bytes).into_whole_response(),
+        None => Problem::range_not_satisfiable(bytes).into_full_response(),
         Some(part) => {
             let body = Bytes::from_owner(document.clone()).slice(part);
-            let mut response = found(&etag, None, bytes, Whole::new(body));
+            let mut response = found(&etag, None, bytes, FullBody::new(body));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
             response
         }
@@ -89,26 +89,26 @@ pub(super) fn part(asked: &HeaderMap, document: &Document) -> Option<Response<Wh
 
 /// The answer with a body that was made for it, encoded if it is wanted so. It takes no ranges.
 pub(super) async fn made(
-    asked: &HeaderMap,
+    headers: &HeaderMap,
     etag: &[u8],
     body: impl FnOnce() -> Vec<Bytes>,
-) -> Response<Whole> {
-    if !matches(asked, etag) {
-        return Problem::precondition_failed().into_whole_response();
+) -> Response<FullBody> {
+    if !matches(headers, etag) {
+        return Problem::precondition_failed().into_full_response();
     }
-    if let Some(response) = not_modified(asked, etag) {
+    if let Some(response) = not_modified(headers, etag) {
         return response;
     }
     let parts = body();
     let bytes = parts.iter().map(Bytes::len).sum();
-    let wanted = encoding(asked, bytes);
+    let wanted = encoding(headers, bytes);
     let encoded = match wanted {
         Some(encoding) => encoded(encoding, &parts).await,
         None => None,
     };
     let mut response = match encoded.filter(|encoded| !encoded.is_empty()) {
-        Some(encoded) => found(etag, wanted, bytes, Whole::new(encoded.into())),
-        None => found(etag, None, bytes, Whole::of(parts)),
+        Some(encoded) => found(etag, wanted, bytes, FullBody::new(encoded.into())),
+        None => found(etag, None, bytes, FullBody::from_parts(parts)),
     };
     response.headers_mut().remove(ACCEPT_RANGES);
     response
@@ -127,17 +127,17 @@ pub(super) async fn encoded(encoding: Encoding, parts: &[Bytes]) -> Option<Vec<u
 }
 
 /// The encoding that is wanted of a body of so many bytes, if it is worth any.
-fn encoding(asked: &HeaderMap, bytes: usize) -> Option<Encoding> {
+fn encoding(headers: &HeaderMap, bytes: usize) -> Option<Encoding> {
     match bytes < ENCODED_BYTES_MIN {
         true => None,
-        false => negotiate::encoding(asked),
+        false => negotiate::encoding(headers),
     }
 }
 
 /// 304 where the client has what `etag` stands for, in any encoding that it takes.
-fn not_modified(asked: &HeaderMap, etag: &[u8]) -> Option<Response<Whole>> {
-    let tag = none_match(asked, etag)?;
-    let mut response = Response::new(Whole::default());
+fn not_modified(headers: &HeaderMap, etag: &[u8]) -> Option<Response<FullBody>> {
+    let tag = none_match(headers, etag)?;
+    let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     let mut headers = HeaderMap::with_capacity(HEADERS);
     if let Ok(tag) = HeaderValue::from_bytes(tag) {
@@ -150,7 +150,12 @@ fn not_modified(asked: &HeaderMap, etag: &[u8]) -> Option<Response<Whole>> {
 
 /// 200 with a JSON body that takes `bytes` where it is not encoded. The server adds the length, for `HEAD` as well,
 /// where it leaves the body away.
-fn found(etag: &[u8], encoding: Option<Encoding>, bytes: usize, body: Whole) -> Response<Whole> {
+fn found(
+    etag: &[u8],
+    encoding: Option<Encoding>,
+    bytes: usize,
+    body: FullBody,
+) -> Response<FullBody> {
     let mut headers = HeaderMap::with_capacity(HEADERS);
     headers.insert(CONTENT_TYPE, APPLICATION_JSON);
     let tag = match encoding {

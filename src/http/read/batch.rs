@@ -6,23 +6,25 @@ use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Response};
 use bytes::{BufMut, BytesMut};
-use futures_util::future::join_all;
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{Document, entity_tag};
-use crate::cache::{Answer, LookupError, Provenance};
-use crate::clock::Boottime;
-use crate::http::body::{Whole, read_whole};
-use crate::http::documents::{Answered, Reading, lookup_key};
-use crate::http::labels::detail;
+use crate::cache::{Answer, Provenance};
+use crate::http::body::read_body;
+use crate::http::full_body::FullBody;
+use crate::http::headers::{JSON, media_type};
 use crate::http::problem::Problem;
-use crate::http::respond::made;
+use crate::http::read::cache_headers::detail;
+use crate::http::read::query::KEYS_MAX;
+use crate::http::read::reading::Reading;
+use crate::http::read::response::made;
+use crate::http::read::{Answered, query};
+use crate::http::request::Request;
+use crate::http::state::HttpState;
+use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
-
-/// Keys in one request.
-pub(super) const KEYS_MAX: usize = 1_000;
 
 /// Bytes of a body that names keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -33,34 +35,35 @@ const COPIED_BYTES_MAX: usize = 4096;
 /// What stands around documents and missing keys.
 const FRAME_BYTES: usize = 32;
 
-/// The keys that a body asks for, in its order and canonical: `{"keys":[…]}`.
-pub(super) async fn keys_in_body(
+/// Answers `POST /RESOURCE:batch`.
+pub(in crate::http) async fn answer_body(
+    state: &HttpState,
+    request: &Request<'_>,
+    resource: ResourceId,
+    body: Body,
+) -> Answered<Body> {
+    let mut reading = Reading::begin(state, request, resource)?;
+    reading.fields = query::fields(request.query(), &reading.resource)?;
+    let keys = keys_in_body(request.headers, body, &reading.resource.key).await?;
+    let answered = answer(&reading, &keys).await;
+    answered.map(|(detail, response)| (detail, response.map(Body::new)))
+}
+
+/// The keys that a body asks for, in its order and canonical: `{"keys":[…]}`. A body without a media type is taken for
+/// JSON.
+async fn keys_in_body(
     headers: &HeaderMap,
     body: Body,
     shape: &KeyShape,
 ) -> Result<Vec<String>, Problem> {
-    require_json(headers)?;
+    if headers.contains_key(CONTENT_TYPE) {
+        media_type(headers, &[JSON])?;
+    }
     // The parser rewrites what it reads.
-    let mut text = read_whole(body, BODY_BYTES_MAX).await?.to_vec();
+    let mut text = read_body(body, BODY_BYTES_MAX).await?.to_vec();
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|_| Problem::bad_request("the body is not JSON"))?;
     keys_of(tape.as_value(), shape)
-}
-
-/// A body without a media type is taken for JSON.
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(value) = headers.get(CONTENT_TYPE) else {
-        return Ok(());
-    };
-    let media_type = value.to_str().unwrap_or_default().split(';').next();
-    let is_json = media_type
-        .unwrap_or_default()
-        .trim()
-        .eq_ignore_ascii_case("application/json");
-    match is_json {
-        true => Ok(()),
-        false => Err(Problem::unsupported_media_type("application/json")),
-    }
 }
 
 fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem> {
@@ -137,9 +140,12 @@ fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
 }
 
 /// Answers with the documents of `keys`, each out of the fastest tier that has it.
-pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
+pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered<FullBody> {
     let shape = &reading.resource.key;
-    let answers = look_up(reading, keys).await?;
+    let documents = reading.documents;
+    let answers = documents
+        .read_many(reading.id, keys, &reading.tokens)
+        .await?;
     let is_missing =
         |answer: &Option<Answer>| matches!(answer, Some(answer) if answer.found.is_none());
     let missing = keys.iter().zip(&answers);
@@ -149,7 +155,8 @@ pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered {
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
     let mut response = respond(reading, &answers, "{\"documents\":[", &end).await?;
     let provenance = farthest(&answers);
-    reading.labels.mark(&mut response, provenance, None);
+    let cache_headers = reading.cache_headers;
+    cache_headers.add(&mut response, provenance, None);
     Ok((detail(provenance), response))
 }
 
@@ -159,7 +166,7 @@ pub(super) async fn respond(
     answers: &[Answer],
     begin: &'static str,
     end: &str,
-) -> Result<Response<Whole>, Problem> {
+) -> Result<Response<FullBody>, Problem> {
     let mut hash = Xxh3::new();
     let headers = reading.headers;
     if let Some(fields) = &reading.fields {
@@ -187,43 +194,6 @@ pub(super) async fn respond(
 
 fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {
     answers.iter().filter_map(|answer| answer.found.as_ref())
-}
-
-/// The answers for `keys`, in their order; none for a document that UTF-8 can't carry, which alone is an error: it must
-/// not keep others from whoever asks for many, and it is not missing. What memory has needs no future.
-pub(super) async fn look_up(
-    reading: &Reading<'_>,
-    keys: &[String],
-) -> Result<Vec<Option<Answer>>, LookupError> {
-    let Reading {
-        cache,
-        index,
-        tokens,
-        ..
-    } = reading;
-    let index = *index;
-    let now = Boottime::now();
-    let hit = |key: &String| match tokens.as_slice() {
-        [] => cache.hit(index, key, now),
-        _ => None,
-    };
-    let mut answers: Vec<Option<Answer>> = keys.iter().map(hit).collect();
-    let open = answers.iter_mut().zip(keys);
-    let lookups = open
-        .filter(|(answer, _)| answer.is_none())
-        .map(async |(answer, key)| {
-            match lookup_key(cache, index, key, tokens).await {
-                Ok(found) => *answer = Some(found),
-                Err(error) if error.is_of_encoding() => {
-                    tracing::warn!("a document can't be read as UTF-8 and is left out: {error}");
-                }
-                Err(error) => return Err(error),
-            }
-            Ok(())
-        });
-    let looked_up: Result<(), LookupError> = join_all(lookups).await.into_iter().collect();
-    looked_up?;
-    Ok(answers)
 }
 
 /// Documents between `begin` and `end`. Small documents are copied together: a part of its own costs more.

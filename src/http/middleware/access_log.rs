@@ -5,35 +5,26 @@
 
 mod line;
 
-use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::thread;
 use std::time::SystemTime;
 
 use axum::body::HttpBody;
-use axum::http::header::{HeaderName, REFERER, USER_AGENT};
-use axum::http::{HeaderMap, Request, Response};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Either};
-use ipnet::IpNet;
+use axum::http::header::{CACHE_STATUS, HeaderName, REFERER, USER_AGENT};
+use axum::http::{HeaderMap, Response};
 use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tower_service::Service;
 
 use crate::auth::Principal;
-use crate::http::access_log::line::{Line, cut, target};
-use crate::http::forwarded::client;
-use crate::server::Peer;
+use crate::http::middleware::access_log::line::{Line, cut, target};
+use crate::http::request::Request;
 
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 /// Lines that wait to be written; each has four texts at most, which are cut.
 const LINES_MAX: usize = 8_192;
 /// Lines are written together up to this.
@@ -64,8 +55,6 @@ pub struct AccessLog {
     dropped: IntCounter,
     /// `None` for stderr.
     rotated: Option<Arc<Rotated>>,
-    /// Whose word is taken for the client's address.
-    trusted: Arc<[IpNet]>,
 }
 
 /// Whether the file may have been moved away, so that the next line begins a new one.
@@ -92,7 +81,6 @@ impl AccessLog {
     /// A file that can't be appended to; a thread that can't be started.
     pub fn start(
         config: &AccessLogConfig,
-        trusted: &[IpNet],
         dropped: IntCounter,
     ) -> io::Result<Option<(Self, oneshot::Receiver<()>)>> {
         let Some(format) = config.format else {
@@ -120,7 +108,6 @@ impl AccessLog {
             lines,
             dropped,
             rotated: config.file.is_some().then_some(rotated),
-            trusted: trusted.into(),
         };
         Ok(Some((log, written)))
     }
@@ -191,88 +178,53 @@ impl Writer {
     }
 }
 
-/// Where a service that knows says who sent a request.
-#[derive(Clone, Default)]
-pub(super) struct Who(Arc<OnceLock<Arc<Principal>>>);
-
-impl Who {
-    pub(super) fn is(&self, principal: &Arc<Principal>) {
-        // It is told once.
-        let _told = self.0.set(Arc::clone(principal));
-    }
+/// A line whose answer is not there yet.
+pub(super) struct Entry {
+    line: Line,
+    began: Instant,
 }
 
-/// A service for one connection whose answers are logged, if they are.
-pub struct Logged<S> {
-    service: S,
-    log: Option<AccessLog>,
-    peer: IpAddr,
-}
-
-impl<S> Logged<S> {
-    /// Without `log` it is `service`.
-    pub fn new(service: S, log: Option<AccessLog>, peer: Peer) -> Self {
-        let peer = peer.address;
-        Self { service, log, peer }
-    }
-}
-
-impl<S, B, A> Service<Request<B>> for Logged<S>
-where
-    S: Service<Request<B>, Response = Response<A>, Error = Infallible, Future: Send + 'static>,
-    A: HttpBody + Send + 'static,
-{
-    type Response = Response<A>;
-    type Error = Infallible;
-    /// That of the service itself where nothing is logged.
-    type Future = Either<S::Future, BoxFuture<'static, Result<Response<A>, Infallible>>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Some(log) = &self.log else {
-            return Either::Left(self.service.call(request));
+impl Entry {
+    /// What is known of a request before its answer.
+    pub(super) fn begin(request: &Request<'_>) -> Self {
+        let headers = request.headers;
+        let line = Line {
+            time: SystemTime::now(),
+            client: request.client(),
+            user: None,
+            method: cut(request.method.as_str()).to_owned(),
+            target: target(request.uri),
+            version: request.version,
+            status: 0,
+            bytes: None,
+            seconds: 0.0,
+            cache: None,
+            referer: text(headers, &REFERER).map(without_query),
+            agent: text(headers, &USER_AGENT),
         };
-        let log = log.clone();
-        let began = Instant::now();
-        let mut line = begin(&request, self.peer, &log.trusted);
-        let who = Who::default();
-        request.extensions_mut().insert(who.clone());
-        let answering = self.service.call(request);
-        let logged = async move {
-            let Ok(answer) = answering.await;
-            line.user = who.0.get().map(|who| cut(&who.name).to_owned());
-            line.status = answer.status().as_u16();
-            line.bytes = answer.body().size_hint().exact();
-            line.seconds = began.elapsed().as_secs_f64();
-            line.cache = text(answer.headers(), &CACHE_STATUS);
-            if log.lines.try_send(line).is_err() {
-                log.dropped.inc();
-            }
-            Ok(answer)
-        };
-        Either::Right(logged.boxed())
+        Self {
+            line,
+            began: Instant::now(),
+        }
+    }
+
+    /// Notes the sender of the request.
+    pub(super) fn set_user(&mut self, principal: Option<&Principal>) {
+        self.line.user = principal.map(|principal| cut(&principal.name).to_owned());
     }
 }
 
-/// What is known of a request before its answer.
-fn begin<B>(request: &Request<B>, peer: IpAddr, trusted: &[IpNet]) -> Line {
-    let headers = request.headers();
-    Line {
-        time: SystemTime::now(),
-        client: client(peer, headers, trusted),
-        user: None,
-        method: cut(request.method().as_str()).to_owned(),
-        target: target(request.uri()),
-        version: request.version(),
-        status: 0,
-        bytes: None,
-        seconds: 0.0,
-        cache: None,
-        referer: text(headers, &REFERER).map(without_query),
-        agent: text(headers, &USER_AGENT),
+impl AccessLog {
+    /// Writes the line of an answer, or counts that it can't.
+    pub(super) fn end<B: HttpBody>(&self, entry: Entry, answer: &Response<B>) {
+        let Entry { mut line, began } = entry;
+        line.status = answer.status().as_u16();
+        line.bytes = answer.body().size_hint().exact();
+        line.seconds = began.elapsed().as_secs_f64();
+        line.cache = text(answer.headers(), &CACHE_STATUS);
+        if self.lines.try_send(line).is_err() {
+            self.dropped.inc();
+        }
     }
 }
 
@@ -291,31 +243,31 @@ fn without_query(mut url: String) -> String {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use tower::{ServiceExt, service_fn};
 
     use super::*;
+    use crate::http::request::{Head, Target};
 
-    async fn ask(log: &AccessLog) -> Response<Body> {
-        let service = service_fn(async |_: Request<Body>| Ok(Response::new(Body::from("text"))));
-        let peer = Peer {
-            address: "192.0.2.1".parse().unwrap(),
-            secure: false,
-        };
-        let logged = Logged::new(service, Some(log.clone()), peer);
-        logged.oneshot(Request::default()).await.unwrap()
+    fn entry(request: &axum::http::Request<()>) -> Entry {
+        let target = Target::parse("/", |_| None);
+        let peer = [192, 0, 2, 1].into();
+        Entry::begin(&Request::new(Head::of(request), target, peer, &[]))
     }
 
-    #[tokio::test]
-    async fn nobody_waits_for_a_log_that_does_not_follow() {
+    fn log_one(log: &AccessLog) {
+        let entry = entry(&axum::http::Request::default());
+        log.end(entry, &Response::new(Body::from("text")));
+    }
+
+    #[test]
+    fn no_request_waits_for_a_log_that_does_not_follow() {
         let (lines, waiting) = sync_channel(2);
         let log = AccessLog {
             lines,
             dropped: IntCounter::new("dropped", "Lines.").unwrap(),
             rotated: None,
-            trusted: Arc::new([]),
         };
         for _ in 0..5 {
-            ask(&log).await;
+            log_one(&log);
         }
         assert_eq!(log.dropped.get(), 3);
         assert_eq!(waiting.try_iter().count(), 2);
@@ -328,11 +280,9 @@ mod tests {
             file: Some("/dev/full".into()),
         };
         let dropped = IntCounter::new("dropped", "Lines.").unwrap();
-        let (log, written) = AccessLog::start(&config, &[], dropped.clone())
-            .unwrap()
-            .unwrap();
+        let (log, written) = AccessLog::start(&config, dropped.clone()).unwrap().unwrap();
         for _ in 0..5 {
-            ask(&log).await;
+            log_one(&log);
         }
         drop(log);
         let _ended = written.await;
@@ -342,13 +292,13 @@ mod tests {
     #[test]
     fn no_text_that_waits_is_long() {
         let long = "x".repeat(16 << 10);
-        let request = Request::get(format!("/{long}?{long}"))
+        let request = axum::http::Request::get(format!("/{long}?{long}"))
             .method(long.as_str())
             .header(REFERER, format!("http://a/?{long}"))
             .header(USER_AGENT, &long)
             .body(())
             .unwrap();
-        let line = begin(&request, "192.0.2.1".parse().unwrap(), &[]);
+        let line = entry(&request).line;
         let mut text = String::new();
         line.write(Format::Json, &mut text);
         assert!(text.len() < 4 << 10, "{}", text.len());

@@ -7,11 +7,9 @@ use std::time::SystemTime;
 use axum::http::{Uri, Version};
 use serde::{Serialize, Serializer};
 
-use crate::http::access_log::Format;
+use crate::http::middleware::access_log::Format;
+use crate::resource::page::PARAMETERS;
 
-/// Parameters of larder's own, whose values are told. Others may hold a secret that was sent by mistake, and filters
-/// whatever the tables have.
-const TOLD: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
 /// Longer texts are cut.
 const TEXT_BYTES_MAX: usize = 1 << 10;
 const MONTHS: [&str; 12] = [
@@ -96,14 +94,15 @@ fn time(time: SystemTime) -> String {
     )
 }
 
-/// The path with its query, in which only what larder itself asks for keeps its value.
+/// The path with its query, in which only larder's own parameters keep their values: others may hold a secret that was
+/// sent by mistake, and filters what the tables have.
 pub(super) fn target(uri: &Uri) -> String {
     let path = cut(uri.path());
     let Some(query) = uri.query() else {
         return path.to_owned();
     };
     let pair = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if TOLD.contains(&name) => pair.to_owned(),
+        Some((name, _)) if PARAMETERS.contains(&name) => pair.to_owned(),
         Some((name, _)) => format!("{name}=***"),
         None if pair.is_empty() => String::new(),
         None => "***".to_owned(),

@@ -7,7 +7,7 @@ use axum::http::header::{IF_RANGE, RANGE};
 
 /// What `Range` asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RangeRequest {
     /// Everything, or what is not understood: units other than bytes, several ranges.
     Whole,
     /// These bytes, at least one.
@@ -17,25 +17,25 @@ pub(super) enum Asked {
 }
 
 /// What of a body of so many `bytes` is asked for. Where `If-Range` names anything but `etag`, everything is.
-pub(super) fn asked(headers: &HeaderMap, etag: &[u8], bytes: usize) -> Asked {
+pub(super) fn requested(headers: &HeaderMap, etag: &[u8], bytes: usize) -> RangeRequest {
     let Some(range) = headers.get(RANGE) else {
-        return Asked::Whole;
+        return RangeRequest::Whole;
     };
     if headers
         .get(IF_RANGE)
         .is_some_and(|tag| tag.as_bytes() != etag)
     {
-        return Asked::Whole;
+        return RangeRequest::Whole;
     }
     range
         .to_str()
         .ok()
         .and_then(|range| part(range, bytes))
-        .unwrap_or(Asked::Whole)
+        .unwrap_or(RangeRequest::Whole)
 }
 
 /// Ranges whose ends don't fit each other are not understood, as section 14.1.1 says.
-fn part(range: &str, bytes: usize) -> Option<Asked> {
+fn part(range: &str, bytes: usize) -> Option<RangeRequest> {
     let (unit, range) = range.split_once('=')?;
     let (first, last) = range.trim_ascii().split_once('-')?;
     if !unit.eq_ignore_ascii_case("bytes") {
@@ -53,8 +53,8 @@ fn part(range: &str, bytes: usize) -> Option<Asked> {
         }
     };
     Some(match part.is_empty() {
-        true => Asked::Beyond,
-        false => Asked::Part(part),
+        true => RangeRequest::Beyond,
+        false => RangeRequest::Part(part),
     })
 }
 
@@ -71,16 +71,16 @@ mod tests {
     #[test]
     fn one_range_of_bytes_is_understood() {
         for (range, expected) in [
-            ("bytes=0-0", Asked::Part(0..1)),
-            ("Bytes=2-", Asked::Part(2..10)),
-            ("bytes=2-99999999999999999999", Asked::Part(2..10)),
-            ("bytes=-3", Asked::Part(7..10)),
-            ("bytes=-30", Asked::Part(0..10)),
-            ("bytes= 9-9 ", Asked::Part(9..10)),
-            ("bytes=10-", Asked::Beyond),
-            ("bytes=10-11", Asked::Beyond),
-            ("bytes=99999999999999999999-", Asked::Beyond),
-            ("bytes=-0", Asked::Beyond),
+            ("bytes=0-0", RangeRequest::Part(0..1)),
+            ("Bytes=2-", RangeRequest::Part(2..10)),
+            ("bytes=2-99999999999999999999", RangeRequest::Part(2..10)),
+            ("bytes=-3", RangeRequest::Part(7..10)),
+            ("bytes=-30", RangeRequest::Part(0..10)),
+            ("bytes= 9-9 ", RangeRequest::Part(9..10)),
+            ("bytes=10-", RangeRequest::Beyond),
+            ("bytes=10-11", RangeRequest::Beyond),
+            ("bytes=99999999999999999999-", RangeRequest::Beyond),
+            ("bytes=-0", RangeRequest::Beyond),
         ] {
             assert_eq!(part(range, 10), Some(expected), "{range}");
         }
@@ -95,6 +95,6 @@ mod tests {
         ] {
             assert_eq!(part(range, 10), None, "{range}");
         }
-        assert_eq!(part("bytes=0-0", 0), Some(Asked::Beyond));
+        assert_eq!(part("bytes=0-0", 0), Some(RangeRequest::Beyond));
     }
 }

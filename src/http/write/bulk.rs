@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use futures_util::future::try_join;
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
@@ -20,20 +19,19 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::cache::Cache;
+use crate::documents::Documents;
 use crate::http::body::broken;
-use crate::http::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
-use crate::http::documents::LARDER_TOKEN;
-use crate::http::problem::{Body9457, Problem};
-use crate::http::respond::APPLICATION_JSON;
-use crate::http::writes::{
-    HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, NDJSON, PREFERENCE_APPLIED, RETURN_MINIMAL,
-    RETURN_REPRESENTATION, apply, location, media_type, preferred, write_and_apply,
+use crate::http::headers::{
+    APPLICATION_JSON, HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, NDJSON,
+    PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, media_type, preferred,
 };
+use crate::http::problem::{Body9457, Problem};
+use crate::http::write::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
+use crate::http::write::location;
 use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
 use crate::source::token::Token;
-use crate::source::writes::{Action, BulkFault, BulkPermit, Write, WriteError, Writes};
+use crate::source::writes::{Action, BulkFault, BulkPermit, Write, WriteError};
 
 /// Documents that are given back.
 const REPRESENTED_MAX: usize = 1_000;
@@ -51,10 +49,10 @@ const APPLICATION_NDJSON: HeaderValue = HeaderValue::from_static(NDJSON);
 /// # Errors
 /// It is of neither type, broke off or came too slowly.
 pub(super) async fn framing(
-    head: &Parts,
+    headers: &HeaderMap,
     mut body: Body,
 ) -> Result<(Option<Framing>, Body), Problem> {
-    if media_type(head, &[JSON, NDJSON])? == NDJSON {
+    if media_type(headers, &[JSON, NDJSON])? == NDJSON {
         return Ok((Some(Framing::Lines), body));
     }
     let first = loop {
@@ -74,17 +72,16 @@ pub(super) async fn framing(
 }
 
 /// A request to insert many documents.
-pub(super) struct Bulk<'b> {
-    pub(super) cache: &'b Arc<Cache>,
-    pub(super) writes: &'b Arc<Writes>,
+pub(super) struct BulkWrite<'b> {
+    pub(super) documents: &'b Documents,
     pub(super) resource: Arc<Resource>,
     /// The resource's name as it stands in the path.
     pub(super) name: &'b str,
-    /// Whoever asks may see what is stored.
+    /// Its principal may see what is stored.
     pub(super) may_read: bool,
 }
 
-impl Bulk<'_> {
+impl BulkWrite<'_> {
     /// Inserts the documents of `body`.
     pub(super) async fn answer(
         self,
@@ -96,8 +93,8 @@ impl Bulk<'_> {
             let why = "Idempotency-Key applies to requests with one document";
             return Err(Problem::bad_request(why));
         }
-        let permit = self.writes.bulk_permit()?;
-        let bytes_max = self.writes.document_bytes_max();
+        let permit = self.documents.bulk_permit()?;
+        let bytes_max = self.documents.document_bytes_max();
         let reader = Reader::new(Arc::clone(&self.resource), framing, body, bytes_max);
         if preferred(headers, &[HANDLING_LENIENT]).is_some() {
             return Ok(self.lenient(reader, permit));
@@ -109,7 +106,7 @@ impl Bulk<'_> {
         let stored = self
             .insert_all(reader, returned == Some(RETURN_REPRESENTATION))
             .await?;
-        Ok(respond(stored, returned))
+        Ok(respond(&stored, returned))
     }
 
     /// All or none.
@@ -120,8 +117,8 @@ impl Bulk<'_> {
             return Ok(stored);
         };
         // Until now no connection was held; from now on the client must not be slow.
-        let patience = self.cache.request_timeout();
-        let bulk = self.writes.bulk(Arc::clone(&self.resource), patience);
+        let limit = self.documents.request_timeout();
+        let bulk = self.documents.insert_many(Arc::clone(&self.resource));
         let mut bulk = bulk.await?;
         let mut represented_keys = Vec::new();
         loop {
@@ -133,8 +130,8 @@ impl Bulk<'_> {
             };
             // What is wrong with the next batch is told after what is wrong with this one.
             let reading = async {
-                let following = timeout(patience, batches.try_next()).await;
-                Ok(following.unwrap_or_else(|_| Err(Problem::too_slow(BATCH_BYTES, patience))))
+                let following = timeout(limit, batches.try_next()).await;
+                Ok(following.unwrap_or_else(|_| Err(Problem::too_slow(BATCH_BYTES, limit))))
             };
             let (keys, following) = try_join(inserting, reading).await?;
             stored.count += count;
@@ -152,18 +149,14 @@ impl Bulk<'_> {
         if represented {
             stored.documents = bulk.read(&represented_keys).await?;
         }
-        stored.token = bulk.commit().await?;
-        if let Some(token) = &stored.token {
-            apply(self.cache, token).await;
-        }
+        stored.token = self.documents.commit(bulk).await?;
         Ok(stored)
     }
 
     /// Each by itself.
     fn lenient(self, reader: Reader, permit: BulkPermit) -> Response<Body> {
         let single = Arc::new(Single {
-            cache: Arc::clone(self.cache),
-            writes: Arc::clone(self.writes),
+            documents: self.documents.clone(),
             resource: self.resource,
             name: self.name.to_owned(),
             _permit: permit,
@@ -212,8 +205,7 @@ fn documents(reader: Reader) -> impl Stream<Item = (u64, Document)> + Send {
 
 /// What writes documents one by one.
 struct Single {
-    cache: Arc<Cache>,
-    writes: Arc<Writes>,
+    documents: Documents,
     resource: Arc<Resource>,
     name: String,
     _permit: BulkPermit,
@@ -266,7 +258,7 @@ impl Single {
             representation: false,
             repeatable: None,
         };
-        let written = write_and_apply(&self.cache, &self.writes, write).await??;
+        let written = self.documents.write(write).await?;
         let location = location(&self.name, &self.resource.key, &written.key);
         Ok((location, written.token.to_string()))
     }
@@ -281,7 +273,7 @@ struct Stored {
     token: Option<Token>,
 }
 
-fn respond(stored: Stored, returned: Option<&'static str>) -> Response<Body> {
+fn respond(stored: &Stored, returned: Option<&'static str>) -> Response<Body> {
     let body = match returned {
         Some(RETURN_MINIMAL) => Vec::new(),
         Some(_) => [b"[", &*stored.documents.join(&b","[..]), b"]"].concat(),

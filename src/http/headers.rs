@@ -1,0 +1,89 @@
+//! Headers and media types that several answers share.
+
+use axum::http::header::{CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
+
+use crate::http::problem::Problem;
+use crate::source::token::{Token, TokenError};
+
+pub(super) const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const PREFER: HeaderName = HeaderName::from_static("prefer");
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const NDJSON: &str = "application/x-ndjson";
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(super) const APPLICATION_JSON: HeaderValue = HeaderValue::from_static(JSON);
+
+pub(super) const RETURN_MINIMAL: &str = "return=minimal";
+pub(super) const RETURN_REPRESENTATION: &str = "return=representation";
+pub(super) const HANDLING_LENIENT: &str = "handling=lenient";
+
+/// The transactions that the answer must show. A proxy may join several headers (RFC 9110, section 5.3).
+pub(super) fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
+    let values = headers.get_all(LARDER_TOKEN).iter();
+    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    listed
+        .map(|token| token.trim().parse())
+        .map(|token| {
+            token.map_err(|why: TokenError| Problem::bad_request(format!("Larder-Token: {why}")))
+        })
+        .collect()
+}
+
+/// Which of the types `accepted` the body of a request is of, by its `Content-Type` without parameters.
+pub(super) fn media_type<'a>(
+    headers: &HeaderMap,
+    accepted: &[&'a str],
+) -> Result<&'a str, Problem> {
+    let content_type = headers.get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let media_type = content_type.and_then(|value| value.split(';').next());
+    let media_type = media_type.unwrap_or_default().trim();
+    let mut accepted_types = accepted.iter();
+    let found = accepted_types.find(|accepted| accepted.eq_ignore_ascii_case(media_type));
+    let unsupported = || Problem::unsupported_media_type(&accepted.join(" or "));
+    found.copied().ok_or_else(unsupported)
+}
+
+/// Which of the preferences `known` (RFC 7240), that exclude each other, the client has, if any; the first one counts.
+pub(super) fn preferred(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {
+    let values = headers.get_all(PREFER).iter();
+    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    let mut found = listed.filter_map(|preference| {
+        let preference = preference.split(';').next().unwrap_or_default();
+        let plain: String = preference
+            .chars()
+            .filter(|sign| !matches!(sign, ' ' | '\t' | '"'))
+            .collect();
+        let same = |known: &&&str| known.eq_ignore_ascii_case(&plain);
+        known.iter().find(same).copied()
+    });
+    found.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_known_preference_counts() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(PREFER, HeaderValue::from_static(value));
+            }
+            preferred(&headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["respond-async"]), None);
+        assert_eq!(of(&["return=minimal"]), Some(RETURN_MINIMAL));
+        assert_eq!(
+            of(&["wait=3, Return = \"minimal\"; x=1"]),
+            Some(RETURN_MINIMAL)
+        );
+        let both = ["return=representation", "return=minimal"];
+        assert_eq!(of(&both), Some(RETURN_REPRESENTATION));
+    }
+}

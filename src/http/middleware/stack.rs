@@ -1,0 +1,295 @@
+//! The service of the public address: the middleware in its order, memory, then the router.
+//!
+//! A request is looked at in this order: access log, rate limit, CORS preflight, credential and rights, memory. What is
+//! answered by then costs no router, no box and no task. What is not goes to the router with what was found out of it.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{self, HeaderValue, Method, Response, StatusCode};
+use axum::{BoxError, Router};
+use futures_util::future::{BoxFuture, Either, FutureExt};
+use ipnet::IpNet;
+use tower_service::Service;
+
+use crate::cache::Cache;
+use crate::documents::Documents;
+use crate::http::auth::{Admission, Admitted, Auth};
+use crate::http::full_body::FullBody;
+use crate::http::middleware::access_log::{AccessLog, Entry};
+use crate::http::middleware::cors::{Cors, CorsConfig};
+use crate::http::problem::Problem;
+use crate::http::read::cache_headers::CacheHeaders;
+use crate::http::read::document;
+use crate::http::request::{Head, Request, Resolved, Target};
+use crate::http::router::router;
+use crate::http::state::HttpState;
+use crate::metrics::Metrics;
+use crate::server::Peer;
+use crate::server::rate::RateLimiter;
+use crate::source::writes::Writes;
+
+/// The longest path and query: a thousand uuids fit.
+const URI_BYTES_MAX: usize = 48 << 10;
+
+/// The body of an answer: a document out of memory, or what a handler of axum's made.
+pub type AnswerBody = http_body_util::Either<FullBody, Body>;
+
+/// Serves the documents of one larder to the connections of the public address.
+#[derive(Clone)]
+pub struct PublicService {
+    stack: Arc<Stack>,
+    /// The other end of the connection that this serves.
+    peer: IpAddr,
+}
+
+/// What the public address does besides documents.
+#[derive(Clone)]
+pub struct PublicConfig {
+    /// The address describes itself.
+    pub docs: bool,
+    /// What answers of each resource tell caches, in the order of their ids.
+    pub cache_headers: Vec<CacheHeaders>,
+    /// Pages of other origins.
+    pub cors: CorsConfig,
+    /// Networks of proxies that are believed which client they ask for.
+    pub trusted_proxies: Vec<IpNet>,
+    /// `None`: requests are not limited.
+    pub limiter: Option<Arc<RateLimiter>>,
+    /// `None`: no line is written.
+    pub access_log: Option<AccessLog>,
+}
+
+struct Stack {
+    access_log: Option<AccessLog>,
+    limiter: Option<Arc<RateLimiter>>,
+    /// None where no other origin may do anything.
+    cors: Option<Cors>,
+    /// `None`: every request may do all.
+    auth: Option<Arc<Auth>>,
+    state: HttpState,
+    router: Router,
+    trusted_proxies: Vec<IpNet>,
+}
+
+/// Goes on with the router, or breaks with the answer. `None`: the credential has to be verified first.
+type Step<C = Resolved> = ControlFlow<Response<AnswerBody>, C>;
+
+impl PublicService {
+    /// Serves the documents of `cache` to the principals that `auth` admits, writes those of clients by `writes`, and
+    /// counts the answers.
+    pub fn new(
+        cache: Arc<Cache>,
+        writes: Arc<Writes>,
+        metrics: Arc<Metrics>,
+        config: PublicConfig,
+        auth: Option<Arc<Auth>>,
+    ) -> Self {
+        let documents = Documents::new(Arc::clone(&cache), writes);
+        let state = HttpState::new(documents, metrics, config.cache_headers);
+        let stack = Stack {
+            router: router(&state, cache, auth.clone(), config.docs),
+            cors: Cors::new(&config.cors),
+            access_log: config.access_log,
+            limiter: config.limiter,
+            auth,
+            state,
+            trusted_proxies: config.trusted_proxies,
+        };
+        Self {
+            stack: Arc::new(stack),
+            peer: Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
+
+    /// The same for the connection of `peer`.
+    pub fn for_connection(&self, peer: Peer) -> Self {
+        Self {
+            stack: Arc::clone(&self.stack),
+            peer: peer.address,
+        }
+    }
+}
+
+impl Stack {
+    /// A request of `peer`: its path is split here and nowhere else.
+    fn request<'r>(&'r self, head: Head<'r>, peer: IpAddr) -> Request<'r> {
+        let documents = &self.state.documents;
+        let target = Target::parse(head.uri.path(), |name| documents.id_of(name));
+        Request::new(head, target, peer, &self.trusted_proxies)
+    }
+
+    /// What a look at the head comes to.
+    fn look(&self, mut request: Request<'_>, entry: &mut Option<Entry>) -> Step<Option<Resolved>> {
+        if let Some(limiter) = &self.limiter
+            && let Err(seconds) = limiter.check(request.client())
+        {
+            let problem = Problem::too_many_requests("rate limit exceeded", seconds);
+            return Break(self.ready(&request, problem.into_full_response()));
+        }
+        if let Some(cors) = &self.cors
+            && let Some(answer) = cors.preflight(request.method, request.headers)
+        {
+            return Break(answer.map(http_body_util::Either::Left));
+        }
+        let mut admitted = None;
+        if let Some(auth) = &self.auth {
+            match auth.admission(&request) {
+                Admission::Admitted(as_whom) => admitted = Some(as_whom),
+                Admission::Refused(refusal) => return Break(self.ready(&request, refusal)),
+                Admission::Unknown => return Continue(None),
+            }
+        }
+        let principal = || admitted.as_ref().and_then(Admitted::principal);
+        if let Some(entry) = entry {
+            entry.set_user(principal().as_deref());
+        }
+        if let Some(answer) = self.try_memory(&mut request) {
+            return Break(answer);
+        }
+        request.principal = principal();
+        self.resolve(request).map_continue(Some)
+    }
+
+    /// Verifies the credential of a request, and looks at the rest of it.
+    async fn verify(&self, head: Head<'_>, peer: IpAddr, entry: &mut Option<Entry>) -> Step {
+        let mut request = self.request(head, peer);
+        if let Some(auth) = &self.auth {
+            match auth.verify(&request).await {
+                Ok(principal) => request.principal = Some(principal),
+                Err(refusal) => return Break(self.ready(&request, refusal)),
+            }
+        }
+        if let Some(entry) = entry {
+            entry.set_user(request.principal.as_deref());
+        }
+        match self.try_memory(&mut request) {
+            Some(answer) => Break(answer),
+            None => self.resolve(request),
+        }
+    }
+
+    fn try_memory(&self, request: &mut Request<'_>) -> Option<Response<AnswerBody>> {
+        let answer = document::try_memory(&self.state, request)?;
+        Some(self.ready(request, answer))
+    }
+
+    /// What the router is told of a request that memory did not answer.
+    fn resolve(&self, request: Request<'_>) -> Step {
+        let asked = request.uri.path_and_query();
+        match asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
+            true => Break(self.ready(&request, Problem::uri_too_long().into_full_response())),
+            false => Continue(request.into_resolved()),
+        }
+    }
+
+    /// An answer that is there at once. Nothing else takes the body away where the method is HEAD.
+    fn ready(&self, request: &Request<'_>, mut answer: Response<FullBody>) -> Response<AnswerBody> {
+        if *request.method == Method::HEAD {
+            let length = answer.body().size_hint().exact().map(HeaderValue::from);
+            *answer.body_mut() = FullBody::default();
+            answer
+                .headers_mut()
+                .extend(length.map(|length| (CONTENT_LENGTH, length)));
+        }
+        if let Some(cors) = &self.cors {
+            cors.mark(cors.origin(request.headers), answer.headers_mut());
+        }
+        answer.map(http_body_util::Either::Left)
+    }
+
+    /// Answers a request that had no answer at once; without `resolved` its credential is verified first.
+    async fn answer<B>(
+        self: Arc<Self>,
+        request: http::Request<B>,
+        resolved: Option<Resolved>,
+        peer: IpAddr,
+        mut entry: Option<Entry>,
+    ) -> Answered
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let (head, body) = request.into_parts();
+        let step = match resolved {
+            Some(resolved) => Continue(resolved),
+            None => self.verify(Head::of_parts(&head), peer, &mut entry).await,
+        };
+        let answer = match step {
+            Break(answer) => answer,
+            Continue(resolved) => {
+                let request = http::Request::from_parts(head, body);
+                self.route(request, resolved).await
+            }
+        };
+        self.log(entry, &answer);
+        Ok(answer)
+    }
+
+    /// The answer of a handler.
+    async fn route<B>(
+        &self,
+        mut request: http::Request<B>,
+        resolved: Resolved,
+    ) -> Response<AnswerBody>
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let cors = self.cors.as_ref();
+        let origin = cors.and_then(|cors| cors.origin(request.headers()));
+        request.extensions_mut().insert(resolved);
+        let Ok(mut answer) = self.router.clone().call(request).await;
+        // The router says 0, which is not the document's length (RFC 9110, section 8.6).
+        if answer.status() == StatusCode::NOT_MODIFIED {
+            answer.headers_mut().remove(CONTENT_LENGTH);
+        }
+        if let Some(cors) = cors {
+            cors.mark(origin, answer.headers_mut());
+        }
+        answer.map(http_body_util::Either::Right)
+    }
+
+    fn log(&self, entry: Option<Entry>, answer: &Response<AnswerBody>) {
+        if let (Some(log), Some(entry)) = (&self.access_log, entry) {
+            log.end(entry, answer);
+        }
+    }
+}
+
+type Answered = Result<Response<AnswerBody>, Infallible>;
+
+impl<B> Service<http::Request<B>> for PublicService
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Either<Ready<Answered>, BoxFuture<'static, Answered>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, http: http::Request<B>) -> Self::Future {
+        let stack = &self.stack;
+        let request = stack.request(Head::of(&http), self.peer);
+        let log = stack.access_log.as_ref();
+        let mut entry = log.map(|_| Entry::begin(&request));
+        match stack.look(request, &mut entry) {
+            Break(answer) => {
+                stack.log(entry, &answer);
+                Either::Left(ready(Ok(answer)))
+            }
+            // hyper moves this future, so what only a miss needs is kept elsewhere.
+            Continue(resolved) => {
+                let answering = Arc::clone(stack).answer(http, resolved, self.peer, entry);
+                Either::Right(answering.boxed())
+            }
+        }
+    }
+}

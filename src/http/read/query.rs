@@ -1,0 +1,189 @@
+//! What a query asks for.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+use crate::http::problem::Problem;
+use crate::resource::Resource;
+use crate::resource::key::KeyShape;
+use crate::resource::page::{PARAMETERS, Page};
+use crate::resource::projection::{Projection, listed};
+
+/// Keys in one request.
+pub(in crate::http) const KEYS_MAX: usize = 1_000;
+
+/// Documents of a page where the request does not say.
+pub(in crate::http) const LIMIT: usize = 100;
+
+/// Documents of a page, at most. More is refused: a page cut short could be taken for the whole.
+pub(in crate::http) const LIMIT_MAX: usize = 1_000;
+
+/// The query of a list.
+pub(super) struct Query {
+    /// Canonical, in the query's order; none where it asks for a page.
+    pub(super) keys: Option<Vec<String>>,
+    pub(super) page: Page,
+    pub(super) fields: Option<Projection>,
+}
+
+impl Query {
+    /// Reads the query of `/RESOURCE`.
+    pub(super) fn parse(query: &str, resource: &Resource) -> Result<Self, Problem> {
+        let (mut keys, mut page, mut fields) = (None, PageParams::default(), None);
+        for (name, value) in parameters(query) {
+            match &*name {
+                "keys" | "key" => take_keys(&mut keys, &name, &value, &resource.key)?,
+                "fields" => take_fields(&mut fields, &value, resource)?,
+                name => page.take(name, &value, resource)?,
+            }
+        }
+        if keys.is_some() && !page.is_empty() {
+            return Err(Problem::bad_request("use either keys or a page, not both"));
+        }
+        Ok(Self {
+            keys,
+            page: page.into_page(),
+            fields,
+        })
+    }
+}
+
+/// A page as a query asks for it.
+#[derive(Default)]
+struct PageParams {
+    limit: Option<usize>,
+    after: Option<String>,
+    filters: Vec<(usize, Option<String>)>,
+}
+
+impl PageParams {
+    /// Takes in one parameter: its name, decoded, and its value, still percent-encoded.
+    fn take(&mut self, name: &str, value: &str, resource: &Resource) -> Result<(), Problem> {
+        let already = match name {
+            "limit" => self.limit.replace(limit(value)?).is_some(),
+            "after" => {
+                let key = resource.key.canonical(value);
+                let key = key.map_err(|why| Problem::bad_request(format!("after: {why}")))?;
+                self.after.replace(key.into_owned()).is_some()
+            }
+            _ => self.filter(name, value, resource)?,
+        };
+        match already {
+            true => Err(Problem::bad_request(format!("{name} is there twice"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes in one filter; whether it was there already.
+    fn filter(&mut self, name: &str, value: &str, resource: &Resource) -> Result<bool, Problem> {
+        let filters = resource.filters.iter();
+        let Some(place) = filters.clone().position(|filter| filter.name == name) else {
+            let mut names: Vec<String> = PARAMETERS.map(str::to_owned).into();
+            names.extend(filters.map(|filter| filter.name.clone()));
+            return Err(Problem::bad_request(format!(
+                "{} is no parameter of this list, which takes {}",
+                listed(&[name.to_owned()]),
+                names.join(", ")
+            )));
+        };
+        let refuse = |why: &str| Problem::bad_request(format!("{name} {why}"));
+        let value = match value.split_once('.') {
+            Some(("eq", value)) => {
+                let value = percent_decode_str(value).decode_utf8();
+                let value = value.map_err(|_| refuse("is not valid UTF-8"))?;
+                let canonical = resource.filters[place].canonical(&value);
+                Some(canonical.map_err(|why| refuse(&why))?)
+            }
+            Some(("is", "null")) => None,
+            _ => return Err(refuse("is asked for as eq.VALUE or is.null")),
+        };
+        let already = self.filters.iter().any(|(taken, _)| *taken == place);
+        self.filters.push((place, value));
+        Ok(already)
+    }
+
+    /// Whether nothing of a page has been asked for.
+    fn is_empty(&self) -> bool {
+        self.limit.is_none() && self.after.is_none() && self.filters.is_empty()
+    }
+
+    fn into_page(self) -> Page {
+        let mut filters = self.filters;
+        filters.sort_unstable();
+        Page {
+            after: self.after,
+            filters,
+            limit: self.limit.unwrap_or(LIMIT),
+        }
+    }
+}
+
+fn limit(value: &str) -> Result<usize, Problem> {
+    let limit = value.parse().ok();
+    let limit = limit.filter(|limit| (1..=LIMIT_MAX).contains(limit));
+    limit.ok_or_else(|| {
+        Problem::bad_request(format!("limit is a whole number from 1 to {LIMIT_MAX}"))
+    })
+}
+
+/// What `fields` asks for where it is the only parameter that counts.
+pub(super) fn fields(query: &str, resource: &Resource) -> Result<Option<Projection>, Problem> {
+    let mut fields = None;
+    for (_, value) in parameters(query).filter(|(name, _)| name == "fields") {
+        take_fields(&mut fields, &value, resource)?;
+    }
+    Ok(fields)
+}
+
+/// Names, decoded, and values, still percent-encoded: commas and points in them are split at first.
+fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, String)> {
+    let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
+    parameters.map(|parameter| {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let name = percent_decode_str(name).decode_utf8_lossy();
+        // As forms are encoded (WHATWG URL, section 5.1); a plus sign itself is %2B.
+        (name, value.replace('+', "%20"))
+    })
+}
+
+/// `keys` is a list for keys of one column; `key`, as often as need be, is one key of any.
+fn take_keys(
+    keys: &mut Option<Vec<String>>,
+    name: &str,
+    value: &str,
+    shape: &KeyShape,
+) -> Result<(), Problem> {
+    let list: Vec<&str> = match name {
+        "keys" if shape.columns.len() > 1 => {
+            let why = "the key has several columns: use ?key=…,…&key=…,…";
+            return Err(Problem::bad_request(why));
+        }
+        "keys" => value.split(',').collect(),
+        _ => vec![value],
+    };
+    let keys = keys.get_or_insert_default();
+    if keys.len() + list.len() > KEYS_MAX {
+        return Err(Problem::too_many_keys(KEYS_MAX));
+    }
+    for key in list {
+        keys.push(shape.canonical(key)?.into_owned());
+    }
+    Ok(())
+}
+
+fn take_fields(
+    fields: &mut Option<Projection>,
+    value: &str,
+    resource: &Resource,
+) -> Result<(), Problem> {
+    let projection = Projection::parse(value, &resource.root);
+    let projection = projection.map_err(|unknown| {
+        let names = listed(&unknown);
+        Problem::bad_request(format!("fields: documents have no {names}"))
+    })?;
+    match fields.replace(projection) {
+        Some(_) => Err(Problem::bad_request("fields is given twice")),
+        None => Ok(()),
+    }
+}

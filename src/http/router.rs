@@ -1,0 +1,112 @@
+//! Which handler answers a request that memory did not answer.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::ALLOW;
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
+
+use crate::cache::Cache;
+use crate::clock::Boottime;
+use crate::http::auth::Auth;
+use crate::http::full_body::FullBody;
+use crate::http::problem::Problem;
+use crate::http::request::{self, Part, Resolved};
+use crate::http::state::HttpState;
+use crate::http::{docs, openapi, read, write};
+
+/// What any target answers.
+const METHODS: &str = "GET, HEAD, POST, OPTIONS";
+
+/// The value of the metrics' label `detail` where PostgreSQL is not asked.
+const REQUEST: &str = "request";
+/// The same where it is.
+const POSTGRES: &str = "postgres";
+
+/// All paths of the public address; `described`: those that describe it as well.
+pub(super) fn router(
+    state: &HttpState,
+    cache: Arc<Cache>,
+    auth: Option<Arc<Auth>>,
+    described: bool,
+) -> Router {
+    let sessions = auth.as_ref().map(|auth| auth.router());
+    let described = described.then(|| {
+        let repeatable = state.documents.keeps_answers();
+        docs::router().merge(openapi::router(cache, auth, repeatable))
+    });
+    // Paths of documents are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
+    let router = described.unwrap_or_default().fallback(answer);
+    let router = router.with_state(state.clone());
+    router.merge(sessions.unwrap_or_default())
+}
+
+/// Answers every path that no other handler is for.
+async fn answer(State(state): State<HttpState>, request: Request<Body>) -> Response<Body> {
+    let began = Boottime::now();
+    let (mut head, body) = request.into_parts();
+    let Some(resolved) = head.extensions.remove::<Resolved>() else {
+        return Problem::internal("the request did not pass the middleware").into_response();
+    };
+    let request = request::Request::resume(&head, resolved);
+    let target = request.resource();
+    let resource = target.as_ref().ok().map(|(resource, _)| *resource);
+    let answered = match target {
+        Ok(_) => dispatch(&state, request, body).await,
+        // The server as a whole.
+        Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {
+            Ok((REQUEST, allow(METHODS).map(Body::new)))
+        }
+        Err(problem) => Err(problem),
+    };
+    let (detail, response) = answered.unwrap_or_else(|problem| {
+        let detail = match problem.status().is_client_error() {
+            true => REQUEST,
+            false => POSTGRES,
+        };
+        (detail, problem.into_response())
+    });
+    state.count(resource, detail, response.status(), began);
+    response
+}
+
+/// Answers a request about a resource by its method: the answer, and the value of the metrics' label `detail`.
+async fn dispatch(
+    state: &HttpState,
+    request: request::Request<'_>,
+    body: Body,
+) -> Result<(&'static str, Response<Body>), Problem> {
+    let (resource, part) = request.resource()?;
+    match (request.method, part) {
+        (&Method::GET | &Method::HEAD, Part::Document { key }) => {
+            read::document::answer(state, request, resource, key).await
+        }
+        (&Method::GET | &Method::HEAD, Part::Collection) => {
+            read::collection(state, &request, resource).await
+        }
+        (&Method::POST, Part::Batch) => {
+            read::batch::answer_body(state, &request, resource, body).await
+        }
+        (&Method::OPTIONS, part) => {
+            // Where it is not known yet what the tables take, it may be everything.
+            let resource = state.documents.resource(resource).ok();
+            let writable = resource.is_none_or(|resource| resource.writable.is_ok());
+            Ok((REQUEST, allow(part.methods(writable)).map(Body::new)))
+        }
+        (_, part) => {
+            let response = write::answer(state, &request, resource, part, body).await?;
+            Ok((POSTGRES, response))
+        }
+    }
+}
+
+/// 204 with the methods that are answered.
+fn allow(methods: &'static str) -> Response<FullBody> {
+    let mut response = Response::new(FullBody::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(ALLOW, HeaderValue::from_static(methods));
+    response
+}

@@ -1,0 +1,108 @@
+//! What the handlers of the public address share.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use prometheus::IntCounter;
+
+use crate::cache::Provenance;
+use crate::clock::Boottime;
+use crate::documents::Documents;
+use crate::http::problem::Problem;
+use crate::http::read::cache_headers::{CacheHeaders, detail};
+use crate::metrics::Metrics;
+use crate::resource::ResourceId;
+
+/// The documents, and what answers of each resource have in common.
+#[derive(Clone)]
+pub(super) struct HttpState {
+    pub(super) documents: Documents,
+    metrics: Arc<Metrics>,
+    /// By resource.
+    hits: Arc<[HitCounters]>,
+    /// By resource.
+    cache_headers: Arc<[CacheHeaders]>,
+}
+
+/// One resource's answers out of memory; looking a counter up by its labels takes longer than counting.
+struct HitCounters {
+    found: IntCounter,
+    not_modified: IntCounter,
+    absent: IntCounter,
+}
+
+impl HitCounters {
+    fn new(metrics: &Metrics, name: &str) -> Self {
+        let counter = |status: StatusCode| {
+            let labels = [name, detail(Provenance::Memory), status.as_str()];
+            metrics.requests.with_label_values(&labels)
+        };
+        Self {
+            found: counter(StatusCode::OK),
+            not_modified: counter(StatusCode::NOT_MODIFIED),
+            absent: counter(StatusCode::NOT_FOUND),
+        }
+    }
+
+    fn of(&self, status: StatusCode) -> &IntCounter {
+        match status {
+            StatusCode::NOT_MODIFIED => &self.not_modified,
+            StatusCode::NOT_FOUND => &self.absent,
+            _ => &self.found,
+        }
+    }
+}
+
+impl HttpState {
+    pub(super) fn new(
+        documents: Documents,
+        metrics: Arc<Metrics>,
+        cache_headers: Vec<CacheHeaders>,
+    ) -> Self {
+        let names = documents.names();
+        let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
+        Self {
+            documents,
+            metrics,
+            hits,
+            cache_headers: cache_headers.into(),
+        }
+    }
+
+    /// What answers about documents of `resource` say to caches.
+    ///
+    /// # Errors
+    /// There is no such resource, which can't be: there are as many as resources.
+    pub(super) fn cache_headers(&self, resource: ResourceId) -> Result<&CacheHeaders, Problem> {
+        let headers = self.cache_headers.get(resource.index());
+        headers.ok_or_else(Problem::no_such_resource)
+    }
+
+    /// Counts an answer out of memory, which began at `began`.
+    pub(super) fn count_hit(&self, resource: ResourceId, status: StatusCode, began: Boottime) {
+        if let Some(hits) = self.hits.get(resource.index()) {
+            hits.of(status).inc();
+        }
+        self.observe(began);
+    }
+
+    /// Counts any other answer; `resource` is the one that it is about, if any.
+    pub(super) fn count(
+        &self,
+        resource: Option<ResourceId>,
+        detail: &str,
+        status: StatusCode,
+        began: Boottime,
+    ) {
+        // Only configured names become labels: clients must not be able to add any.
+        let label = resource.and_then(|resource| self.documents.names().nth(resource.index()));
+        let labels = [label.unwrap_or_default(), detail, status.as_str()];
+        self.metrics.requests.with_label_values(&labels).inc();
+        self.observe(began);
+    }
+
+    fn observe(&self, began: Boottime) {
+        let took = Boottime::now().since(began);
+        self.metrics.request_duration.observe(took.as_secs_f64());
+    }
+}

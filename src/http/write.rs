@@ -1,0 +1,59 @@
+//! `POST`, `PUT`, `PATCH` and `DELETE`: what changes documents.
+//!
+//! `document` writes one, `bulk` inserts many. What can be refused without PostgreSQL is. A write is answered once this
+//! node has applied what it changed, so that a read after the answer sees it.
+
+mod bulk;
+mod document;
+
+use axum::body::Body;
+use axum::http::{Method, Response};
+
+use crate::http::problem::Problem;
+use crate::http::request::{Part, Request};
+use crate::http::state::HttpState;
+use crate::http::write::bulk::BulkWrite;
+use crate::http::write::document::DocumentWrite;
+use crate::resource::ResourceId;
+use crate::resource::key::KeyShape;
+
+/// Answers a method that does not read.
+pub(super) async fn answer(
+    state: &HttpState,
+    request: &Request<'_>,
+    id: ResourceId,
+    part: Part,
+    mut body: Body,
+) -> Result<Response<Body>, Problem> {
+    let documents = &state.documents;
+    let resource = documents.resource(id)?;
+    let name = request.uri.path().split('/').nth(1).unwrap_or_default();
+    let inserts = *request.method == Method::POST && part == Part::Collection;
+    if inserts && resource.writable.is_ok() {
+        let framing;
+        (framing, body) = bulk::framing(request.headers, body).await?;
+        if let Some(framing) = framing {
+            let bulk = BulkWrite {
+                documents,
+                resource,
+                name,
+                may_read: request.may_read(id),
+            };
+            return bulk.answer(request.headers, framing, body).await;
+        }
+    }
+    let write = DocumentWrite {
+        documents,
+        request,
+        id,
+        resource,
+        part,
+        name,
+    };
+    Ok(write.answer(body).await?.map(Body::new))
+}
+
+/// The path of a document.
+fn location(name: &str, shape: &KeyShape, key: &str) -> String {
+    format!("/{name}/{}", shape.encoded(key))
+}

@@ -1,0 +1,232 @@
+//! `POST`, `PUT`, `PATCH` and `DELETE` of one document.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::auth::Principal;
+use crate::cache::document::{digest, entity_tag};
+use crate::documents::Documents;
+use crate::http::body::read_body;
+use crate::http::conditional::{condition, is_if_none_match_any};
+use crate::http::full_body::FullBody;
+use crate::http::headers::{
+    APPLICATION_JSON, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, MERGE_PATCH, PREFERENCE_APPLIED,
+    RETURN_MINIMAL, RETURN_REPRESENTATION, media_type, preferred,
+};
+use crate::http::problem::Problem;
+use crate::http::request::{Part, Request};
+use crate::http::write::location;
+use crate::resource::body::{Mode, Scratch, rows_of};
+use crate::resource::key::key_parts;
+use crate::resource::writable::{Rows, Writable};
+use crate::resource::{Resource, ResourceId};
+use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Written};
+
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// A request to change one document of a resource.
+pub(super) struct DocumentWrite<'r> {
+    pub(super) documents: &'r Documents,
+    pub(super) request: &'r Request<'r>,
+    pub(super) id: ResourceId,
+    pub(super) resource: Arc<Resource>,
+    pub(super) part: Part,
+    /// The resource's name as it stands in the path.
+    pub(super) name: &'r str,
+}
+
+impl DocumentWrite<'_> {
+    /// Writes what `body` says.
+    pub(super) async fn answer(self, body: Body) -> Result<Response<FullBody>, Problem> {
+        let Self {
+            documents,
+            request,
+            id,
+            resource,
+            part,
+            name,
+        } = self;
+        let headers = request.headers;
+        let mut hash = request_hash(request);
+        let bytes_max = documents.document_bytes_max();
+        let action = action(&resource, part, request, body, bytes_max, &mut hash).await?;
+        if headers.contains_key(IDEMPOTENCY_KEY) && !documents.keeps_answers() {
+            let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
+            return Err(Problem::bad_request(why));
+        }
+        let repeatable = repeatable(headers, &hash, request.principal.as_deref())?;
+        // A principal that may not read does not see what is stored.
+        let preferred = match request.may_read(id) {
+            true => preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION]),
+            false => Some(RETURN_MINIMAL),
+        };
+        let is_insert = matches!(action, Action::Insert { .. });
+        let write = Write {
+            resource: Arc::clone(&resource),
+            action,
+            // All documents together, which POST addresses, have no tag.
+            condition: condition(headers).filter(|_| !is_insert),
+            representation: preferred != Some(RETURN_MINIMAL),
+            repeatable,
+        };
+        let written = match documents.write(write).await {
+            Err(WriteError::Exists) if is_if_none_match_any(headers) => {
+                return Err(Problem::precondition_failed());
+            }
+            written => written?,
+        };
+        Ok(respond(name, &resource, written, preferred))
+    }
+}
+
+/// The beginning of a hash of all that a request asks for.
+fn request_hash(request: &Request<'_>) -> Xxh3 {
+    let mut hash = Xxh3::new();
+    for part in [request.method.as_str(), request.uri.path()] {
+        hash.update(part.as_bytes());
+        hash.update(&[0]);
+    }
+    hash
+}
+
+/// What `Idempotency-Key` says (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
+fn repeatable(
+    headers: &HeaderMap,
+    hash: &Xxh3,
+    principal: Option<&Principal>,
+) -> Result<Option<Repeatable>, Problem> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    let principal = match principal {
+        None => String::new(),
+        Some(principal) => principal.scope().ok_or_else(|| {
+            let why =
+                "Idempotency-Key requires a principal with a name, and the token has no usable `sub`";
+            Problem::bad_request(why)
+        })?,
+    };
+    let key = key.to_str().unwrap_or_default().trim();
+    let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    let key = bare.unwrap_or(key);
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
+        let why = format!("Idempotency-Key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} ASCII characters");
+        return Err(Problem::bad_request(why));
+    }
+    Ok(Some(Repeatable {
+        principal,
+        key: key.to_owned(),
+        request: hash.digest128().to_be_bytes(),
+    }))
+}
+
+/// What the request asks for; `hash` takes in its body.
+async fn action(
+    resource: &Resource,
+    part: Part,
+    request: &Request<'_>,
+    body: Body,
+    bytes_max: usize,
+    hash: &mut Xxh3,
+) -> Result<Action, Problem> {
+    let writable = match &resource.writable {
+        Ok(writable) => writable,
+        Err(why) => return Err(Problem::only_read(part.methods(false), why)),
+    };
+    let headers = request.headers;
+    let canonical = |key| resource.key.canonical(request.key(key));
+    Ok(match (request.method, part) {
+        (&Method::POST, Part::Collection) => {
+            let body = read(headers, body, &[JSON], bytes_max).await?;
+            hash.update(&body);
+            let rows = rows(writable, &body, Mode::Insert)?;
+            Action::Insert { rows }
+        }
+        (&Method::PUT, Part::Document { key }) => {
+            let key = canonical(key)?.into_owned();
+            let body = read(headers, body, &[JSON], bytes_max).await?;
+            hash.update(&body);
+            let parts = key_parts(&key, resource.key.columns.len());
+            let rows = rows(writable, &body, Mode::Replace(&parts))?;
+            Action::Replace { key, rows }
+        }
+        (&Method::PATCH, Part::Document { key }) => {
+            let key = canonical(key)?.into_owned();
+            let patch = read(headers, body, &[MERGE_PATCH, JSON], bytes_max).await?;
+            hash.update(&patch);
+            Action::Patch { key, patch }
+        }
+        (&Method::DELETE, Part::Document { key }) => {
+            let key = canonical(key)?.into_owned();
+            Action::Delete { key }
+        }
+        _ => return Err(Problem::method_not_allowed(part.methods(true))),
+    })
+}
+
+fn rows(writable: &Writable, body: &[u8], mode: Mode<'_>) -> Result<Rows, Problem> {
+    let mut rows = Rows::of(writable);
+    rows_of(writable, body, mode, &mut Scratch::default(), &mut rows)?;
+    Ok(rows)
+}
+
+/// The body of a request, if it is of one of the types `accepted` and not too long.
+async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    accepted: &[&str],
+    bytes_max: usize,
+) -> Result<Bytes, Problem> {
+    media_type(headers, accepted)?;
+    let length = headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > bytes_max) {
+        return Err(Problem::body_too_large(bytes_max));
+    }
+    let body = read_body(body, bytes_max).await?;
+    match body.is_empty() {
+        true => Err(Problem::bad_request("the request has no body")),
+        false => Ok(body),
+    }
+}
+
+fn respond(
+    name: &str,
+    resource: &Resource,
+    written: Written,
+    preferred: Option<&'static str>,
+) -> Response<FullBody> {
+    let status = match (written.outcome, &written.document) {
+        (Outcome::Created, _) => StatusCode::CREATED,
+        (Outcome::Replaced, Some(_)) => StatusCode::OK,
+        (Outcome::Replaced, None) | (Outcome::Deleted, _) => StatusCode::NO_CONTENT,
+    };
+    let mut headers = HeaderMap::new();
+    // What is put together from hexadecimal numbers and encoded parts is always a valid value.
+    if let Ok(token) = HeaderValue::try_from(written.token.to_string()) {
+        headers.insert(LARDER_TOKEN, token);
+    }
+    if written.outcome == Outcome::Created
+        && let Ok(location) = HeaderValue::try_from(location(name, &resource.key, &written.key))
+    {
+        headers.insert(LOCATION, location);
+    }
+    if let Some(preferred) = preferred.filter(|_| written.outcome != Outcome::Deleted) {
+        headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
+    }
+    let body = written.document.map(|document| {
+        if let Ok(etag) = HeaderValue::from_bytes(&entity_tag(digest(&document))) {
+            headers.insert(ETAG, etag);
+        }
+        headers.insert(CONTENT_TYPE, APPLICATION_JSON);
+        FullBody::new(document)
+    });
+    let mut response = Response::new(body.unwrap_or_default());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
