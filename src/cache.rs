@@ -34,7 +34,6 @@ mod replay;
 mod status;
 mod writer;
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -57,7 +56,6 @@ use crate::feed::OnLoss;
 use crate::feed::position::{Persisted, Position};
 use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
-use crate::resource::key::KeyError;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::Loader;
@@ -285,22 +283,6 @@ impl Cache {
 
     fn cached(&self, resource: ResourceId) -> &CachedResource {
         &self.resources[resource.index()]
-    }
-
-    /// The canonical text of a key as it stands in a path, by the types that the database has now.
-    ///
-    /// # Errors
-    /// [`LookupError::NotReady`] where the resource does not fit the database, or not yet; inside, what is wrong with
-    /// the key.
-    pub fn canonical_key<'t>(
-        &self,
-        resource: ResourceId,
-        path_segment: &'t str,
-    ) -> Result<Result<Cow<'t, str>, KeyError>, LookupError> {
-        match &*self.cached(resource).current.load() {
-            Some(resource) => Ok(resource.key.canonical(path_segment)),
-            None => Err(self.not_ready(resource)),
-        }
     }
 
     /// The resource as it fits the database now.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! GET /depts/42
-//!   │ http::documents      path -> resource and canonical key
+//!   │ http::middleware     a typed request: resource, key, client, rights
 //!   ▼
 //! cache::lookup ── memory (DashMap) ── hit ──► answer: body and headers are ready-made
 //!   │ miss          └─ disk (sled) ─── hit ──► promote to memory, answer
@@ -14,7 +14,7 @@
 //! cache::fill              memory now; disk through the writer's queue
 //!
 //! PUT /depts/42
-//!   │ http::writes ── resource::body: rows, checked by the catalogue
+//!   │ http::write ── resource::body: rows, checked by the catalogue
 //!   ▼
 //! source::writes ── one transaction ── commit ──► as any client's; answered when the pass has been applied
 //!
@@ -22,20 +22,20 @@
 //! ```
 //!
 //! # A hit
-//! 1. [`http::public`] splits the path before any router and asks the cache for the key's canonical text
-//!    ([`resource::key`]).
-//! 2. [`cache::Cache::hit`] compares the boot-time clock ([`clock`]) with the last pass: are the tiers fresh?
+//! 1. [`http::middleware::stack`] makes a typed request of the head, and checks rate and rights before any router.
+//!    `http::read::document` makes the key canonical ([`resource::key`]) and asks memory ([`documents`]).
+//! 2. [`cache::Cache::try_memory`] compares the boot-time clock ([`clock`]) with the last pass: are the tiers fresh?
 //! 3. The memory tier has the document under the resource's epoch; its body and entity tag are sent as they are.
 //! 4. One hit in a thousand is read again from PostgreSQL beside serving, and must not be stale (`cache::audit`).
 //!
 //! # A miss
-//! 1. Neither tier has it ([`cache::Cache::lookup`], through axum's router). The request leads or joins the key's
+//! 1. Neither tier has it ([`cache::Cache::lookup_missed`], through axum's router). The request leads or joins the key's
 //!    lease, which notes the key's generation.
 //! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
 //! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
 //!
 //! # A write
-//! 1. `http::writes` takes the body for rows ([`resource::body`]): what does not fit costs PostgreSQL nothing.
+//! 1. `http::write` takes the body for rows ([`resource::body`]): what does not fit costs PostgreSQL nothing.
 //! 2. [`source::writes`] runs one transaction on a task of its own, with one statement for the rows of all levels
 //!    ([`resource::write`]); documents that are only inserted share it.
 //! 3. The answer waits for the pass that covers the transaction ([`cache::Cache::catch_up`]), which is an invalidation

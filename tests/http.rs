@@ -10,6 +10,7 @@ mod list;
 mod order;
 mod range;
 mod socket;
+mod stack;
 mod ways;
 
 use axum::http::{Method, StatusCode};

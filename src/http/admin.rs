@@ -14,13 +14,13 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::cache::Cache;
 use crate::http::admin::token::AdminToken;
 use crate::http::problem::Problem;
+use crate::http::request::{Part, Target};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 use crate::telemetry::LogLevel;
@@ -118,16 +118,19 @@ async fn purge(State(admin): State<Admin>, request: Request) -> Response {
 
 /// Resource and key of `/VERB/RESOURCE[/KEY]`.
 fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Problem> {
-    let mut segments = path.split('/').skip(2);
-    let index = percent_decode_str(segments.next().unwrap_or_default())
-        .decode_utf8()
-        .ok()
-        .and_then(|name| cache.id_of(&name))
-        .ok_or_else(Problem::no_such_resource)?;
-    let Some(key) = segments.next() else {
-        return Ok((index, None));
-    };
-    Ok((index, Some(cache.canonical_key(index, key)??.into_owned())))
+    let verb = path.get(1..).and_then(|path| path.find('/'));
+    let path = verb.map_or("", |end| &path[end + 1..]);
+    let target = Target::parse(path, |name| cache.id_of(name));
+    let id = target.resource.ok_or_else(Problem::no_such_resource)?;
+    match target.part {
+        Part::Collection => Ok((id, None)),
+        Part::Document { key } => {
+            let resource = cache.resource(id)?;
+            let key = resource.key.canonical(&path[key..])?;
+            Ok((id, Some(key.into_owned())))
+        }
+        Part::Batch | Part::Unknown => Err(Problem::no_such_resource()),
+    }
 }
 
 async fn log_level(State(admin): State<Admin>) -> Response {
