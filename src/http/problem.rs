@@ -36,27 +36,27 @@ pub(super) struct Problem {
     allow: Option<&'static str>,
     /// Seconds after which to ask again.
     retry_after: Option<u64>,
-    errors: Vec<Fault9457>,
+    errors: Vec<FieldError>,
 }
 
 /// One of several faults, as the example of RFC 9457, section 3, has them.
 #[derive(Debug, Serialize)]
-struct Fault9457 {
+struct FieldError {
     pointer: String,
     detail: String,
 }
 
 /// The body of an answer.
 #[derive(Serialize)]
-pub(super) struct Body9457<'a> {
+pub(super) struct ProblemBody<'a> {
     r#type: &'static str,
     title: &'a str,
     status: u16,
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[Fault9457]>::is_empty")]
-    errors: &'a [Fault9457],
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    errors: &'a [FieldError],
 }
 
 impl Problem {
@@ -249,8 +249,8 @@ impl Problem {
     }
 
     /// What there is to say, as JSON.
-    pub(super) fn body(&self) -> Body9457<'_> {
-        Body9457 {
+    pub(super) fn body(&self) -> ProblemBody<'_> {
+        ProblemBody {
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
@@ -316,7 +316,7 @@ impl From<BodyError> for Problem {
         match error {
             BodyError::Malformed(detail) => Self::bad_request(detail),
             BodyError::Faults(faults) => {
-                let faults = faults.into_iter().map(|fault| Fault9457 {
+                let faults = faults.into_iter().map(|fault| FieldError {
                     pointer: fault.pointer,
                     detail: fault.message,
                 });
@@ -410,7 +410,7 @@ impl Problem {
                 "another transaction holds a lock on a table of this resource, as a migration does",
             ),
         };
-        let fault = |pointer| Fault9457 {
+        let fault = |pointer| FieldError {
             pointer,
             detail: detail.into(),
         };

@@ -30,7 +30,7 @@ use crate::resource::ResourceId;
 pub(super) type Answered<B> = Result<(&'static str, Response<B>), Problem>;
 
 /// The documents that the query of `/RESOURCE` asks for.
-pub(super) async fn collection(
+pub(super) async fn read_collection(
     state: &HttpState,
     request: &Request<'_>,
     resource: ResourceId,
@@ -39,8 +39,8 @@ pub(super) async fn collection(
     let Query { keys, page, fields } = Query::parse(request.query(), &reading.resource)?;
     reading.fields = fields;
     let answered: Answered<FullBody> = match keys {
-        Some(keys) => batch::answer(&reading, &keys).await,
-        None => list::answer(&reading, page, request.uri).await,
+        Some(keys) => batch::read_keys(&reading, &keys).await,
+        None => list::read_page(&reading, page, request.uri).await,
     };
     answered.map(|(detail, response)| (detail, response.map(Body::new)))
 }

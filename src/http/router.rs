@@ -38,13 +38,13 @@ pub(super) fn router(
         docs::router().merge(openapi::router(cache, auth, repeatable))
     });
     // Paths of documents are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
-    let router = described.unwrap_or_default().fallback(answer);
+    let router = described.unwrap_or_default().fallback(handle);
     let router = router.with_state(state.clone());
     router.merge(sessions.unwrap_or_default())
 }
 
 /// Answers every path that no other handler is for.
-async fn answer(State(state): State<HttpState>, request: Request<Body>) -> Response<Body> {
+async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Response<Body> {
     let began = Boottime::now();
     let (mut head, body) = request.into_parts();
     let Some(resolved) = head.extensions.remove::<Resolved>() else {
@@ -81,13 +81,13 @@ async fn dispatch(
     let (resource, part) = request.resource()?;
     match (request.method, part) {
         (&Method::GET | &Method::HEAD, Part::Document { key }) => {
-            read::document::answer(state, request, resource, key).await
+            read::document::read_document(state, request, resource, key).await
         }
         (&Method::GET | &Method::HEAD, Part::Collection) => {
-            read::collection(state, &request, resource).await
+            read::read_collection(state, &request, resource).await
         }
         (&Method::POST, Part::Batch) => {
-            read::batch::answer_body(state, &request, resource, body).await
+            read::batch::read_batch(state, &request, resource, body).await
         }
         (&Method::OPTIONS, part) => {
             // Where it is not known yet what the tables take, it may be everything.
@@ -96,7 +96,7 @@ async fn dispatch(
             Ok((REQUEST, allow(part.methods(writable)).map(Body::new)))
         }
         (_, part) => {
-            let response = write::answer(state, &request, resource, part, body).await?;
+            let response = write::write_documents(state, &request, resource, part, body).await?;
             Ok((POSTGRES, response))
         }
     }

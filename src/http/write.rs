@@ -18,7 +18,7 @@ use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 
 /// Answers a method that does not read.
-pub(super) async fn answer(
+pub(super) async fn write_documents(
     state: &HttpState,
     request: &Request<'_>,
     id: ResourceId,
@@ -39,7 +39,7 @@ pub(super) async fn answer(
                 name,
                 may_read: request.may_read(id),
             };
-            return bulk.answer(request.headers, framing, body).await;
+            return bulk.insert(request.headers, framing, body).await;
         }
     }
     let write = DocumentWrite {
@@ -50,7 +50,7 @@ pub(super) async fn answer(
         part,
         name,
     };
-    Ok(write.answer(body).await?.map(Body::new))
+    Ok(write.write(body).await?.map(Body::new))
 }
 
 /// The path of a document.

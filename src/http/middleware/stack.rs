@@ -205,7 +205,7 @@ impl Stack {
     }
 
     /// Answers a request that had no answer at once; without `resolved` its credential is verified first.
-    async fn answer<B>(
+    async fn finish<B>(
         self: Arc<Self>,
         request: http::Request<B>,
         resolved: Option<Resolved>,
@@ -287,7 +287,7 @@ where
             }
             // hyper moves this future, so what only a miss needs is kept elsewhere.
             Continue(resolved) => {
-                let answering = Arc::clone(stack).answer(http, resolved, self.peer, entry);
+                let answering = Arc::clone(stack).finish(http, resolved, self.peer, entry);
                 Either::Right(answering.boxed())
             }
         }

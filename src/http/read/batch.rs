@@ -36,7 +36,7 @@ const COPIED_BYTES_MAX: usize = 4096;
 const FRAME_BYTES: usize = 32;
 
 /// Answers `POST /RESOURCE:batch`.
-pub(in crate::http) async fn answer_body(
+pub(in crate::http) async fn read_batch(
     state: &HttpState,
     request: &Request<'_>,
     resource: ResourceId,
@@ -45,7 +45,7 @@ pub(in crate::http) async fn answer_body(
     let mut reading = Reading::begin(state, request, resource)?;
     reading.fields = query::fields(request.query(), &reading.resource)?;
     let keys = keys_in_body(request.headers, body, &reading.resource.key).await?;
-    let answered = answer(&reading, &keys).await;
+    let answered = read_keys(&reading, &keys).await;
     answered.map(|(detail, response)| (detail, response.map(Body::new)))
 }
 
@@ -140,7 +140,7 @@ fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
 }
 
 /// Answers with the documents of `keys`, each out of the fastest tier that has it.
-pub(super) async fn answer(reading: &Reading<'_>, keys: &[String]) -> Answered<FullBody> {
+pub(super) async fn read_keys(reading: &Reading<'_>, keys: &[String]) -> Answered<FullBody> {
     let shape = &reading.resource.key;
     let documents = reading.documents;
     let answers = documents

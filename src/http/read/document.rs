@@ -23,7 +23,7 @@ use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
 
 /// The answer, if the request gets a document that memory has and may answer; else its key is noted as missed. All else
-/// is [`answer`]'s; `HEAD` as well, since HTTP/2 sends the body that it is given.
+/// is [`read_document`]'s; `HEAD` as well, since HTTP/2 sends the body that it is given.
 pub(in crate::http) fn try_memory(
     state: &HttpState,
     request: &mut Request<'_>,
@@ -65,7 +65,7 @@ pub(in crate::http) fn try_memory(
 }
 
 /// Answers with the document whose key begins at `key` in the path.
-pub(in crate::http) async fn answer(
+pub(in crate::http) async fn read_document(
     state: &HttpState,
     mut request: Request<'_>,
     id: ResourceId,

@@ -13,7 +13,7 @@ use crate::http::read::reading::Reading;
 use crate::resource::page::Page;
 
 /// Answers with one page.
-pub(super) async fn answer(reading: &Reading<'_>, page: Page, uri: &Uri) -> Answered<FullBody> {
+pub(super) async fn read_page(reading: &Reading<'_>, page: Page, uri: &Uri) -> Answered<FullBody> {
     let documents = reading.documents;
     let listed = documents.list(reading.id, page, &reading.tokens).await?;
     let mut response = respond(reading, &listed.answers, "[", "]").await?;

@@ -25,7 +25,7 @@ use crate::http::headers::{
     APPLICATION_JSON, HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, NDJSON,
     PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, media_type, preferred,
 };
-use crate::http::problem::{Body9457, Problem};
+use crate::http::problem::{Problem, ProblemBody};
 use crate::http::write::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
 use crate::http::write::location;
 use crate::resource::Resource;
@@ -83,7 +83,7 @@ pub(super) struct BulkWrite<'b> {
 
 impl BulkWrite<'_> {
     /// Inserts the documents of `body`.
-    pub(super) async fn answer(
+    pub(super) async fn insert(
         self,
         headers: &HeaderMap,
         framing: Framing,
@@ -221,7 +221,7 @@ struct Line<'l> {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Body9457<'l>>,
+    problem: Option<ProblemBody<'l>>,
 }
 
 impl Single {

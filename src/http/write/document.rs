@@ -41,7 +41,7 @@ pub(super) struct DocumentWrite<'r> {
 
 impl DocumentWrite<'_> {
     /// Writes what `body` says.
-    pub(super) async fn answer(self, body: Body) -> Result<Response<FullBody>, Problem> {
+    pub(super) async fn write(self, body: Body) -> Result<Response<FullBody>, Problem> {
         let Self {
             documents,
             request,
