@@ -1,7 +1,7 @@
-//! `/docs`: the description of [`crate::http::openapi`] to be read in a browser, without any other server.
+//! `/docs`: Swagger UI, which shows `/openapi.json` in a browser and loads nothing from other servers.
 //!
-//! Swagger UI 5.35.0 (Apache-2.0) out of npm's `swagger-ui-dist`, as `docs/renew` takes it; `docs/swagger-ui` holds it
-//! with its licences and checksums. It is kept compressed and sent so to everyone: all browsers take gzip.
+//! Swagger UI 5.35.0 (Apache-2.0) comes from npm's `swagger-ui-dist`: `docs/renew` fetches it, and `docs/swagger-ui`
+//! holds it with its licences and checksums. It is stored and sent compressed, since all browsers accept gzip.
 
 use std::future::ready;
 
@@ -19,13 +19,13 @@ use crate::cache::document::entity_tag;
 use crate::http::conditional::none_match;
 use crate::http::problem::Problem;
 
-/// Nothing but this server's own files and API, and Swagger UI's icons, which are in its style sheet.
+/// Allows this server's own files and API, and Swagger UI's icons, which are in its style sheet; nothing else.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// What a path with a version holds never changes.
+/// For paths with a version: their content never changes.
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
@@ -35,7 +35,7 @@ struct File {
     path: &'static str,
     media_type: &'static str,
     bytes: &'static [u8],
-    /// Of the package: compressed, and its path holds the version.
+    /// From the package: compressed, with the version in its path.
     vendored: bool,
 }
 
@@ -66,20 +66,20 @@ const FILES: [File; 4] = [
     },
 ];
 
-/// Answers the page and its files.
+/// The routes of the page and its files.
 pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let routes = FILES.into_iter().fold(Router::new(), |routes, file| {
-        let answer = move |asked: HeaderMap| ready(file.answer(&asked));
-        routes.route(file.path, get(answer))
+        let respond = move |headers: HeaderMap| ready(file.response(&headers));
+        routes.route(file.path, get(respond))
     });
-    // The router adds Allow, which it alone knows.
+    // The router adds Allow.
     routes.method_not_allowed_fallback(|| ready(Problem::wrong_method().into_response()))
 }
 
 impl File {
-    fn answer(self, asked: &HeaderMap) -> Response<Body> {
+    fn response(self, request_headers: &HeaderMap) -> Response<Body> {
         let bytes = Bytes::from_static(self.bytes);
-        let mut response = tagged(asked, self.media_type, bytes);
+        let mut response = tagged(request_headers, self.media_type, bytes);
         let headers = response.headers_mut();
         headers.insert(CONTENT_SECURITY_POLICY, POLICY);
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -91,11 +91,15 @@ impl File {
     }
 }
 
-/// 200 with `body`, or 304 where the client has it; to be asked for again each time.
-pub(super) fn tagged(asked: &HeaderMap, media_type: &'static str, body: Bytes) -> Response<Body> {
+/// 200 with `body` and its entity tag, or 304 if the client has it. Caches must revalidate it.
+pub(super) fn tagged(
+    request_headers: &HeaderMap,
+    media_type: &'static str,
+    body: Bytes,
+) -> Response<Body> {
     let etag = entity_tag(xxh3_128(&body).to_be_bytes());
     let mut response = Response::new(Body::empty());
-    if none_match(asked, &etag).is_some() {
+    if none_match(request_headers, &etag).is_some() {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else {
         *response.body_mut() = Body::from(body);

@@ -1,14 +1,15 @@
-//! `/openapi.json`: what the public address answers, as OpenAPI 3.1, made from the resources as they fit the database.
+//! `/openapi.json`: the public address's API as OpenAPI 3.1, rendered from the resources that fit the database.
 //!
-//! `schema` says what columns hold, `documents` what a whole document is, `operations` what the paths answer.
+//! `template.json` has the text of it. `schema` describes columns, `documents` whole documents, `keys` and `parameters`
+//! what identifies and selects documents; `operations` fills them into the template's paths.
 
 mod documents;
 mod keys;
 mod operations;
 mod parameters;
-mod parts;
 mod schema;
 mod security;
+mod template;
 
 use std::collections::HashSet;
 use std::future::ready;
@@ -24,15 +25,11 @@ use serde_json::{Map, Value, json};
 use crate::cache::Cache;
 use crate::http::auth::Auth;
 use crate::http::docs::tagged;
-use crate::http::openapi::documents::Purpose;
-use crate::http::openapi::operations::Schemas;
+use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::problem::Problem;
 use crate::resource::{Resource, ResourceId};
 
-const DESCRIPTION: &str = "Documents out of PostgreSQL, by key. Errors are `application/problem+json` (RFC 9457). \
-    A comma inside a part of a key is `%2C`. No text holds the zero character.";
-
-/// Answers `/openapi.json`; writes may have an `Idempotency-Key` if they are `repeatable`.
+/// The route of `/openapi.json`; writes may have an `Idempotency-Key` if they are `repeatable`.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(
     cache: Arc<Cache>,
     auth: Option<Arc<Auth>>,
@@ -42,64 +39,66 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(
         cache,
         auth,
         repeatable,
-        made: ArcSwapOption::empty(),
+        rendered: ArcSwapOption::empty(),
     });
-    let answer = move |asked: HeaderMap| ready(description.answer(&asked));
-    // The router adds Allow, which it alone knows.
+    let respond = move |headers: HeaderMap| ready(description.response(&headers));
+    // The router adds Allow.
     Router::new()
-        .route("/openapi.json", get(answer))
+        .route("/openapi.json", get(respond))
         .method_not_allowed_fallback(|| ready(Problem::wrong_method().into_response()))
 }
 
-/// The document, made again when a resource has changed.
+/// The document, rendered again when a resource has changed.
 struct Description {
     cache: Arc<Cache>,
-    /// `None`: everyone may.
+    /// `None`: no operation requires authentication.
     auth: Option<Arc<Auth>>,
     /// Writes may have an `Idempotency-Key`.
     repeatable: bool,
-    made: ArcSwapOption<Made>,
+    rendered: ArcSwapOption<Rendered>,
 }
 
-struct Made {
-    of: Vec<Arc<Resource>>,
+struct Rendered {
+    /// The resources that it describes.
+    resources: Vec<Arc<Resource>>,
     text: Bytes,
 }
 
 impl Description {
-    fn answer(&self, asked: &HeaderMap) -> Response<Body> {
-        let made = match self.current() {
-            Ok(made) => made,
-            Err(problem) => return problem.into_response(),
-        };
-        tagged(asked, "application/json", made.text.clone())
+    fn response(&self, request_headers: &HeaderMap) -> Response<Body> {
+        match self.current() {
+            Ok(rendered) => tagged(request_headers, "application/json", rendered.text.clone()),
+            Err(problem) => problem.into_response(),
+        }
     }
 
-    /// Of the resources that fit the database, or why none does.
-    fn current(&self) -> Result<Arc<Made>, Problem> {
+    /// The document of the resources that fit the database; if none does, why the first one does not.
+    fn current(&self) -> Result<Arc<Rendered>, Problem> {
         let count = self.cache.names().count();
-        let found = (0..count).map(|index| self.cache.resource(ResourceId::new(index)));
-        let (fitting, others): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
-        let of: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
-        if let (true, Some(Err(error))) = (of.is_empty(), others.into_iter().next()) {
+        let resources = (0..count).map(|index| self.cache.resource(ResourceId::new(index)));
+        let (fitting, others): (Vec<_>, Vec<_>) = resources.partition(Result::is_ok);
+        let resources: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
+        if let (true, Some(Err(error))) = (resources.is_empty(), others.into_iter().next()) {
             return Err(Problem::from(error));
         }
-        let known = self.made.load_full().filter(|made| {
-            let same = |(one, other)| Arc::ptr_eq(one, other);
-            made.of.len() == of.len() && made.of.iter().zip(&of).all(same)
+        let rendered = self.rendered.load_full().filter(|rendered| {
+            let is_same = |(one, other)| Arc::ptr_eq(one, other);
+            rendered.resources.len() == resources.len()
+                && rendered.resources.iter().zip(&resources).all(is_same)
         });
-        Ok(known.unwrap_or_else(|| {
-            let text =
-                Bytes::from(document(&of, self.auth.as_deref(), self.repeatable).to_string());
-            let made = Arc::new(Made { of, text });
-            self.made.store(Some(Arc::clone(&made)));
-            made
+        Ok(rendered.unwrap_or_else(|| {
+            let document = document(&resources, self.auth.as_deref(), self.repeatable);
+            let text = Bytes::from(document.to_string());
+            let rendered = Arc::new(Rendered { resources, text });
+            self.rendered.store(Some(Arc::clone(&rendered)));
+            rendered
         }))
     }
 }
 
-/// The description of these resources, and of who may.
+/// The description of these resources, and of the roles that they require.
 fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) -> Value {
+    let template = Template::parse();
     let mut names = Names::default();
     let documents: Vec<String> = resources
         .iter()
@@ -108,62 +107,46 @@ fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) 
     let mut paths = Map::new();
     let mut schemas = Map::new();
     for (resource, document) in resources.iter().zip(documents) {
-        let named = Schemas {
-            part: names.claim(&format!("{document}-part")),
-            new: names.claim(&format!("{document}-new")),
-            replacement: names.claim(&format!("{document}-replacement")),
-            patch: names.claim(&format!("{document}-patch")),
-            document,
-        };
-        let read = documents::read(&resource.root, true);
-        let read = operations::with_example(read, resource);
-        schemas.insert(named.document.clone(), read);
-        let part = documents::read(&resource.root, false);
-        schemas.insert(named.part.clone(), part);
-        if let Ok(writable) = &resource.writable {
-            for (name, purpose) in [
-                (&named.new, Purpose::New),
-                (&named.replacement, Purpose::Replacement),
-                (&named.patch, Purpose::Patch),
-            ] {
-                schemas.insert(name.clone(), documents::written(writable, purpose));
-            }
+        let mut values = operations::values(&template, resource, repeatable);
+        for (name, schema) in documents::schemas(resource) {
+            let component = match name {
+                "document" => document.clone(),
+                name => names.claim(&format!("{document}-{name}")),
+            };
+            values.insert(name, reference("schemas", &component));
+            schemas.extend(schema.map(|schema| (component, schema)));
         }
-        let mut described = operations::paths(resource, &named, repeatable);
-        if let Some(auth) = auth {
-            security::guard(auth, &resource.name, &mut described);
-        }
-        paths.extend(described);
+        paths.extend(operations::paths(&template, resource, &values, auth));
     }
-    let mut components = parts::components(schemas, &names.claim("problem"));
-    if let Some(auth) = auth {
-        let schemes = auth.schemes();
-        components["securitySchemes"] = security::schemes(&schemes);
-        paths.extend(security::paths(&schemes));
+    let problem = names.claim("problem");
+    schemas.insert(problem.clone(), template.fill("problem", &Values::new()));
+    let schemes = auth.map(Auth::schemes);
+    if let Some(schemes) = &schemes {
+        paths.extend(security::paths(&template, schemes));
     }
-    let tags: Vec<Value> = resources
+    let tags = resources
         .iter()
-        .map(|resource| json!({"name": resource.name}))
-        .collect();
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "larder",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": DESCRIPTION
-        },
-        "tags": tags,
-        "paths": paths,
-        "components": components
-    })
+        .map(|resource| json!({"name": resource.name}));
+    let values = Values::from([
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("tags", tags.collect()),
+        ("paths", Value::Object(paths)),
+        ("schemas", Value::Object(schemas)),
+        ("problems", template.problems(&problem)),
+    ]);
+    let mut document = template.fill("document", &values);
+    if let Some(schemes) = &schemes {
+        document["components"]["securitySchemes"] = security::schemes(&template, schemes);
+    }
+    document
 }
 
-/// Names of schemas: each is given once.
+/// Names of schemas, which are unique.
 #[derive(Default)]
 struct Names(HashSet<String>);
 
 impl Names {
-    /// `wanted`, or something like it where it is taken. Names of components hold no tilde.
+    /// `wanted`, or a similar name if that is taken. Names of components must not have a tilde.
     fn claim(&mut self, wanted: &str) -> String {
         let mut name = wanted.replace('~', "_");
         while !self.0.insert(name.clone()) {

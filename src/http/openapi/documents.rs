@@ -1,4 +1,4 @@
-//! JSON Schema and examples of whole documents, as they are read and as they are written.
+//! JSON Schema and examples of whole documents, as responses and as request bodies.
 
 use serde_json::{Map, Value, json};
 
@@ -8,6 +8,21 @@ use crate::resource::value::ValueType;
 use crate::resource::writable::{Level, Means, Writable, WritableColumn};
 use crate::resource::{Field, Resource, Row};
 
+/// The schemas of a resource by their names in the template; `None` for bodies if it can't be written.
+pub(super) fn schemas(resource: &Resource) -> [(&'static str, Option<Value>); 5] {
+    let mut document = read(&resource.root, true);
+    document["examples"] = json!([read_example(resource)]);
+    let writable = resource.writable.as_ref().ok();
+    let body = |purpose| writable.map(|writable| written(writable, purpose));
+    [
+        ("document", Some(document)),
+        ("part", Some(read(&resource.root, false))),
+        ("new", body(Purpose::New)),
+        ("replacement", body(Purpose::Replacement)),
+        ("patch", body(Purpose::Patch)),
+    ]
+}
+
 /// What a body is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -15,12 +30,12 @@ pub(super) enum Purpose {
     New,
     /// `PUT`: the path has the key.
     Replacement,
-    /// `PATCH`: as `PUT`, and what is not named stays as it is.
+    /// `PATCH`: as `PUT`; members that are absent stay as they are.
     Patch,
 }
 
-/// A document as larder prints it; `whole` is false where a request chooses its members.
-pub(super) fn read(row: &Row, whole: bool) -> Value {
+/// A document in a response; `whole` is false if the request chose its members with `fields`.
+fn read(row: &Row, whole: bool) -> Value {
     let fields = row.fields.iter().map(|field| {
         let schema = schema::read(&field.value, field.nullable);
         (field.name.as_str(), schema, whole)
@@ -36,8 +51,8 @@ pub(super) fn read(row: &Row, whole: bool) -> Value {
     object(fields.chain(children).chain(lookups))
 }
 
-/// A document as larder takes it.
-pub(super) fn written(writable: &Writable, purpose: Purpose) -> Value {
+/// A document in a request body.
+fn written(writable: &Writable, purpose: Purpose) -> Value {
     match writable.levels.first() {
         Some(root) => written_level(writable, root, purpose),
         None => json!({}),
@@ -51,7 +66,7 @@ fn written_level(writable: &Writable, level: &Level, purpose: Purpose) -> Value 
                 Some(column) => written_column(level, at, column, purpose),
                 None => (json!({}), false),
             },
-            // Rows below are given as a whole, whatever the purpose.
+            // The rows below are always complete, in a patch too.
             Means::Rows(below) => {
                 let rows = writable.levels.get(below);
                 let rows = rows.map(|rows| written_level(writable, rows, Purpose::New));
@@ -75,21 +90,21 @@ fn written_column(
         schema["readOnly"] = json!(true);
         return (schema, false);
     }
-    // A key is never null, though a unique index may be on columns that may be.
+    // A key is never null, although the columns of a unique index may be nullable.
     let nullable = column.nullable && !(level.parent.is_none() && level.key.contains(&at));
     let required = !nullable && column.default.is_none() && purpose != Purpose::Patch;
     (schema::written(&column.value, nullable), required)
 }
 
-/// Whether PostgreSQL, the row above or the path tells the value: a body may repeat it at most.
+/// Whether the value comes from PostgreSQL, the row above or the path, so that a body can only repeat it.
 fn is_given(level: &Level, at: usize, column: &WritableColumn, purpose: Purpose) -> bool {
     let linked = level.link.iter().any(|&(own, _)| own == at);
     let keyed = level.parent.is_none() && level.key.contains(&at) && purpose != Purpose::New;
     column.generated || linked || keyed
 }
 
-/// A document as it may be read: keys of the resource are those of [`key_example`].
-pub(super) fn read_example(resource: &Resource) -> Value {
+/// An example of a document in a response, with the key of [`key_example`].
+fn read_example(resource: &Resource) -> Value {
     let key = resource.key.columns.iter();
     let given: Vec<(&str, Value)> = key
         .map(|column| (column.name.as_str(), key_example(column)))
@@ -97,7 +112,7 @@ pub(super) fn read_example(resource: &Resource) -> Value {
     row_example(&resource.root, &given)
 }
 
-/// `given`: values of columns that are known.
+/// `given`: columns and their values.
 fn row_example(row: &Row, given: &[(&str, Value)]) -> Value {
     let known = |column: &str| {
         let found = given.iter().find(|(name, _)| *name == column);
@@ -134,7 +149,7 @@ fn row_example(row: &Row, given: &[(&str, Value)]) -> Value {
     Value::Object(example)
 }
 
-/// A document as it may be written: what is read, without what is only read.
+/// An example of a request body: a document without its read-only members.
 pub(super) fn written_example(resource: &Resource, writable: &Writable, purpose: Purpose) -> Value {
     let mut example = read_example(resource);
     if let Some(root) = writable.levels.first() {
@@ -168,7 +183,7 @@ fn keep_written(writable: &Writable, level: &Level, purpose: Purpose, example: &
     }
 }
 
-/// A part of a key.
+/// An example of a part of a key.
 pub(super) fn key_example(column: &KeyColumn) -> Value {
     match column.key_type {
         KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => json!(42),
@@ -179,7 +194,7 @@ pub(super) fn key_example(column: &KeyColumn) -> Value {
     }
 }
 
-/// A value of the member `name`.
+/// An example of the member `name`.
 fn value_example(value: &ValueType, name: &str) -> Value {
     match value {
         ValueType::Boolean => json!(true),

@@ -1,4 +1,4 @@
-//! Keys as parameters.
+//! Keys in paths, queries and bodies.
 
 use serde_json::{Value, json};
 
@@ -17,16 +17,11 @@ pub(super) fn parameters(key: &KeyShape) -> Vec<Value> {
     let columns = names(key).zip(&key.columns);
     columns
         .map(|(name, column)| {
-            let KeyColumn {
-                name: known,
-                type_text,
-                ..
-            } = column;
             json!({
                 "name": name,
                 "in": "path",
                 "required": true,
-                "description": format!("{known} ({type_text}). {}", spellings(column)),
+                "description": format!("{} ({}). {}", column.name, column.type_text, spellings(column)),
                 "schema": part(column),
                 "example": key_example(column)
             })
@@ -34,7 +29,7 @@ pub(super) fn parameters(key: &KeyShape) -> Vec<Value> {
         .collect()
 }
 
-/// A template's names hold no brace, slash or comma; columns may.
+/// Names of parameters must not have a brace, slash or comma; names of columns may.
 fn names(key: &KeyShape) -> impl Iterator<Item = String> {
     let several = key.columns.len() > 1;
     key.columns.iter().enumerate().map(move |(at, column)| {
@@ -50,7 +45,7 @@ fn names(key: &KeyShape) -> impl Iterator<Item = String> {
 }
 
 /// The schema of a part of a key in a path or a query.
-pub(super) fn part(column: &KeyColumn) -> Value {
+fn part(column: &KeyColumn) -> Value {
     match column.key_type {
         KeyType::SmallInt => integer("int16", i16::MIN.into(), i16::MAX.into()),
         KeyType::Integer => integer("int32", i32::MIN.into(), i32::MAX.into()),
@@ -69,7 +64,7 @@ pub(super) fn part(column: &KeyColumn) -> Value {
     }
 }
 
-/// A part of a key in a body: a number may be a string as well.
+/// A part of a key in a body, where a number may also be a string.
 fn json_part(column: &KeyColumn) -> Value {
     let digits = match column.key_type {
         KeyType::SmallInt => 4,
@@ -84,7 +79,7 @@ fn json_part(column: &KeyColumn) -> Value {
     schema
 }
 
-/// A part of a key in an answer.
+/// A part of a key in a response.
 fn json_part_read(column: &KeyColumn) -> Value {
     match column.key_type {
         KeyType::Numeric { .. } => json!({"type": "integer"}),
@@ -93,16 +88,30 @@ fn json_part_read(column: &KeyColumn) -> Value {
     }
 }
 
-/// A key in a body: a value, for several columns an array of them.
-pub(super) fn json_key(key: &KeyShape) -> Value {
+/// A key in a query: a value, for several columns an array of them.
+pub(super) fn in_query(key: &KeyShape) -> Value {
+    parts(key, part)
+}
+
+/// The same in a body.
+pub(super) fn in_body(key: &KeyShape) -> Value {
+    parts(key, json_part)
+}
+
+fn parts(key: &KeyShape, part: fn(&KeyColumn) -> Value) -> Value {
     match key.columns.as_slice() {
-        [column] => json_part(column),
-        columns => array(columns.iter().map(json_part)),
+        [column] => part(column),
+        columns => json!({
+            "type": "array",
+            "prefixItems": Value::from_iter(columns.iter().map(part)),
+            "minItems": columns.len(),
+            "maxItems": columns.len()
+        }),
     }
 }
 
-/// The same in an answer, for tools that know no `prefixItems` there.
-pub(super) fn json_key_read(key: &KeyShape) -> Value {
+/// The same in a response, for tools that do not know `prefixItems` there.
+pub(super) fn in_answer(key: &KeyShape) -> Value {
     match key.columns.as_slice() {
         [column] => json_part_read(column),
         columns => json!({
@@ -114,15 +123,12 @@ pub(super) fn json_key_read(key: &KeyShape) -> Value {
     }
 }
 
-/// One value for each of `parts`.
-pub(super) fn array(parts: impl ExactSizeIterator<Item = Value>) -> Value {
-    let length = parts.len();
-    json!({
-        "type": "array",
-        "prefixItems": parts.collect::<Vec<_>>(),
-        "minItems": length,
-        "maxItems": length
-    })
+/// An example of a key in a query or a body.
+pub(super) fn example(key: &KeyShape) -> Value {
+    match key.columns.as_slice() {
+        [column] => key_example(column),
+        columns => columns.iter().map(key_example).collect(),
+    }
 }
 
 fn spellings(column: &KeyColumn) -> &'static str {

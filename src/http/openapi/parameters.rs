@@ -1,86 +1,26 @@
-//! The parameters of the queries of a resource.
+//! The parameters of queries that depend on a resource's fields.
 
 use serde_json::{Value, json};
 
-use crate::http::openapi::documents::key_example;
-use crate::http::openapi::keys;
-use crate::http::read::{KEYS_MAX, LIMIT, LIMIT_MAX};
-use crate::resource::key::{KeyShape, KeyType};
+use crate::resource::key::KeyType;
 use crate::resource::{Resource, Row};
 
-/// Those that ask for many documents by their keys.
-pub(super) fn keys(key: &KeyShape) -> Vec<Value> {
-    match key.columns.as_slice() {
-        [column] => {
-            let part = keys::part(column);
-            vec![
-                json!({
-                    "name": "keys",
-                    "in": "query",
-                    "description": "Keys, separated by commas.",
-                    "style": "form",
-                    "explode": false,
-                    "schema": {"type": "array", "items": part, "minItems": 1, "maxItems": KEYS_MAX},
-                    "example": [key_example(column)]
-                }),
-                json!({
-                    "name": "key",
-                    "in": "query",
-                    "description": "A key; as often as need be.",
-                    "schema": {"type": "array", "items": part, "maxItems": KEYS_MAX}
-                }),
-            ]
-        }
-        columns => vec![json!({
-            "name": "key",
-            "in": "query",
-            "description": "A key, its parts separated by commas; as often as need be.",
-            "style": "form",
-            "explode": false,
-            "schema": keys::array(columns.iter().map(keys::part)),
-            "example": columns.iter().map(key_example).collect::<Vec<_>>()
-        })],
-    }
-}
-
-/// Those that ask for a page.
-pub(super) fn page(resource: &Resource) -> Vec<Value> {
-    let after = match resource.key.columns.as_slice() {
-        [column] => keys::part(column),
-        columns => keys::array(columns.iter().map(keys::part)),
-    };
-    let mut asked = vec![
+/// Those that choose the documents of a page by a field.
+pub(super) fn filters(resource: &Resource) -> Vec<Value> {
+    let filters = resource.filters.iter().map(|filter| {
+        let name = &filter.name;
         json!({
-            "name": "limit",
+            "name": name,
             "in": "query",
-            "description": "Documents on the page.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}
-        }),
-        json!({
-            "name": "after",
-            "in": "query",
-            "description": "The key before the page, as `Link` has it.",
-            "style": "form",
-            "explode": false,
-            "schema": after
-        }),
-    ];
-    asked.extend(resource.filters.iter().map(|filter| {
-        json!({
-            "name": filter.name,
-            "in": "query",
-            "description": format!(
-                "Only documents whose {} equals `eq.VALUE`, or is null: `is.null`.",
-                filter.name
-            ),
-            "schema": {"type": "string", "pattern": asked_value(filter.column.key_type)}
+            "description": format!("Only documents whose {name} equals `eq.VALUE`, or is null: `is.null`."),
+            "schema": {"type": "string", "pattern": condition(filter.column.key_type)}
         })
-    }));
-    asked
+    });
+    filters.collect()
 }
 
-/// What a filter may say.
-fn asked_value(key_type: KeyType) -> String {
+/// The pattern of a filter's value.
+fn condition(key_type: KeyType) -> String {
     let value = match key_type {
         KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => "[+-]?[0-9]+".to_owned(),
         KeyType::Numeric { digits } => format!("[+-]?0*[0-9]{{1,{digits}}}"),
@@ -112,7 +52,7 @@ fn add_paths(row: &Row, above: &str, paths: &mut Vec<String>) {
     let lookups = row.lookups.iter();
     let lookups = lookups.map(|lookup| (&lookup.name, Some(&lookup.row)));
     for (name, below) in fields.chain(children).chain(lookups) {
-        // What clients leave as it is, though it separates names.
+        // Clients do not encode a dot, so a name with one can't be told from a path.
         if name.contains('.') {
             continue;
         }

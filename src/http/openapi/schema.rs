@@ -1,8 +1,9 @@
 //! JSON Schema of what columns hold.
 //!
-//! [`read`] describes whatever larder prints: all of it fits. [`written`] describes what larder takes: whatever fits is
-//! taken, as far as the catalogue tells, and what was printed can be sent back but for rare values, which are named.
-//! No schema can say that PostgreSQL's texts hold no zero character; the description of the document does.
+//! [`read`] describes values in responses: every value that larder sends is valid. [`written`] describes values in
+//! request bodies: larder accepts every valid value, as far as the catalogue tells. A value from a response is valid in
+//! a request, except for rare values, which the descriptions name. JSON Schema can't say that PostgreSQL's texts must
+//! not have a zero character; the description of the whole API does.
 
 use serde_json::{Value, json};
 
@@ -11,10 +12,10 @@ use crate::resource::value::ValueType;
 /// Decimal digits that every `f64` keeps.
 const DIGITS_KEPT: u16 = 15;
 
-/// What `numeric` and the floats hold besides numbers.
+/// The values of `numeric` and of floats that are not numbers.
 const WORDS: &str = "^(?:NaN|-?Infinity)$";
 
-/// Base64 (RFC 4648, section 4) as it is printed: padded, without bits to spare.
+/// Base64 (RFC 4648, section 4) in responses: padded, with unused bits zero.
 const BASE64: &str =
     "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 
@@ -27,12 +28,12 @@ const TIME: &str = "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?$";
 const TIME_TZ: &str =
     "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?[+-][0-9]{2}(?::[0-9]{2}){0,2}$";
 
-/// A time of day to be written; 24:00:00 and leap seconds are taken as well.
+/// A time of day in a request body; 24:00:00 and leap seconds are accepted too.
 const TIME_WRITTEN: &str = "^(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?$";
 const TIME_TZ_WRITTEN: &str =
     "^(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?[+-](?:0[0-9]|1[0-4])$";
 
-/// Every value of a column that larder prints.
+/// The values of a column in responses.
 pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
     let schema = match value {
         ValueType::Date => json!({"type": "string", "pattern": DATE}),
@@ -60,7 +61,7 @@ pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
     if nullable { or_null(schema) } else { schema }
 }
 
-/// Values of a column that larder takes.
+/// The values of a column in request bodies.
 pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
     let schema = match value {
         ValueType::Date => moment(
@@ -93,7 +94,7 @@ pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
     if nullable { or_null(schema) } else { schema }
 }
 
-/// What is read as it is written.
+/// The types whose values are the same in responses and request bodies.
 fn common(value: &ValueType) -> Value {
     match value {
         ValueType::Boolean => json!({"type": "boolean"}),
@@ -130,17 +131,18 @@ pub(super) fn integer(format: &str, minimum: i64, maximum: i64) -> Value {
     json!({"type": "integer", "format": format, "minimum": minimum, "maximum": maximum})
 }
 
-/// Numbers between the bounds of precision and scale, where `bounded` says so, and what is no number.
+/// `numeric`: numbers, with the bounds of precision and scale where `bounded` says so, and NaN; infinities where there
+/// are no bounds.
 fn numeric(digits: Option<(u16, i16)>, bounded: impl Fn((u16, i16)) -> bool) -> Value {
     let Some(digits) = digits.filter(|&digits| bounded(digits)) else {
         return json!({"type": ["number", "string"], "pattern": WORDS});
     };
     let (precision, scale) = digits;
-    // As many nines as a number keeps, below what the column holds.
+    // The largest number of the column, in as many digits as an f64 keeps.
     let nines = precision.min(DIGITS_KEPT);
     let exponent = i32::from(precision) - i32::from(scale) - i32::from(nines);
     let text = format!("{}e{exponent}", "9".repeat(nines.into()));
-    // Digits with an exponent are alschemes a number.
+    // Digits with an exponent always parse.
     let maximum: f64 = text.parse().unwrap_or(f64::MAX);
     json!({
         "type": ["number", "string"],
@@ -159,7 +161,7 @@ fn moment(format: &str, description: &str) -> Value {
     })
 }
 
-/// An object of these members: name, schema, whether it is required. No others.
+/// An object with these members (name, schema, whether it is required) and no others.
 pub(super) fn object<'m>(members: impl Iterator<Item = (&'m str, Value, bool)>) -> Value {
     let mut properties = serde_json::Map::new();
     let mut required = Vec::new();
@@ -177,7 +179,7 @@ pub(super) fn object<'m>(members: impl Iterator<Item = (&'m str, Value, bool)>) 
     object
 }
 
-/// The same schema or null. One without a type takes null already.
+/// The same schema or null. A schema without a type allows null already.
 pub(super) fn or_null(mut schema: Value) -> Value {
     match schema.get_mut("type") {
         Some(Value::Array(types)) => types.push(json!("null")),
