@@ -134,13 +134,13 @@ pub(super) fn example(key: &KeyShape) -> Value {
 fn spellings(column: &KeyColumn) -> &'static str {
     match column.key_type {
         KeyType::SmallInt | KeyType::Integer | KeyType::BigInt | KeyType::Numeric { .. } => {
-            "A plus sign and leading zeros are taken and don't count."
+            "A plus sign and leading zeros are accepted and ignored."
         }
         KeyType::Text => "Any text of at most 4,096 bytes, percent-encoded.",
         KeyType::Char => {
-            "Any text of at most 4,096 bytes, percent-encoded; trailing blanks don't count."
+            "Any text of at most 4,096 bytes, percent-encoded; trailing blanks are ignored."
         }
-        KeyType::Uuid => "Of the form 8-4-4-4-12, in either case.",
+        KeyType::Uuid => "Hexadecimal digits in the form 8-4-4-4-12, in either case.",
         KeyType::Date => {
             "YYYY-MM-DD; years after 9999 have more digits, those before 1 end with BC."
         }

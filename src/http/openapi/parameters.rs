@@ -12,7 +12,7 @@ pub(super) fn filters(resource: &Resource) -> Vec<Value> {
         json!({
             "name": name,
             "in": "query",
-            "description": format!("Only documents whose {name} equals `eq.VALUE`, or is null: `is.null`."),
+            "description": format!("Only documents whose {name} equals VALUE (`eq.VALUE`) or is null (`is.null`)."),
             "schema": {"type": "string", "pattern": condition(filter.column.key_type)}
         })
     });
@@ -38,7 +38,7 @@ pub(super) fn fields(root: &Row) -> Value {
     json!({
         "name": "fields",
         "in": "query",
-        "description": "The members wanted, those of rows below behind a dot; all where absent.",
+        "description": "The members to return, those of rows below after a dot. Without it, all members.",
         "style": "form",
         "explode": false,
         "schema": {"type": "array", "items": {"type": "string", "enum": paths}, "minItems": 1}

@@ -55,7 +55,7 @@ pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
                 .iter()
                 .map(|(name, value)| (name.as_str(), read(value, true), true)),
         ),
-        ValueType::Other => json!({"description": "What PostgreSQL's to_json makes of it."}),
+        ValueType::Other => json!({"description": "The result of PostgreSQL's to_json."}),
         value => common(value),
     };
     if nullable { or_null(schema) } else { schema }
@@ -66,11 +66,11 @@ pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
     let schema = match value {
         ValueType::Date => moment(
             "date",
-            "Years after 9999 and before 1 are taken as they are printed.",
+            "Years after 9999 and before 1 are accepted in the form of responses.",
         ),
         ValueType::Timestamp | ValueType::TimestampTz => moment(
             "date-time",
-            "Kept in microseconds. Years after 9999 and before 1 are taken as they are printed.",
+            "Stored in microseconds. Years after 9999 and before 1 are accepted in the form of responses.",
         ),
         ValueType::Time => json!({"type": "string", "pattern": TIME_WRITTEN}),
         ValueType::TimeTz => json!({"type": "string", "pattern": TIME_TZ_WRITTEN}),
@@ -78,7 +78,7 @@ pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
         ValueType::Array(element) => json!({
             "type": "array",
             "items": written(element, true),
-            "description": "Arrays of several dimensions are taken as they are printed."
+            "description": "Arrays of several dimensions are accepted in the form of responses."
         }),
         ValueType::Composite(attributes) => object(
             attributes
@@ -87,7 +87,7 @@ pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
         ),
         ValueType::Other => json!({
             "type": "string",
-            "description": "As PostgreSQL reads it."
+            "description": "The type's text form in PostgreSQL."
         }),
         value => common(value),
     };
@@ -120,7 +120,7 @@ fn common(value: &ValueType) -> Value {
             "type": "string", "contentEncoding": "base64", "pattern": BASE64
         }),
         ValueType::Interval => json!({
-            "type": "string", "description": "An interval as PostgreSQL writes it."
+            "type": "string", "description": "An interval in PostgreSQL's text form."
         }),
         ValueType::Enum(labels) => json!({"type": "string", "enum": labels}),
         _ => json!({"description": "Any JSON."}),
