@@ -21,6 +21,7 @@ pub mod encoding;
 mod eviction;
 mod fill;
 mod follow;
+mod freshness;
 pub mod generation;
 mod ghosts;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub mod memory;
 mod queue;
 #[cfg(test)]
 mod replay;
+mod resumption;
 mod status;
 mod writer;
 
@@ -42,24 +44,23 @@ use arc_swap::{ArcSwapOption, Guard};
 use tokio::sync::watch;
 
 use crate::cache::audit::{AuditConfig, Auditor};
-use crate::cache::disk::layout::Mark;
-use crate::cache::disk::{DiskConfig, boot_id};
+use crate::cache::disk::DiskConfig;
 use crate::cache::document::Found;
-use crate::cache::follow::{Followed, offer_mark};
+use crate::cache::freshness::Freshness;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
 use crate::cache::queue::Disk;
+use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
-use crate::feed::position::{Persisted, Position};
+use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::Loader;
-use crate::source::session::Identity;
 
 /// What a cache is made of.
 #[derive(Clone, Debug)]
@@ -181,19 +182,13 @@ pub struct Cache {
     leases: Arc<Leases>,
     loader: Loader,
     metrics: Arc<Metrics>,
-    max_staleness: Duration,
-    on_loss: OnLoss,
+    freshness: Freshness,
     request_timeout: Duration,
     auditor: Auditor,
-    fresh_at: AtomicU64,
     /// Held from raising generations until their drops are queued: a stripe is clean up to its last drop's generation,
     /// so drops must be queued in the order of their generations.
     invalidating: Mutex<()>,
-    followed: watch::Sender<Followed>,
-    /// Found on disk, waiting for the feed to catch up.
-    resumable: Mutex<Option<Mark>>,
-    resumable_changed: watch::Sender<Option<(Identity, Position)>>,
-    boot: String,
+    resumption: Resumption,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -252,16 +247,11 @@ impl Cache {
             leases: Arc::default(),
             loader,
             metrics,
-            max_staleness: config.max_staleness,
-            on_loss: config.on_loss,
+            freshness: Freshness::new(config.max_staleness, config.on_loss),
             request_timeout: config.request_timeout,
             auditor: Auditor::new(&config.audit),
-            fresh_at: AtomicU64::new(Boottime::NEVER.0),
             invalidating: Mutex::default(),
-            followed: watch::channel(Followed::default()).0,
-            resumable: Mutex::default(),
-            resumable_changed: watch::channel(None).0,
-            boot: boot_id(),
+            resumption: Resumption::new(),
         }
     }
 
@@ -308,25 +298,9 @@ impl Cache {
         self.disk.as_ref().map(Disk::persisted)
     }
 
-    /// What an earlier run left on disk and the feed may catch up with.
-    pub fn resumable(&self) -> watch::Receiver<Option<(Identity, Position)>> {
-        self.resumable_changed.subscribe()
-    }
-
     /// Whether tiers may answer for the resource at the moment `now`.
     fn is_fresh(&self, cached: &CachedResource, now: Boottime) -> bool {
-        cached.is_kept() && self.is_followed(now)
-    }
-
-    /// Whether the last completed pass began at most `max_staleness` before `now`.
-    fn is_followed(&self, now: Boottime) -> bool {
-        let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-        // A pass may have begun and ended since the caller read the clock.
-        let now = match fresh_at > now {
-            true => Boottime::now(),
-            false => now,
-        };
-        now.is_within(self.max_staleness, fresh_at)
+        cached.is_kept() && self.freshness.is_fresh(now)
     }
 
     /// Ends the loader and writes what waits for the disk.

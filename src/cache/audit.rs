@@ -154,7 +154,7 @@ impl Cache {
             resource,
             key: Arc::from(key),
             version: self.versions.version(resource, stripe),
-            position: self.followed.borrow().position.clone(),
+            position: self.freshness.position(),
             _place: place,
         })
     }
@@ -235,11 +235,10 @@ impl Cache {
     /// Waits until a pass that began after `moment` is applied. False if the tiers cease to be fresh before.
     async fn is_passed(&self, moment: Boottime) -> bool {
         loop {
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            if fresh_at > moment {
+            if self.freshness.fresh_at() > moment {
                 return true;
             }
-            let behind = !self.is_followed(Boottime::now());
+            let behind = !self.freshness.is_fresh(Boottime::now());
             if behind || self.auditor.places.is_closed() {
                 return false;
             }
@@ -251,7 +250,7 @@ impl Cache {
     fn end_stale(&self, audit: &Audit, tier: &str) {
         self.drop_document(audit.resource, &audit.key, "audit");
         self.metrics.audit_stale.inc();
-        let now = self.followed.borrow().position.clone();
+        let now = self.freshness.position();
         let text = |position: &Option<Position>| position.as_ref().map(ToString::to_string);
         tracing::error!(
             resource = self.cached(audit.resource).name,

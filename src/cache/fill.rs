@@ -49,7 +49,7 @@ impl Cache {
         // A statement that was sent before the request may not see what its token stands for. Where no tier keeps the
         // document, generations don't tell either whether it has changed since.
         let max_age = match why {
-            Why::Miss | Why::Bypass => self.max_staleness,
+            Why::Miss | Why::Bypass => self.freshness.max_staleness(),
             Why::Uncached | Why::Ahead => Duration::ZERO,
         };
         let began = Boottime::now();
@@ -145,7 +145,7 @@ impl Cache {
                 return Err(LookupError::Deadline);
             }
             // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
-            if !self.is_followed(now) && waited >= UNREACHABLE_WAIT {
+            if !self.freshness.is_fresh(now) && waited >= UNREACHABLE_WAIT {
                 tracing::debug!("gave up waiting for {}", self.cached(index).name);
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }

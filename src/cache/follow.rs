@@ -5,60 +5,16 @@
 //! of keys go the same way, with the generations of all keys.
 
 use std::sync::Arc;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::watch;
-
-use crate::cache::disk::layout::{Mark, ResourceMark};
 use crate::cache::queue::{Disk, Dropped, Swept};
 #[cfg(test)]
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
-use crate::feed::backlog::Backlog;
-use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
 use crate::resource::{Resource, ResourceId};
-use crate::source::session::Identity;
-use crate::source::token::Token;
-
-/// What the feed has told of the database.
-#[derive(Default)]
-pub(super) struct Followed {
-    /// Why the feed can't follow, since its last pass.
-    pub(super) lost: Option<String>,
-    pub(super) identity: Option<Identity>,
-    pub(super) position: Option<Position>,
-    /// The start of the pass that led to the position.
-    pub(super) passed_at: Option<Boottime>,
-    /// How long the change log was at the last look.
-    pub(super) backlog: Option<Backlog>,
-}
-
-impl Followed {
-    /// Another life of the database counts other transactions: no position of an earlier one says anything of them.
-    fn reach(&mut self, identity: Identity) {
-        let same = self.identity.as_ref();
-        if same.is_none_or(|same| !same.is_same_history(&identity)) {
-            self.position = None;
-        }
-        self.identity = Some(identity);
-    }
-
-    /// Whether all that these transactions did has been applied; `None` if that may yet come. Those of another life of
-    /// the database can't be told.
-    pub(super) fn cover(&self, tokens: &[Token]) -> Option<bool> {
-        let identity = self.identity.as_ref()?;
-        if tokens.iter().any(|token| token.nonce != identity.nonce) {
-            return Some(false);
-        }
-        let position = self.position.as_ref()?;
-        let covered = tokens.iter().all(|token| position.covers(token.xid));
-        covered.then_some(true)
-    }
-}
 
 impl Cache {
     /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
@@ -66,20 +22,15 @@ impl Cache {
         let _order = lock(&self.invalidating);
         match event {
             Event::Reached(identity) => {
-                let reached = identity.clone();
-                self.followed
-                    .send_modify(|followed| followed.reach(reached));
+                self.freshness.reach(identity.clone());
                 self.loader.follow(Some(identity));
             }
-            Event::Lost { reason } => self
-                .followed
-                .send_modify(|followed| followed.lost = Some(reason)),
+            Event::Lost { reason } => self.freshness.lose(reason),
             Event::Restarted(position) => {
                 for (resource, _) in self.numbered() {
                     self.overtake_all(resource);
                 }
-                self.followed
-                    .send_modify(|followed| followed.position = Some(position));
+                self.freshness.restart(position);
             }
             Event::Defined {
                 resource,
@@ -98,16 +49,10 @@ impl Cache {
             Event::Passed(pass) => self.apply(pass),
             Event::Resumed(pass) => self.resume(pass),
             Event::NotResumed => {
-                lock(&self.resumable).take();
+                self.resumption.take();
                 self.disk.iter().for_each(Disk::discard);
             }
-            Event::Measured(backlog) => {
-                // Whoever waits for a position need not wake for it.
-                self.followed.send_if_modified(|followed| {
-                    followed.backlog = Some(backlog);
-                    false
-                });
-            }
+            Event::Measured(backlog) => self.freshness.set_backlog(backlog),
         }
     }
 
@@ -146,7 +91,7 @@ impl Cache {
         self.loader.renew();
     }
 
-    fn apply(&self, pass: Pass) {
+    pub(super) fn apply(&self, pass: Pass) {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
         let may_sweep = self.disk.as_ref().is_none_or(Disk::may_sweep);
         for Change { resource, what } in pass.changes {
@@ -181,12 +126,8 @@ impl Cache {
         }
         #[cfg(test)]
         reach(Point::Complete);
-        self.followed.send_modify(|followed| {
-            followed.position = Some(pass.position);
-            followed.passed_at = Some(pass.began_at);
-            followed.lost = None;
-        });
-        self.fresh_at.store(pass.fresh_at.0, Ordering::SeqCst);
+        self.freshness
+            .advance(pass.position, pass.began_at, pass.fresh_at);
         if let Some(lag_from) = pass.lag_from {
             let lag = Boottime::now().since(lag_from);
             self.metrics.invalidation_lag.observe(lag.as_secs_f64());
@@ -235,62 +176,6 @@ impl Cache {
         }
     }
 
-    /// Content from an earlier run has been caught up with: what bears the right shape and fingerprint is used.
-    fn resume(&self, pass: Pass) {
-        let Some(found) = lock(&self.resumable).take() else {
-            return self.apply(pass);
-        };
-        #[cfg(test)]
-        reach(Point::TakeEpoch);
-        for (resource, cached) in self.numbered() {
-            let prefix = cached.prefix.load(Ordering::SeqCst);
-            let fingerprint = lock(&cached.fingerprint).clone();
-            let trusted = found
-                .resources
-                .iter()
-                .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            // What is not kept is not followed either: the mark behind this pass must not vouch for it. Of row security
-            // it says nothing: larder may have stopped before it noticed that its role saw other rows for a moment.
-            let current = cached.current.load();
-            let guarded = current.as_ref().is_some_and(|resource| resource.guarded);
-            if let Some(mark) = trusted.filter(|_| cached.is_kept() && !guarded) {
-                self.versions.set_epoch(resource, mark.epoch());
-            }
-        }
-        let position = pass.position.clone();
-        self.apply(pass);
-        #[cfg(test)]
-        reach(Point::QueueEnable);
-        if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
-            disk.enable(mark);
-        }
-    }
-
-    fn mark(&self, position: &Position) -> Option<Mark> {
-        self.disk.as_ref()?;
-        let identity = self.followed.borrow().identity.clone()?;
-        let resources = self.numbered().map(|(resource, cached)| {
-            let epoch = self.versions.epoch(resource);
-            ResourceMark {
-                prefix: cached.prefix.load(Ordering::SeqCst),
-                fingerprint: lock(&cached.fingerprint).clone(),
-                epoch: epoch.documents,
-                absences: epoch.absences,
-            }
-        });
-        Some(Mark {
-            system: identity.system,
-            database: identity.database,
-            epoch_table: identity.epoch_table,
-            history: identity.history.to_string(),
-            nonce: identity.nonce.to_string(),
-            position: position.as_str().to_owned(),
-            resources: resources.collect(),
-            boot: self.boot.clone(),
-            clean: false,
-        })
-    }
-
     /// Drops one document from all tiers, though no change of it has come; `via` says why.
     pub(super) fn drop_document(&self, resource: ResourceId, key: &Arc<str>, via: &str) {
         self.count_invalidation(resource, via);
@@ -316,65 +201,10 @@ impl Cache {
                 self.count_invalidation(resource, "purge");
                 let _order = lock(&self.invalidating);
                 self.overtake_all(resource);
-                let position = self.followed.borrow().position.clone();
+                let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
                 self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
             }
         }
-    }
-}
-
-/// Passes the mark found on disk to the feed, if it can be trusted after this boot of the machine.
-pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Option<Mark>>) {
-    let Ok(mark) = found
-        .wait_for(Option::is_some)
-        .await
-        .map(|mark| mark.clone())
-    else {
-        return;
-    };
-    let (Some(cache), Some(mark)) = (cache.upgrade(), mark) else {
-        return;
-    };
-    // Where the kernel does not name its boots, only an orderly end is trusted.
-    let whole = mark.clean || (!cache.boot.is_empty() && mark.boot == cache.boot);
-    match mark.identity().filter(|_| whole) {
-        Some(identity) => {
-            let position = mark.position();
-            *lock(&cache.resumable) = Some(mark);
-            cache
-                .resumable_changed
-                .send_replace(Some((identity, position)));
-        }
-        None => cache.disk.iter().for_each(Disk::discard),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn no_earlier_life_of_the_database_covers_a_token() {
-        let identity = |nonce| Identity {
-            system: "1".into(),
-            database: 1,
-            epoch_table: 1,
-            nonce,
-            history: Uuid::nil(),
-            server_start: String::new(),
-        };
-        let [first, second] = [1, 2].map(Uuid::from_u128);
-        let mut followed = Followed::default();
-        followed.reach(identity(first));
-        followed.position = Some(Position::new("20:20:"));
-        let covers = |followed: &Followed, nonce| followed.cover(&[Token { nonce, xid: 3 }]);
-        followed.reach(identity(first));
-        assert_eq!(covers(&followed, first), Some(true));
-        followed.reach(identity(second));
-        assert_eq!(covers(&followed, first), Some(false));
-        assert_eq!(covers(&followed, second), None);
     }
 }

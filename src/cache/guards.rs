@@ -13,6 +13,7 @@ use crate::cache::document::Document;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
+use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, What};
 use crate::resource::testing::ITEMS;
@@ -54,7 +55,7 @@ pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> 
     let metrics = Arc::new(Metrics::new().unwrap());
     let cache = Cache::assemble(config, Arc::clone(versions), disk, loader(), metrics);
     cache.resources[0].trusted.store(true, Ordering::SeqCst);
-    cache.fresh_at.store(Boottime::now().0, Ordering::SeqCst);
+    cache.freshness.set_fresh_at(Boottime::now());
     Arc::new(cache)
 }
 
@@ -77,10 +78,7 @@ fn lead(cache: &Cache, key: &str) -> Lease {
     let stripe = cache.versions.stripe(ITEMS, key);
     let version = cache.versions.version(ITEMS, stripe);
     let key = Arc::from(key);
-    match cache
-        .leases
-        .grant(ITEMS, &key, version, cache.max_staleness)
-    {
+    match cache.leases.grant(ITEMS, &key, version, MAX_STALENESS) {
         Grant::Lead(lease, _) => lease,
         Grant::Wait(_) => panic!("another leads"),
     }

@@ -11,7 +11,6 @@ use crate::cache::fill::Why;
 use crate::cache::replay::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
-use crate::feed::OnLoss;
 use crate::resource::ResourceId;
 use crate::source::token::Token;
 
@@ -115,8 +114,7 @@ impl Cache {
         let cached = self.cached(resource);
         let mut stale = None;
         if !fresh && self.serves_stale(cached) && !cached.is_uncached() {
-            let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
-            let age = now.since(fresh_at);
+            let age = now.since(self.freshness.fresh_at());
             stale = Some(Provenance::Stale { age });
         }
         if let Some(provenance) = stale
@@ -160,15 +158,7 @@ impl Cache {
         key: &str,
         tokens: &[Token],
     ) -> Result<Answer, LookupError> {
-        let mut followed = self.followed.subscribe();
-        let mut covered = None;
-        let told = followed.wait_for(|followed| {
-            covered = followed.cover(tokens);
-            covered.is_some()
-        });
-        // Not told in time is not covered.
-        let _late = tokio::time::timeout(TOKEN_WAIT, told).await.is_err();
-        if covered == Some(true) {
+        if self.freshness.covers_within(tokens, TOKEN_WAIT).await {
             return self.lookup(resource, key).await;
         }
         self.cached(resource)
@@ -183,13 +173,8 @@ impl Cache {
     /// so by then no tier answers with what it knew before. With `on_loss = "serve-stale"` one does, and says so. And
     /// at most `request_timeout`: where that is shorter, a read may need the token to see the write.
     pub async fn catch_up(&self, token: &Token) {
-        let mut followed = self.followed.subscribe();
-        let tokens = std::slice::from_ref(token);
-        // A token of another life of the database may be one that the feed is about to find.
-        let told = followed.wait_for(|followed| followed.cover(tokens) == Some(true));
-        let most = self.max_staleness.min(self.request_timeout);
-        // The sender lives as long as the cache.
-        let _late = tokio::time::timeout(most, told).await.is_err();
+        let limit = self.freshness.max_staleness().min(self.request_timeout);
+        self.freshness.catch_up(token, limit).await;
     }
 
     /// The longest wait of a request.
@@ -198,9 +183,7 @@ impl Cache {
     }
 
     fn serves_stale(&self, cached: &CachedResource) -> bool {
-        self.on_loss == OnLoss::ServeStale
-            && cached.current.load().is_some()
-            && self.fresh_at.load(Ordering::SeqCst) != Boottime::NEVER.0
+        self.freshness.serves_stale() && cached.current.load().is_some()
     }
 
     /// The document of `key`, if disk has it and what it has is clean; kept in memory from now on.

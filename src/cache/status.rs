@@ -150,21 +150,21 @@ impl Cache {
     }
 
     fn feed_status(&self) -> FeedStatus {
-        let followed = self.followed.borrow();
+        let feed = self.freshness.feed();
         let since = |passed_at| Boottime::now().since(passed_at).as_secs_f64();
         FeedStatus {
-            position: followed.position.as_ref().map(ToString::to_string),
-            lost: followed.lost.clone(),
-            log: followed.backlog.clone(),
-            age_seconds: followed.passed_at.map(since),
-            fresh: self.is_followed(Boottime::now()),
+            position: feed.position.as_ref().map(ToString::to_string),
+            lost: feed.lost.clone(),
+            log: feed.backlog.clone(),
+            age_seconds: feed.passed_at.map(since),
+            fresh: self.freshness.is_fresh(Boottime::now()),
         }
     }
 
     /// How long ago the moment is up to which the feed has followed everything; `None` before the first pass, and
     /// where it lies ahead of the clock.
     pub fn feed_age(&self) -> Option<Duration> {
-        let fresh_at = Boottime(self.fresh_at.load(Ordering::SeqCst));
+        let fresh_at = self.freshness.fresh_at();
         let now = Boottime::now();
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
@@ -180,8 +180,8 @@ impl Cache {
     /// Why larder is not ready, if it is not: a feed that is behind, resources that are not known yet, or none that fits.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
-        let behind = !self.is_followed(Boottime::now());
-        if let Some(reason) = self.followed.borrow().lost.as_ref().filter(|_| behind) {
+        let behind = !self.freshness.is_fresh(Boottime::now());
+        if let Some(reason) = self.freshness.feed().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
         for cached in &self.resources {
@@ -269,11 +269,9 @@ impl Cache {
             fresh: self.is_fresh(cached, Boottime::now()),
             uncached: cached.why_uncached(),
             position: self
-                .followed
-                .borrow()
-                .position
-                .as_ref()
-                .map(ToString::to_string),
+                .freshness
+                .position()
+                .map(|position| position.to_string()),
         }
     }
 }

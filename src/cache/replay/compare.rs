@@ -42,7 +42,7 @@ impl Replay<'_> {
             "fresh"
         );
         if state.following {
-            let applied = cache.followed.borrow().position.clone();
+            let applied = cache.freshness.position();
             assert_eq!(applied, Some(position(state.position)), "position");
         }
         let queue: Vec<Ordered> = run

@@ -11,16 +11,16 @@ use freshness_model::{Moment, State};
 use tokio::sync::{mpsc, watch};
 
 use super::gate::{Actor, Arrival, wait};
+use crate::cache::Cache;
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
-use crate::cache::follow::offer_mark;
 use crate::cache::generation::{Epoch, Versions};
 use crate::cache::guards;
 use crate::cache::queue::lookups::Lookups;
 use crate::cache::queue::tests::config;
 use crate::cache::queue::{Disk, Order, Shared};
+use crate::cache::resumption::offer_mark;
 use crate::cache::writer::Writer;
-use crate::cache::{Cache, lock};
 use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
 use crate::feed::{Change, Event, Pass, Via, What};
@@ -167,10 +167,7 @@ impl Run {
         cache.resources[0]
             .trusted
             .store(false, std::sync::atomic::Ordering::SeqCst);
-        let never = Boottime::NEVER.0;
-        cache
-            .fresh_at
-            .store(never, std::sync::atomic::Ordering::SeqCst);
+        cache.freshness.set_fresh_at(Boottime::NEVER);
         drop(within);
         Self {
             cache,
@@ -193,8 +190,9 @@ impl Run {
     /// The feed finds the database.
     pub(super) fn follow(&mut self, commits: u8) {
         let cache = &self.cache;
-        let resumes = lock(&cache.resumable)
-            .as_ref()
+        let resumes = cache
+            .resumption
+            .found()
             .map(|mark| mark.resources[0].epoch());
         cache.follow(Event::Reached(Identity {
             system: "1".into(),

@@ -107,7 +107,7 @@ impl Replay<'_> {
             Phase::Idle => {
                 let old = self.times.old_commits();
                 let run = self.run();
-                let applied = run.cache.followed.borrow().position.clone();
+                let applied = run.cache.freshness.position();
                 let applied = (0..=2).find(|commits| applied.as_ref() == Some(&position(*commits)));
                 run.floors[index] = old.max(applied.expect("it follows"));
                 let (actor, arrival) = run.request(now);
