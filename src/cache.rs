@@ -24,16 +24,14 @@ mod follow;
 mod freshness;
 pub mod generation;
 mod ghosts;
-#[cfg(test)]
-mod guards;
 mod lease;
 mod lookup;
 pub mod memory;
 mod queue;
-#[cfg(test)]
-mod replay;
 mod resumption;
 mod status;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -12,7 +12,7 @@ use crate::cache::encoding::Encoding;
 use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
 use crate::cache::queue::Put;
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::page::Page;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::cache::queue::{Disk, Dropped, Swept};
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
 use crate::feed::ranges::Ranges;

@@ -8,7 +8,7 @@ use crate::cache::audit::Audit;
 use crate::cache::document::Found;
 use crate::cache::fill::Why;
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::ResourceId;

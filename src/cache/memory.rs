@@ -23,7 +23,7 @@ use crate::cache::document::{Document, Found};
 use crate::cache::eviction::{Eviction, Ticket, Verdict};
 use crate::cache::generation::{Epoch, Stripe, Version, Versions};
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::clock::Boottime;
 use crate::resource::ResourceId;
 use crate::sync::AtomicU64;

@@ -18,7 +18,7 @@ use crate::cache::disk::boot_id;
 use crate::cache::disk::layout::{Mark, ResourceMark};
 use crate::cache::queue::Disk;
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::feed::Pass;
 use crate::feed::position::Position;

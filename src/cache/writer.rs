@@ -19,7 +19,7 @@ use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::generation::Stripe;
 use crate::cache::queue::{Order, Put, Shared, Swept};
 #[cfg(test)]
-use crate::cache::replay::{Point, reach};
+use crate::cache::tests::gate::{Point, reach};
 use crate::feed::position::Persisted;
 
 /// Pause between attempts to begin anew.

@@ -1,7 +1,7 @@
 //! A model of larder's freshness protocol: no state that can be reached gives a stale answer.
 //!
 //! [`Protocol`] is explored by the model checker `stateright` in all its states (`tests` below), as it is and with each
-//! of its guards taken out. `src/cache/replay.rs` drives the real cache along random traces of the same model and
+//! of its guards taken out. `src/cache/tests/replay.rs` drives the real cache along random traces of the same model and
 //! compares the two after each step, so that what is explored is what runs.
 //!
 //! # What is modelled

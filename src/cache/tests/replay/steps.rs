@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use freshness_model::{Action, PassStep, Phase, Stage, State};
 
 use super::compare::content;
-use super::gate::{Actor, Arrival, Point, Written};
-use super::real::{Loading, Run, Times, position};
+use super::real::{Answered, Loading, Run, Times, Written, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
 use crate::cache::queue::Order;
 use crate::cache::queue::lookups::{answer, find};
+use crate::cache::tests::gate::{Arrival, GatedThread, Point};
 use crate::cache::{Answer, Provenance};
 use crate::resource::testing::ITEMS;
 
@@ -58,16 +58,16 @@ impl Replay<'_> {
                 let run = self.run();
                 let orders = run.queue.drain(..count).collect();
                 let mut writer = run.writer.take().expect("no batch is under way");
-                let (actor, arrival) = Actor::start(now, move || {
+                let (thread, arrival) = GatedThread::start(now, move || {
                     writer.wait_for_no_mark();
                     writer.process(orders);
-                    Arrival::Wrote(Written(writer))
+                    Written(writer)
                 });
                 assert!(
                     matches!(arrival, Arrival::At(Point::Gathered)),
                     "{arrival:?}"
                 );
-                run.writing = Some(actor);
+                run.writing = Some(thread);
                 if after.batch.is_none() {
                     self.apply();
                 }
@@ -84,9 +84,9 @@ impl Replay<'_> {
     fn apply(&mut self) {
         let now = self.times.now();
         let run = self.run();
-        let mut actor = run.writing.take().expect("a batch is under way");
-        match actor.go(now) {
-            Arrival::Wrote(written) => run.writer = Some(written.0),
+        let mut thread = run.writing.take().expect("a batch is under way");
+        match thread.go(now) {
+            Arrival::Ended(written) => run.writer = Some(written.0),
             other => panic!("the writer came to {other:?}"),
         }
     }
@@ -110,8 +110,8 @@ impl Replay<'_> {
                 let applied = run.cache.freshness.position();
                 let applied = (0..=2).find(|commits| applied.as_ref() == Some(&position(*commits)));
                 run.floors[index] = old.max(applied.expect("it follows"));
-                let (actor, arrival) = run.request(now);
-                run.requests[index] = Some(actor);
+                let (thread, arrival) = run.request(now);
+                run.requests[index] = Some(thread);
                 self.arrived(index, arrival, before, after);
             }
             Phase::Disk(_) => {
@@ -135,7 +135,7 @@ impl Replay<'_> {
         self.arrived(index, arrival, before, after);
     }
 
-    fn arrived(&mut self, index: usize, arrival: Arrival, before: &State, after: &State) {
+    fn arrived(&mut self, index: usize, arrival: Arrival<Answered>, before: &State, after: &State) {
         match (arrival, after.requests[index].phase) {
             (Arrival::At(Point::Memory), Phase::Memory)
             | (Arrival::At(Point::Clean), Phase::Clean)
@@ -160,7 +160,7 @@ impl Replay<'_> {
                     run.loads[load] = Some(Loading::Waits(led));
                 }
             }
-            (Arrival::Answered(answer), Phase::Idle) => {
+            (Arrival::Ended(answer), Phase::Idle) => {
                 let answer = answer.expect("an answer");
                 self.answered(index, &answer, before);
             }
@@ -212,12 +212,12 @@ impl Replay<'_> {
                 let Some(Loading::Waits(load)) = run.loads[index].take() else {
                     panic!("load {index} does not wait")
                 };
-                let (actor, arrival) = Run::fill(load, content, now);
+                let (thread, arrival) = Run::fill(load, content, now);
                 assert!(
                     matches!(arrival, Arrival::At(Point::Installed)),
                     "{arrival:?}"
                 );
-                run.loads[index] = Some(Loading::Fills(actor));
+                run.loads[index] = Some(Loading::Fills(thread));
                 let refused = matches!(after.loads[index].stage, Stage::Ending(_));
                 self.seen.refused += usize::from(refused);
             }
@@ -239,9 +239,9 @@ impl Replay<'_> {
         }
     }
 
-    fn filling(&mut self, index: usize) -> &mut Actor {
+    fn filling(&mut self, index: usize) -> &mut GatedThread<()> {
         match &mut self.run().loads[index] {
-            Some(Loading::Fills(actor)) => actor,
+            Some(Loading::Fills(thread)) => thread,
             _ => panic!("load {index} does not fill"),
         }
     }
@@ -259,7 +259,7 @@ impl Replay<'_> {
     fn complete(&mut self, index: usize, before: &State, after: &State) {
         let now = self.times.now();
         let arrival = self.filling(index).go(now);
-        assert!(matches!(arrival, Arrival::Done), "{arrival:?}");
+        assert!(matches!(arrival, Arrival::Ended(())), "{arrival:?}");
         self.run().loads[index] = None;
         for request in waiting(before, index) {
             self.go(request, before, after);
@@ -274,8 +274,8 @@ impl Replay<'_> {
         let mut arrival = if pass.step == PassStep::Read {
             let found = after.pass.expect("a pass does not end with its reading");
             let run = self.run.as_mut().expect("it runs");
-            let (actor, arrival) = run.pass(&self.times, found);
-            run.pass = Some(actor);
+            let (thread, arrival) = run.pass(&self.times, found);
+            run.pass = Some(thread);
             arrival
         } else {
             self.run().pass.as_mut().expect("a pass").go(now)
@@ -294,7 +294,7 @@ impl Replay<'_> {
         }
         match (arrival, expected) {
             (Arrival::At(at), Some(point)) if at == point => {}
-            (Arrival::Done, None) => self.run().pass = None,
+            (Arrival::Ended(()), None) => self.run().pass = None,
             (arrival, expected) => panic!("the pass came to {arrival:?} in place of {expected:?}"),
         }
     }

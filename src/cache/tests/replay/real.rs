@@ -10,34 +10,44 @@ use bytes::Bytes;
 use freshness_model::{Moment, State};
 use tokio::sync::{mpsc, watch};
 
-use super::gate::{Actor, Arrival, wait};
-use crate::cache::Cache;
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
 use crate::cache::generation::{Epoch, Versions};
-use crate::cache::guards;
 use crate::cache::queue::lookups::Lookups;
 use crate::cache::queue::tests::config;
 use crate::cache::queue::{Disk, Order, Shared};
 use crate::cache::resumption::offer_mark;
+use crate::cache::tests::gate::{Arrival, GatedThread, wait_pending};
+use crate::cache::tests::{self, MAX_STALENESS};
 use crate::cache::writer::Writer;
+use crate::cache::{Answer, Cache, LookupError};
 use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
 use crate::feed::{Change, Event, Pass, Via, What};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
 use crate::source::loader::Load;
-use crate::source::session::Identity;
 
 pub(super) const KEY: &str = "1";
-pub(super) const MAX_STALENESS: Duration = guards::MAX_STALENESS;
+
+/// What a request came to.
+pub(super) type Answered = Result<Answer, LookupError>;
+
+/// The writer, back from a batch.
+pub(super) struct Written(pub(super) Box<Writer>);
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the writer")
+    }
+}
 
 /// A load, from the lease to its end.
 pub(super) enum Loading {
     /// Its statement has not been answered.
     Waits(Load),
     /// Its document is on the way into the tiers.
-    Fills(Actor),
+    Fills(GatedThread<()>),
 }
 
 /// When what happened, on the stopped clock.
@@ -59,9 +69,9 @@ pub(super) struct Run {
     /// What has been taken out of `orders` to be looked at.
     pub(super) queue: VecDeque<Order>,
     pub(super) writer: Option<Box<Writer>>,
-    pub(super) writing: Option<Actor>,
-    pub(super) pass: Option<Actor>,
-    pub(super) requests: [Option<Actor>; 2],
+    pub(super) writing: Option<GatedThread<Written>>,
+    pub(super) pass: Option<GatedThread<()>>,
+    pub(super) requests: [Option<GatedThread<Answered>>; 2],
     pub(super) asked: [Option<Lookups>; 2],
     pub(super) floors: [u8; 2],
     pub(super) loads: [Option<Loading>; 2],
@@ -151,7 +161,7 @@ impl Run {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (disk, orders, lookups) = Disk::detached(config, Arc::clone(&versions), metrics);
         let shared = Arc::clone(disk.shared());
-        let cache = guards::cache(&versions, Some(disk));
+        let cache = tests::cache(&versions, Some(disk));
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
         match store.recover().unwrap() {
             Some(mark) => {
@@ -194,14 +204,7 @@ impl Run {
             .resumption
             .found()
             .map(|mark| mark.resources[0].epoch());
-        cache.follow(Event::Reached(Identity {
-            system: "1".into(),
-            database: 1,
-            epoch_table: 1,
-            history: uuid::Uuid::nil(),
-            server_start: String::new(),
-            nonce: uuid::Uuid::nil(),
-        }));
+        cache.follow(Event::Reached(tests::identity()));
         cache.follow(Event::Restarted(position(commits)));
         cache.follow(Event::Defined {
             resource: ITEMS,
@@ -212,10 +215,10 @@ impl Run {
     }
 
     /// A request for the document, up to its first gate.
-    pub(super) fn request(&self, now: Boottime) -> (Actor, Arrival) {
+    pub(super) fn request(&self, now: Boottime) -> (GatedThread<Answered>, Arrival<Answered>) {
         let cache = Arc::clone(&self.cache);
         let handle = self.runtime.handle().clone();
-        Actor::start(now, move || {
+        GatedThread::start(now, move || {
             let _within = handle.enter();
             let mut lookup = pin!(cache.lookup(ITEMS, KEY));
             loop {
@@ -223,15 +226,19 @@ impl Run {
                     .as_mut()
                     .poll(&mut Context::from_waker(Waker::noop()))
                 {
-                    Poll::Ready(answer) => return Arrival::Answered(answer),
-                    Poll::Pending => wait(Arrival::Pending),
+                    Poll::Ready(answer) => return answer,
+                    Poll::Pending => wait_pending(),
                 }
             }
         })
     }
 
     /// A pass that saw `seen` transactions, up to its first gate.
-    pub(super) fn pass(&self, times: &Times, pass: freshness_model::Pass) -> (Actor, Arrival) {
+    pub(super) fn pass(
+        &self,
+        times: &Times,
+        pass: freshness_model::Pass,
+    ) -> (GatedThread<()>, Arrival<()>) {
         let change = Change {
             resource: ITEMS,
             what: What::Key(KEY.to_owned()),
@@ -249,17 +256,13 @@ impl Run {
             false => Event::Passed(found),
         };
         let cache = Arc::clone(&self.cache);
-        Actor::start(times.now(), move || {
-            cache.follow(event);
-            Arrival::Done
-        })
+        GatedThread::start(times.now(), move || cache.follow(event))
     }
 
     /// A document on its way into the tiers, up to the first gate.
-    pub(super) fn fill(load: Load, content: u8, now: Boottime) -> (Actor, Arrival) {
-        Actor::start(now, move || {
+    pub(super) fn fill(load: Load, content: u8, now: Boottime) -> (GatedThread<()>, Arrival<()>) {
+        GatedThread::start(now, move || {
             (load.done)(Ok(Some(Bytes::from(content.to_string()))));
-            Arrival::Done
         })
     }
 

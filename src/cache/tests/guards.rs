@@ -1,63 +1,31 @@
 //! Tests of the guards that no interleaving may pass: each fails when its guard is taken out.
 
+use std::path::Path;
 use std::pin::pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::runtime::Handle;
+use uuid::Uuid;
 
-use super::*;
+use crate::cache::disk::DiskConfig;
 use crate::cache::document::Document;
+use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
-use crate::cache::queue::Order;
 use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
+use crate::cache::queue::{Disk, Order};
+use crate::cache::tests::{MAX_STALENESS, cache, identity};
+use crate::cache::{Cache, LookupError, Provenance, lock};
+use crate::clock::Boottime;
 use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
-use crate::feed::{Change, Event, Pass, What};
+use crate::feed::{Change, Event, Pass, Via, What};
+use crate::metrics::Metrics;
 use crate::resource::testing::ITEMS;
-use crate::source::SourceConfig;
 use crate::source::loader::Loaded;
-use crate::source::session::{Database, Identity};
 use crate::source::token::Token;
-
-/// So long that a replay can divide it finely; no test waits for it.
-pub(super) const MAX_STALENESS: Duration = Duration::from_nanos(1 << 60);
-
-fn loader() -> Loader {
-    let timeout = Duration::from_secs(1);
-    let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout).unwrap();
-    let config = SourceConfig {
-        connections: 1,
-        statement_timeout: timeout,
-        pooler: false,
-        document_bytes_max: 1 << 20,
-    };
-    Loader::start(database, &config, &[Handle::current()], |_| ())
-}
-
-/// A cache that trusts its tiers and whose resource no statement can ask for: what no tier has is an error.
-pub(super) fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
-    let tiers = Tiers {
-        memory: true,
-        disk: true,
-    };
-    let config = CacheConfig {
-        resources: vec![("items".into(), tiers)],
-        memory: MemoryConfig { bytes_max: 1 << 20 },
-        disk: config(std::path::Path::new("unused"), Duration::ZERO),
-        max_staleness: MAX_STALENESS,
-        on_loss: OnLoss::Bypass,
-        request_timeout: Duration::MAX,
-        audit: AuditConfig { sample: 0.0 },
-    };
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let cache = Cache::assemble(config, Arc::clone(versions), disk, loader(), metrics);
-    cache.resources[0].trusted.store(true, Ordering::SeqCst);
-    cache.freshness.set_fresh_at(Boottime::now());
-    Arc::new(cache)
-}
 
 fn pass(key: &str) -> Event {
     let change = Change {
@@ -69,7 +37,7 @@ fn pass(key: &str) -> Event {
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
         fresh_at: Boottime::now(),
-        via: crate::feed::Via::Poll,
+        via: Via::Poll,
         lag_from: None,
     })
 }
@@ -121,16 +89,8 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
     let mut cache = cache(&Arc::new(Versions::new(1)), None);
     let most = Duration::from_secs(5);
     Arc::get_mut(&mut cache).unwrap().request_timeout = most;
-    let nonce = uuid::Uuid::nil();
-    cache.follow(Event::Reached(Identity {
-        system: "1".into(),
-        database: 1,
-        epoch_table: 1,
-        history: uuid::Uuid::nil(),
-        server_start: String::new(),
-        nonce,
-    }));
-    for nonce in [nonce, uuid::Uuid::max()] {
+    cache.follow(Event::Reached(identity()));
+    for nonce in [Uuid::nil(), Uuid::max()] {
         let began = tokio::time::Instant::now();
         cache.catch_up(&Token { nonce, xid: 10 }).await;
         let waited = began.elapsed();
@@ -142,14 +102,7 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
 #[tokio::test]
 async fn a_purge_of_a_resource_is_marked_on_disk() {
     let (cache, mut orders) = with_queue();
-    cache.follow(Event::Reached(Identity {
-        system: "1".into(),
-        database: 1,
-        epoch_table: 1,
-        history: uuid::Uuid::nil(),
-        server_start: String::new(),
-        nonce: uuid::Uuid::nil(),
-    }));
+    cache.follow(Event::Reached(identity()));
     cache.follow(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
     let epoch = cache.versions.epoch(ITEMS);
@@ -328,14 +281,7 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
 #[tokio::test]
 async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
     let (cache, mut orders) = with_queue();
-    cache.follow(Event::Reached(Identity {
-        system: "1".into(),
-        database: 2,
-        epoch_table: 3,
-        history: uuid::Uuid::nil(),
-        server_start: String::new(),
-        nonce: uuid::Uuid::nil(),
-    }));
+    cache.follow(Event::Reached(identity()));
     cache.follow(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
 }
@@ -375,7 +321,7 @@ async fn no_key_is_purged_while_a_pass_is_applied() {
 }
 
 /// A cache over a disk tier that holds the keys from 1 to `count`.
-async fn with_disk(directory: &std::path::Path, count: u64) -> Arc<Cache> {
+async fn with_disk(directory: &Path, count: u64) -> Arc<Cache> {
     let versions = Arc::new(Versions::new(1));
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(directory, Duration::from_secs(60));

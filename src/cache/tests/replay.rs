@@ -2,20 +2,18 @@
 //! runs here.
 //!
 //! Each step of a trace is made by the real code: `Cache::lookup`, `fill`, `follow` and the disk tier's writer run on
-//! threads that wait at the gates between the model's steps ([`gate`]), over a real sled store and a clock that only
+//! threads that wait at the gates between the model's steps ([`super::gate`]), over a real sled store and a clock that only
 //! the trace moves. After each step everything that can be seen of the cache is compared with the model's state, and
 //! each answer is checked by itself against what was committed when. In the statement's stead the trace says what a
 //! load reads; SQL, the feed's connection and the two tasks that only wait (the writer's and the reader's loops) are
 //! not in it.
 
 mod compare;
-mod gate;
 mod real;
 mod steps;
 
 use freshness_model::{Action, Bounds, Protocol, Scene, State};
 
-pub(in crate::cache) use self::gate::{Point, reach};
 use self::real::{Run, Times};
 use self::steps::Replay;
 use crate::cache::disk::Store;
