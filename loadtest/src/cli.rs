@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
-use crate::faults::{Fault, Faults};
-use crate::fuzz;
-use crate::servers::demo::Tier;
-use crate::servers::rivals::Rival;
-use crate::sweep::driver::ToolName;
+use crate::bench::rivals::Rival;
+use crate::bench::sweep::driver::ToolName;
+use crate::checks::faults::{Fault, Faults};
+use crate::checks::fuzz;
+use crate::harness::demo::Tier;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
 ///

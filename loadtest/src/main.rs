@@ -1,13 +1,5 @@
 //! loadtest: measures larder, and checks what it promises, under load and while everything around it fails.
 //!
-//! # Figures
-//!
-//! - `compare`: larder and others by turns, as ratios. `sweep`: one larder by the number of connections, tier by tier.
-//! - `tools`: the programs that make the load. `servers`: what answers. `process`: what that costs.
-//! - `results`: the folder of a run. `charts`: runs as a page.
-//!
-//! # Checks
-//!
 //! ```text
 //! writers ── SQL ──► PostgreSQL ◄── proxies ◄── larder ◄── HTTP ── readers
 //!    │                    ▲            ▲           ▲                  │
@@ -19,47 +11,20 @@
 //! acknowledgement after. A reader notes the moment before it asks. So each answer is either one of the document's
 //! versions, and then it is known when it was replaced, or something that never was.
 //!
-//! - `history`: what an answer is worth. `record`: what was committed and answered, shared by all.
-//! - `interference`: which statements of others failed or waited because of larder.
-//! - `workload`: the documents and what is done to them. `writers`, `readers`, `prober`: who does it, who checks it.
-//! - `servers`: what is checked, and the network. `stage`: all of it together. `faults`: what goes wrong.
-//! - `stale`: the run. `report`: what it found. `restarts`, `outage`, `full_disk`, `lag`, `crowd`, `rude`,
-//!   `drain`, `races`, `bulk_kills`, `fuzz`, `poolers`, `polite`: runs with one question each.
+//! - `harness`: what is checked and measured, the network, and the programs that make load. `harness::stage`: all that
+//!   faults act on, with those who write, read and measure the lag.
+//! - `workload`: the documents and what is done to them; what was committed and answered, and what an answer is worth.
+//! - `checks`: a run for each question with yes or no for an answer; `checks::faults`: what goes wrong in `stale`.
+//! - `bench`: figures. `compare`: larder and others by turns, as ratios. `sweep`: one larder by the number of
+//!   connections, tier by tier.
+//! - `report`: the folder of a run, statistics, and runs as a page.
 
-mod bulk_kills;
-mod charts;
+mod bench;
+mod checks;
 mod cli;
-mod compare;
-mod crowd;
-mod drain;
-mod faults;
-mod full_disk;
-mod fuzz;
-mod history;
-mod http;
-mod interference;
-mod lag;
-mod outage;
-mod polite;
-mod poolers;
-mod prober;
-mod process;
-mod races;
-mod readers;
-mod record;
+mod harness;
 mod report;
-mod restarts;
-mod results;
-mod rude;
-mod servers;
-mod stage;
-mod stale;
-mod statistics;
-mod sweep;
-mod tally;
-mod tools;
 mod workload;
-mod writers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,9 +34,16 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::bench::limit;
+use crate::bench::{compare, sweep};
+use crate::checks::{
+    bulk_kills, crowd, drain, full_disk, fuzz, lag, outage, polite, poolers, races, restarts, rude,
+    stale,
+};
 use crate::cli::{Check, Cli, Command};
-use crate::process::raise_open_files;
-use crate::servers::{binary, limit};
+use crate::harness::binary;
+use crate::harness::process::raise_open_files;
+use crate::report::charts;
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {

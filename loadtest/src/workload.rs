@@ -3,14 +3,17 @@
 //! A *plot* is a part of the tables that one transaction at a time, or a planned pair of overlapping ones, changes. So
 //! what each commit makes of each document is known to the byte. No I/O.
 
+pub(crate) mod history;
 mod notes;
 mod operations;
+pub(crate) mod record;
 mod tables;
+pub(crate) mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use crate::history::Digest;
+use crate::workload::history::Digest;
 
 pub(crate) use notes::{NOTES, NOTES_RESOURCE, NOTES_SCHEMA, Notes};
 pub(crate) use operations::{crossing, random, rekeyed, revised_root};

@@ -1,6 +1,6 @@
 //! Documents of a table with row security: which of them larder's role may see is what faults change.
 
-use crate::history::Digest;
+use crate::workload::history::Digest;
 
 use super::Made;
 

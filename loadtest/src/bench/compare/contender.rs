@@ -1,0 +1,57 @@
+//! Who is compared: how it is asked, and by whom it is divided.
+
+use std::net::SocketAddr;
+
+use nix::unistd::Pid;
+
+use crate::harness::demo::Tier;
+use crate::harness::tools::pgbench::Statement;
+
+/// Somebody who answers.
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) way: Way,
+    /// Whose CPU time counts.
+    pub(crate) pid: Option<Pid>,
+    pub(crate) role: Role,
+}
+
+/// How it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Http(SocketAddr),
+    /// With `If-None-Match`.
+    Tagged(SocketAddr),
+    /// PostgreSQL itself.
+    Statement(Statement),
+}
+
+/// Who is divided by whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Role {
+    /// The larder in question.
+    Subject(Tier),
+    /// The same with something added, which is divided by it.
+    Variant(Tier),
+    /// The same tier of another binary.
+    Other(Tier),
+    /// Divides what answers from memory.
+    Server,
+    /// Divides what answers from PostgreSQL.
+    Client,
+}
+
+impl Role {
+    /// Whether a ratio of the two answers a question.
+    pub(crate) fn is_divided_by(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Subject(tier), Self::Other(its)) | (Self::Variant(tier), Self::Subject(its)) => {
+                tier == its
+            }
+            (Self::Subject(tier), Self::Server) => tier == Tier::Memory,
+            (Self::Subject(tier), Self::Client) => tier == Tier::None,
+            (Self::Subject(tier), Self::Subject(its)) => its == Tier::Memory && tier != its,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `loadtest sweep`: one larder by the number of connections, tier by tier, driven by a tool that everybody knows.
+
+pub(crate) mod driver;
+pub(crate) mod run;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::unistd::Pid;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::bench::sweep::driver::{Driver, ToolName};
+use crate::bench::sweep::run::{Keys, Point, Run};
+use crate::cli::SweepArgs;
+use crate::harness::demo::{Checker, Demo, Tier};
+use crate::harness::process::{self, Meter, resident_bytes};
+use crate::report::results::{Folder, Provenance};
+
+/// Between two answers that are checked while the tool runs: next to no load.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Whether every request was answered well.
+///
+/// When `stop` is, what has been measured until then is kept.
+pub(crate) async fn run(
+    args: &SweepArgs,
+    binary: PathBuf,
+    seed: u64,
+    stop: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<bool> {
+    let trial = &args.trial;
+    let directory = tempfile::tempdir().context("no temporary directory")?;
+    let driver = Driver::find(args, directory.path(), seed)?;
+    let mut provenance = Provenance::now().await;
+    provenance
+        .version(driver.program(), driver.version_flag())
+        .await;
+    let mut sweep = Sweep {
+        args,
+        driver,
+        run: Run {
+            name: String::new(),
+            provenance,
+            tool: args.tool.name().to_owned(),
+            keys: if args.tool == ToolName::Ab {
+                Keys::One
+            } else {
+                Keys::Random
+            },
+            depts: trial.depts,
+            server_cores: trial.server_cores.clone(),
+            tool_cores: trial.tool_cores.clone(),
+            footprint: None,
+            points: Vec::new(),
+        },
+        folder: None,
+        progress: progress(args)?,
+    };
+    let outcome = tokio::select! {
+        outcome = sweep.all(binary, seed) => outcome,
+        stopped = stop => stopped,
+    };
+    sweep.progress.finish_and_clear();
+    if let Some(folder) = &sweep.folder {
+        println!("{}", sweep.run.table());
+        println!(
+            "kept in {0}; loadtest report {0} draws it",
+            folder.path().display()
+        );
+    }
+    outcome?;
+    Ok(sweep.run.is_good())
+}
+
+struct Sweep<'a> {
+    args: &'a SweepArgs,
+    driver: Driver,
+    run: Run,
+    /// Made with the first measurement.
+    folder: Option<Folder>,
+    progress: ProgressBar,
+}
+
+impl Sweep<'_> {
+    async fn all(&mut self, binary: PathBuf, seed: u64) -> anyhow::Result<()> {
+        let trial = &self.args.trial;
+        if let Some(url) = &self.args.url {
+            let target = address(url).await?;
+            self.progress.set_message("reading all documents");
+            let checker = Checker::of_running(target, trial.depts).await?;
+            return self.line("url", target, None, checker).await;
+        }
+        self.run.provenance.binary("larder", &binary)?;
+        self.progress.set_message("starting PostgreSQL");
+        let mut demo = Demo::start(&binary, trial.depts, 0, seed).await?;
+        for tier in &self.args.tiers {
+            self.progress
+                .set_message(format!("filling {}", tier.name()));
+            let mut larder = demo
+                .larder(tier.name(), &binary, *tier, &trial.server_cores)
+                .await?;
+            let target = larder.config.listen;
+            self.run.provenance.commands.push(larder.shown());
+            if *tier == Tier::Memory {
+                self.run.footprint = demo.footprint;
+            }
+            let checker = demo.checker(target, Some(*tier)).await?;
+            self.line(tier.name(), target, Some(larder.pid()?), checker)
+                .await?;
+            larder.terminate().await?;
+        }
+        demo.stop().await;
+        Ok(())
+    }
+
+    /// All numbers of connections with one tier.
+    async fn line(
+        &mut self,
+        tier: &str,
+        target: SocketAddr,
+        server: Option<Pid>,
+        mut checker: Checker,
+    ) -> anyhow::Result<()> {
+        let cores = process::cores(&self.args.trial.all_cores())?;
+        self.run
+            .provenance
+            .commands
+            .extend(self.driver.prepare(target)?);
+        for concurrency in &self.args.concurrency {
+            self.progress
+                .set_message(format!("{tier}, {concurrency} at once"));
+            let invocation = self.driver.invocation(target, *concurrency);
+            self.run.provenance.commands.push(invocation.shown());
+            let meter = Meter::start(server, &cores)?;
+            let mut checks = Checks::default();
+            let ended = Cell::new(false);
+            let (output, ()) = tokio::join!(
+                async {
+                    let output = invocation.run().await;
+                    ended.set(true);
+                    output
+                },
+                checks.until(&ended, &mut checker),
+            );
+            let output = output?;
+            let cost = meter.stop()?;
+            let measured = self
+                .driver
+                .parse(&output)
+                .with_context(|| format!("{}\n{output}", invocation.shown()))?;
+            self.run.points.push(Point {
+                tier: tier.to_owned(),
+                concurrency: *concurrency,
+                cpu_micros: cost.micros_per(measured.requests),
+                others: cost.others,
+                resident_bytes: server.map(resident_bytes).transpose()?,
+                checked: checks.answers,
+                wrong: checks.wrong,
+                elsewhere: checks.elsewhere,
+                measured,
+            });
+            self.keep()?;
+            self.progress.inc(1);
+        }
+        Ok(())
+    }
+
+    /// Writes what there is.
+    fn keep(&mut self) -> anyhow::Result<()> {
+        let folder = match self.folder.take() {
+            Some(folder) => folder,
+            None => {
+                let trial = &self.args.trial;
+                let name = trial.name.clone();
+                let name = name.unwrap_or_else(|| format!("sweep-{}", self.args.tool.name()));
+                let folder = Folder::create(&trial.results, &name)?;
+                self.run.name = folder.name();
+                folder
+            }
+        };
+        let folder = self.folder.insert(folder);
+        folder.write(run::FILE, &serde_json::to_string_pretty(&self.run)?)?;
+        folder.write("README.md", &self.run.readme())
+    }
+}
+
+/// Answers that were checked beside the load.
+#[derive(Default)]
+struct Checks {
+    answers: u64,
+    wrong: u64,
+    elsewhere: u64,
+}
+
+impl Checks {
+    /// Checks until the tool has ended. After a wrong answer nothing is asked any more, since the connection may be out
+    /// of step.
+    async fn until(&mut self, ended: &Cell<bool>, checker: &mut Checker) {
+        let mut pace = interval(CHECK_INTERVAL);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while self.wrong == 0 && !ended.get() {
+            pace.tick().await;
+            self.answers += 1;
+            match checker.check().await {
+                Ok(true) => {}
+                Ok(false) => self.elsewhere += 1,
+                Err(error) => {
+                    eprintln!("loadtest: {error:#}");
+                    self.wrong += 1;
+                }
+            }
+        }
+    }
+}
+
+fn progress(args: &SweepArgs) -> anyhow::Result<ProgressBar> {
+    let tiers = if args.url.is_some() {
+        1
+    } else {
+        args.tiers.len()
+    };
+    let progress = ProgressBar::new((tiers * args.concurrency.len()) as u64);
+    progress.set_style(ProgressStyle::with_template(
+        "{elapsed_precise} [{bar:30}] {pos}/{len} {msg}",
+    )?);
+    progress.enable_steady_tick(Duration::from_secs(1));
+    Ok(progress)
+}
+
+/// Where `http://HOST:PORT` is.
+async fn address(url: &str) -> anyhow::Result<SocketAddr> {
+    let host = url
+        .strip_prefix("http://")
+        .unwrap_or(url)
+        .trim_end_matches('/');
+    let mut found = tokio::net::lookup_host(host)
+        .await
+        .with_context(|| format!("{url:?}, expected http://HOST:PORT"))?;
+    found
+        .next()
+        .with_context(|| format!("{url:?} has no address"))
+}

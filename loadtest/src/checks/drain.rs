@@ -1,0 +1,107 @@
+//! `loadtest drain`: SIGTERM under a fixed rate of requests. Does every request that was sent get its answer?
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use crate::cli::DrainArgs;
+use crate::harness::demo::{Demo, Tier};
+use crate::harness::http::Wire;
+
+const DEPTS: u32 = 1_000;
+const SERVER_CORES: &str = "0";
+const CONNECTIONS: usize = 64;
+const WARM_UP: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The goal.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Whether no request that was sent was left without its answer, and larder ended in time, in every round.
+pub(crate) async fn run(args: &DrainArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
+    let mut held = true;
+    for round in 1..=args.rounds {
+        let mut larder = demo
+            .larder("drain", &binary, Tier::Memory, SERVER_CORES)
+            .await?;
+        let mut clients = JoinSet::new();
+        let pause = Duration::from_secs_f64(CONNECTIONS as f64 / args.per_second);
+        for number in 0..CONNECTIONS {
+            let begin = Instant::now() + pause.mul_f64(number as f64 / CONNECTIONS as f64);
+            clients.spawn(ask_until_closed(larder.config.listen, begin, pause));
+        }
+        sleep(WARM_UP).await;
+        let began = Instant::now();
+        larder.terminate().await?;
+        let took = began.elapsed();
+        let (mut answered, mut lost) = (0, 0);
+        while let Some(client) = clients.join_next().await {
+            let client = client??;
+            answered += client.answered;
+            lost += u64::from(client.lost);
+        }
+        println!(
+            "round {round}: ended after {took:.2?}; {answered} answers, {lost} requests without one"
+        );
+        ensure!(answered > 0, "nothing was answered");
+        held &= lost == 0 && took <= DRAIN_MAX;
+    }
+    demo.stop().await;
+    Ok(held)
+}
+
+struct Client {
+    answered: u64,
+    /// Its last request was sent whole and never answered.
+    lost: bool,
+}
+
+/// Asks at its pace, one request after the other, until larder says that it closes, or just does.
+async fn ask_until_closed(
+    target: SocketAddr,
+    begin: Instant,
+    pause: Duration,
+) -> anyhow::Result<Client> {
+    let mut wire = Wire::connect(target).await?;
+    let mut pace = interval_at(begin, pause);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut client = Client {
+        answered: 0,
+        lost: false,
+    };
+    loop {
+        tokio::select! {
+            _ = pace.tick() => {}
+            // Between two requests larder may close: that costs nobody anything.
+            () = wire.closed() => return Ok(client),
+        }
+        if wire
+            .send(b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\n\r\n")
+            .await
+            .is_err()
+        {
+            return Ok(client);
+        }
+        match timeout(PATIENCE, wire.receive()).await {
+            Ok(Ok(answer)) => {
+                ensure!(answer.status == 200, "answered with {}", answer.status);
+                client.answered += 1;
+                let head = &answer.whole[..answer.whole.len() - answer.body.len()];
+                if String::from_utf8_lossy(head)
+                    .to_ascii_lowercase()
+                    .contains("connection: close")
+                {
+                    return Ok(client);
+                }
+            }
+            _ => {
+                client.lost = true;
+                return Ok(client);
+            }
+        }
+    }
+}

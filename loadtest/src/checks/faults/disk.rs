@@ -1,0 +1,179 @@
+//! The disk tier's files: no space for them, damage, and files of another time.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use tokio::time::Instant;
+
+use super::Injection;
+use crate::harness::stage::Stage;
+
+const FULL_DISK_SIZE: &str = "size=64m";
+const FILLING_BYTES: usize = 1 << 20;
+/// The tier must be back this long after space has returned.
+const BACK_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// A page, as disks and file systems lose them.
+const PAGE_BYTES: usize = 4096;
+
+/// A file system of its own below the disk tier, filled to the last byte, then with space again.
+pub(super) async fn fill_up(stage: &mut Stage) -> anyhow::Result<Injection> {
+    if let Some(reason) = mount_small(stage).await? {
+        return Ok(Injection::Impossible(reason));
+    }
+    stage.hold(1.0).await;
+    let filling = fill(stage)?;
+    stage.hold(2.0).await;
+    fs::remove_file(&filling)?;
+    let back = back_in_use(stage).await;
+    unmount_small(stage).await?;
+    back?;
+    Ok(Injection::Done)
+}
+
+/// Starts larder anew with a small file system below its disk tier. Returns why that can't be.
+pub(crate) async fn mount_small(stage: &mut Stage) -> anyhow::Result<Option<String>> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(Some("only root may mount a small file system".to_owned()));
+    }
+    stage.larder.terminate().await?;
+    let disk = stage.larder.disk();
+    fs::create_dir_all(&disk)?;
+    let mount = ["-t", "tmpfs", "-o", FULL_DISK_SIZE, "tmpfs"];
+    let mounted = Command::new("mount").args(mount).arg(&disk).output()?;
+    stage.larder.start_ready().await?;
+    Ok((!mounted.status.success())
+        .then(|| String::from_utf8_lossy(&mounted.stderr).trim().to_owned()))
+}
+
+/// Starts larder anew where the small file system was.
+pub(crate) async fn unmount_small(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.larder.terminate().await?;
+    let disk = stage.larder.disk();
+    let unmounted = Command::new("umount").arg(&disk).status()?;
+    ensure!(unmounted.success(), "umount failed");
+    stage.larder.start_ready().await?;
+    Ok(())
+}
+
+/// Takes all space of the disk tier's file system by the file that is returned.
+pub(crate) fn fill(stage: &Stage) -> anyhow::Result<PathBuf> {
+    let path = stage.larder.disk().join("filling");
+    let mut file = File::create(&path)?;
+    for size in [FILLING_BYTES, PAGE_BYTES, 1] {
+        let piece = vec![0; size];
+        while file.write_all(&piece).is_ok() {}
+    }
+    Ok(path)
+}
+
+/// How long it takes until the disk tier is in use again.
+pub(crate) async fn back_in_use(stage: &Stage) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    while began.elapsed() < BACK_TIMEOUT {
+        if stage.larder.ready_disk().await {
+            return Ok(began.elapsed());
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    bail!("the disk tier is not back {BACK_TIMEOUT:?} after space has returned")
+}
+
+/// Damages the files of a stopped larder, and starts it on them.
+pub(super) async fn corrupt(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.larder.terminate().await?;
+    let files = files(&stage.larder.disk())?;
+    let largest = files.last().context("the disk tier has no files")?;
+    damage(largest, &mut stage.rng)?;
+    stage.larder.start_ready().await?;
+    stage.hold(0.8).await;
+    Ok(())
+}
+
+/// Puts files of a while ago in the place of today's: all, or the largest alone.
+pub(super) async fn swap(stage: &mut Stage) -> anyhow::Result<()> {
+    let disk = stage.larder.disk();
+    let old = disk.with_extension("old");
+    fs::remove_dir_all(&old).ok();
+    stage.larder.terminate().await?;
+    copy(&disk, &old)?;
+    stage.larder.start_ready().await?;
+    stage.hold(1.0).await;
+    stage.larder.kill().await?;
+    if stage.rng.bool() {
+        fs::remove_dir_all(&disk)?;
+        copy(&old, &disk)?;
+    } else {
+        let files = files(&old)?;
+        let largest = files.last().context("the disk tier has no files")?;
+        fs::copy(largest, disk.join(largest.strip_prefix(&old)?))?;
+    }
+    fs::remove_dir_all(&old)?;
+    stage.larder.start_ready().await?;
+    stage.hold(0.8).await;
+    Ok(())
+}
+
+/// One kind of damage, at random places.
+pub(crate) fn damage(path: &Path, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
+    let mut bytes = fs::read(path)?;
+    ensure!(!bytes.is_empty(), "{} is empty", path.display());
+    // What is at the end of a file of sled's may never have been used.
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
+    match rng.u32(..4) {
+        0 => bytes[rng.usize(..used)] ^= 1 << rng.u32(..8),
+        1 => {
+            let start = rng.usize(..used) / PAGE_BYTES * PAGE_BYTES;
+            let end = (start + PAGE_BYTES).min(bytes.len());
+            rng.fill(&mut bytes[start..end]);
+        }
+        2 => bytes.truncate(rng.usize(..used)),
+        _ => {
+            for start in (0..used).step_by(PAGE_BYTES) {
+                let place = start + rng.usize(..PAGE_BYTES.min(used - start));
+                bytes[place] ^= 1 << rng.u32(..8);
+            }
+        }
+    }
+    fs::write(path, bytes)?;
+    Ok(())
+}
+
+/// All files below, the largest last.
+pub(crate) fn files(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(directory, &mut found)?;
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+fn collect(directory: &Path, found: &mut Vec<(u64, PathBuf)>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_dir() {
+            collect(&entry.path(), found)?;
+        } else {
+            found.push((metadata.len(), entry.path()));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Foreign tables below tables that larder follows, or beside them below an ancestor: PostgreSQL refuses statements
+//! that change a foreign table through a parent whose triggers have transition tables.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tokio::time::Instant;
+
+use super::Injection;
+use super::ancestors::{self, Line, Through, define};
+use crate::harness::stage::Stage;
+use crate::harness::stage::writers::Session;
+use crate::workload::{SCHEMA, TABLES};
+
+/// Where the foreign tables' rows are, another database of the same server.
+const DATABASE: &str = "elsewhere";
+/// One in each table, of a document that nobody reads: PostgreSQL refuses only statements that meet such a row.
+const ROWS: &str = "insert into site values (2000000000, 1); insert into root values (2000000000, 2000000000, 1, ''); \
+    insert into child values (2000000000, 2000000000, 1); insert into grandchild values (2000000000, 2000000000, 1)";
+const AVAILABLE: &str =
+    "select name::text from pg_available_extensions where name = 'postgres_fdw'";
+const TAKE_BACK: &str = "drop extension if exists postgres_fdw cascade";
+/// Transactions through the parent, or directly.
+const WRITES: usize = 25;
+
+/// So long larder may take to see that a table has another one below it.
+const SEEN_MAX: Duration = Duration::from_secs(30);
+
+/// Where a foreign table comes.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Below an ancestor that a followed table was attached to.
+    Beside,
+    /// Below a followed table that has another table below it already. One that has none has triggers with transition
+    /// tables, and statements fail until larder has put others in their place.
+    Below,
+}
+
+/// Attaches a foreign table while larder runs, changes documents by statements that name its parent, and takes it away.
+pub(super) async fn attach(stage: &mut Stage) -> anyhow::Result<Injection> {
+    if stage.session.texts(AVAILABLE).await?.is_empty() {
+        let reason = "postgres_fdw is not installed (Debian: apt-get install postgresql)";
+        return Ok(Injection::Impossible(reason.into()));
+    }
+    prepare(stage).await?;
+    let outcome = attach_and_write(stage).await;
+    stage.renew_session().await;
+    take_back(stage).await?;
+    outcome?;
+    stage.hold(1.2).await;
+    Ok(Injection::Done)
+}
+
+/// The URL of another database of the server, which has the same tables.
+pub(super) async fn other_database(stage: &mut Stage) -> anyhow::Result<String> {
+    let url = stage
+        .postgres
+        .url()
+        .replace("/larder?", &format!("/{DATABASE}?"));
+    let there = format!("select datname::text from pg_database where datname = '{DATABASE}'");
+    if stage.session.texts(&there).await?.is_empty() {
+        let create = format!("create database {DATABASE}");
+        stage.session.run(&create).await?;
+        let mut session = Session::new(&url, 0)?;
+        session.run(SCHEMA).await?;
+        session.run(ROWS).await?;
+    }
+    Ok(url)
+}
+
+async fn prepare(stage: &mut Stage) -> anyhow::Result<()> {
+    let url = other_database(stage).await?;
+    take_back(stage).await?;
+    // postgres://user:password@host:port/database
+    let parts = url.split_once("://").and_then(|(_, rest)| {
+        let (user, rest) = rest.split_once('@')?;
+        let (user, password) = user.split_once(':')?;
+        let (host, port) = rest.split_once('/')?.0.rsplit_once(':')?;
+        Some([user, password, host, port])
+    });
+    let [user, password, host, port] = parts.context("PostgreSQL's URL")?;
+    let sql = format!(
+        "create extension postgres_fdw; \
+         create server {DATABASE} foreign data wrapper postgres_fdw \
+           options (host '{host}', port '{port}', dbname '{DATABASE}', sslmode 'disable'); \
+         create user mapping for public server {DATABASE} options (user '{user}', password '{password}')"
+    );
+    Ok(stage.session.run(&sql).await?)
+}
+
+async fn take_back(stage: &mut Stage) -> anyhow::Result<()> {
+    define(stage, TAKE_BACK).await?;
+    let below = TABLES.map(|table| format!("{table}_below")).join(", ");
+    define(stage, &format!("drop table if exists {below}")).await?;
+    ancestors::take_back(stage).await
+}
+
+/// Waits until larder has seen that the table has another one below it.
+async fn await_row_triggers(stage: &mut Stage, table: &str) -> anyhow::Result<()> {
+    let statement_triggers = format!(
+        "select tgname::text from pg_trigger where tgrelid = '{table}'::regclass \
+         and (tgoldtable is not null or tgnewtable is not null)"
+    );
+    let until = Instant::now() + SEEN_MAX;
+    while !stage.session.texts(&statement_triggers).await?.is_empty() {
+        let waited = format!("{table} has triggers with transition tables for {SEEN_MAX:?}");
+        ensure!(Instant::now() < until, waited);
+        stage.hold(0.1).await;
+    }
+    Ok(())
+}
+
+async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
+    let place = [Place::Beside, Place::Below][stage.rng.usize(..2)];
+    let line = match place {
+        Place::Beside => Line::draw(&mut stage.rng).remove(0),
+        Place::Below => Line::itself(TABLES[stage.rng.usize(..TABLES.len())]),
+    };
+    line.attach_all(stage).await?;
+    let (above, table) = (line.name(line.levels), line.table);
+    let pause = match place {
+        // larder gets to know the ancestors, or not.
+        Place::Beside => [0.0, 1.5][stage.rng.usize(..2)],
+        Place::Below => {
+            let create = format!("create table {table}_below () inherits ({table})");
+            define(stage, &create).await?;
+            await_row_triggers(stage, table).await?;
+            0.0
+        }
+    };
+    stage.hold(pause).await;
+    let below = match line.is_partitioned() {
+        true => format!("partition of {above} default"),
+        false => format!("() inherits ({above})"),
+    };
+    let sql = format!(
+        "create foreign table foreign_{table} {below} server {DATABASE} options (table_name '{table}')"
+    );
+    define(stage, &sql).await?;
+    let all = |revision| format!("update {above} set revision = {revision}");
+    let mut through = match place {
+        Place::Beside => Some(Through::new(stage, vec![line.clone()])?),
+        Place::Below => None,
+    };
+    for _ in 0..2 {
+        match &mut through {
+            Some(through) => {
+                let mut written = 0;
+                for _ in 0..WRITES {
+                    written += u32::from(through.write().await?);
+                }
+                ensure!(written > 0, "nothing was written through {above}");
+            }
+            None => stage.write(WRITES, "").await?,
+        }
+        stage.revise_all(&[table], all).await?;
+        stage.hold(1.2).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! PostgreSQL and larder ended, paused, doubled, starved of memory and misled about the time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::Injection;
+use crate::harness::stage::Stage;
+
+/// How long larder is away while documents change.
+const AWAY: Duration = Duration::from_millis(400);
+const TINY_MEMORY_BYTES: u64 = 16 * 1024;
+/// Where Debian and its kin (apt-get install libfaketime), Fedora and others keep it.
+const FAKETIME: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+];
+/// Against the machine's clock, one after the other.
+const CLOCK_STEPS: [&str; 5] = ["+0", "+3h", "-3h", "+2y", "-5s"];
+
+/// Ends PostgreSQL by `signal`; it is started again.
+pub(super) async fn restart_postgres(stage: &mut Stage, signal: Signal) -> anyhow::Result<()> {
+    stage.restart_postgres(signal).await?;
+    stage.hold(0.5).await;
+    Ok(())
+}
+
+pub(super) async fn kill_larder(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.larder.kill().await?;
+    tokio::time::sleep(AWAY).await;
+    stage.larder.start_ready().await?;
+    stage.hold(0.5).await;
+    Ok(())
+}
+
+/// Readers' requests are under way when it begins, and new ones come in all the time.
+pub(super) async fn pause_larder(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.larder.signal(Signal::SIGSTOP)?;
+    stage.hold(1.6).await;
+    stage.larder.signal(Signal::SIGCONT)?;
+    stage.hold(0.5).await;
+    Ok(())
+}
+
+pub(super) async fn two_larders(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.second.start_ready().await?;
+    let (first, second) = (stage.larder.config.listen, stage.second.config.listen);
+    stage.targets.send_replace(vec![first, second]);
+    stage.hold(2.0).await;
+    stage.targets.send_replace(vec![first]);
+    stage.second.kill().await
+}
+
+pub(super) async fn tiny_memory(stage: &mut Stage) -> anyhow::Result<()> {
+    let memory_bytes = stage.larder.config.memory_bytes;
+    stage.larder.terminate().await?;
+    stage.larder.config.memory_bytes = TINY_MEMORY_BYTES;
+    let started = stage.larder.start_ready().await;
+    stage.larder.config.memory_bytes = memory_bytes;
+    started?;
+    stage.hold(1.5).await;
+    stage.larder.terminate().await?;
+    stage.larder.start_ready().await?;
+    Ok(())
+}
+
+/// The wall clock of larder's process alone; its boot-time clock and PostgreSQL's clock go on as they are.
+pub(super) async fn step_clock(stage: &mut Stage) -> anyhow::Result<Injection> {
+    let Some(library) = FAKETIME.iter().find(|path| Path::new(path).is_file()) else {
+        let reason = "libfaketime is not installed (Debian: apt-get install libfaketime)";
+        return Ok(Injection::Impossible(reason.into()));
+    };
+    let offset = stage.workplace.directory().join("clock");
+    std::fs::write(&offset, CLOCK_STEPS[0])?;
+    stage.larder.terminate().await?;
+    let settings = [
+        ("LD_PRELOAD", *library),
+        ("FAKETIME_TIMESTAMP_FILE", &offset.to_string_lossy()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        // The file is read again this often, in seconds.
+        ("FAKETIME_CACHE_DURATION", "0"),
+        ("FAKETIME_NO_CACHE", "1"),
+    ];
+    stage.larder.config.environment = settings
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+    let started = stage.larder.start_ready().await;
+    stage.larder.config.environment.clear();
+    started?;
+    for step in CLOCK_STEPS {
+        // Whole or not at all: larder reads it all the time.
+        let unfinished = offset.with_extension("new");
+        std::fs::write(&unfinished, step)?;
+        std::fs::rename(&unfinished, &offset)?;
+        stage.hold(0.4).await;
+    }
+    stage.larder.terminate().await?;
+    stage.larder.start_ready().await?;
+    Ok(Injection::Done)
+}

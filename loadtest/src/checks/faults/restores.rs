@@ -1,0 +1,117 @@
+//! The database dumped, and restored over itself beside the running larder: tables are dropped and made anew, each by a
+//! transaction of its own.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use larder::clock::Boottime;
+use tokio::process::Command;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::harness::process::find_program;
+use crate::harness::stage::Stage;
+use crate::workload::history::{Digest, Outcome};
+use crate::workload::{Made, Plot};
+
+const INSTALL: &str = "apt-get install postgresql";
+/// Transactions that are lost, beside those of the writers.
+const CHANGES: usize = 15;
+/// What was replaced is trusted again when nothing has changed for half a minute.
+const TRUSTED_WITHIN: Duration = Duration::from_secs(90);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is dumped, and what of it is restored: everything, a dump of schema public, schema public of everything.
+const FORMS: [[&[&str]; 2]; 3] = [
+    [&[], &[]],
+    [&["--schema=public"], &[]],
+    [&[], &["--schema=public"]],
+];
+
+/// Nobody but larder uses the database meanwhile, so whatever fails is larder's.
+pub(super) async fn restore(stage: &mut Stage) -> anyhow::Result<()> {
+    let [dumped, restored] = FORMS[stage.rng.usize(..FORMS.len())];
+    let file = stage.workplace.directory().join("dump");
+    let plots = stage.all_plots().await;
+    let saved: Vec<Plot> = plots.iter().map(|plot| (**plot).clone()).collect();
+    let dump = [&["--format=custom"], dumped].concat();
+    run(stage, "pg_dump", &dump, &["--file"], &file).await?;
+    drop(plots);
+    stage.write(CHANGES, "").await?;
+    stage.hold(0.8).await;
+    let mut plots = stage.all_plots().await;
+    let tickets = note(stage, &saved);
+    let restore = [&["--clean", "--if-exists"], restored].concat();
+    let outcome = run(stage, "pg_restore", &restore, &[], &file).await;
+    // A dump of schema public alone has it created anew, without this default.
+    stage.renew_session().await;
+    let grant = "grant usage on schema public to public";
+    stage.session.run(grant).await?;
+    let now = Outcome::Committed(Boottime::now());
+    for tickets in &tickets {
+        stage.record.settle(tickets, now);
+    }
+    put(&mut plots, saved);
+    drop(plots);
+    outcome?;
+    stage.hold(1.2).await;
+    stage.larder.cached(TRUSTED_WITHIN).await
+}
+
+fn put(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
+    for (plot, saved) in plots.iter_mut().zip(saved) {
+        **plot = saved;
+    }
+}
+
+/// What documents may be until the end: absent while their table is empty; without the site while that one is, whose
+/// data comes last; and what was dumped.
+fn note(stage: &Stage, saved: &[Plot]) -> [Vec<(u32, crate::workload::history::Ticket)>; 3] {
+    let revision = stage.record.revision();
+    let absent = |key: u32| Made {
+        key,
+        digest: Digest::ABSENT,
+    };
+    let absent: Vec<Made> = (1..=stage.record.keys()).map(absent).collect();
+    let without = saved.iter().flat_map(Plot::made_without_sites).collect();
+    let plots = saved.iter();
+    let mut whole: Vec<Made> = plots
+        .flat_map(|plot| plot.keys().map(|key| plot.made(key)))
+        .collect();
+    whole.extend(stage.notes.made());
+    [absent, without, whole].map(|made| stage.record.note(&made, revision, Outcome::Open))
+}
+
+/// Runs a program on the database; every error counts as one of larder's.
+async fn run(
+    stage: &Stage,
+    program: &str,
+    arguments: &[&str],
+    file_flag: &[&str],
+    file: &Path,
+) -> anyhow::Result<()> {
+    let mut command = Command::new(find_program(program, INSTALL)?);
+    command
+        .args(arguments)
+        .args(["--dbname", stage.postgres.url()])
+        .args(file_flag)
+        .arg(file)
+        .kill_on_drop(true);
+    let ended = tokio::time::timeout(PROGRAM_TIMEOUT, command.output()).await;
+    let output: Output = ended.with_context(|| format!("{program} does not end"))??;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("error:"))
+        .collect();
+    for error in &errors {
+        stage.interference.note_program(program, error);
+    }
+    ensure!(
+        output.status.success(),
+        "{program} {arguments:?}: {} errors, the first: {}",
+        errors.len(),
+        errors.first().unwrap_or(&text.trim())
+    );
+    Ok(())
+}

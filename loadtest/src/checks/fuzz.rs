@@ -1,0 +1,183 @@
+//! `loadtest fuzz`: requests and configurations out of pieces of valid ones. Does anything panic, or answer 500?
+
+mod pieces;
+mod words;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use larder::config::Config;
+use proptest::strategy::{BoxedStrategy, Strategy};
+use proptest::test_runner::{
+    Config as RunnerConfig, RngAlgorithm, TestCaseError, TestRng, TestRunner,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, timeout};
+
+use crate::checks::fuzz::words::{RESOURCES, SCHEMA};
+use crate::cli::FuzzArgs;
+use crate::harness::free_address;
+use crate::harness::larder::{Larder, LarderConfig};
+use crate::harness::postgres::Postgres;
+use crate::harness::stage::writers::Session;
+use crate::harness::workplace::Workplace;
+
+/// Between two looks at the clock.
+const CASES: u32 = 200;
+const PATIENCE: Duration = Duration::from_secs(20);
+const MEMORY_BYTES: u64 = 64 << 20;
+const CONNECTIONS_MAX: usize = 50;
+/// Of what a failure shows.
+const SHOWN_BYTES: usize = 2_000;
+/// Each seed of proptest's ChaCha is so long.
+const SEED_BYTES: usize = 32;
+
+/// What is fuzzed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Target {
+    Path,
+    Query,
+    Headers,
+    Body,
+    Configuration,
+}
+
+/// Whether nothing panicked and nothing was answered with 500 or not at all.
+pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut workplace = Workplace::new()?;
+    let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
+    Session::new(postgres.url(), 0)?.run(SCHEMA).await?;
+    let mut larder = Larder::new(LarderConfig {
+        binary,
+        directory: workplace.directory().join("fuzz"),
+        listen: free_address(&mut rng)?,
+        admin: free_address(&mut rng)?,
+        url: postgres.url().to_owned(),
+        listen_url: postgres.url().to_owned(),
+        memory_bytes: MEMORY_BYTES,
+        settings: RESOURCES.to_owned(),
+        arguments: Vec::new(),
+        cores: None,
+        environment: Vec::new(),
+    })?;
+    larder.start_ready().await?;
+    let mut held = true;
+    for target in &args.targets {
+        let duration = Duration::from_secs(args.seconds);
+        let found = one(*target, duration, larder.config.listen, &mut rng);
+        held &= found.is_ok();
+        match found {
+            Ok(cases) => println!("{target:?}: {cases} cases"),
+            Err(error) => println!("{target:?}: {error:#}"),
+        }
+    }
+    larder.terminate().await?;
+    let log = std::fs::read_to_string(larder.log())?;
+    let panics: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("panicked") || line.contains("task failed"))
+        .collect();
+    for line in &panics {
+        println!("{line}");
+    }
+    postgres.stop().await;
+    drop(workplace);
+    println!("{} panics", panics.len());
+    Ok(held && panics.is_empty())
+}
+
+/// Fuzzes one target for so long; returns the number of cases.
+///
+/// # Errors
+/// The smallest case that fails, and why.
+fn one(
+    target: Target,
+    duration: Duration,
+    address: SocketAddr,
+    rng: &mut fastrand::Rng,
+) -> anyhow::Result<u64> {
+    let until = Instant::now() + duration;
+    let mut cases = 0;
+    while Instant::now() < until {
+        let mut seed = [0; SEED_BYTES];
+        rng.fill(&mut seed);
+        let config = RunnerConfig {
+            cases: CASES,
+            failure_persistence: None,
+            ..RunnerConfig::default()
+        };
+        let mut runner =
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+        let outcome = match target {
+            Target::Configuration => runner
+                .run(&pieces::configuration(), |text| {
+                    // Whatever it says; a panic is caught by the runner.
+                    Config::from_toml(&text, &[]).ok();
+                    Ok(())
+                })
+                .map_err(|error| anyhow::anyhow!("{error}")),
+            _ => {
+                let requests: BoxedStrategy<Vec<u8>> = match target {
+                    Target::Path => pieces::paths().boxed(),
+                    Target::Query => pieces::queries().boxed(),
+                    Target::Headers => pieces::headers().boxed(),
+                    Target::Body | Target::Configuration => pieces::bodies().boxed(),
+                };
+                runner
+                    .run(&requests, |request| {
+                        let answered =
+                            block_in_place(|| Handle::current().block_on(ask(address, &request)));
+                        answered.map_err(|error| {
+                            TestCaseError::fail(format!("{error:#}: {}", shown(&request)))
+                        })
+                    })
+                    .map_err(|error| anyhow::anyhow!("{error}"))
+            }
+        };
+        outcome?;
+        cases += u64::from(CASES);
+    }
+    Ok(cases)
+}
+
+/// Sends one request on a connection of its own.
+///
+/// # Errors
+/// Any answer but one below 500, and none.
+async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        // larder closes first; its port must not wait for late packets after each of these.
+        stream.set_zero_linger()?;
+        // larder may have answered and closed before the request's end.
+        stream.write_all(request).await.ok();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.ok();
+        anyhow::Ok(answer)
+    };
+    let answer = timeout(PATIENCE, exchange)
+        .await
+        .context("no answer in time")??;
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut headers);
+    ensure!(
+        response.parse(&answer)?.is_complete(),
+        "closed without an answer"
+    );
+    match response.code {
+        Some(status) if status < 500 => Ok(()),
+        status => bail!("answered with {status:?} {}", shown(&answer)),
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let text = bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii();
+    text.to_string()
+}

@@ -1,0 +1,159 @@
+//! `loadtest races`: many clients change one document by GET and PUT with If-Match. Is any update lost?
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::cli::RacesArgs;
+use crate::harness::demo::{Demo, Tier};
+use crate::harness::http::Wire;
+
+const CLIENTS: usize = 64;
+const DEPTS: u32 = 10;
+const SERVER_CORES: &str = "0,1";
+const KEY: u32 = 1;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What counts the updates.
+const COUNTER: &str = "\"deptName\":\"";
+
+/// Whether exactly one client won each round, and each update that was acknowledged is in the document.
+pub(crate) async fn run(args: &RacesArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
+    let mut larder = demo
+        .larder("races", &binary, Tier::Memory, SERVER_CORES)
+        .await?;
+    let target = larder.config.listen;
+    let began = Instant::now();
+    let odd = rounds(target, args.rounds).await?;
+    println!(
+        "{} rounds of {CLIENTS} clients in {:.1?}; {odd} without exactly one winner",
+        args.rounds,
+        began.elapsed()
+    );
+    let began = Instant::now();
+    let (updates, refused) = updates(target, args.updates).await?;
+    let counted = Document::read(&mut Wire::connect(target).await?)
+        .await?
+        .count;
+    println!(
+        "{updates} updates by {CLIENTS} clients in {:.1?}, {refused} refused with 412; the document counts {counted}",
+        began.elapsed()
+    );
+    larder.terminate().await?;
+    demo.stop().await;
+    Ok(odd == 0 && counted == updates && updates >= args.updates)
+}
+
+/// In each round every client replaces the same version; returns the rounds that had not exactly one winner.
+async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
+    let barrier = Arc::new(Barrier::new(CLIENTS));
+    let wins = Arc::new(AtomicU64::new(0));
+    let odd = Arc::new(AtomicU64::new(0));
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS as u64 {
+        let (barrier, wins, odd) = (Arc::clone(&barrier), Arc::clone(&wins), Arc::clone(&odd));
+        clients.spawn(async move {
+            let mut wire = Wire::connect(target).await?;
+            for round in 0..count {
+                let mut document = Document::read(&mut wire).await?;
+                // Nobody writes before everybody has read.
+                barrier.wait().await;
+                // Each would make another document of it.
+                document.count = (round + 1) * CLIENTS as u64 + client;
+                wins.fetch_add(u64::from(document.put(&mut wire).await?), Ordering::SeqCst);
+                if barrier.wait().await.is_leader() && wins.swap(0, Ordering::SeqCst) != 1 {
+                    odd.fetch_add(1, Ordering::SeqCst);
+                }
+                barrier.wait().await;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client??;
+    }
+    Ok(odd.load(Ordering::SeqCst))
+}
+
+/// All clients count up, from 0, until so many updates were acknowledged; returns those, and those refused.
+async fn updates(target: SocketAddr, count: u64) -> anyhow::Result<(u64, u64)> {
+    let mut wire = Wire::connect(target).await?;
+    let mut document = Document::read(&mut wire).await?;
+    document.count = 0;
+    ensure!(document.put(&mut wire).await?, "nobody else writes");
+    let done = Arc::new(AtomicU64::new(0));
+    let refused = Arc::new(AtomicU64::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (done, refused) = (Arc::clone(&done), Arc::clone(&refused));
+        clients.spawn(async move {
+            let mut wire = Wire::connect(target).await?;
+            while done.load(Ordering::SeqCst) < count {
+                let mut document = Document::read(&mut wire).await?;
+                document.count += 1;
+                let counter = if document.put(&mut wire).await? {
+                    &done
+                } else {
+                    &refused
+                };
+                counter.fetch_add(1, Ordering::SeqCst);
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client??;
+    }
+    Ok((done.load(Ordering::SeqCst), refused.load(Ordering::SeqCst)))
+}
+
+/// A version of the document, as it was read.
+struct Document {
+    count: u64,
+    etag: String,
+    /// Before and after the count.
+    parts: (String, String),
+}
+
+impl Document {
+    async fn read(wire: &mut Wire) -> anyhow::Result<Self> {
+        let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: larder\r\n\r\n");
+        wire.send(request.as_bytes()).await?;
+        let answer = timeout(PATIENCE, wire.receive()).await??;
+        let text = std::str::from_utf8(answer.body)?;
+        ensure!(answer.status == 200, "GET: {} {text}", answer.status);
+        let (before, rest) = text.split_once(COUNTER).context("no deptName")?;
+        let (name, after) = rest.split_once('"').context("no end")?;
+        Ok(Self {
+            // The first name is no number.
+            count: name.parse().unwrap_or_default(),
+            etag: answer.etag.to_owned(),
+            parts: (format!("{before}{COUNTER}"), format!("\"{after}")),
+        })
+    }
+
+    /// Replaces the version that was read by this one; false where another took its place.
+    async fn put(&self, wire: &mut Wire) -> anyhow::Result<bool> {
+        let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
+        let request = format!(
+            "PUT /depts/{KEY} HTTP/1.1\r\nHost: larder\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\
+             Prefer: return=minimal\r\nContent-Length: {}\r\n\r\n{body}",
+            self.etag,
+            body.len()
+        );
+        wire.send(request.as_bytes()).await?;
+        let answer = timeout(PATIENCE, wire.receive()).await??;
+        match answer.status {
+            200 | 204 => Ok(true),
+            412 => Ok(false),
+            status => bail!("PUT: {status} {}", String::from_utf8_lossy(answer.body)),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What is checked and what it runs on: a private PostgreSQL, larders, and the network between them.
+
+pub(crate) mod binary;
+pub(crate) mod demo;
+pub(crate) mod http;
+pub(crate) mod interference;
+pub(crate) mod larder;
+pub(crate) mod postgres;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod stage;
+pub(crate) mod tools;
+pub(crate) mod workplace;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// Below the range that systems take outgoing ports from, so that a server that is away finds its port free again.
+const PORTS: std::ops::Range<u16> = 12_000..20_000;
+const PORT_TRIES_MAX: usize = 100;
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A loopback address that was free a moment ago.
+pub(crate) fn free_address(rng: &mut fastrand::Rng) -> anyhow::Result<SocketAddr> {
+    (0..PORT_TRIES_MAX)
+        .map(|_| SocketAddr::from((Ipv4Addr::LOCALHOST, rng.u16(PORTS))))
+        .find(|address| TcpListener::bind(address).is_ok())
+        .context("no port is free")
+}
+
+/// Waits until a server takes connections there.
+pub(crate) async fn answers(address: SocketAddr) -> anyhow::Result<()> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        match TcpStream::connect(address).await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => return Err(error.into()),
+            Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
+        }
+    }
+}

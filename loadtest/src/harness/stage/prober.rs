@@ -1,0 +1,167 @@
+//! The invalidation lag: how long after a commit a document that was hot in memory still shows what was before it.
+//!
+//! Reads begin at a fixed rate, whether or not those before are answered: what is measured is when a read had to begin
+//! to show the commit, and not how long larder's load makes any of them wait.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use larder::clock::Boottime;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::harness::http::Wire;
+use crate::harness::stage::writers::Session;
+use crate::workload::history::Digest;
+use crate::workload::record::{Phase, Read, Record};
+use crate::workload::tally::{Durations, Way};
+use crate::workload::{Plot, revised_root};
+
+const PAUSE: Duration = Duration::from_millis(30);
+/// Reads that warm a document up before it changes.
+const WARMING_MAX: u32 = 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between the beginnings of two reads.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// Reads under way; one that is due while so many are is left out.
+const LOOKS_MAX: usize = 64;
+
+/// Measures in quiet times, over and over.
+pub(crate) struct Prober {
+    pub(crate) record: Arc<Record>,
+    pub(crate) plot: Arc<Mutex<Plot>>,
+    pub(crate) session: Session,
+    pub(crate) targets: watch::Receiver<Vec<SocketAddr>>,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) lags: Durations,
+}
+
+impl Prober {
+    /// Runs until everybody is to end.
+    pub(crate) async fn run(mut self) -> Durations {
+        let record = Arc::clone(&self.record);
+        let mut wires = Vec::new();
+        while !record.stopping() {
+            if record.phase() == Phase::Quiet {
+                // What a fault has overtaken says nothing.
+                match self.probe(&mut wires).await {
+                    Ok(lag) if record.phase() == Phase::Quiet => self.lags.note(lag),
+                    Ok(_) => {}
+                    Err(_) => wires.clear(),
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.lags
+    }
+
+    /// From the acknowledgement of a commit to the beginning of the first read that shows it.
+    async fn probe(&mut self, wires: &mut Vec<Wire>) -> anyhow::Result<Duration> {
+        let target = self.targets.borrow().first().copied();
+        let target = target.context("no larder")?;
+        while wires.len() < LOOKS_MAX {
+            wires.push(Wire::connect(target).await?);
+        }
+        let plot = Arc::clone(&self.plot);
+        let mut plot = plot.lock().await;
+        let change = revised_root(&plot, self.record.revision(), &mut self.rng);
+        let change = change.context("no document to change")?;
+        let touched = plot.touched(&change);
+        let made = touched.first().context("nothing changed")?;
+        let mut warming = 0;
+        loop {
+            let wire = wires.pop().context("no connection")?;
+            let look = look(wire, made.key, Arc::clone(&self.record)).await?;
+            wires.push(look.wire);
+            if look.way == Way::Memory {
+                break;
+            }
+            warming += 1;
+            ensure!(warming < WARMING_MAX, "memory does not keep it");
+        }
+        self.session
+            .transact(&mut plot, change, &self.record)
+            .await?;
+        let committed = Boottime::now();
+        let shown = self.shown(wires, made.key, made.digest).await?;
+        Ok(shown.since(committed))
+    }
+
+    /// When the first read began that shows `digest`.
+    async fn shown(
+        &self,
+        wires: &mut Vec<Wire>,
+        key: u32,
+        digest: Digest,
+    ) -> anyhow::Result<Boottime> {
+        let began = Boottime::now();
+        let mut interval = tokio::time::interval(LOOK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = JoinSet::new();
+        let mut shown: Option<Boottime> = None;
+        while shown.is_none() || !looks.is_empty() {
+            let ended = tokio::select! {
+                Some(look) = looks.join_next() => Some(look??),
+                _ = interval.tick(), if shown.is_none() => None,
+            };
+            match ended {
+                Some(Look {
+                    wire,
+                    began,
+                    digest: seen,
+                    ..
+                }) => {
+                    if seen == digest {
+                        shown = Some(shown.map_or(began, |first| first.min(began)));
+                    }
+                    wires.push(wire);
+                }
+                None => {
+                    let since = Boottime::now().since(began);
+                    ensure!(since < PATIENCE, "it does not show");
+                    if let Some(wire) = wires.pop() {
+                        looks.spawn(look(wire, key, Arc::clone(&self.record)));
+                    }
+                }
+            }
+        }
+        shown.context("no read shows it")
+    }
+}
+
+/// A read and its connection.
+struct Look {
+    wire: Wire,
+    began: Boottime,
+    way: Way,
+    digest: Digest,
+}
+
+async fn look(mut wire: Wire, key: u32, record: Arc<Record>) -> anyhow::Result<Look> {
+    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
+    let began = Boottime::now();
+    wire.send(request.as_bytes()).await?;
+    let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
+    let way = Way::of(answer.status, answer.cache_status);
+    ensure!(way.is_answer(), "no answer");
+    record.judge(&Read {
+        key,
+        began,
+        phase: Phase::Quiet,
+        cache_status: answer.cache_status,
+        body: (answer.status == 200).then_some(answer.body),
+    });
+    let digest = match answer.status {
+        200 => Digest::of(answer.body),
+        _ => Digest::ABSENT,
+    };
+    Ok(Look {
+        wire,
+        began,
+        way,
+        digest,
+    })
+}

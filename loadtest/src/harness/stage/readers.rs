@@ -1,0 +1,165 @@
+//! Readers: keep-alive connections that ask for random documents and judge every answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder::clock::Boottime;
+use tokio::sync::watch;
+
+use crate::harness::http::Wire;
+use crate::workload::record::{Read, Record};
+use crate::workload::tally::{Tally, Way};
+
+/// Requests sent at once; a read begins when its batch is sent.
+const PIPELINE: usize = 8;
+/// The same of a sweep.
+const SWEPT_AT_ONCE: usize = 128;
+/// After this nobody waits for an answer any more: request_timeout of larder and a pause of the process.
+const PATIENCE: Duration = Duration::from_secs(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// One connection's worth of reading.
+pub(crate) struct Reader {
+    pub(crate) record: Arc<Record>,
+    /// The larders that answer; this one asks the one of its number.
+    pub(crate) targets: watch::Receiver<Vec<SocketAddr>>,
+    pub(crate) number: usize,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) tally: Tally,
+}
+
+impl Reader {
+    /// Reads until everybody is to end.
+    pub(crate) async fn run(mut self) -> Tally {
+        let record = Arc::clone(&self.record);
+        tokio::select! {
+            () = self.read() => {}
+            () = record.stopped() => {}
+        }
+        self.tally
+    }
+
+    async fn read(&mut self) {
+        loop {
+            let target = {
+                let targets = self.targets.borrow_and_update();
+                // There is always one.
+                targets[self.number % targets.len()]
+            };
+            let phase = self.record.phase();
+            match Wire::connect(target).await {
+                Ok(mut wire) => {
+                    while self.batch(&mut wire).await {
+                        if self.targets.has_changed().unwrap_or(false) {
+                            break;
+                        }
+                    }
+                }
+                Err(_) => self.tally.count(phase, Way::Unanswered),
+            }
+            if !self.targets.has_changed().unwrap_or(false) {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    /// Sends a batch of requests and judges the answers. Returns whether the connection is still good.
+    async fn batch(&mut self, wire: &mut Wire) -> bool {
+        let mut requests = Vec::with_capacity(PIPELINE * 64);
+        let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
+        for key in wanted {
+            request(&mut requests, &self.record, key);
+        }
+        let phase = self.record.phase();
+        let began = Boottime::now();
+        let mut answered = 0;
+        let exchange = async {
+            wire.send(&requests).await?;
+            for key in wanted {
+                let answer = wire.receive().await?;
+                answered += 1;
+                let way = Way::of(answer.status, answer.cache_status);
+                self.tally.count(phase, way);
+                if way.is_answer() {
+                    let verdict = self.record.judge(&Read {
+                        key,
+                        began,
+                        phase,
+                        cache_status: answer.cache_status,
+                        body: (answer.status == 200).then_some(answer.body),
+                    });
+                    self.tally.note_verdict(&verdict);
+                } else if way == Way::Odd {
+                    let body = String::from_utf8_lossy(answer.body);
+                    self.tally.note_odd(answer.status, &body);
+                }
+            }
+            anyhow::Ok(())
+        };
+        let whole = matches!(tokio::time::timeout(PATIENCE, exchange).await, Ok(Ok(())));
+        for _ in answered..PIPELINE {
+            self.tally.count(phase, Way::Unanswered);
+        }
+        whole
+    }
+}
+
+/// What a sweep found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Swept {
+    pub(crate) answers: u64,
+    pub(crate) disk: u64,
+    pub(crate) unanswered: u64,
+}
+
+impl Swept {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.answers += other.answers;
+        self.disk += other.disk;
+        self.unanswered += other.unanswered;
+    }
+}
+
+/// Reads each of `keys` once, over one connection; a read begins when its batch is sent.
+pub(crate) async fn sweep(
+    record: &Record,
+    target: SocketAddr,
+    keys: impl IntoIterator<Item = u32>,
+) -> anyhow::Result<Swept> {
+    let mut swept = Swept::default();
+    let mut wire = Wire::connect(target).await?;
+    let keys: Vec<u32> = keys.into_iter().collect();
+    for batch in keys.chunks(SWEPT_AT_ONCE) {
+        let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 64);
+        for key in batch {
+            request(&mut requests, record, *key);
+        }
+        let began = Boottime::now();
+        wire.send(&requests).await?;
+        for key in batch {
+            let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
+            let way = Way::of(answer.status, answer.cache_status);
+            if !way.is_answer() {
+                swept.unanswered += 1;
+                continue;
+            }
+            swept.answers += 1;
+            swept.disk += u64::from(way == Way::Disk);
+            record.judge(&Read {
+                key: *key,
+                began,
+                phase: record.phase(),
+                cache_status: answer.cache_status,
+                body: (answer.status == 200).then_some(answer.body),
+            });
+        }
+    }
+    Ok(swept)
+}
+
+fn request(requests: &mut Vec<u8>, record: &Record, key: u32) {
+    requests.extend_from_slice(b"GET ");
+    requests.extend_from_slice(record.path(key).as_bytes());
+    requests.extend_from_slice(b" HTTP/1.1\r\nHost: larder\r\n\r\n");
+}

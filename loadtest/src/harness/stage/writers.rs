@@ -1,0 +1,258 @@
+//! Writers: transactions on plots over plain SQL, whose every end is known or found out.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder::clock::Boottime;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row};
+use tokio::sync::Mutex;
+use tokio::time::MissedTickBehavior;
+
+use crate::harness::interference::Interference;
+use crate::workload::history::Outcome;
+use crate::workload::record::Record;
+use crate::workload::{Change, Plot, crossing, random};
+
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// A definition that is being changed waits for one of two overlapping transactions, and the other one for it: what
+/// PostgreSQL can't see as a deadlock, since the first waits for the second here.
+const LOCK_TIMEOUT: &str = "3s";
+/// Between two overlapping commits, sometimes, so that readers fill what is between.
+const CROSSING_PAUSE_MILLIS_MAX: u64 = 20;
+/// Of a hundred transactions.
+const ROLLBACKS: u32 = 8;
+const CROSSINGS: u32 = 15;
+
+/// A connection of a writer's, opened when it is needed.
+pub(crate) struct Session {
+    options: PgConnectOptions,
+    /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
+    slot: i32,
+    connection: Option<PgConnection>,
+    /// Is told of failures.
+    interference: Option<Arc<Interference>>,
+}
+
+impl Session {
+    pub(crate) fn new(url: &str, slot: i32) -> anyhow::Result<Self> {
+        let options = PgConnectOptions::from_str(url)?;
+        Ok(Self {
+            options: options
+                .application_name("loadtest")
+                .options([("lock_timeout", LOCK_TIMEOUT)])
+                .disable_statement_logging(),
+            slot,
+            connection: None,
+            interference: None,
+        })
+    }
+
+    /// Its failures count where they are larder's.
+    pub(crate) fn watched(mut self, interference: &Arc<Interference>) -> Self {
+        self.interference = Some(Arc::clone(interference));
+        self
+    }
+
+    async fn connection(&mut self) -> sqlx::Result<&mut PgConnection> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.options.connect().await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Runs statements. After an error the connection is given up, and with it its transaction.
+    pub(crate) async fn run(&mut self, sql: &str) -> sqlx::Result<()> {
+        self.affected(sql).await.map(|_| ())
+    }
+
+    /// As [`Session::run`]; returns how many rows the statements affected, all together.
+    async fn affected(&mut self, sql: &str) -> sqlx::Result<u64> {
+        let statements = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+        let outcome = statements.execute(self.connection().await?).await;
+        self.give_up_failed(sql, &outcome);
+        outcome.map(|done| done.rows_affected())
+    }
+
+    /// The first column of every row, as text.
+    pub(crate) async fn texts(&mut self, sql: &str) -> sqlx::Result<Vec<String>> {
+        let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+        let outcome = statements_rows(statement.fetch_all(self.connection().await?).await);
+        self.give_up_failed(sql, &outcome);
+        outcome
+    }
+
+    fn give_up_failed<T>(&mut self, sql: &str, outcome: &sqlx::Result<T>) {
+        let Err(error) = outcome else {
+            return;
+        };
+        self.connection = None;
+        if let Some(interference) = &self.interference {
+            interference.note_failure(sql, error);
+        }
+    }
+
+    /// Begins the transaction of `change`, up to its commit. Returns how many rows its statements affected.
+    pub(crate) async fn begin(&mut self, plot: &Plot, change: &Change) -> sqlx::Result<u64> {
+        let (sql, revision) = (&change.sql, change.revision);
+        let (number, slot) = (plot.number, self.slot);
+        let affected = self
+            .affected(&format!(
+                "begin; {sql}update ledger set revision = {revision} where plot = {number} and slot = {slot}"
+            ))
+            .await?;
+        // Less the row of the ledger.
+        Ok(affected.saturating_sub(1))
+    }
+
+    /// Ends the transaction of `change`, which `sql` commits, and tells `record` and `plot` of it.
+    ///
+    /// Returns whether it was committed; waits until that is known. None: everybody is to end, and it is not.
+    pub(crate) async fn commit(
+        &mut self,
+        sql: &str,
+        plot: &mut Plot,
+        change: Change,
+        record: &Record,
+    ) -> Option<bool> {
+        self.commit_all(sql, vec![(plot, change)], record).await
+    }
+
+    /// As [`Session::commit`], of one transaction that changes several plots.
+    pub(crate) async fn commit_all(
+        &mut self,
+        sql: &str,
+        parts: Vec<(&mut Plot, Change)>,
+        record: &Record,
+    ) -> Option<bool> {
+        let mut tickets = Vec::new();
+        for (plot, change) in &parts {
+            let touched = plot.touched(change);
+            tickets.extend(record.note(&touched, change.revision, Outcome::Open));
+        }
+        let committed = match self.run(sql).await {
+            Ok(()) => true,
+            Err(_) => {
+                let (plot, change) = parts.first()?;
+                self.was_committed(plot, change, record).await?
+            }
+        };
+        let outcome = match committed {
+            true => Outcome::Committed(Boottime::now()),
+            false => Outcome::RolledBack,
+        };
+        record.settle(&tickets, outcome);
+        if committed {
+            for (plot, change) in parts {
+                plot.apply(change);
+            }
+        }
+        Some(committed)
+    }
+
+    /// Whether a transaction whose end nobody heard was committed: its revision is in the ledger or not.
+    async fn was_committed(
+        &mut self,
+        plot: &Plot,
+        change: &Change,
+        record: &Record,
+    ) -> Option<bool> {
+        // The lock waits for the transaction, should it still be under way.
+        let sql = format!(
+            "select revision::text from ledger where plot = {} and slot = {} for update",
+            plot.number, self.slot
+        );
+        while !record.stopping() {
+            if let Ok(found) = self.texts(&sql).await {
+                return Some(found == [change.revision.to_string()]);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+        None
+    }
+
+    /// One transaction that is committed.
+    pub(crate) async fn transact(
+        &mut self,
+        plot: &mut Plot,
+        change: Change,
+        record: &Record,
+    ) -> sqlx::Result<()> {
+        self.begin(plot, &change).await?;
+        self.commit("commit", plot, change, record).await;
+        Ok(())
+    }
+}
+
+fn statements_rows(rows: sqlx::Result<Vec<sqlx::postgres::PgRow>>) -> sqlx::Result<Vec<String>> {
+    rows?.iter().map(|row| row.try_get(0)).collect()
+}
+
+/// Changes its plot at random.
+pub(crate) struct Writer {
+    pub(crate) record: Arc<Record>,
+    pub(crate) plot: Arc<Mutex<Plot>>,
+    pub(crate) sessions: [Session; 2],
+    pub(crate) rng: fastrand::Rng,
+    /// From one transaction to the next.
+    pub(crate) pace: Duration,
+}
+
+impl Writer {
+    /// Writes until everybody is to end.
+    pub(crate) async fn run(mut self) {
+        let mut ticks = tokio::time::interval(self.pace);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !self.record.stopping() {
+            ticks.tick().await;
+            // PostgreSQL may be away.
+            if self.write().await.is_err() {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    async fn write(&mut self) -> sqlx::Result<()> {
+        let plot = Arc::clone(&self.plot);
+        let mut plot = plot.lock().await;
+        let die = self.rng.u32(..100);
+        if die < CROSSINGS {
+            let revisions = [self.record.revision(), self.record.revision()];
+            if let Some(changes) = crossing(&plot, revisions, &mut self.rng) {
+                return self.cross(&mut plot, changes).await;
+            }
+        }
+        let change = random(&plot, self.record.revision(), &mut self.rng);
+        let [session, _] = &mut self.sessions;
+        if (CROSSINGS..CROSSINGS + ROLLBACKS).contains(&die) {
+            let touched = plot.touched(&change);
+            self.record
+                .note(&touched, change.revision, Outcome::RolledBack);
+            session.begin(&plot, &change).await?;
+            return session.run("rollback").await;
+        }
+        session.transact(&mut plot, change, &self.record).await
+    }
+
+    /// Two transactions that overlap: both have run their statements before either commits.
+    async fn cross(&mut self, plot: &mut Plot, [first, second]: [Change; 2]) -> sqlx::Result<()> {
+        let [one, other] = &mut self.sessions;
+        one.begin(plot, &first).await?;
+        if let Err(error) = other.begin(plot, &second).await {
+            one.run("rollback").await?;
+            return Err(error);
+        }
+        let committed = one.commit("commit", plot, first, &self.record).await;
+        if committed != Some(true) {
+            return other.run("rollback").await;
+        }
+        let pause = self.rng.u64(..CROSSING_PAUSE_MILLIS_MAX);
+        if pause > CROSSING_PAUSE_MILLIS_MAX / 2 {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        other.commit("commit", plot, second, &self.record).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The programs that make load, as a user runs them, and what they say.
+
+pub(crate) mod ab;
+pub(crate) mod oha;
+pub(crate) mod pgbench;
+pub(crate) mod wrk;
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use tokio::process::Child;
+
+use crate::harness::process::pinned;
+
+/// What a tool says of a run.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) requests: u64,
+    /// Requests without a good answer.
+    pub(crate) errors: u64,
+    pub(crate) per_second: f64,
+    pub(crate) mean_ms: f64,
+    /// Where the tool tells them.
+    pub(crate) times: Option<Times>,
+}
+
+/// How long requests took, in milliseconds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Times {
+    pub(crate) p50_ms: f64,
+    pub(crate) p90_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) max_ms: f64,
+}
+
+/// A program with its arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Invocation {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// As taskset takes them; none: all.
+    pub(crate) cores: Option<String>,
+    /// Where it runs, so that files are named without their place.
+    pub(crate) directory: PathBuf,
+}
+
+impl Invocation {
+    /// As one would type it.
+    pub(crate) fn shown(&self) -> String {
+        let name = self.program.file_name().unwrap_or_default();
+        let mut words = vec![name.to_string_lossy().into_owned()];
+        if let Some(cores) = &self.cores {
+            words.insert(0, format!("taskset --cpu-list {cores}"));
+        }
+        let plain = |word: &str| {
+            word.chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_./:=,".contains(c))
+        };
+        words.extend(self.arguments.iter().map(|word| {
+            if word.starts_with("postgres://") {
+                // With its password.
+                "$DATABASE_URL".to_owned()
+            } else if plain(word) {
+                word.clone()
+            } else {
+                format!("'{word}'")
+            }
+        }));
+        words.join(" ")
+    }
+
+    /// Starts it, as a server: it ends when it is dropped, and complains into [`Self::log`].
+    pub(crate) fn start(&self) -> anyhow::Result<Child> {
+        let log = File::create(self.log())?;
+        pinned(self.cores.as_deref(), &self.program)
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("running {}", self.program.display()))
+    }
+
+    /// What it said as a server.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    /// Runs it and returns its stdout. Dropped, it ends.
+    /// # Errors
+    /// Where it can't be run or fails, with what it said.
+    pub(crate) async fn run(&self) -> anyhow::Result<String> {
+        Ok(self.run_both().await?.0)
+    }
+
+    /// Like [`Self::run`], but for stderr as well.
+    pub(crate) async fn run_both(&self) -> anyhow::Result<(String, String)> {
+        let output = pinned(self.cores.as_deref(), &self.program)
+            .args(&self.arguments)
+            .current_dir(&self.directory)
+            .stdin(Stdio::null())
+            // Ctrl-C in a terminal is for this program, which then ends the tool.
+            .process_group(0)
+            .kill_on_drop(true)
+            .output()
+            .await
+            .with_context(|| format!("running {}", self.program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.success(),
+            "{}: {}\n{text}{complaints}",
+            self.shown(),
+            output.status
+        );
+        Ok((text, complaints))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn invocation(program: &str, arguments: &[&str]) -> Invocation {
+        Invocation {
+            program: PathBuf::from(program),
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+            cores: None,
+            directory: std::env::temp_dir(),
+        }
+    }
+
+    #[test]
+    fn it_is_shown_as_one_would_type_it() {
+        let mut tool = invocation("/usr/bin/ab", &["-n", "100", "a b"]);
+        assert_eq!(tool.shown(), "ab -n 100 'a b'");
+        tool.cores = Some("1".to_owned());
+        assert_eq!(tool.shown(), "taskset --cpu-list 1 ab -n 100 'a b'");
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_fails_is_quoted() {
+        let good = invocation("sh", &["-c", "echo 1"]).run().await.unwrap();
+        assert_eq!(good, "1\n");
+        let error = invocation("sh", &["-c", "echo why >&2; exit 3"])
+            .run()
+            .await;
+        assert!(error.unwrap_err().to_string().contains("why"));
+    }
+}

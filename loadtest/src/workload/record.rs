@@ -1,0 +1,306 @@
+//! What was committed and what was answered: shared by writers, readers and those who cause faults.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder::clock::Boottime;
+use tokio::sync::watch;
+
+use crate::workload::Made;
+use crate::workload::history::{Digest, History, Outcome, Ticket, Verdict, Version};
+
+/// Told in full; more are only counted.
+const OFFENCES_MAX: usize = 20;
+/// Of an offence's document, so many versions are told.
+const VERSIONS_TOLD: usize = 8;
+
+/// What goes on: a settling or a quiet time, or a fault by its number in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Settling,
+    Quiet,
+    Fault(usize),
+}
+
+impl Phase {
+    /// Settling, quiet, then the faults.
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Settling => 0,
+            Self::Quiet => 1,
+            Self::Fault(number) => number + 2,
+        }
+    }
+
+    fn of_index(index: usize) -> Self {
+        match index {
+            0 => Self::Settling,
+            1 => Self::Quiet,
+            number => Self::Fault(number - 2),
+        }
+    }
+}
+
+/// An answer that larder promises never to give.
+#[derive(Clone, Debug)]
+pub(crate) struct Offence {
+    pub(crate) key: u32,
+    pub(crate) verdict: Verdict,
+    pub(crate) began: Boottime,
+    pub(crate) ended: Boottime,
+    pub(crate) cache_status: String,
+    pub(crate) body: String,
+    pub(crate) phases: [Phase; 2],
+    /// The newest versions as they were then.
+    pub(crate) versions: Vec<Version>,
+}
+
+/// One answer to a read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) key: u32,
+    pub(crate) began: Boottime,
+    pub(crate) phase: Phase,
+    pub(crate) cache_status: &'a str,
+    /// None for a 404.
+    pub(crate) body: Option<&'a [u8]>,
+}
+
+/// See the module.
+pub(crate) struct Record {
+    pub(crate) began: Boottime,
+    pub(crate) max_staleness: Duration,
+    histories: Vec<Mutex<History>>,
+    /// The last key of resource `roots`; those above are of `notes`.
+    roots: u32,
+    revision: AtomicU64,
+    phase: AtomicUsize,
+    reads: AtomicU64,
+    commits: AtomicU64,
+    offences: Mutex<VecDeque<Offence>>,
+    offences_count: AtomicU64,
+    stop: watch::Sender<bool>,
+}
+
+impl Record {
+    pub(crate) fn new(roots: u32, notes: u32, max_staleness: Duration) -> Self {
+        Self {
+            began: Boottime::now(),
+            max_staleness,
+            histories: (0..roots + notes).map(|_| Mutex::default()).collect(),
+            roots,
+            // The tables begin with 1.
+            revision: AtomicU64::new(2),
+            phase: AtomicUsize::new(Phase::Settling.index()),
+            reads: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            offences: Mutex::default(),
+            offences_count: AtomicU64::new(0),
+            stop: watch::channel(false).0,
+        }
+    }
+
+    /// Keys are 1 to this.
+    pub(crate) fn keys(&self) -> u32 {
+        u32::try_from(self.histories.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Where larder has the document.
+    pub(crate) fn path(&self, key: u32) -> String {
+        let resource = if key <= self.roots { "roots" } else { "notes" };
+        format!("/{resource}/{key}")
+    }
+
+    /// A revision that no other transaction has.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::of_index(self.phase.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.store(phase.index(), Ordering::Relaxed);
+    }
+
+    /// Everybody is to end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Ends when everybody is to end.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.stop.subscribe();
+        // The sender lives as long as this.
+        let _stopped = stop.wait_for(|&stop| stop).await;
+    }
+
+    /// Answers that were judged.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn offences(&self) -> u64 {
+        self.offences_count.load(Ordering::Relaxed)
+    }
+
+    /// The first of them, to be told.
+    pub(crate) fn told_offences(&self) -> Vec<Offence> {
+        lock(&self.offences).iter().cloned().collect()
+    }
+
+    /// Notes what a transaction makes of documents, before its end can be seen.
+    pub(crate) fn note(
+        &self,
+        made: &[Made],
+        revision: u64,
+        outcome: Outcome,
+    ) -> Vec<(u32, Ticket)> {
+        made.iter()
+            .map(|made| {
+                let ticket = self.history(made.key).note(made.digest, revision, outcome);
+                (made.key, ticket)
+            })
+            .collect()
+    }
+
+    /// The transaction behind `tickets` ended.
+    pub(crate) fn settle(&self, tickets: &[(u32, Ticket)], outcome: Outcome) {
+        if matches!(outcome, Outcome::Committed(_)) {
+            self.commits.fetch_add(1, Ordering::Relaxed);
+        }
+        for (key, ticket) in tickets {
+            let mut history = self.history(*key);
+            if history.settle(*ticket, outcome) {
+                let versions = history.latest(VERSIONS_TOLD);
+                drop(history);
+                let now = Boottime::now();
+                self.offend(Offence {
+                    key: *key,
+                    verdict: Verdict::RolledBack {
+                        revision: versions.last().map_or(0, |version| version.revision),
+                    },
+                    began: now,
+                    ended: now,
+                    cache_status: "seen before the transaction's end was known".into(),
+                    body: String::new(),
+                    phases: [self.phase(); 2],
+                    versions,
+                });
+            }
+        }
+    }
+
+    /// Judges an answer that has just come.
+    pub(crate) fn judge(&self, read: &Read<'_>) -> Verdict {
+        let digest = read.body.map_or(Digest::ABSENT, Digest::of);
+        let mut history = self.history(read.key);
+        let verdict = history.judge(digest, read.began, self.max_staleness);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        if matches!(verdict, Verdict::Current | Verdict::Older(_)) {
+            return verdict;
+        }
+        let versions = history.latest(VERSIONS_TOLD);
+        drop(history);
+        let body = read.body.map(String::from_utf8_lossy);
+        self.offend(Offence {
+            key: read.key,
+            verdict: verdict.clone(),
+            began: read.began,
+            ended: Boottime::now(),
+            cache_status: read.cache_status.to_owned(),
+            body: body.map_or("(404)".into(), |body| body.into_owned()),
+            phases: [read.phase, self.phase()],
+            versions,
+        });
+        verdict
+    }
+
+    fn offend(&self, offence: Offence) {
+        self.offences_count.fetch_add(1, Ordering::Relaxed);
+        let mut offences = lock(&self.offences);
+        if offences.len() < OFFENCES_MAX {
+            offences.push_back(offence);
+        }
+    }
+
+    fn history(&self, key: u32) -> MutexGuard<'_, History> {
+        // Keys are 1 to keys(), one history each.
+        let place = usize::try_from(key.saturating_sub(1)).unwrap_or(usize::MAX);
+        lock(&self.histories[place])
+    }
+}
+
+/// Nothing that a panic could leave half done is kept under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(text: &str) -> Made {
+        let digest = Digest::of(text.as_bytes());
+        Made { key: 1, digest }
+    }
+
+    fn read(body: &str, began: u64) -> Read<'_> {
+        Read {
+            key: 1,
+            began: Boottime(began),
+            phase: Phase::Quiet,
+            cache_status: "larder; hit; detail=memory",
+            body: Some(body.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn a_planted_stale_read_is_recorded_with_its_history() {
+        let record = Record::new(1, 0, Duration::from_nanos(100));
+        for (text, revision, at) in [("one", 1, 10), ("two", 2, 1_000)] {
+            let tickets = record.note(&[made(text)], revision, Outcome::Open);
+            record.settle(&tickets, Outcome::Committed(Boottime(at)));
+        }
+        record.judge(&read("two", 2_000));
+        record.judge(&read("one", 1_050));
+        assert_eq!((record.reads(), record.offences()), (2, 0));
+        record.judge(&read("one", 1_101));
+        assert_eq!((record.reads(), record.offences()), (3, 1));
+        let offence = record.told_offences().remove(0);
+        assert!(matches!(offence.verdict, Verdict::Stale(missed) if missed.required == 2));
+        assert_eq!(offence.versions.len(), 2);
+        assert_eq!(offence.body, "one");
+    }
+
+    #[test]
+    fn keys_name_documents_of_two_resources() {
+        let record = Record::new(2, 1, Duration::ZERO);
+        assert_eq!(record.keys(), 3);
+        let paths = [1, 2, 3].map(|key| record.path(key));
+        assert_eq!(paths, ["/roots/1", "/roots/2", "/notes/3"]);
+    }
+
+    #[test]
+    fn phases_keep_their_place() {
+        for phase in [
+            Phase::Settling,
+            Phase::Quiet,
+            Phase::Fault(0),
+            Phase::Fault(9),
+        ] {
+            assert_eq!(Phase::of_index(phase.index()), phase);
+        }
+    }
+}
