@@ -8,6 +8,7 @@ pub(crate) mod larder;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod session;
 pub(crate) mod stage;
 pub(crate) mod tools;
 pub(crate) mod workplace;

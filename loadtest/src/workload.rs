@@ -15,7 +15,7 @@ use std::fmt::Write;
 
 use crate::workload::history::Digest;
 
-pub(crate) use notes::{NOTES, NOTES_RESOURCE, NOTES_SCHEMA, Notes};
+pub(crate) use notes::{NOTES, NOTES_PLAIN, NOTES_RESOURCE, NOTES_SCHEMA, Notes};
 pub(crate) use operations::{crossing, random, rekeyed, revised_root};
 pub(crate) use tables::{RESOURCE, SCHEMA, fill, seed};
 

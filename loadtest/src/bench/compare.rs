@@ -9,15 +9,56 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::bench::compare::contest::Contest;
 use crate::bench::compare::outcome::Outcome;
-use crate::cli::CompareArgs;
+use crate::bench::rivals::Rival;
+use crate::bench::{TrialArgs, connections};
+use crate::harness::demo::Tier;
 use crate::report::results::{Folder, Provenance};
 
 /// Of each contender, before anything is noted.
 const WARM_UP_SECONDS: u64 = 1;
+
+/// Who is compared, and how often.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pub(crate) trial: TrialArgs,
+    /// The one tier in use, a larder for each.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "memory"
+    )]
+    pub(crate) tiers: Vec<Tier>,
+    /// Connections at once, one measurement after the other.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = connections)]
+    pub(crate) connections: Vec<usize>,
+    /// Requests that wrk sends at once on a connection.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000))]
+    pub(crate) pipeline: usize,
+    /// Turns of each.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+    /// Of each turn; some thousand connections take seconds of it until all of them are open.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// Ask the first larder also by If-None-Match.
+    #[arg(long)]
+    pub(crate) not_modified: bool,
+    /// Another binary of larder, compared with this one tier by tier.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) against: Option<PathBuf>,
+    /// Other servers, where they are installed: nginx with one document ready-made, nginx with a file for each
+    /// document, Varnish in front of larder.
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub(crate) with: Vec<Rival>,
+}
 
 /// Whether all requests were answered well.
 ///

@@ -10,19 +10,51 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::Pid;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::bench::sweep::driver::{Driver, ToolName};
 use crate::bench::sweep::run::{Keys, Point, Run};
-use crate::cli::SweepArgs;
+use crate::bench::{TrialArgs, connections};
 use crate::harness::demo::{Checker, Demo, Tier};
 use crate::harness::process::{self, Meter, resident_bytes};
 use crate::report::results::{Folder, Provenance};
 
 /// Between two answers that are checked while the tool runs: next to no load.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What is measured, and by which tool.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) trial: TrialArgs,
+    /// What makes the load; it must be installed. ab can ask for one document only.
+    #[arg(long, value_enum, default_value_t = ToolName::Oha, value_name = "TOOL")]
+    pub(crate) tool: ToolName,
+    /// Connections at once, one measurement after the other.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8,16,128,512,2048,4096", value_parser = connections)]
+    pub(crate) concurrency: Vec<usize>,
+    /// The one tier in use, one larder after the other.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "none,disk,memory"
+    )]
+    pub(crate) tiers: Vec<Tier>,
+    /// Of each measurement, with oha and ab.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: u64,
+    /// Of each measurement, with wrk, which counts time.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// A larder that runs already with the demo tables, such as http://127.0.0.1:8080, instead of one of this program's
+    /// own.
+    #[arg(long, value_name = "URL", conflicts_with = "tiers")]
+    pub(crate) url: Option<String>,
+}
 
 /// Whether every request was answered well.
 ///

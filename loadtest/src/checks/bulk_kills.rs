@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::harness::demo::{Demo, Tier};
 use crate::harness::http::Wire;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";

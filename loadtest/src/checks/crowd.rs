@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cli::CrowdArgs;
 use crate::harness::demo::{Demo, Tier, read};
 use crate::harness::http::Wire;
 use crate::harness::larder::Larder;
@@ -35,6 +36,23 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const SLOW_LIFE_MAX: Duration = Duration::from_secs(10);
 const CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const P99_RATIO_MAX: f64 = 2.0;
+
+/// The crowd, and how long hits are measured beside it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CrowdArgs {
+    /// Connections that have asked once and idle.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) idle: usize,
+    /// Connections that send their request a byte a second, and come again when they are closed.
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    pub(crate) slow: usize,
+    /// Of each measurement; slow connections have to be closed within 10 s.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(12..=50))]
+    pub(crate) seconds: u64,
+    /// Measurements without and with the crowd.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+}
 
 /// Whether hits stayed fast, the slow ones were closed in time, the idle ones were not, and neither cost much memory.
 pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::cli::DrainArgs;
 use crate::harness::demo::{Demo, Tier};
 use crate::harness::http::Wire;
 
@@ -19,6 +20,17 @@ const WARM_UP: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The goal.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// How much is asked, and how often larder is ended.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DrainArgs {
+    /// Requests.
+    #[arg(long, value_name = "N", default_value_t = 5_000.0)]
+    pub(crate) per_second: f64,
+    /// Starts and ends of larder.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) rounds: usize,
+}
 
 /// Whether no request that was sent was left without its answer, and larder ended in time, in every round.
 pub(crate) async fn run(args: &DrainArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {

@@ -21,8 +21,6 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-pub(crate) use policies::PLAIN;
-
 use crate::harness::proxy::Weather;
 use crate::harness::stage::Stage;
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use larder::config::Config;
 use proptest::strategy::{BoxedStrategy, Strategy};
 use proptest::test_runner::{
@@ -20,11 +21,10 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
 use crate::checks::fuzz::words::{RESOURCES, SCHEMA};
-use crate::cli::FuzzArgs;
 use crate::harness::free_address;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::workplace::Workplace;
 
 /// Between two looks at the clock.
@@ -45,6 +45,23 @@ pub(crate) enum Target {
     Headers,
     Body,
     Configuration,
+}
+
+/// What is fuzzed, and how long.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FuzzArgs {
+    /// Names of targets, separated by commas.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "path,query,headers,body,configuration"
+    )]
+    pub(crate) targets: Vec<Target>,
+    /// Of each.
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    pub(crate) seconds: u64,
 }
 
 /// Whether nothing panicked and nothing was answered with 500 or not at all.

@@ -11,17 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::checks::polite::writer::{Writer, Written};
-use crate::cli::PoliteArgs;
 use crate::harness::free_address;
 use crate::harness::interference::{DELAY_MAX, Impact, Interference};
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::workplace::Workplace;
 use crate::report::statistics::Spread;
 use crate::workload::{RESOURCE, SCHEMA, TABLES};
@@ -73,6 +74,17 @@ impl Operation {
             Self::Uninstall => "uninstall",
         }
     }
+}
+
+/// How often larder comes, changes and goes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoliteArgs {
+    /// Installs, attaches, reconfigurations and uninstalls together.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) count: usize,
+    /// Connections that write all the time.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = RangedU64ValueParser::<usize>::new().range(1..=40))]
+    pub(crate) writers: usize,
 }
 
 /// Whether no writer failed or waited too long.

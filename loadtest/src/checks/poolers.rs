@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::checks::poolers::load::{RESOURCES, ROWS, Tally, read, write};
 use crate::checks::poolers::pgbouncer::{Mode, Pgbouncer};
-use crate::cli::PoolersArgs;
 use crate::harness::free_address;
 use crate::harness::http;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::workplace::Workplace;
 
 const READERS: usize = 24;
@@ -58,6 +58,17 @@ impl Told {
             Self::Nothing => "nothing",
         }
     }
+}
+
+/// How long each arrangement is under load.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoolersArgs {
+    /// Of each arrangement that serves.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+    /// Fail where fewer documents of one resource were compared.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) answers: u64,
 }
 
 /// Whether no answer was another resource's, old or made up, and larder served or said why not.

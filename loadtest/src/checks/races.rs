@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use clap::Args;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::cli::RacesArgs;
 use crate::harness::demo::{Demo, Tier};
 use crate::harness::http::Wire;
 
@@ -22,6 +22,17 @@ const KEY: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What counts the updates.
 const COUNTER: &str = "\"deptName\":\"";
+
+/// How many updates are tried.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RacesArgs {
+    /// In each, all clients replace the same version.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub(crate) rounds: u64,
+    /// Acknowledged ones, each by whichever client is the first.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) updates: u64,
+}
 
 /// Whether exactly one client won each round, and each update that was acknowledged is in the document.
 pub(crate) async fn run(args: &RacesArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
+use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cli::RudeArgs;
 use crate::harness::demo::{Checker, Demo, Tier};
 
 const DEPTS: u32 = 1_000;
@@ -30,6 +30,14 @@ const GROWTH_MAX: f64 = 1.1;
 const HEAD_BYTES: usize = 256 << 10;
 /// Requests whose answers nobody reads.
 const UNREAD_REQUESTS: usize = 20_000;
+
+/// How long clients are rude, twice.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RudeArgs {
+    /// Of each time.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: u64,
+}
 
 /// Whether others got their answers, nothing panicked, and memory is back where it was after the first such load.
 pub(crate) async fn run(args: &RudeArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {

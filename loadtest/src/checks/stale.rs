@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use larder::clock::Boottime;
 use tokio::time::Instant;
 
+use crate::checks::faults::Faults;
 use crate::checks::faults::{Fault, Injection};
 use crate::checks::stale::report::{Report, Span};
-use crate::cli::StaleArgs;
 use crate::harness::stage::readers::{Swept, sweep};
 use crate::harness::stage::{Stage, StageConfig};
 use crate::workload::NOTES;
@@ -36,6 +37,20 @@ const QUIET: Duration = Duration::from_millis(700);
 const CLOSING: Duration = Duration::from_secs(4);
 /// A fault that takes longer is broken.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How long, and what goes wrong meanwhile.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StaleArgs {
+    /// How long to check; every fault once takes about 230 s.
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..))]
+    pub(crate) seconds: u64,
+    /// Names of faults, separated by commas; or all, or none.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub(crate) faults: Faults,
+    /// Fail where fewer reads were checked.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) reads: u64,
+}
 
 /// Whether everything held.
 pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {

@@ -18,7 +18,7 @@ use crate::harness::http::{Answer, Wire};
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::workplace::Workplace;
 use crate::workload::tally::Way;
 

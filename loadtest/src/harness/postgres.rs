@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::workplace::Workplace;
 
 /// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.

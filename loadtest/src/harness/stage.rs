@@ -15,22 +15,22 @@ use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
-use crate::checks::faults::PLAIN;
 use crate::harness::free_address;
 use crate::harness::interference::Interference;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::proxy::{Proxy, Weather};
+use crate::harness::session::Session;
 use crate::harness::stage::prober::Prober;
 use crate::harness::stage::readers::Reader;
-use crate::harness::stage::writers::{Session, Writer};
+use crate::harness::stage::writers::Writer;
 use crate::harness::workplace::Workplace;
 use crate::workload::history::Outcome;
 use crate::workload::record::{Phase, Record};
 use crate::workload::tally::{Durations, Tally};
 use crate::workload::{
-    NOTES_RESOURCE, NOTES_SCHEMA, Notes, PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA, keys, random,
-    seed,
+    NOTES_PLAIN, NOTES_RESOURCE, NOTES_SCHEMA, Notes, PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA,
+    keys, random, seed,
 };
 
 /// Connections that read. With what they have in flight at once, larder is never idle.
@@ -325,7 +325,7 @@ impl Stage {
 async fn create_notes(session: &mut Session, notes: &Notes) -> anyhow::Result<()> {
     session.run(NOTES_SCHEMA).await?;
     session.run(&notes.fill()).await?;
-    Ok(session.run(PLAIN).await?)
+    Ok(session.run(NOTES_PLAIN).await?)
 }
 
 /// How larder connects.

@@ -23,6 +23,15 @@ alter table site owner to follower;
 alter table note owner to follower;
 ";
 
+/// Everything is to be seen, by what the row alone decides, and nothing of an earlier fault is left.
+pub(crate) const NOTES_PLAIN: &str = "drop policy if exists note_shown on note; drop policy if exists note_more on note; \
+    drop policy if exists note_less on note; alter table note enable row level security, force row level security; \
+    create policy note_shown on note using (revision > 0); \
+    update note set visible_until = null where visible_until is not null; \
+    update note_grant set open = true where not open; \
+    create or replace function note_shown(id integer) returns boolean language sql stable as 'select true'; \
+    alter role follower set app.tenant = 'even'; alter role follower nobypassrls; \
+    revoke note_reader, note_group from follower; revoke note_reader from note_group";
 /// How larder is told of them.
 pub(crate) const NOTES_RESOURCE: &str = r#"
 [[resource]]

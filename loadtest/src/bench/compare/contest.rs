@@ -8,16 +8,16 @@ use anyhow::{Context, ensure};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
+use crate::bench::compare::CompareArgs;
 use crate::bench::compare::contender::{Contender, Role, Way};
 use crate::bench::compare::outcome::Sample;
 use crate::bench::rivals::{Place, Rival};
-use crate::cli::CompareArgs;
 use crate::harness;
 use crate::harness::demo::{Demo, Tier, read, read_all};
 use crate::harness::http::Wire;
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter, child_of, pinned};
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::tools::pgbench::{self, Pgbench, Statement};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
 use crate::report::results::Provenance;

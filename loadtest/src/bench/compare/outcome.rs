@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::cli::CompareArgs;
+use crate::bench::compare::CompareArgs;
 use crate::harness::tools::{Measured, Times};
 use crate::report::results::Provenance;
 use crate::report::statistics::Spread;

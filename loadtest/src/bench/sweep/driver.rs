@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::cli::SweepArgs;
+use crate::bench::sweep::SweepArgs;
 use crate::harness::tools::ab::{self, Ab};
 use crate::harness::tools::oha::{self, Oha};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use tokio::sync::{Mutex, watch};
 
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::harness::stage::{FAULT_SLOT, Stage};
 use crate::workload::record::Record;
 use crate::workload::{PLOTS, Plot, TABLES, random};

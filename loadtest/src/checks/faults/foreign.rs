@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::Injection;
 use super::ancestors::{self, Line, Through, define};
+use crate::harness::session::Session;
 use crate::harness::stage::Stage;
-use crate::harness::stage::writers::Session;
 use crate::workload::{SCHEMA, TABLES};
 
 /// Where the foreign tables' rows are, another database of the same server.

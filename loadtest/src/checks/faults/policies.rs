@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::harness::stage::Stage;
 use crate::harness::stage::readers::sweep;
+use crate::workload::NOTES_PLAIN;
 use crate::workload::history::Outcome;
 
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,15 +16,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Of [`POLICIES`], in one fault.
 const POLICIES_AT_ONCE: usize = 2;
 
-/// Everything is to be seen, by what the row alone decides, and nothing of an earlier fault is left.
-pub(crate) const PLAIN: &str = "drop policy if exists note_shown on note; drop policy if exists note_more on note; \
-    drop policy if exists note_less on note; alter table note enable row level security, force row level security; \
-    create policy note_shown on note using (revision > 0); \
-    update note set visible_until = null where visible_until is not null; \
-    update note_grant set open = true where not open; \
-    create or replace function note_shown(id integer) returns boolean language sql stable as 'select true'; \
-    alter role follower set app.tenant = 'even'; alter role follower nobypassrls; \
-    revoke note_reader, note_group from follower; revoke note_reader from note_group";
 /// What has begun before a role was altered ends.
 const TERMINATE: &str = "select pg_terminate_backend(pid) from pg_stat_activity \
     where usename = 'follower' and backend_start < ";
@@ -177,7 +169,7 @@ async fn run(stage: &mut Stage, kinds: &[&[Step]]) -> anyhow::Result<()> {
     let mut outcome = Ok(());
     for kind in kinds {
         outcome = each(stage, kind).await;
-        take(stage, &step(PLAIN, all)).await?;
+        take(stage, &step(NOTES_PLAIN, all)).await?;
         if outcome.is_err() {
             break;
         }

@@ -12,8 +12,8 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::ancestors::{self, Line, define};
+use crate::harness::session::Session;
 use crate::harness::stage::Stage;
-use crate::harness::stage::writers::Session;
 use crate::workload::history::Outcome;
 use crate::workload::{Change, PLOTS, Plot, SCHEMA, TABLES, fill, random, rekeyed};
 

@@ -7,8 +7,8 @@ use larder::clock::Boottime;
 use nix::sys::signal::Signal;
 
 use super::foreign::other_database;
+use crate::harness::session::Session;
 use crate::harness::stage::Stage;
-use crate::harness::stage::writers::Session;
 use crate::workload::history::Outcome;
 use crate::workload::{PLOTS, TABLES, random};
 

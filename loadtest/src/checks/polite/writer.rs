@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::workload::TABLES;
 
 /// Rows of the first writer; each has one in every table.

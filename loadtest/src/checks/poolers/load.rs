@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::http::Wire;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 
 /// The resources, each of a table of its name. Anonymous readers may not have the last one.
 pub(crate) const RESOURCES: [&str; 3] = ["alpha", "beta", "secret"];

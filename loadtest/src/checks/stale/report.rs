@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder::clock::Boottime;
 
 use crate::checks::faults::{Fault, Injection};
-use crate::cli::StaleArgs;
+use crate::checks::stale::StaleArgs;
 use crate::harness::interference::{DELAY_MAX, Impact, Interference};
 use crate::harness::stage::Measured;
 use crate::workload::history::{Outcome, Verdict};

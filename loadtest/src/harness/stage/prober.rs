@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use crate::harness::http::Wire;
-use crate::harness::stage::writers::Session;
+use crate::harness::session::Session;
 use crate::workload::history::Digest;
 use crate::workload::record::{Phase, Read, Record};
 use crate::workload::tally::{Durations, Way};

@@ -1,99 +1,25 @@
 //! Writers: transactions on plots over plain SQL, whose every end is known or found out.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder::clock::Boottime;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 
-use crate::harness::interference::Interference;
+use crate::harness::session::Session;
 use crate::workload::history::Outcome;
 use crate::workload::record::Record;
 use crate::workload::{Change, Plot, crossing, random};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// A definition that is being changed waits for one of two overlapping transactions, and the other one for it: what
-/// PostgreSQL can't see as a deadlock, since the first waits for the second here.
-const LOCK_TIMEOUT: &str = "3s";
 /// Between two overlapping commits, sometimes, so that readers fill what is between.
 const CROSSING_PAUSE_MILLIS_MAX: u64 = 20;
 /// Of a hundred transactions.
 const ROLLBACKS: u32 = 8;
 const CROSSINGS: u32 = 15;
 
-/// A connection of a writer's, opened when it is needed.
-pub(crate) struct Session {
-    options: PgConnectOptions,
-    /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
-    slot: i32,
-    connection: Option<PgConnection>,
-    /// Is told of failures.
-    interference: Option<Arc<Interference>>,
-}
-
 impl Session {
-    pub(crate) fn new(url: &str, slot: i32) -> anyhow::Result<Self> {
-        let options = PgConnectOptions::from_str(url)?;
-        Ok(Self {
-            options: options
-                .application_name("loadtest")
-                .options([("lock_timeout", LOCK_TIMEOUT)])
-                .disable_statement_logging(),
-            slot,
-            connection: None,
-            interference: None,
-        })
-    }
-
-    /// Its failures count where they are larder's.
-    pub(crate) fn watched(mut self, interference: &Arc<Interference>) -> Self {
-        self.interference = Some(Arc::clone(interference));
-        self
-    }
-
-    async fn connection(&mut self) -> sqlx::Result<&mut PgConnection> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.options.connect().await?,
-        };
-        Ok(self.connection.insert(connection))
-    }
-
-    /// Runs statements. After an error the connection is given up, and with it its transaction.
-    pub(crate) async fn run(&mut self, sql: &str) -> sqlx::Result<()> {
-        self.affected(sql).await.map(|_| ())
-    }
-
-    /// As [`Session::run`]; returns how many rows the statements affected, all together.
-    async fn affected(&mut self, sql: &str) -> sqlx::Result<u64> {
-        let statements = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
-        let outcome = statements.execute(self.connection().await?).await;
-        self.give_up_failed(sql, &outcome);
-        outcome.map(|done| done.rows_affected())
-    }
-
-    /// The first column of every row, as text.
-    pub(crate) async fn texts(&mut self, sql: &str) -> sqlx::Result<Vec<String>> {
-        let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
-        let outcome = statements_rows(statement.fetch_all(self.connection().await?).await);
-        self.give_up_failed(sql, &outcome);
-        outcome
-    }
-
-    fn give_up_failed<T>(&mut self, sql: &str, outcome: &sqlx::Result<T>) {
-        let Err(error) = outcome else {
-            return;
-        };
-        self.connection = None;
-        if let Some(interference) = &self.interference {
-            interference.note_failure(sql, error);
-        }
-    }
-
     /// Begins the transaction of `change`, up to its commit. Returns how many rows its statements affected.
     pub(crate) async fn begin(&mut self, plot: &Plot, change: &Change) -> sqlx::Result<u64> {
         let (sql, revision) = (&change.sql, change.revision);
@@ -184,10 +110,6 @@ impl Session {
         self.commit("commit", plot, change, record).await;
         Ok(())
     }
-}
-
-fn statements_rows(rows: sqlx::Result<Vec<sqlx::postgres::PgRow>>) -> sqlx::Result<Vec<String>> {
-    rows?.iter().map(|row| row.try_get(0)).collect()
 }
 
 /// Changes its plot at random.
