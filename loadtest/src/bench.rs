@@ -2,7 +2,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod limit;
-pub(crate) mod rivals;
+pub(crate) mod other_servers;
 pub(crate) mod sweep;
 
 use std::path::PathBuf;

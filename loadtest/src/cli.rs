@@ -7,14 +7,14 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::compare::CompareArgs;
 use crate::bench::sweep::SweepArgs;
-use crate::checks::crowd::CrowdArgs;
 use crate::checks::drain::DrainArgs;
 use crate::checks::faults::Fault;
 use crate::checks::fuzz::FuzzArgs;
-use crate::checks::polite::PoliteArgs;
+use crate::checks::hostile_clients::HostileClientsArgs;
+use crate::checks::idle_clients::IdleClientsArgs;
+use crate::checks::installs::InstallsArgs;
 use crate::checks::poolers::PoolersArgs;
 use crate::checks::races::RacesArgs;
-use crate::checks::rude::RudeArgs;
 use crate::checks::stale::StaleArgs;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
@@ -109,9 +109,9 @@ pub(crate) enum Check {
         seconds: u64,
     },
     /// Thousands of idle connections and of slowloris: do hits stay fast, are the slow ones closed, what does each cost?
-    Crowd(CrowdArgs),
+    IdleClients(IdleClientsArgs),
     /// Clients that open, reset, half-close, send garbage, never read: does anything panic, is memory back afterwards?
-    Rude(RudeArgs),
+    HostileClients(HostileClientsArgs),
     /// SIGTERM under a fixed rate of requests: is each that was sent answered, and is larder done within 10 s?
     Drain(DrainArgs),
     /// 64 clients change one document by GET and PUT with If-Match: is any update lost?
@@ -133,7 +133,7 @@ pub(crate) enum Check {
     ///
     /// Installs, attaches of a table below another, changes of keys_per_statement, and uninstalls take turns. Writers
     /// take the tables in every order.
-    Polite(PoliteArgs),
+    Installs(InstallsArgs),
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.

@@ -5,13 +5,13 @@ pub(crate) mod demo;
 pub(crate) mod http;
 pub(crate) mod interference;
 pub(crate) mod larder;
+pub(crate) mod network_fault;
 pub(crate) mod postgres;
 pub(crate) mod process;
-pub(crate) mod proxy;
+pub(crate) mod run_directory;
 pub(crate) mod session;
-pub(crate) mod stage;
+pub(crate) mod testbed;
 pub(crate) mod tools;
-pub(crate) mod workplace;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;

@@ -11,8 +11,8 @@
 //! acknowledgement after. A reader notes the moment before it asks. So each answer is either one of the document's
 //! versions, and then it is known when it was replaced, or something that never was.
 //!
-//! - `harness`: what is checked and measured, the network, and the programs that make load. `harness::stage`: all that
-//!   faults act on, with those who write, read and measure the lag.
+//! - `harness`: what is checked and measured, the network, and the programs that make load. `harness::testbed`: all that
+//!   faults act on, with the clients that write, read and measure the lag.
 //! - `workload`: the documents and what is done to them; what was committed and answered, and what an answer is worth.
 //! - `checks`: a run for each question with yes or no for an answer; `checks::faults`: what goes wrong in `stale`.
 //! - `bench`: figures. `compare`: larder and others by turns, as ratios. `sweep`: one larder by the number of
@@ -37,8 +37,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::bench::limit;
 use crate::bench::{compare, sweep};
 use crate::checks::{
-    bulk_kills, crowd, drain, full_disk, fuzz, lag, outage, polite, poolers, races, restarts, rude,
-    stale,
+    bulk_kills, drain, full_disk, fuzz, hostile_clients, idle_clients, installs, lag, outage,
+    poolers, races, restarts, stale,
 };
 use crate::cli::{Check, Cli, Command};
 use crate::harness::binary;
@@ -74,11 +74,11 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .context("starting the runtime")?;
     runtime.block_on(async {
         match &cli.command {
-            Command::Compare(args) => compare::run(args, larder, seed, asked_to_end()).await,
-            Command::Sweep(args) => sweep::run(args, larder, seed, asked_to_end()).await,
+            Command::Compare(args) => compare::run(args, larder, seed, shutdown_signal()).await,
+            Command::Sweep(args) => sweep::run(args, larder, seed, shutdown_signal()).await,
             Command::Check(check) => tokio::select! {
                 outcome = answer(check, larder, seed) => outcome,
-                ended = asked_to_end() => ended.map(|()| false),
+                ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.
             Command::Limit { .. } | Command::Report { .. } => Ok(true),
@@ -98,20 +98,20 @@ async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<boo
         Check::FullDisk { seconds } => {
             full_disk::run(Duration::from_secs(*seconds), larder, seed).await
         }
-        Check::Crowd(args) => crowd::run(args, larder, seed).await,
-        Check::Rude(args) => rude::run(args, larder, seed).await,
+        Check::IdleClients(args) => idle_clients::run(args, larder, seed).await,
+        Check::HostileClients(args) => hostile_clients::run(args, larder, seed).await,
         Check::Drain(args) => drain::run(args, larder, seed).await,
         Check::Races(args) => races::run(args, larder, seed).await,
         Check::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
         Check::Fuzz(args) => fuzz::run(args, larder, seed).await,
         Check::Poolers(args) => poolers::run(args, larder, seed).await,
-        Check::Polite(args) => polite::run(args, larder, seed).await,
+        Check::Installs(args) => installs::run(args, larder, seed).await,
         Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }
 
 /// SIGTERM or SIGINT; all that runs ends with what is dropped then.
-async fn asked_to_end() -> anyhow::Result<()> {
+async fn shutdown_signal() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {

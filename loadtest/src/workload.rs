@@ -3,12 +3,12 @@
 //! A *plot* is a part of the tables that one transaction at a time, or a planned pair of overlapping ones, changes. So
 //! what each commit makes of each document is known to the byte. No I/O.
 
+pub(crate) mod counters;
 pub(crate) mod history;
 mod notes;
 mod operations;
 pub(crate) mod record;
 mod tables;
-pub(crate) mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub(crate) use tables::{RESOURCE, SCHEMA, fill, seed};
 pub(crate) const TABLES: [&str; 4] = ["root", "child", "grandchild", "site"];
 /// Plots of documents that writers change at random.
 pub(crate) const PLOTS: usize = 4;
-/// The plot of the one who measures the invalidation lag.
+/// The plot of the client that measures the invalidation lag.
 pub(crate) const PROBE_PLOT: usize = PLOTS;
 /// So many documents point to one site.
 const ROOTS_PER_SITE: u32 = 20;
@@ -34,15 +34,15 @@ const PAD_BYTES: usize = 400;
 
 /// A row of table `root` with what is below it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Root {
+pub(crate) struct RootRow {
     site: u32,
     revision: u64,
-    children: BTreeMap<u64, Child>,
+    children: BTreeMap<u64, ChildRow>,
 }
 
 /// A row of table `child` with what is below it.
 #[derive(Clone, Debug, Default)]
-struct Child {
+struct ChildRow {
     revision: u64,
     /// Revisions of the rows of table `grandchild`.
     grandchildren: BTreeMap<u64, u64>,
@@ -53,7 +53,7 @@ struct Child {
 pub(crate) struct Plot {
     pub(crate) number: usize,
     keys: u32,
-    roots: BTreeMap<u32, Root>,
+    roots: BTreeMap<u32, RootRow>,
     /// Revisions of the rows of table `site`.
     sites: BTreeMap<u32, u64>,
     next_row: u64,
@@ -61,18 +61,18 @@ pub(crate) struct Plot {
 
 /// A transaction: its statements and what they make of the plot.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
+pub(crate) struct PlotChange {
     pub(crate) revision: u64,
     pub(crate) sql: String,
     /// Absent: deleted.
-    roots: BTreeMap<u32, Option<Root>>,
+    roots: BTreeMap<u32, Option<RootRow>>,
     sites: BTreeMap<u32, u64>,
     next_row: u64,
 }
 
 /// A document as a transaction leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct ExpectedDocument {
     pub(crate) key: u32,
     pub(crate) digest: Digest,
 }
@@ -105,34 +105,34 @@ impl Plot {
     }
 
     /// The document of `key` as it is now.
-    pub(crate) fn made(&self, key: u32) -> Made {
+    pub(crate) fn made(&self, key: u32) -> ExpectedDocument {
         let digest = match self.roots.get(&key) {
             None => Digest::ABSENT,
             Some(root) => self.digest(key, root, &BTreeMap::new()),
         };
-        Made { key, digest }
+        ExpectedDocument { key, digest }
     }
 
     /// The documents that are there, as they are while table `site` is empty.
-    pub(crate) fn made_without_sites(&self) -> Vec<Made> {
-        let made = |(key, root): (&u32, &Root)| Made {
+    pub(crate) fn made_without_sites(&self) -> Vec<ExpectedDocument> {
+        let made = |(key, root): (&u32, &RootRow)| ExpectedDocument {
             key: *key,
             digest: Digest::of(body(*key, root, None).as_bytes()),
         };
         self.roots.iter().map(made).collect()
     }
 
-    fn digest(&self, key: u32, root: &Root, sites: &BTreeMap<u32, u64>) -> Digest {
+    fn digest(&self, key: u32, root: &RootRow, sites: &BTreeMap<u32, u64>) -> Digest {
         let site = sites.get(&root.site).or_else(|| self.sites.get(&root.site));
         let body = body(key, root, site.copied());
         Digest::of(body.as_bytes())
     }
 
     /// The documents that `change` touches, as it leaves them.
-    pub(crate) fn touched(&self, change: &Change) -> Vec<Made> {
+    pub(crate) fn touched(&self, change: &PlotChange) -> Vec<ExpectedDocument> {
         let mut keys: BTreeSet<u32> = change.roots.keys().copied().collect();
         if !change.sites.is_empty() {
-            let points = |root: &Root| change.sites.contains_key(&root.site);
+            let points = |root: &RootRow| change.sites.contains_key(&root.site);
             let pointing = self.roots.iter().filter(|(_, root)| points(root));
             keys.extend(pointing.map(|(key, _)| *key));
         }
@@ -142,13 +142,13 @@ impl Plot {
                 None => self.roots.get(&key),
             };
             let digest = root.map_or(Digest::ABSENT, |root| self.digest(key, root, &change.sites));
-            Made { key, digest }
+            ExpectedDocument { key, digest }
         };
         keys.into_iter().map(made).collect()
     }
 
     /// The change was committed.
-    pub(crate) fn apply(&mut self, change: Change) {
+    pub(crate) fn apply(&mut self, change: PlotChange) {
         for (key, root) in change.roots {
             match root {
                 Some(root) => self.roots.insert(key, root),
@@ -160,8 +160,8 @@ impl Plot {
     }
 
     /// The change that leaves of this plot's documents what is in `tables` alone; the statements are the caller's.
-    pub(crate) fn only(&self, tables: &[&str], revision: u64) -> Change {
-        let mut change = Change::new(self, revision);
+    pub(crate) fn only(&self, tables: &[&str], revision: u64) -> PlotChange {
+        let mut change = PlotChange::new(self, revision);
         for (key, old) in &self.roots {
             let mut new = old.clone();
             if !tables.contains(&"child") {
@@ -178,8 +178,8 @@ impl Plot {
     }
 
     /// The change of a statement that gave `revision` to every row of `tables`; the statement is the caller's.
-    pub(crate) fn revised(&self, tables: &[&str], revision: u64) -> Change {
-        let mut change = Change::new(self, revision);
+    pub(crate) fn revised(&self, tables: &[&str], revision: u64) -> PlotChange {
+        let mut change = PlotChange::new(self, revision);
         let (root, child) = (tables.contains(&"root"), tables.contains(&"child"));
         let grandchild = tables.contains(&"grandchild");
         for (key, old) in &self.roots {
@@ -206,7 +206,7 @@ impl Plot {
     }
 }
 
-impl Change {
+impl PlotChange {
     fn new(plot: &Plot, revision: u64) -> Self {
         Self {
             revision,
@@ -246,7 +246,7 @@ impl Change {
 }
 
 /// What larder answers, byte for byte.
-fn body(key: u32, root: &Root, site_revision: Option<u64>) -> String {
+fn body(key: u32, root: &RootRow, site_revision: Option<u64>) -> String {
     let mut text = String::with_capacity(2 * PAD_BYTES);
     let (site, revision, pad) = (root.site, root.revision, pad(key));
     let mut say = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
@@ -283,14 +283,14 @@ mod tests {
     #[test]
     fn a_body_reads_as_larder_writes_it() {
         let grandchildren = BTreeMap::from([(31, 7), (32, 8)]);
-        let child = Child {
+        let child = ChildRow {
             revision: 6,
             grandchildren,
         };
-        let root = Root {
+        let root = RootRow {
             site: 4,
             revision: 5,
-            children: BTreeMap::from([(21, child), (22, Child::default())]),
+            children: BTreeMap::from([(21, child), (22, ChildRow::default())]),
         };
         let expected = format!(
             "{{\"id\":10,\"site_id\":4,\"revision\":5,\"pad\":\"{}\",\"children\":[\
@@ -307,7 +307,7 @@ mod tests {
     fn a_site_touches_every_document_that_points_to_it() {
         let (plot, _) = seed(0, 1_000, &mut fastrand::Rng::with_seed(1));
         let site = plot.roots.values().next().unwrap().site;
-        let mut change = Change::new(&plot, 2);
+        let mut change = PlotChange::new(&plot, 2);
         change.sites.insert(site, 2);
         let touched: Vec<u32> = plot.touched(&change).iter().map(|made| made.key).collect();
         let pointing = plot.roots.iter().filter(|(_, root)| root.site == site);
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_change_names_another_table_in_place_of_its_own() {
         let (plot, _) = seed(0, 1_000, &mut fastrand::Rng::with_seed(1));
-        let mut change = Change::new(&plot, 2);
+        let mut change = PlotChange::new(&plot, 2);
         change.sql = "update child set id = 1; delete from grandchild where id = 2; \
             insert into child values (3); "
             .to_owned();

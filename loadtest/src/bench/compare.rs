@@ -15,10 +15,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::bench::compare::contest::Contest;
 use crate::bench::compare::outcome::Outcome;
-use crate::bench::rivals::Rival;
+use crate::bench::other_servers::OtherServer;
 use crate::bench::{TrialArgs, connections};
-use crate::harness::demo::Tier;
-use crate::report::results::{Folder, Provenance};
+use crate::harness::demo::WarmTier;
+use crate::report::results::{Folder, RunEnvironment};
 
 /// Of each contender, before anything is noted.
 const WARM_UP_SECONDS: u64 = 1;
@@ -35,7 +35,7 @@ pub(crate) struct CompareArgs {
         value_delimiter = ',',
         default_value = "memory"
     )]
-    pub(crate) tiers: Vec<Tier>,
+    pub(crate) tiers: Vec<WarmTier>,
     /// Connections at once, one measurement after the other.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = connections)]
     pub(crate) connections: Vec<usize>,
@@ -57,7 +57,7 @@ pub(crate) struct CompareArgs {
     /// Other servers, where they are installed: nginx with one document ready-made, nginx with a file for each
     /// document, Varnish in front of larder.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
-    pub(crate) with: Vec<Rival>,
+    pub(crate) with: Vec<OtherServer>,
 }
 
 /// Whether all requests were answered well.
@@ -70,14 +70,14 @@ pub(crate) async fn run(
     stop: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<bool> {
     println!("seed {seed}; starting PostgreSQL and all that is compared");
-    let mut outcome = Outcome::new(args, Provenance::now().await);
+    let mut outcome = Outcome::new(args, RunEnvironment::now().await);
     let mut contest = Contest::set(args, binary, seed, &mut outcome.provenance).await?;
     outcome.pairs = contest.pairs();
     let measured = tokio::select! {
         measured = rounds(args, &mut contest, &mut outcome, seed) => measured,
         stopped = stop => stopped,
     };
-    contest.strike().await?;
+    contest.shutdown().await?;
     if outcome.is_empty() {
         return measured.map(|()| false);
     }

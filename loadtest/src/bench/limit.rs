@@ -20,7 +20,7 @@ const LISTENER: Token = Token(usize::MAX);
 
 /// Answers every request with `response`, head and body, for ever.
 pub(crate) fn serve(mut listener: TcpListener, response: &[u8]) -> anyhow::Result<()> {
-    let ready = Ready {
+    let copies = ResponseCopies {
         copies: response.repeat(COPIES),
         length: response.len(),
     };
@@ -29,7 +29,7 @@ pub(crate) fn serve(mut listener: TcpListener, response: &[u8]) -> anyhow::Resul
     registry.register(&mut listener, LISTENER, Interest::READABLE)?;
     let mut events = Events::with_capacity(EVENTS);
     let mut buffer = vec![0; READ_BYTES];
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<LimitConnection>> = Vec::new();
     let mut vacant = Vec::new();
     loop {
         match poll.poll(&mut events, None) {
@@ -46,14 +46,14 @@ pub(crate) fn serve(mut listener: TcpListener, response: &[u8]) -> anyhow::Resul
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     poll.registry()
                         .register(&mut stream, Token(place), interest)?;
-                    connections[place] = Some(Connection::new(stream));
+                    connections[place] = Some(LimitConnection::new(stream));
                 }
                 continue;
             }
             let place = event.token().0;
             if let Some(connection) = &mut connections[place] {
                 connection.unread |= event.is_readable();
-                if connection.advance(&ready, &mut buffer).is_err() {
+                if connection.advance(&copies, &mut buffer).is_err() {
                     connections[place] = None;
                     vacant.push(place);
                 }
@@ -68,7 +68,7 @@ pub(crate) fn run(address: SocketAddr, response: &[u8]) -> anyhow::Result<()> {
     serve(listener, response)
 }
 
-/// The next connection; none where nobody waits.
+/// The next connection; none where no client waits.
 fn accept(listener: &TcpListener) -> std::io::Result<Option<TcpStream>> {
     match listener.accept() {
         Ok((stream, _)) => {
@@ -81,16 +81,16 @@ fn accept(listener: &TcpListener) -> std::io::Result<Option<TcpStream>> {
 }
 
 /// The response, many times.
-struct Ready {
+struct ResponseCopies {
     copies: Vec<u8>,
     /// Of one.
     length: usize,
 }
 
-struct Connection {
+struct LimitConnection {
     stream: TcpStream,
     /// How much of the empty line that ends a head has been seen.
-    seen: End,
+    seen: HeadEnd,
     /// Bytes of responses that are still to be sent; the first of them is this far into a response.
     owed: usize,
     offset: usize,
@@ -100,18 +100,18 @@ struct Connection {
 
 /// How much of `\r\n\r\n` has been seen.
 #[derive(Clone, Copy)]
-enum End {
+enum HeadEnd {
     Nothing,
     Return,
     Line,
     LineReturn,
 }
 
-impl Connection {
+impl LimitConnection {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
-            seen: End::Nothing,
+            seen: HeadEnd::Nothing,
             owed: 0,
             offset: 0,
             unread: true,
@@ -119,14 +119,14 @@ impl Connection {
     }
 
     /// Sends what is owed, then reads, until one of them would have to wait. An error ends the connection.
-    fn advance(&mut self, ready: &Ready, buffer: &mut [u8]) -> std::io::Result<()> {
+    fn advance(&mut self, copies: &ResponseCopies, buffer: &mut [u8]) -> std::io::Result<()> {
         loop {
             while self.owed > 0 {
-                let end = ready.copies.len().min(self.offset + self.owed);
-                match self.stream.write(&ready.copies[self.offset..end]) {
+                let end = copies.copies.len().min(self.offset + self.owed);
+                match self.stream.write(&copies.copies[self.offset..end]) {
                     Ok(sent) => {
                         self.owed -= sent;
-                        self.offset = (self.offset + sent) % ready.length;
+                        self.offset = (self.offset + sent) % copies.length;
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                     Err(error) => return Err(error),
@@ -139,7 +139,7 @@ impl Connection {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => {
                     self.unread = read == buffer.len();
-                    self.owed += self.ends(&buffer[..read]) * ready.length;
+                    self.owed += self.ends(&buffer[..read]) * copies.length;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.unread = false,
                 Err(error) => return Err(error),
@@ -152,14 +152,14 @@ impl Connection {
         let mut count = 0;
         for byte in bytes {
             self.seen = match (self.seen, byte) {
-                (End::Line, b'\r') => End::LineReturn,
-                (_, b'\r') => End::Return,
-                (End::Return, b'\n') => End::Line,
-                (End::LineReturn, b'\n') => {
+                (HeadEnd::Line, b'\r') => HeadEnd::LineReturn,
+                (_, b'\r') => HeadEnd::Return,
+                (HeadEnd::Return, b'\n') => HeadEnd::Line,
+                (HeadEnd::LineReturn, b'\n') => {
                     count += 1;
-                    End::Nothing
+                    HeadEnd::Nothing
                 }
-                _ => End::Nothing,
+                _ => HeadEnd::Nothing,
             };
         }
         count

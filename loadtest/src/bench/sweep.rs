@@ -1,4 +1,4 @@
-//! `loadtest sweep`: one larder by the number of connections, tier by tier, driven by a tool that everybody knows.
+//! `loadtest sweep`: one larder by the number of connections, tier by tier, driven by oha, ab or wrk.
 
 pub(crate) mod driver;
 pub(crate) mod run;
@@ -16,11 +16,11 @@ use nix::unistd::Pid;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::bench::sweep::driver::{Driver, ToolName};
-use crate::bench::sweep::run::{Keys, Point, Run};
+use crate::bench::sweep::run::{KeyChoice, SweepPoint, SweepRun};
 use crate::bench::{TrialArgs, connections};
-use crate::harness::demo::{Checker, Demo, Tier};
+use crate::harness::demo::{Checker, Demo, WarmTier};
 use crate::harness::process::{self, Meter, resident_bytes};
-use crate::report::results::{Folder, Provenance};
+use crate::report::results::{Folder, RunEnvironment};
 
 /// Between two answers that are checked while the tool runs: next to no load.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ pub(crate) struct SweepArgs {
         value_delimiter = ',',
         default_value = "none,disk,memory"
     )]
-    pub(crate) tiers: Vec<Tier>,
+    pub(crate) tiers: Vec<WarmTier>,
     /// Of each measurement, with oha and ab.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: u64,
@@ -68,21 +68,21 @@ pub(crate) async fn run(
     let trial = &args.trial;
     let directory = tempfile::tempdir().context("no temporary directory")?;
     let driver = Driver::find(args, directory.path(), seed)?;
-    let mut provenance = Provenance::now().await;
+    let mut provenance = RunEnvironment::now().await;
     provenance
         .version(driver.program(), driver.version_flag())
         .await;
-    let mut sweep = Sweep {
+    let mut sweep = Sweeper {
         args,
         driver,
-        run: Run {
+        run: SweepRun {
             name: String::new(),
             provenance,
             tool: args.tool.name().to_owned(),
             keys: if args.tool == ToolName::Ab {
-                Keys::One
+                KeyChoice::One
             } else {
-                Keys::Random
+                KeyChoice::Random
             },
             depts: trial.depts,
             server_cores: trial.server_cores.clone(),
@@ -109,16 +109,16 @@ pub(crate) async fn run(
     Ok(sweep.run.is_good())
 }
 
-struct Sweep<'a> {
+struct Sweeper<'a> {
     args: &'a SweepArgs,
     driver: Driver,
-    run: Run,
-    /// Made with the first measurement.
+    run: SweepRun,
+    /// Created with the first measurement.
     folder: Option<Folder>,
     progress: ProgressBar,
 }
 
-impl Sweep<'_> {
+impl Sweeper<'_> {
     async fn all(&mut self, binary: PathBuf, seed: u64) -> anyhow::Result<()> {
         let trial = &self.args.trial;
         if let Some(url) = &self.args.url {
@@ -138,7 +138,7 @@ impl Sweep<'_> {
                 .await?;
             let target = larder.config.listen;
             self.run.provenance.commands.push(larder.shown());
-            if *tier == Tier::Memory {
+            if *tier == WarmTier::Memory {
                 self.run.footprint = demo.footprint;
             }
             let checker = demo.checker(target, Some(*tier)).await?;
@@ -185,7 +185,7 @@ impl Sweep<'_> {
                 .driver
                 .parse(&output)
                 .with_context(|| format!("{}\n{output}", invocation.shown()))?;
-            self.run.points.push(Point {
+            self.run.points.push(SweepPoint {
                 tier: tier.to_owned(),
                 concurrency: *concurrency,
                 cpu_micros: cost.micros_per(measured.requests),

@@ -13,9 +13,9 @@ use anyhow::{Context, ensure};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::harness::demo::{Demo, Tier};
-use crate::harness::http::Wire;
-use crate::harness::session::Session;
+use crate::harness::demo::{Demo, WarmTier};
+use crate::harness::http::HttpConnection;
+use crate::harness::session::SqlSession;
 
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
@@ -34,9 +34,9 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
-    let mut session = Session::new(demo.url(), 0)?;
+    let mut session = SqlSession::new(demo.url(), 0)?;
     let mut larder = demo
-        .larder("kills", &binary, Tier::Memory, SERVER_CORES)
+        .larder("kills", &binary, WarmTier::Memory, SERVER_CORES)
         .await?;
     let next = Arc::new(AtomicU64::new(1));
     let mut acknowledged: HashSet<u64> = HashSet::new();
@@ -78,7 +78,7 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
 /// Writes in bulk until the connection ends; returns what was acknowledged.
 async fn write_until_cut(target: SocketAddr, next: Arc<AtomicU64>) -> anyhow::Result<Vec<u64>> {
     let mut acknowledged = Vec::new();
-    let Ok(mut wire) = Wire::connect(target).await else {
+    let Ok(mut wire) = HttpConnection::connect(target).await else {
         return Ok(acknowledged);
     };
     loop {
@@ -118,8 +118,8 @@ fn request(id: u64) -> anyhow::Result<Vec<u8>> {
     Ok([head.into_bytes(), body.into_bytes()].concat())
 }
 
-/// Waits until nobody else is in a transaction.
-async fn settle(session: &mut Session) -> anyhow::Result<()> {
+/// Waits until no other session is in a transaction.
+async fn settle(session: &mut SqlSession) -> anyhow::Result<()> {
     let others = "select count(*)::text from pg_stat_activity \
         where backend_type = 'client backend' and pid <> pg_backend_pid() and state <> 'idle'";
     for _ in 0..SETTLE_TRIES_MAX {
@@ -132,7 +132,7 @@ async fn settle(session: &mut Session) -> anyhow::Result<()> {
 }
 
 /// The bulk writes that are there, with their depts and emps.
-async fn transactions(session: &mut Session) -> anyhow::Result<HashMap<u64, (u64, u64)>> {
+async fn transactions(session: &mut SqlSession) -> anyhow::Result<HashMap<u64, (u64, u64)>> {
     let sql = format!(
         "select loc || ' ' || count(distinct deptno) || ' ' || count(empno) \
          from dept left join emp using (deptno) where deptno >= {FIRST_KEY} group by loc"

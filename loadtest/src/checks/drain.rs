@@ -10,8 +10,8 @@ use clap::builder::RangedU64ValueParser;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::harness::demo::{Demo, Tier};
-use crate::harness::http::Wire;
+use crate::harness::demo::{Demo, WarmTier};
+use crate::harness::http::HttpConnection;
 
 const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: &DrainArgs, binary: PathBuf, seed: u64) -> anyhow:
     let mut held = true;
     for round in 1..=args.rounds {
         let mut larder = demo
-            .larder("drain", &binary, Tier::Memory, SERVER_CORES)
+            .larder("drain", &binary, WarmTier::Memory, SERVER_CORES)
             .await?;
         let mut clients = JoinSet::new();
         let pause = Duration::from_secs_f64(CONNECTIONS as f64 / args.per_second);
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &DrainArgs, binary: PathBuf, seed: u64) -> anyhow:
     Ok(held)
 }
 
-struct Client {
+struct ClientResult {
     answered: u64,
     /// Its last request was sent whole and never answered.
     lost: bool,
@@ -77,18 +77,18 @@ async fn ask_until_closed(
     target: SocketAddr,
     begin: Instant,
     pause: Duration,
-) -> anyhow::Result<Client> {
-    let mut wire = Wire::connect(target).await?;
+) -> anyhow::Result<ClientResult> {
+    let mut wire = HttpConnection::connect(target).await?;
     let mut pace = interval_at(begin, pause);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut client = Client {
+    let mut client = ClientResult {
         answered: 0,
         lost: false,
     };
     loop {
         tokio::select! {
             _ = pace.tick() => {}
-            // Between two requests larder may close: that costs nobody anything.
+            // Between two requests larder may close: no request is lost by that.
             () = wire.closed() => return Ok(client),
         }
         if wire

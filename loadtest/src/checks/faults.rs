@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::proxy::Weather;
-use crate::harness::stage::Stage;
+use crate::harness::network_fault::NetworkFault;
+use crate::harness::testbed::Testbed;
 
 /// How an injection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,53 +111,53 @@ impl Fault {
         Self::ALL.iter().map(line).collect()
     }
 
-    /// Causes it and takes it back. What is not taken back after an error, [`Stage::mend`] finds.
-    pub(crate) async fn inject(self, stage: &mut Stage) -> anyhow::Result<Injection> {
+    /// Causes it and takes it back. What is not taken back after an error, [`Testbed::recover`] finds.
+    pub(crate) async fn inject(self, testbed: &mut Testbed) -> anyhow::Result<Injection> {
         match self {
-            Self::Backends => network::terminate_backends(stage).await?,
-            Self::PostgresStop => processes::restart_postgres(stage, Signal::SIGINT).await?,
-            Self::PostgresKill => processes::restart_postgres(stage, Signal::SIGKILL).await?,
-            Self::PostgresCrash => processes::restart_postgres(stage, Signal::SIGQUIT).await?,
-            Self::FeedDelay => network::feed(stage, Weather::Delay(LATE)).await,
-            Self::FeedCut => network::feed(stage, Weather::Cut).await,
-            Self::FeedHalfOpen => network::feed(stage, Weather::HalfOpen).await,
-            Self::FeedBlackHole => network::feed(stage, Weather::BlackHole).await,
-            Self::LoaderDelay => network::loader(stage, Weather::Delay(LATE)).await,
-            Self::LoaderCut => network::loader(stage, Weather::Cut).await,
-            Self::LoaderHalfOpen => network::loader(stage, Weather::HalfOpen).await,
-            Self::LoaderBlackHole => network::loader(stage, Weather::BlackHole).await,
-            Self::NotifyDropped => network::feed(stage, Weather::NoNotifications).await,
-            Self::LarderKill => processes::kill_larder(stage).await?,
-            Self::LarderPause => processes::pause_larder(stage).await?,
-            Self::LarderTwo => processes::two_larders(stage).await?,
-            Self::MemoryTiny => processes::tiny_memory(stage).await?,
-            Self::ClockSteps => return processes::step_clock(stage).await,
-            Self::TriggersDisabled => definitions::disable_triggers(stage).await?,
-            Self::TriggersDropped => definitions::drop_triggers(stage).await?,
-            Self::TriggersAltered => definitions::alter_triggers(stage).await?,
-            Self::TriggersBypassed => definitions::bypass_triggers(stage).await?,
-            Self::ColumnType => definitions::change_column_type(stage).await?,
-            Self::Attach => ancestors::attach(stage).await?,
-            Self::Detach => ancestors::detach(stage).await?,
-            Self::Subscribe => subscriptions::subscribe(stage).await?,
-            Self::RestoredCopy => copies::restore(stage).await?,
-            Self::Restore => restores::restore(stage).await?,
-            Self::Migration => migrations::migrate(stage).await?,
-            Self::ForeignKeyDropped => migrations::drop_foreign_key(stage).await?,
-            Self::ForeignPartition => return foreign::attach(stage).await,
-            Self::LockedTable => locks::lock(stage).await?,
-            Self::NotInstalled => locks::keep_from_installing(stage).await?,
-            Self::Publication => publications::publish(stage).await?,
-            Self::LogEdited => log::edit(stage).await?,
-            Self::Policy => policies::change(stage).await?,
-            Self::RoleGranted => policies::grant(stage).await?,
-            Self::LongTransaction => transactions::hold_open(stage).await?,
-            Self::OtherDatabase => transactions::hold_open_elsewhere(stage).await?,
-            Self::Prepared => transactions::prepare(stage).await?,
-            Self::BulkUpdate => transactions::update_all(stage).await?,
-            Self::DiskFull => return disk::fill_up(stage).await,
-            Self::DiskCorrupted => disk::corrupt(stage).await?,
-            Self::DiskSwapped => disk::swap(stage).await?,
+            Self::Backends => network::terminate_backends(testbed).await?,
+            Self::PostgresStop => processes::restart_postgres(testbed, Signal::SIGINT).await?,
+            Self::PostgresKill => processes::restart_postgres(testbed, Signal::SIGKILL).await?,
+            Self::PostgresCrash => processes::restart_postgres(testbed, Signal::SIGQUIT).await?,
+            Self::FeedDelay => network::feed(testbed, NetworkFault::Delay(LATE)).await,
+            Self::FeedCut => network::feed(testbed, NetworkFault::Cut).await,
+            Self::FeedHalfOpen => network::feed(testbed, NetworkFault::HalfOpen).await,
+            Self::FeedBlackHole => network::feed(testbed, NetworkFault::BlackHole).await,
+            Self::LoaderDelay => network::loader(testbed, NetworkFault::Delay(LATE)).await,
+            Self::LoaderCut => network::loader(testbed, NetworkFault::Cut).await,
+            Self::LoaderHalfOpen => network::loader(testbed, NetworkFault::HalfOpen).await,
+            Self::LoaderBlackHole => network::loader(testbed, NetworkFault::BlackHole).await,
+            Self::NotifyDropped => network::feed(testbed, NetworkFault::NoNotifications).await,
+            Self::LarderKill => processes::kill_larder(testbed).await?,
+            Self::LarderPause => processes::pause_larder(testbed).await?,
+            Self::LarderTwo => processes::two_larders(testbed).await?,
+            Self::MemoryTiny => processes::tiny_memory(testbed).await?,
+            Self::ClockSteps => return processes::step_clock(testbed).await,
+            Self::TriggersDisabled => definitions::disable_triggers(testbed).await?,
+            Self::TriggersDropped => definitions::drop_triggers(testbed).await?,
+            Self::TriggersAltered => definitions::alter_triggers(testbed).await?,
+            Self::TriggersBypassed => definitions::bypass_triggers(testbed).await?,
+            Self::ColumnType => definitions::change_column_type(testbed).await?,
+            Self::Attach => ancestors::attach(testbed).await?,
+            Self::Detach => ancestors::detach(testbed).await?,
+            Self::Subscribe => subscriptions::subscribe(testbed).await?,
+            Self::RestoredCopy => copies::restore(testbed).await?,
+            Self::Restore => restores::restore(testbed).await?,
+            Self::Migration => migrations::migrate(testbed).await?,
+            Self::ForeignKeyDropped => migrations::drop_foreign_key(testbed).await?,
+            Self::ForeignPartition => return foreign::attach(testbed).await,
+            Self::LockedTable => locks::lock(testbed).await?,
+            Self::NotInstalled => locks::keep_from_installing(testbed).await?,
+            Self::Publication => publications::publish(testbed).await?,
+            Self::LogEdited => log::edit(testbed).await?,
+            Self::Policy => policies::change(testbed).await?,
+            Self::RoleGranted => policies::grant(testbed).await?,
+            Self::LongTransaction => transactions::hold_open(testbed).await?,
+            Self::OtherDatabase => transactions::hold_open_elsewhere(testbed).await?,
+            Self::Prepared => transactions::prepare(testbed).await?,
+            Self::BulkUpdate => transactions::update_all(testbed).await?,
+            Self::DiskFull => return disk::fill_up(testbed).await,
+            Self::DiskCorrupted => disk::corrupt(testbed).await?,
+            Self::DiskSwapped => disk::swap(testbed).await?,
         }
         Ok(Injection::Done)
     }

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use crate::checks::faults::disk::{back_in_use, fill, mount_small, unmount_small};
 use crate::checks::restarts::warm_up;
 use crate::checks::stale;
-use crate::checks::stale::report::tell_offences;
-use crate::harness::stage::{Stage, StageConfig};
-use crate::workload::record::Phase;
-use crate::workload::tally::ratio;
+use crate::checks::stale::report::print_violations;
+use crate::harness::testbed::{Testbed, TestbedConfig};
+use crate::workload::counters::ratio;
+use crate::workload::record::RunPhase;
 
 /// Holds next to nothing, so that the disk tier has to answer.
 const MEMORY_BYTES: u64 = 16 << 10;
@@ -24,57 +24,61 @@ const CHURN: Duration = Duration::from_secs(3);
 
 /// Whether no read failed or was stale, and disk answered before and after.
 pub(crate) async fn run(full: Duration, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let config = StageConfig {
+    let config = TestbedConfig {
         memory_bytes: MEMORY_BYTES,
         ..stale::config(binary, seed)
     };
     println!("seed {seed}; the disk tier's file system full for {full:?}");
-    let mut stage = Stage::set(&config).await?;
-    if let Some(reason) = mount_small(&mut stage).await? {
+    let mut testbed = Testbed::start(&config).await?;
+    if let Some(reason) = mount_small(&mut testbed).await? {
         bail!("a small file system can't be mounted: {reason}");
     }
-    let before = warm_share(&stage).await?;
-    stage.load(&config)?;
-    stage.stay(Phase::Quiet, CHURN).await;
-    let filling = fill(&stage)?;
+    let before = warm_share(&testbed).await?;
+    testbed.load(&config)?;
+    testbed.run_phase(RunPhase::Quiet, CHURN).await;
+    let filling = fill(&testbed)?;
     let ends = Instant::now() + full;
     let mut noticed = false;
     while Instant::now() < ends {
-        stage.stay(Phase::Quiet, LOOK_PAUSE).await;
-        noticed |= !stage.larder.ready_disk().await;
+        testbed.run_phase(RunPhase::Quiet, LOOK_PAUSE).await;
+        noticed |= !testbed.larder.ready_disk().await;
     }
     fs::remove_file(&filling)?;
-    let back = back_in_use(&stage).await?;
-    stage.stay(Phase::Quiet, CHURN).await;
-    let quiet = stage.measured(&config).await?.tally.phase(Phase::Quiet);
-    stale::close(&stage).await?;
-    let after = warm_share(&stage).await?;
-    tell_offences(&stage.record, &[]);
+    let back = back_in_use(&testbed).await?;
+    testbed.run_phase(RunPhase::Quiet, CHURN).await;
+    let quiet = testbed
+        .measured(&config)
+        .await?
+        .counters
+        .phase(RunPhase::Quiet);
+    stale::close(&testbed).await?;
+    let after = warm_share(&testbed).await?;
+    print_violations(&testbed.record, &[]);
     let failed = quiet.total() - quiet.answered();
     println!(
         "{} reads checked, {} stale or made up, {failed} of {} failed; the tier was back {back:.2?} after space was; \
          of the documents, disk answered {before:.3} before and {after:.3} after",
-        stage.record.reads(),
-        stage.record.offences(),
+        testbed.record.reads(),
+        testbed.record.violations(),
         quiet.total(),
     );
     if !noticed {
         println!("FAILED: the tier was in use all the time, which proves nothing");
     }
     let held = noticed
-        && stage.record.offences() == 0
+        && testbed.record.violations() == 0
         && failed == 0
         && before >= DISK_SHARE_MIN
         && after >= DISK_SHARE_MIN;
-    unmount_small(&mut stage).await?;
-    stage.strike().await.context("the end")?;
+    unmount_small(&mut testbed).await?;
+    testbed.shutdown().await.context("the end")?;
     Ok(held)
 }
 
-/// The share of all documents that disk answers once it had the time to take them in. Nobody writes meanwhile.
-async fn warm_share(stage: &Stage) -> anyhow::Result<f64> {
-    stage.record.enter(Phase::Settling);
-    warm_up(stage).await?;
-    let swept = stale::close(stage).await?;
+/// The share of all documents that disk answers once it had the time to take them in. No writer runs meanwhile.
+async fn warm_share(testbed: &Testbed) -> anyhow::Result<f64> {
+    testbed.record.enter(RunPhase::Settling);
+    warm_up(testbed).await?;
+    let swept = stale::close(testbed).await?;
     Ok(ratio(swept.disk, swept.answers))
 }

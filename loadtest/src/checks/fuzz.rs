@@ -24,8 +24,8 @@ use crate::checks::fuzz::words::{RESOURCES, SCHEMA};
 use crate::harness::free_address;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::session::Session;
-use crate::harness::workplace::Workplace;
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
 
 /// Between two looks at the clock.
 const CASES: u32 = 200;
@@ -39,7 +39,7 @@ const SEED_BYTES: usize = 32;
 
 /// What is fuzzed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Target {
+pub(crate) enum FuzzTarget {
     Path,
     Query,
     Headers,
@@ -58,7 +58,7 @@ pub(crate) struct FuzzArgs {
         value_delimiter = ',',
         default_value = "path,query,headers,body,configuration"
     )]
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<FuzzTarget>,
     /// Of each.
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub(crate) seconds: u64,
@@ -68,12 +68,12 @@ pub(crate) struct FuzzArgs {
 pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut workplace = Workplace::new()?;
-    let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
-    Session::new(postgres.url(), 0)?.run(SCHEMA).await?;
+    let mut run_directory = RunDirectory::new()?;
+    let postgres = Postgres::start(&mut run_directory, CONNECTIONS_MAX).await?;
+    SqlSession::new(postgres.url(), 0)?.run(SCHEMA).await?;
     let mut larder = Larder::new(LarderConfig {
         binary,
-        directory: workplace.directory().join("fuzz"),
+        directory: run_directory.directory().join("fuzz"),
         listen: free_address(&mut rng)?,
         admin: free_address(&mut rng)?,
         url: postgres.url().to_owned(),
@@ -105,7 +105,7 @@ pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::
         println!("{line}");
     }
     postgres.stop().await;
-    drop(workplace);
+    drop(run_directory);
     println!("{} panics", panics.len());
     Ok(held && panics.is_empty())
 }
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::
 /// # Errors
 /// The smallest case that fails, and why.
 fn one(
-    target: Target,
+    target: FuzzTarget,
     duration: Duration,
     address: SocketAddr,
     rng: &mut fastrand::Rng,
@@ -133,7 +133,7 @@ fn one(
         let mut runner =
             TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
         let outcome = match target {
-            Target::Configuration => runner
+            FuzzTarget::Configuration => runner
                 .run(&pieces::configuration(), |text| {
                     // Whatever it says; a panic is caught by the runner.
                     Config::from_toml(&text, &[]).ok();
@@ -142,10 +142,10 @@ fn one(
                 .map_err(|error| anyhow::anyhow!("{error}")),
             _ => {
                 let requests: BoxedStrategy<Vec<u8>> = match target {
-                    Target::Path => pieces::paths().boxed(),
-                    Target::Query => pieces::queries().boxed(),
-                    Target::Headers => pieces::headers().boxed(),
-                    Target::Body | Target::Configuration => pieces::bodies().boxed(),
+                    FuzzTarget::Path => pieces::paths().boxed(),
+                    FuzzTarget::Query => pieces::queries().boxed(),
+                    FuzzTarget::Headers => pieces::headers().boxed(),
+                    FuzzTarget::Body | FuzzTarget::Configuration => pieces::bodies().boxed(),
                 };
                 runner
                     .run(&requests, |request| {

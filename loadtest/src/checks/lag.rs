@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::checks::stale;
-use crate::checks::stale::report::tell_offences;
-use crate::harness::stage::{Stage, StageConfig};
-use crate::workload::record::Phase;
+use crate::checks::stale::report::print_violations;
+use crate::harness::testbed::{Testbed, TestbedConfig};
+use crate::workload::record::RunPhase;
 
 const COMMITS_PER_SECOND: [f64; 3] = [30.0, 100.0, 500.0];
 /// The goals for the 99th percentile, with the bell and by polling alone.
@@ -34,7 +34,7 @@ pub(crate) async fn run(seconds: u64, binary: PathBuf, seed: u64) -> anyhow::Res
     let mut reached = true;
     for (notify, goal) in GOALS {
         for commits_per_second in COMMITS_PER_SECOND {
-            let config = StageConfig {
+            let config = TestbedConfig {
                 notify,
                 proxied: false,
                 memory_bytes: MEMORY_BYTES,
@@ -47,21 +47,25 @@ pub(crate) async fn run(seconds: u64, binary: PathBuf, seed: u64) -> anyhow::Res
     Ok(reached)
 }
 
-async fn measure(config: &StageConfig, duration: Duration, goal: Duration) -> anyhow::Result<bool> {
-    let mut stage = Stage::set(config).await?;
-    stage.load(config)?;
-    stage.stay(Phase::Settling, WARM_UP).await;
-    let (reads, commits) = (stage.record.reads(), stage.record.commits());
-    stage.stay(Phase::Quiet, duration).await;
+async fn measure(
+    config: &TestbedConfig,
+    duration: Duration,
+    goal: Duration,
+) -> anyhow::Result<bool> {
+    let mut testbed = Testbed::start(config).await?;
+    testbed.load(config)?;
+    testbed.run_phase(RunPhase::Settling, WARM_UP).await;
+    let (reads, commits) = (testbed.record.reads(), testbed.record.commits());
+    testbed.run_phase(RunPhase::Quiet, duration).await;
     // Counts are far below 2^52, so the casts are exact.
     let per_second = |count: u64| count as f64 / duration.as_secs_f64();
-    let reads = per_second(stage.record.reads() - reads);
-    let commits = per_second(stage.record.commits() - commits);
-    stage.record.enter(Phase::Settling);
-    let lags = stage.measured(config).await?.lags;
-    tell_offences(&stage.record, &[]);
+    let reads = per_second(testbed.record.reads() - reads);
+    let commits = per_second(testbed.record.commits() - commits);
+    testbed.record.enter(RunPhase::Settling);
+    let lags = testbed.measured(config).await?.lags;
+    print_violations(&testbed.record, &[]);
     let p99 = lags.quantile(0.99);
-    let reached = p99 <= goal && lags.count() > 0 && stage.record.offences() == 0;
+    let reached = p99 <= goal && lags.count() > 0 && testbed.record.violations() == 0;
     println!(
         "{:<8} {commits:>9.0} {reads:>10.0} {:>8} {:>10.2?} {:>10.2?} {:>10.2?} {:>8.0?}{}",
         if config.notify { "bell" } else { "polling" },
@@ -72,6 +76,6 @@ async fn measure(config: &StageConfig, duration: Duration, goal: Duration) -> an
         goal,
         if reached { "" } else { "  FAILED" },
     );
-    stage.strike().await?;
+    testbed.shutdown().await?;
     Ok(reached)
 }

@@ -7,10 +7,10 @@ use anyhow::Context;
 use larder::clock::Boottime;
 
 use crate::checks::stale;
-use crate::checks::stale::report::tell_offences;
-use crate::harness::proxy::Weather;
-use crate::harness::stage::{Stage, StageConfig};
-use crate::workload::record::Phase;
+use crate::checks::stale::report::print_violations;
+use crate::harness::network_fault::NetworkFault;
+use crate::harness::testbed::{Testbed, TestbedConfig};
+use crate::workload::record::RunPhase;
 
 const WARM_UP: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -20,44 +20,44 @@ const GROWTH_MAX: f64 = 1.25;
 
 /// Whether nothing was stale, memory stayed within bounds, and larder was ready soon after.
 pub(crate) async fn run(away: Duration, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let config: StageConfig = stale::config(binary, seed);
+    let config: TestbedConfig = stale::config(binary, seed);
     println!("seed {seed}; PostgreSQL out of reach for {away:?}");
-    let mut stage = Stage::set(&config).await?;
-    stage.load(&config)?;
-    stage.stay(Phase::Quiet, WARM_UP).await;
-    stage.record.enter(Phase::Settling);
-    let before = stage.larder.resident_bytes()?;
+    let mut testbed = Testbed::start(&config).await?;
+    testbed.load(&config)?;
+    testbed.run_phase(RunPhase::Quiet, WARM_UP).await;
+    testbed.record.enter(RunPhase::Settling);
+    let before = testbed.larder.resident_bytes()?;
     let began = Boottime::now();
-    stage.feed.set(Weather::Cut);
-    stage.loader.set(Weather::Cut);
+    testbed.feed.set(NetworkFault::Cut);
+    testbed.loader.set(NetworkFault::Cut);
     let mut most = before;
     while Boottime::now().since(began) < away {
         tokio::time::sleep(LOOK_PAUSE).await;
-        most = most.max(stage.larder.resident_bytes()?);
+        most = most.max(testbed.larder.resident_bytes()?);
     }
-    let ready = stage.mend().await?;
-    stage.stay(Phase::Quiet, WARM_UP).await;
-    let measured = stage.measured(&config).await?;
-    let swept = stale::close(&stage).await?;
-    tell_offences(&stage.record, &[]);
-    let meanwhile = measured.tally.phase(Phase::Settling);
+    let ready = testbed.recover().await?;
+    testbed.run_phase(RunPhase::Quiet, WARM_UP).await;
+    let measured = testbed.measured(&config).await?;
+    let swept = stale::close(&testbed).await?;
+    print_violations(&testbed.record, &[]);
+    let meanwhile = measured.counters.phase(RunPhase::Settling);
     // Both are far below 2^52, so the casts are exact.
     let growth = most as f64 / before as f64;
     println!(
         "{} reads checked, {} stale or made up; meanwhile {} requests, {} answered; ready {ready:.2?} after its return; \
          resident memory at most {growth:.2} of the {} MiB before; afterwards {} of {} documents answered",
-        stage.record.reads(),
-        stage.record.offences(),
+        testbed.record.reads(),
+        testbed.record.violations(),
         meanwhile.total(),
         meanwhile.answered(),
         before >> 20,
         swept.answers,
-        stage.record.keys(),
+        testbed.record.keys(),
     );
-    let held = stage.record.offences() == 0
+    let held = testbed.record.violations() == 0
         && ready <= READY_MAX
         && growth <= GROWTH_MAX
         && swept.unanswered == 0;
-    stage.strike().await.context("the end")?;
+    testbed.shutdown().await.context("the end")?;
     Ok(held)
 }

@@ -14,14 +14,14 @@ use clap::Args;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::checks::poolers::load::{RESOURCES, ROWS, Tally, read, write};
-use crate::checks::poolers::pgbouncer::{Mode, Pgbouncer};
+use crate::checks::poolers::load::{AnswerCounters, RESOURCES, ROWS, read, write};
+use crate::checks::poolers::pgbouncer::{Pgbouncer, PoolMode};
 use crate::harness::free_address;
 use crate::harness::http;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::session::Session;
-use crate::harness::workplace::Workplace;
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
 
 const READERS: usize = 24;
 const CONNECTIONS_MAX: usize = 150;
@@ -41,7 +41,7 @@ const SETTINGS: &str = "[[auth.key]]\nname = 'reader'\n\
 
 /// What larder was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum PoolerSettings {
     /// `pooler = true`, and a `listen_url`.
     Pooler,
     /// A `listen_url` alone.
@@ -50,7 +50,7 @@ enum Told {
     Nothing,
 }
 
-impl Told {
+impl PoolerSettings {
     fn as_str(self) -> &'static str {
         match self {
             Self::Pooler => "pooler = true",
@@ -73,17 +73,21 @@ pub(crate) struct PoolersArgs {
 
 /// Whether no answer was another resource's, old or made up, and larder served or said why not.
 pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let mut workplace = Workplace::new()?;
-    let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
+    let mut run_directory = RunDirectory::new()?;
+    let postgres = Postgres::start(&mut run_directory, CONNECTIONS_MAX).await?;
     fill(postgres.url()).await?;
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut held, mut number) = (true, 0);
     let mut compared = [0; RESOURCES.len()];
-    for mode in Mode::ALL {
-        for told in [Told::Pooler, Told::ListenUrl, Told::Nothing] {
+    for mode in PoolMode::ALL {
+        for told in [
+            PoolerSettings::Pooler,
+            PoolerSettings::ListenUrl,
+            PoolerSettings::Nothing,
+        ] {
             for ignored in ["extra_float_digits", "extra_float_digits,options"] {
                 number += 1;
-                let directory = workplace.directory().join(format!("pooler-{number}"));
+                let directory = run_directory.directory().join(format!("pooler-{number}"));
                 std::fs::create_dir_all(&directory)?;
                 let address = free_address(&mut rng)?;
                 let pgbouncer =
@@ -111,7 +115,7 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
 }
 
 async fn fill(url: &str) -> anyhow::Result<()> {
-    let mut session = Session::new(url, 0)?;
+    let mut session = SqlSession::new(url, 0)?;
     for name in RESOURCES {
         let sql = format!(
             "create table {name} (id int primary key, owner text not null, n bigint not null); \
@@ -123,7 +127,7 @@ async fn fill(url: &str) -> anyhow::Result<()> {
 }
 
 async fn strangers(url: &str) -> anyhow::Result<u64> {
-    let mut session = Session::new(url, 0)?;
+    let mut session = SqlSession::new(url, 0)?;
     let mut strangers = 0;
     for name in RESOURCES {
         let sql = format!("select count(*)::text from {name} where owner <> '{name}'");
@@ -137,15 +141,15 @@ fn config(
     binary: &std::path::Path,
     postgres: &Postgres,
     pgbouncer: &Pgbouncer,
-    told: Told,
+    told: PoolerSettings,
     directory: PathBuf,
     rng: &mut fastrand::Rng,
 ) -> anyhow::Result<LarderConfig> {
     let listen_url = match told {
-        Told::Nothing => &pgbouncer.url,
-        Told::Pooler | Told::ListenUrl => postgres.url(),
+        PoolerSettings::Nothing => &pgbouncer.url,
+        PoolerSettings::Pooler | PoolerSettings::ListenUrl => postgres.url(),
     };
-    let pooler = (told == Told::Pooler).to_string();
+    let pooler = (told == PoolerSettings::Pooler).to_string();
     Ok(LarderConfig {
         binary: binary.to_owned(),
         directory,
@@ -164,7 +168,7 @@ fn config(
     })
 }
 
-struct Outcome {
+struct PoolerResult {
     held: bool,
     /// By resource.
     compared: [u64; RESOURCES.len()],
@@ -177,21 +181,25 @@ async fn arrangement(
     mut pgbouncer: Pgbouncer,
     direct: &str,
     seconds: u64,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<PoolerResult> {
     reset(direct).await?;
     let target = config.listen;
     let mut larder = Larder::new(config)?;
     larder.start()?;
     let serves = serves(&larder).await;
-    let tally = Arc::new(Tally::new());
+    let counters = Arc::new(AnswerCounters::new());
     let mut clients = JoinSet::new();
     let mut writers = JoinSet::new();
     if serves {
         for resource in 0..RESOURCES.len() {
-            writers.spawn(write(Arc::clone(&tally), resource, direct.to_owned()));
+            writers.spawn(write(Arc::clone(&counters), resource, direct.to_owned()));
         }
         for number in 0..READERS {
-            clients.spawn(read(Arc::clone(&tally), number % RESOURCES.len(), target));
+            clients.spawn(read(
+                Arc::clone(&counters),
+                number % RESOURCES.len(),
+                target,
+            ));
         }
         let part = Duration::from_secs(seconds) / 4;
         sleep(part).await;
@@ -205,7 +213,7 @@ async fn arrangement(
         sleep(part).await;
         pgbouncer.restart().await?;
         sleep(part).await;
-        tally.ended.store(true, Ordering::Relaxed);
+        counters.ended.store(true, Ordering::Relaxed);
     }
     while let Some(writer) = writers.join_next().await {
         writer??;
@@ -219,12 +227,12 @@ async fn arrangement(
     if let Ok((status, _)) = open {
         ensure!(status != 200, "a closed resource was open");
     }
-    Ok(judge(&tally, serves, &log))
+    Ok(judge(&counters, serves, &log))
 }
 
 /// Rows as they were first, and nothing of an earlier larder.
 async fn reset(url: &str) -> anyhow::Result<()> {
-    let mut session = Session::new(url, 0)?;
+    let mut session = SqlSession::new(url, 0)?;
     for name in RESOURCES {
         let sql =
             format!("update {name} set n = 0 where n > 0; delete from {name} where id > {ROWS}");
@@ -246,9 +254,9 @@ async fn serves(larder: &Larder) -> bool {
     false
 }
 
-fn judge(tally: &Tally, serves: bool, log: &str) -> Outcome {
+fn judge(counters: &AnswerCounters, serves: bool, log: &str) -> PoolerResult {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let compared = tally.compared.each_ref().map(count);
+    let compared = counters.compared.each_ref().map(count);
     let said = log
         .lines()
         .rev()
@@ -257,15 +265,15 @@ fn judge(tally: &Tally, serves: bool, log: &str) -> Outcome {
     let text = match serves {
         true => format!(
             "{compared:?} documents compared, {} of another resource, {} stale, {} made up, {} requests unanswered",
-            count(&tally.strange),
-            count(&tally.stale),
-            count(&tally.made_up),
-            count(&tally.unavailable),
+            count(&counters.strange),
+            count(&counters.stale),
+            count(&counters.made_up),
+            count(&counters.unavailable),
         ),
         false => format!("does not serve: {}", said.unwrap_or("and does not say why")),
     };
-    Outcome {
-        held: tally.offences() == 0 && (refused || compared.iter().all(|count| *count > 0)),
+    PoolerResult {
+        held: counters.violations() == 0 && (refused || compared.iter().all(|count| *count > 0)),
         compared,
         text,
     }

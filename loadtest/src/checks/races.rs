@@ -12,8 +12,8 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::harness::demo::{Demo, Tier};
-use crate::harness::http::Wire;
+use crate::harness::demo::{Demo, WarmTier};
+use crate::harness::http::HttpConnection;
 
 const CLIENTS: usize = 64;
 const DEPTS: u32 = 10;
@@ -38,7 +38,7 @@ pub(crate) struct RacesArgs {
 pub(crate) async fn run(args: &RacesArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut larder = demo
-        .larder("races", &binary, Tier::Memory, SERVER_CORES)
+        .larder("races", &binary, WarmTier::Memory, SERVER_CORES)
         .await?;
     let target = larder.config.listen;
     let began = Instant::now();
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &RacesArgs, binary: PathBuf, seed: u64) -> anyhow:
     );
     let began = Instant::now();
     let (updates, refused) = updates(target, args.updates).await?;
-    let counted = Document::read(&mut Wire::connect(target).await?)
+    let counted = CountedDocument::read(&mut HttpConnection::connect(target).await?)
         .await?
         .count;
     println!(
@@ -71,10 +71,10 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
     for client in 0..CLIENTS as u64 {
         let (barrier, wins, odd) = (Arc::clone(&barrier), Arc::clone(&wins), Arc::clone(&odd));
         clients.spawn(async move {
-            let mut wire = Wire::connect(target).await?;
+            let mut wire = HttpConnection::connect(target).await?;
             for round in 0..count {
-                let mut document = Document::read(&mut wire).await?;
-                // Nobody writes before everybody has read.
+                let mut document = CountedDocument::read(&mut wire).await?;
+                // No client writes before all have read.
                 barrier.wait().await;
                 // Each would make another document of it.
                 document.count = (round + 1) * CLIENTS as u64 + client;
@@ -95,19 +95,19 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
 
 /// All clients count up, from 0, until so many updates were acknowledged; returns those, and those refused.
 async fn updates(target: SocketAddr, count: u64) -> anyhow::Result<(u64, u64)> {
-    let mut wire = Wire::connect(target).await?;
-    let mut document = Document::read(&mut wire).await?;
+    let mut wire = HttpConnection::connect(target).await?;
+    let mut document = CountedDocument::read(&mut wire).await?;
     document.count = 0;
-    ensure!(document.put(&mut wire).await?, "nobody else writes");
+    ensure!(document.put(&mut wire).await?, "another client writes");
     let done = Arc::new(AtomicU64::new(0));
     let refused = Arc::new(AtomicU64::new(0));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let (done, refused) = (Arc::clone(&done), Arc::clone(&refused));
         clients.spawn(async move {
-            let mut wire = Wire::connect(target).await?;
+            let mut wire = HttpConnection::connect(target).await?;
             while done.load(Ordering::SeqCst) < count {
-                let mut document = Document::read(&mut wire).await?;
+                let mut document = CountedDocument::read(&mut wire).await?;
                 document.count += 1;
                 let counter = if document.put(&mut wire).await? {
                     &done
@@ -126,15 +126,15 @@ async fn updates(target: SocketAddr, count: u64) -> anyhow::Result<(u64, u64)> {
 }
 
 /// A version of the document, as it was read.
-struct Document {
+struct CountedDocument {
     count: u64,
     etag: String,
     /// Before and after the count.
     parts: (String, String),
 }
 
-impl Document {
-    async fn read(wire: &mut Wire) -> anyhow::Result<Self> {
+impl CountedDocument {
+    async fn read(wire: &mut HttpConnection) -> anyhow::Result<Self> {
         let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: larder\r\n\r\n");
         wire.send(request.as_bytes()).await?;
         let answer = timeout(PATIENCE, wire.receive()).await??;
@@ -151,7 +151,7 @@ impl Document {
     }
 
     /// Replaces the version that was read by this one; false where another took its place.
-    async fn put(&self, wire: &mut Wire) -> anyhow::Result<bool> {
+    async fn put(&self, wire: &mut HttpConnection) -> anyhow::Result<bool> {
         let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
         let request = format!(
             "PUT /depts/{KEY} HTTP/1.1\r\nHost: larder\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\

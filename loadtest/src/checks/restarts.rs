@@ -9,12 +9,12 @@ use anyhow::{Context, ensure};
 
 use crate::checks::faults::disk::{copy, damage, files};
 use crate::checks::stale;
-use crate::checks::stale::report::tell_offences;
-use crate::harness::stage::readers::{Swept, sweep};
-use crate::harness::stage::{Stage, StageConfig};
+use crate::checks::stale::report::print_violations;
+use crate::harness::testbed::readers::{SweepCounts, sweep};
+use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::PLOTS;
-use crate::workload::record::Phase;
-use crate::workload::tally::{Durations, Way, ratio};
+use crate::workload::counters::{Durations, ReadResult, ratio};
+use crate::workload::record::RunPhase;
 
 const READY_MAX: Duration = Duration::from_secs(2);
 /// Of the documents, so many must be on disk before the first kill.
@@ -45,61 +45,67 @@ pub(crate) async fn kills(
     seed: u64,
 ) -> anyhow::Result<bool> {
     let plots = u32::try_from(PLOTS + 1).unwrap_or(u32::MAX);
-    let config = StageConfig {
+    let config = TestbedConfig {
         keys_per_plot: documents.div_ceil(plots),
         ..stale::config(binary, seed)
     };
     println!("seed {seed}; {documents} documents");
-    let mut stage = Stage::set(&config).await?;
-    warm_up(&stage).await?;
-    stage.load(&config)?;
+    let mut testbed = Testbed::start(&config).await?;
+    warm_up(&testbed).await?;
+    testbed.load(&config)?;
     let mut readiness = Durations::new()?;
     let mut late = 0;
     for number in 1..=count {
-        let churn = stage.rng.u64(..CHURN_MILLIS_MAX);
-        stage.stay(Phase::Quiet, Duration::from_millis(churn)).await;
-        stage.record.enter(Phase::Settling);
-        stage.larder.kill().await?;
-        let away = stage.rng.u64(..AWAY_MILLIS_MAX);
+        let churn = testbed.rng.u64(..CHURN_MILLIS_MAX);
+        testbed
+            .run_phase(RunPhase::Quiet, Duration::from_millis(churn))
+            .await;
+        testbed.record.enter(RunPhase::Settling);
+        testbed.larder.kill().await?;
+        let away = testbed.rng.u64(..AWAY_MILLIS_MAX);
         tokio::time::sleep(Duration::from_millis(away)).await;
-        let ready = stage.larder.start_ready().await?;
+        let ready = testbed.larder.start_ready().await?;
         readiness.note(ready);
         late += u32::from(ready > READY_MAX);
         if number % count.div_ceil(PROGRESS_STEPS) == 0 {
             println!(
                 "{number} kills, {} reads, {} stale or corrupt, ready after at most {:.2?}",
-                stage.record.reads(),
-                stage.record.offences(),
+                testbed.record.reads(),
+                testbed.record.violations(),
                 readiness.max()
             );
         }
     }
-    let entries = stage.larder.disk_entries().await?;
-    let quiet = stage.measured(&config).await?.tally.phase(Phase::Quiet);
-    tell_offences(&stage.record, &[]);
+    let entries = testbed.larder.disk_entries().await?;
+    let quiet = testbed
+        .measured(&config)
+        .await?
+        .counters
+        .phase(RunPhase::Quiet);
+    print_violations(&testbed.record, &[]);
     println!(
         "{count} kills; ready p50 {:.2?}, p99 {:.2?}, max {:.2?}, {late} later than {READY_MAX:?}; \
          {} reads checked, {} stale or corrupt; between kills disk answered {:.3}, memory {:.3}; {entries} entries on disk",
         readiness.quantile(0.5),
         readiness.quantile(0.99),
         readiness.max(),
-        stage.record.reads(),
-        stage.record.offences(),
-        quiet.share(quiet.of(Way::Disk)),
-        quiet.share(quiet.of(Way::Memory)),
+        testbed.record.reads(),
+        testbed.record.violations(),
+        quiet.share(quiet.of(ReadResult::Disk)),
+        quiet.share(quiet.of(ReadResult::Memory)),
     );
-    let held = late == 0 && stage.record.offences() == 0;
-    stage.strike().await?;
+    let held = late == 0 && testbed.record.violations() == 0;
+    testbed.shutdown().await?;
     Ok(held)
 }
 
 /// Reads documents until nearly all of them are on disk.
-pub(crate) async fn warm_up(stage: &Stage) -> anyhow::Result<()> {
-    let keys = stage.record.keys();
+pub(crate) async fn warm_up(testbed: &Testbed) -> anyhow::Result<()> {
+    let keys = testbed.record.keys();
     for _ in 0..WARM_ROUNDS_MAX {
-        sweep(&stage.record, stage.larder.config.listen, 1..=keys).await?;
+        sweep(&testbed.record, testbed.larder.config.listen, 1..=keys).await?;
         tokio::time::sleep(LINGER).await;
-        let entries = stage.larder.disk_entries().await?;
+        let entries = testbed.larder.disk_entries().await?;
         println!("{entries} documents on disk");
         if ratio(entries, u64::from(keys)) >= WARM_SHARE {
             return Ok(());
@@ -112,21 +118,21 @@ pub(crate) async fn warm_up(stage: &Stage) -> anyhow::Result<()> {
 pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let config = stale::config(binary, seed);
     println!("seed {seed}");
-    let mut stage = Stage::set(&config).await?;
-    warm_up(&stage).await?;
+    let mut testbed = Testbed::start(&config).await?;
+    warm_up(&testbed).await?;
     // Where every document is on disk in one version only, files that come back with an older one show nothing.
-    stage.load(&config)?;
-    stage.stay(Phase::Settling, CHURN).await;
-    stage.measured(&config).await?;
-    stale::close(&stage).await?;
+    testbed.load(&config)?;
+    testbed.run_phase(RunPhase::Settling, CHURN).await;
+    testbed.measured(&config).await?;
+    stale::close(&testbed).await?;
     tokio::time::sleep(LINGER).await;
-    stage.larder.terminate().await?;
+    testbed.larder.terminate().await?;
     let (disk, pristine) = (
-        stage.larder.disk(),
-        stage.workplace.directory().join("pristine"),
+        testbed.larder.disk(),
+        testbed.run_directory.directory().join("pristine"),
     );
     copy(&disk, &pristine)?;
-    let (mut mutated, mut controls) = (Swept::default(), Swept::default());
+    let (mut mutated, mut controls) = (SweepCounts::default(), SweepCounts::default());
     let mut poor_controls = 0;
     let (mut number, mut mutations) = (0, 0);
     while mutations < count {
@@ -135,13 +141,13 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
         fs::remove_dir_all(&disk)?;
         copy(&pristine, &disk)?;
         if !control {
-            mutate(&mut stage)?;
+            mutate(&mut testbed)?;
             mutations += 1;
         }
-        stage.larder.start_ready().await?;
-        let sample = sample(&mut stage);
-        let swept = sweep(&stage.record, stage.larder.config.listen, sample).await?;
-        stage.larder.kill().await?;
+        testbed.larder.start_ready().await?;
+        let sample = sample(&mut testbed);
+        let swept = sweep(&testbed.record, testbed.larder.config.listen, sample).await?;
+        testbed.larder.kill().await?;
         let sum = if control { &mut controls } else { &mut mutated };
         sum.add(swept);
         let poor = ratio(swept.disk, swept.answers) < CONTROL_DISK_SHARE_MIN;
@@ -150,12 +156,12 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
             println!(
                 "{number} starts, {} reads, {} wrong",
                 mutated.answers + controls.answers,
-                stage.record.offences()
+                testbed.record.violations()
             );
         }
     }
-    stage.larder.start_ready().await?;
-    tell_offences(&stage.record, &[]);
+    testbed.larder.start_ready().await?;
+    print_violations(&testbed.record, &[]);
     let unanswered = mutated.unanswered + controls.unanswered;
     println!(
         "{mutations} mutations: {} reads, {:.3} of them answered by disk; controls: {} reads, {:.4} by disk, \
@@ -164,20 +170,20 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
         ratio(mutated.disk, mutated.answers),
         controls.answers,
         ratio(controls.disk, controls.answers),
-        stage.record.offences(),
+        testbed.record.violations(),
     );
-    let held = stage.record.offences() == 0 && poor_controls == 0 && unanswered == 0;
-    stage.strike().await?;
+    let held = testbed.record.violations() == 0 && poor_controls == 0 && unanswered == 0;
+    testbed.shutdown().await?;
     Ok(held)
 }
 
 /// Damages one file of the disk tier, or exchanges two.
-fn mutate(stage: &mut Stage) -> anyhow::Result<()> {
-    let files = files(&stage.larder.disk())?;
+fn mutate(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let files = files(&testbed.larder.disk())?;
     ensure!(!files.is_empty(), "the disk tier has no files");
     let some = |rng: &mut fastrand::Rng| files[rng.usize(..files.len())].clone();
-    if stage.rng.u32(..5) == 0 {
-        let (one, other) = (some(&mut stage.rng), some(&mut stage.rng));
+    if testbed.rng.u32(..5) == 0 {
+        let (one, other) = (some(&mut testbed.rng), some(&mut testbed.rng));
         let aside = one.with_extension("aside");
         fs::rename(&one, &aside)?;
         if one != other {
@@ -188,15 +194,15 @@ fn mutate(stage: &mut Stage) -> anyhow::Result<()> {
     }
     // Most of what there is to damage is in the largest.
     let largest = files.last().context("the disk tier has no files")?.clone();
-    let chosen = match stage.rng.u32(..3) {
-        0 => some(&mut stage.rng),
+    let chosen = match testbed.rng.u32(..3) {
+        0 => some(&mut testbed.rng),
         _ => largest.clone(),
     };
     let empty = fs::metadata(&chosen)?.len() == 0;
-    damage(if empty { &largest } else { &chosen }, &mut stage.rng)
+    damage(if empty { &largest } else { &chosen }, &mut testbed.rng)
 }
 
-fn sample(stage: &mut Stage) -> Vec<u32> {
-    let keys = 1..=stage.record.keys();
-    stage.rng.choose_multiple(keys, SAMPLE)
+fn sample(testbed: &mut Testbed) -> Vec<u32> {
+    let keys = 1..=testbed.record.keys();
+    testbed.rng.choose_multiple(keys, SAMPLE)
 }

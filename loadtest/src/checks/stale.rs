@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use crate::checks::faults::Faults;
 use crate::checks::faults::{Fault, Injection};
-use crate::checks::stale::report::{Report, Span};
-use crate::harness::stage::readers::{Swept, sweep};
-use crate::harness::stage::{Stage, StageConfig};
+use crate::checks::stale::report::{FaultSpan, StaleReport};
+use crate::harness::testbed::readers::{SweepCounts, sweep};
+use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::NOTES;
-use crate::workload::record::Phase;
+use crate::workload::record::RunPhase;
 
 /// As shipped.
 pub(crate) const MAX_STALENESS: Duration = Duration::from_secs(1);
@@ -54,51 +54,57 @@ pub(crate) struct StaleArgs {
 
 /// Whether everything held.
 pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
-    let config = StageConfig {
+    let config = TestbedConfig {
         notes: NOTES,
         ..config(binary, seed)
     };
     println!("seed {seed}; starting PostgreSQL and larder");
-    let mut stage = Stage::set(&config).await?;
+    let mut testbed = Testbed::start(&config).await?;
     let ends = Instant::now() + Duration::from_secs(args.seconds);
-    stage.load(&config)?;
-    let mut campaign = Campaign {
-        stage,
+    testbed.load(&config)?;
+    let mut schedule = FaultSchedule {
+        testbed,
         ends: ends - CLOSING,
         spans: Vec::new(),
         progress: progress(args.seconds)?,
     };
-    campaign.stage.stay(Phase::Settling, WARM_UP).await;
-    campaign.stage.stay(Phase::Quiet, FIRST_QUIET).await;
-    let outcome = campaign.rounds(&args.faults.list).await;
-    campaign.progress.finish_and_clear();
-    let Campaign {
-        mut stage, spans, ..
-    } = campaign;
+    schedule
+        .testbed
+        .run_phase(RunPhase::Settling, WARM_UP)
+        .await;
+    schedule
+        .testbed
+        .run_phase(RunPhase::Quiet, FIRST_QUIET)
+        .await;
+    let outcome = schedule.rounds(&args.faults.list).await;
+    schedule.progress.finish_and_clear();
+    let FaultSchedule {
+        mut testbed, spans, ..
+    } = schedule;
     if outcome.is_ok() {
-        close(&stage).await?;
+        close(&testbed).await?;
     }
-    let measured = stage.measured(&config).await?;
-    let report = Report {
+    let measured = testbed.measured(&config).await?;
+    let report = StaleReport {
         args: args.clone(),
         seed,
-        elapsed: Boottime::now().since(stage.record.began),
+        elapsed: Boottime::now().since(testbed.record.began),
         measured,
         spans,
         broken: outcome.err().map(|error| format!("{error:#}")),
-        record: std::sync::Arc::clone(&stage.record),
-        interference: std::sync::Arc::clone(&stage.interference),
+        record: std::sync::Arc::clone(&testbed.record),
+        interference: std::sync::Arc::clone(&testbed.interference),
     };
     let held = report.print();
     if report.broken.is_none() {
-        stage.strike().await?;
+        testbed.shutdown().await?;
     }
     Ok(held)
 }
 
-/// A stage as `stale` sets it.
-pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
-    StageConfig {
+/// A testbed as `stale` sets it.
+pub(crate) fn config(binary: PathBuf, seed: u64) -> TestbedConfig {
+    TestbedConfig {
         binary,
         seed,
         max_staleness: MAX_STALENESS,
@@ -112,32 +118,32 @@ pub(crate) fn config(binary: PathBuf, seed: u64) -> StageConfig {
     }
 }
 
-/// Nobody writes any more: what is read once `max_staleness` has passed must be the last of everything.
-pub(crate) async fn close(stage: &Stage) -> anyhow::Result<Swept> {
-    stage.record.enter(Phase::Settling);
-    let still = stage.all_plots().await;
-    stage.hold(1.1).await;
-    let keys = 1..=stage.record.keys();
-    let swept = sweep(&stage.record, stage.larder.config.listen, keys).await?;
+/// All writers have stopped: what is read once `max_staleness` has passed must be the last of everything.
+pub(crate) async fn close(testbed: &Testbed) -> anyhow::Result<SweepCounts> {
+    testbed.record.enter(RunPhase::Settling);
+    let still = testbed.all_plots().await;
+    testbed.hold(1.1).await;
+    let keys = 1..=testbed.record.keys();
+    let swept = sweep(&testbed.record, testbed.larder.config.listen, keys).await?;
     drop(still);
     Ok(swept)
 }
 
-struct Campaign {
-    stage: Stage,
+struct FaultSchedule {
+    testbed: Testbed,
     ends: Instant,
-    spans: Vec<Span>,
+    spans: Vec<FaultSpan>,
     progress: ProgressBar,
 }
 
-impl Campaign {
+impl FaultSchedule {
     /// All of `faults` in a random order, again and again for as long as time allows.
     async fn rounds(&mut self, faults: &[Fault]) -> anyhow::Result<()> {
         let mut faults = faults.to_vec();
         // What can't be done here is tried once.
         let mut first = true;
         while !faults.is_empty() && Instant::now() < self.ends {
-            self.stage.rng.shuffle(&mut faults);
+            self.testbed.rng.shuffle(&mut faults);
             let mut possible = Vec::new();
             for fault in &faults {
                 if Instant::now() + self.expected(*fault, first) >= self.ends {
@@ -154,7 +160,7 @@ impl Campaign {
             faults = possible;
         }
         let rest = self.ends.saturating_duration_since(Instant::now());
-        self.stage.stay(Phase::Quiet, rest).await;
+        self.testbed.run_phase(RunPhase::Quiet, rest).await;
         Ok(())
     }
 
@@ -171,36 +177,38 @@ impl Campaign {
     /// One fault and the quiet time after it. Returns whether this machine can do it.
     async fn once(&mut self, fault: Fault) -> anyhow::Result<bool> {
         let number = Fault::ALL.iter().position(|other| *other == fault);
-        let stage = &mut self.stage;
-        stage.record.enter(Phase::Fault(number.unwrap_or_default()));
+        let testbed = &mut self.testbed;
+        testbed
+            .record
+            .enter(RunPhase::Fault(number.unwrap_or_default()));
         let began = Boottime::now();
         self.progress.set_message(fault.name());
-        let injecting = tokio::time::timeout(FAULT_TIMEOUT, fault.inject(stage)).await;
+        let injecting = tokio::time::timeout(FAULT_TIMEOUT, fault.inject(testbed)).await;
         let injection = match injecting {
             Ok(Ok(injection)) => injection,
             Ok(Err(error)) => Injection::Failed(format!("{error:#}")),
             Err(_) => Injection::Failed(format!("it takes more than {FAULT_TIMEOUT:?}")),
         };
-        let mended = stage.mend().await;
-        let recovery = mended.with_context(|| format!("after fault {}", fault.name()))?;
-        let span = Span {
+        let recovered = testbed.recover().await;
+        let recovery = recovered.with_context(|| format!("after fault {}", fault.name()))?;
+        let span = FaultSpan {
             fault,
             began,
             ended: Boottime::now(),
             recovery,
             injection: injection.clone(),
-            impact: stage.interference.take(),
+            impact: testbed.interference.take(),
         };
-        let reads = stage.record.reads();
-        let (line, offences) = (span.line(stage.record.began), stage.record.offences());
+        let reads = testbed.record.reads();
+        let (line, violations) = (span.line(testbed.record.began), testbed.record.violations());
         self.progress.suspend(|| println!("{line}"));
         self.progress
-            .set_position(span.ended.since(stage.record.began).as_secs());
+            .set_position(span.ended.since(testbed.record.began).as_secs());
         self.progress
-            .set_message(format!("{reads} reads, {offences} stale"));
+            .set_message(format!("{reads} reads, {violations} stale"));
         self.spans.push(span);
-        stage.stay(Phase::Settling, SETTLING).await;
-        stage.stay(Phase::Quiet, QUIET).await;
+        testbed.run_phase(RunPhase::Settling, SETTLING).await;
+        testbed.run_phase(RunPhase::Quiet, QUIET).await;
         Ok(injection == Injection::Done)
     }
 }

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::harness::free_address;
-use crate::harness::http::{Answer, Wire};
+use crate::harness::http::{HttpAnswer, HttpConnection};
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process;
-use crate::harness::session::Session;
-use crate::harness::workplace::Workplace;
-use crate::workload::tally::Way;
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
+use crate::workload::counters::ReadResult;
 
 /// The built-in demo's resource.
 const RESOURCE: &str = include_str!("../../../src/config/demo.toml");
@@ -35,7 +35,7 @@ const CLIENTS_MAX: &str = "100000";
 const SAMPLE: u32 = 1_000;
 /// The first so many pay for buffers and connections; the rest is what documents cost.
 const FIRST: u32 = 1_000;
-/// After this nobody waits for an answer any more.
+/// An answer is not waited for longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Of a body that should not have been.
 const SHOWN_BYTES: usize = 80;
@@ -45,14 +45,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The one tier in use.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Tier {
+pub(crate) enum WarmTier {
     Memory,
     Disk,
     /// PostgreSQL answers every request.
     None,
 }
 
-impl Tier {
+impl WarmTier {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -62,11 +62,11 @@ impl Tier {
     }
 
     /// How it answers what it was filled with.
-    fn way(self) -> Way {
+    fn way(self) -> ReadResult {
         match self {
-            Self::Memory => Way::Memory,
-            Self::Disk => Way::Disk,
-            Self::None => Way::Miss,
+            Self::Memory => ReadResult::Memory,
+            Self::Disk => ReadResult::Disk,
+            Self::None => ReadResult::Miss,
         }
     }
 }
@@ -80,13 +80,13 @@ pub(crate) struct Footprint {
 
 /// An answer by which others are known.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Document {
+struct KnownDocument {
     key: u32,
     bytes: usize,
     hash: u64,
 }
 
-impl Document {
+impl KnownDocument {
     fn of(key: u32, body: &[u8]) -> Self {
         Self {
             key,
@@ -99,14 +99,14 @@ impl Document {
 /// PostgreSQL with so many depts of ten emps.
 pub(crate) struct Demo {
     pub(crate) depts: u32,
-    /// All, in the order of their keys, as first answered; nobody changes them.
-    documents: Arc<Vec<Document>>,
+    /// All, in the order of their keys, as first answered; they do not change.
+    documents: Arc<Vec<KnownDocument>>,
     /// Of the larder that was filled last; none where there are too few documents to tell.
     pub(crate) footprint: Option<Footprint>,
     rng: fastrand::Rng,
     postgres: Postgres,
     /// The last to go.
-    pub(crate) workplace: Workplace,
+    pub(crate) run_directory: RunDirectory,
 }
 
 impl Demo {
@@ -117,18 +117,18 @@ impl Demo {
         clients: usize,
         seed: u64,
     ) -> anyhow::Result<Self> {
-        let mut workplace = Workplace::new()?;
-        let postgres = Postgres::start(&mut workplace, CONNECTIONS + clients).await?;
+        let mut run_directory = RunDirectory::new()?;
+        let postgres = Postgres::start(&mut run_directory, CONNECTIONS + clients).await?;
         let status = Command::new(binary)
             .args(["seed", "--log-level", "warn", "--depts"])
             .arg(depts.to_string())
-            .current_dir(workplace.directory())
+            .current_dir(run_directory.directory())
             .env("DATABASE_URL", postgres.url())
             .status()
             .await
             .with_context(|| format!("{} can't be run", binary.display()))?;
         ensure!(status.success(), "larder seed: {status}");
-        Session::new(postgres.url(), 0)?
+        SqlSession::new(postgres.url(), 0)?
             .run("vacuum analyze")
             .await?;
         Ok(Self {
@@ -137,7 +137,7 @@ impl Demo {
             footprint: None,
             rng: fastrand::Rng::with_seed(seed),
             postgres,
-            workplace,
+            run_directory,
         })
     }
 
@@ -155,7 +155,7 @@ impl Demo {
         &mut self,
         name: &str,
         binary: &Path,
-        tier: Tier,
+        tier: WarmTier,
         cores: &str,
     ) -> anyhow::Result<Larder> {
         let workers = process::cores(cores)?.len().to_string();
@@ -166,7 +166,7 @@ impl Demo {
         ];
         let mut larder = Larder::new(LarderConfig {
             binary: binary.to_owned(),
-            directory: self.workplace.directory().join(name),
+            directory: self.run_directory.directory().join(name),
             listen: self.address()?,
             admin: self.address()?,
             url: self.url().to_owned(),
@@ -181,7 +181,7 @@ impl Demo {
         })?;
         larder.start_ready().await?;
         self.fill(name, &larder).await?;
-        if tier == Tier::Disk {
+        if tier == WarmTier::Disk {
             let deadline = Instant::now() + DISK_TIMEOUT;
             while larder.disk_entries().await? < u64::from(self.depts) {
                 ensure!(
@@ -219,7 +219,7 @@ impl Demo {
     }
 
     /// Checks some answers of `target`, which has one tier.
-    pub(crate) async fn check(&mut self, target: SocketAddr, tier: Tier) -> anyhow::Result<()> {
+    pub(crate) async fn check(&mut self, target: SocketAddr, tier: WarmTier) -> anyhow::Result<()> {
         let mut checker = self.checker(target, Some(tier)).await?;
         for _ in 0..SAMPLE {
             ensure!(
@@ -235,10 +235,10 @@ impl Demo {
     pub(crate) async fn checker(
         &mut self,
         target: SocketAddr,
-        tier: Option<Tier>,
+        tier: Option<WarmTier>,
     ) -> anyhow::Result<Checker> {
         Ok(Checker {
-            wire: Wire::connect(target).await?,
+            wire: HttpConnection::connect(target).await?,
             documents: Arc::clone(&self.documents),
             tier,
             rng: self.rng.fork(),
@@ -248,16 +248,16 @@ impl Demo {
     /// Stops PostgreSQL in good order.
     pub(crate) async fn stop(self) {
         self.postgres.stop().await;
-        drop(self.workplace);
+        drop(self.run_directory);
     }
 }
 
 /// A connection that asks for random documents and knows the answers.
 pub(crate) struct Checker {
-    wire: Wire,
-    documents: Arc<Vec<Document>>,
+    wire: HttpConnection,
+    documents: Arc<Vec<KnownDocument>>,
     /// That has to answer; none: any.
-    tier: Option<Tier>,
+    tier: Option<WarmTier>,
     rng: fastrand::Rng,
 }
 
@@ -266,7 +266,7 @@ impl Checker {
     pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
         Ok(Self {
             documents: Arc::new(documents(target, 1..=depts).await?),
-            wire: Wire::connect(target).await?,
+            wire: HttpConnection::connect(target).await?,
             tier: None,
             rng: fastrand::Rng::new(),
         })
@@ -280,13 +280,13 @@ impl Checker {
         let key = known.key;
         let answer = tokio::time::timeout(PATIENCE, read(&mut self.wire, key)).await??;
         ensure!(
-            Document::of(key, answer.body) == known,
+            KnownDocument::of(key, answer.body) == known,
             "/depts/{key} is another document than before"
         );
         let Some(tier) = self.tier else {
             return Ok(true);
         };
-        let way = Way::of(answer.status, answer.cache_status);
+        let way = ReadResult::of(answer.status, answer.cache_status);
         ensure!(
             way.is_answer(),
             "/depts/{key} was answered with Cache-Status {:?}",
@@ -297,9 +297,12 @@ impl Checker {
 }
 
 /// Reads the documents of `keys`, which fills the tiers, and returns them in the order of keys.
-async fn documents(target: SocketAddr, keys: RangeInclusive<u32>) -> anyhow::Result<Vec<Document>> {
+async fn documents(
+    target: SocketAddr,
+    keys: RangeInclusive<u32>,
+) -> anyhow::Result<Vec<KnownDocument>> {
     let mut documents = read_all(target, keys, |key, answer| {
-        Ok(Document::of(key, answer.body))
+        Ok(KnownDocument::of(key, answer.body))
     })
     .await?;
     documents.sort_unstable();
@@ -310,7 +313,7 @@ async fn documents(target: SocketAddr, keys: RangeInclusive<u32>) -> anyhow::Res
 pub(crate) async fn read_all<T: Send + 'static>(
     target: SocketAddr,
     keys: RangeInclusive<u32>,
-    each: impl Fn(u32, &Answer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
+    each: impl Fn(u32, &HttpAnswer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> anyhow::Result<Vec<T>> {
     let each = Arc::new(each);
     let mut fillers = JoinSet::new();
@@ -318,7 +321,7 @@ pub(crate) async fn read_all<T: Send + 'static>(
         let last = *keys.end();
         let each = Arc::clone(&each);
         fillers.spawn(async move {
-            let mut wire = Wire::connect(target).await?;
+            let mut wire = HttpConnection::connect(target).await?;
             let mut made = Vec::new();
             for key in (first..=last).step_by(FILLERS) {
                 made.push(each(key, &read(&mut wire, key).await?)?);
@@ -336,7 +339,7 @@ pub(crate) async fn read_all<T: Send + 'static>(
 /// Reads the document of `key`.
 /// # Errors
 /// Any answer but that very document.
-pub(crate) async fn read(wire: &mut Wire, key: u32) -> anyhow::Result<Answer<'_>> {
+pub(crate) async fn read(wire: &mut HttpConnection, key: u32) -> anyhow::Result<HttpAnswer<'_>> {
     let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
     wire.send(request.as_bytes()).await?;
     let answer = wire.receive().await?;
@@ -355,13 +358,13 @@ mod tests {
 
     use super::*;
 
-    /// What is said of `body` out of `way` by who expects document 1 out of the disk tier.
+    /// The verdict on `body` with this Cache-Status where document 1 is expected out of the disk tier.
     async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut checker = Checker {
-            wire: Wire::connect(listener.local_addr()?).await?,
-            documents: Arc::new(vec![Document::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
-            tier: Some(Tier::Disk),
+            wire: HttpConnection::connect(listener.local_addr()?).await?,
+            documents: Arc::new(vec![KnownDocument::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
+            tier: Some(WarmTier::Disk),
             rng: fastrand::Rng::with_seed(1),
         };
         let (mut stream, _) = listener.accept().await?;

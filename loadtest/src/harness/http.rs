@@ -14,7 +14,7 @@ const READ_BYTES: usize = 64 * 1024;
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A connection.
-pub(crate) struct Wire {
+pub(crate) struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// What is before this has been taken.
@@ -23,7 +23,7 @@ pub(crate) struct Wire {
 
 /// An answer, as long as the next one is not asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct HttpAnswer<'a> {
     pub(crate) status: u16,
     /// Empty where there is none.
     pub(crate) cache_status: &'a str,
@@ -36,14 +36,14 @@ pub(crate) struct Answer<'a> {
 
 /// Where the parts of an answer are, from its beginning.
 #[derive(Debug, PartialEq, Eq)]
-struct Parts {
+struct AnswerParts {
     status: u16,
     cache_status: Range<usize>,
     etag: Range<usize>,
     body: Range<usize>,
 }
 
-impl Wire {
+impl HttpConnection {
     pub(crate) async fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -70,7 +70,7 @@ impl Wire {
     }
 
     /// The next answer.
-    pub(crate) async fn receive(&mut self) -> anyhow::Result<Answer<'_>> {
+    pub(crate) async fn receive(&mut self) -> anyhow::Result<HttpAnswer<'_>> {
         let parts = loop {
             if let Some(parts) = parse(&self.buffer[self.taken..])? {
                 break parts;
@@ -90,7 +90,7 @@ impl Wire {
         };
         let answer = &self.buffer[self.taken..];
         self.taken += parts.body.end;
-        Ok(Answer {
+        Ok(HttpAnswer {
             status: parts.status,
             cache_status: std::str::from_utf8(&answer[parts.cache_status])?,
             etag: std::str::from_utf8(&answer[parts.etag])?,
@@ -101,7 +101,7 @@ impl Wire {
 }
 
 /// Finds the parts of the first answer in `bytes`; none while it is not whole.
-fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
+fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(head) = response.parse(bytes)? else {
@@ -125,7 +125,7 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
     // 204 has no body and no length (RFC 9110, section 8.6).
     let length = length.or((status == 204).then_some(0));
     let end = head + length.context("an answer without a length")?;
-    Ok((bytes.len() >= end).then_some(Parts {
+    Ok((bytes.len() >= end).then_some(AnswerParts {
         status,
         cache_status,
         etag,
@@ -136,7 +136,7 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<Parts>> {
 /// `GET path` on a connection of its own: the status and the body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let exchange = async {
-        let mut wire = Wire::connect(address).await?;
+        let mut wire = HttpConnection::connect(address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n\r\n");
         wire.send(request.as_bytes()).await?;
         let answer = wire.receive().await?;

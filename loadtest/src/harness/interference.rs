@@ -53,21 +53,21 @@ impl Impact {
         self.longest_wait = self.longest_wait.max(other.longest_wait);
     }
 
-    pub(crate) fn is_polite(&self) -> bool {
+    pub(crate) fn is_within_goal(&self) -> bool {
         self.failed == 0 && self.delayed == 0
     }
 }
 
 /// Shared by the sampler and all sessions whose failures count.
 #[derive(Debug, Default)]
-pub(crate) struct Interference(Mutex<State>);
+pub(crate) struct Interference(Mutex<Observed>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Observed {
     /// Every server process of larder's that has been seen.
     larders: HashSet<i32>,
     /// The last statement of each process that waited for larder.
-    statements: HashMap<i32, Statement>,
+    statements: HashMap<i32, WaitingStatement>,
     /// Each process, for larder.
     waited: HashMap<i32, Duration>,
     impact: Impact,
@@ -77,7 +77,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Statement {
+struct WaitingStatement {
     began: String,
     waited: Duration,
 }
@@ -132,7 +132,7 @@ impl Interference {
             return;
         };
         let mut state = self.lock();
-        let failure = Failure {
+        let failure = StatementFailure {
             code: error.code(),
             message: error.message(),
             detail: error.detail().unwrap_or_default(),
@@ -183,12 +183,12 @@ impl Interference {
     }
 
     /// Nothing that a panic could leave half done is kept under this lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Observed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Observed {
     /// A process was found waiting for larder, `waited` longer than at the last sample.
     fn note_wait(
         &mut self,
@@ -198,12 +198,15 @@ impl State {
         text: impl FnOnce() -> String,
     ) {
         *self.waited.entry(pid).or_default() += waited;
-        let statement = self.statements.entry(pid).or_insert_with(|| Statement {
-            began: began.clone(),
-            waited: Duration::ZERO,
-        });
+        let statement = self
+            .statements
+            .entry(pid)
+            .or_insert_with(|| WaitingStatement {
+                began: began.clone(),
+                waited: Duration::ZERO,
+            });
         if statement.began != began {
-            *statement = Statement {
+            *statement = WaitingStatement {
                 began,
                 waited: Duration::ZERO,
             };
@@ -227,14 +230,14 @@ impl State {
 
 /// What PostgreSQL says of a failed statement.
 #[derive(Debug)]
-struct Failure<'a> {
+struct StatementFailure<'a> {
     code: &'a str,
     message: &'a str,
     detail: &'a str,
     context: &'a str,
 }
 
-impl Failure<'_> {
+impl StatementFailure<'_> {
     /// Whether it is larder's; `larders` are its server processes.
     fn is_of(&self, larders: &HashSet<i32>) -> bool {
         const DEADLOCK: &str = "40P01";
@@ -260,7 +263,7 @@ mod tests {
     fn failures_are_larders_where_they_name_it() {
         let larders = HashSet::from([17]);
         let of = |code, message, detail, context| {
-            Failure {
+            StatementFailure {
                 code,
                 message,
                 detail,
@@ -297,7 +300,7 @@ mod tests {
 
     #[test]
     fn waits_of_one_statement_add_up() {
-        let mut state = State::default();
+        let mut state = Observed::default();
         let mut wait = |began: &str, millis| {
             let waited = Duration::from_millis(millis);
             state.note_wait(1, began.to_owned(), waited, String::new);

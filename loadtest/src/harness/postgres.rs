@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-use crate::harness::session::Session;
-use crate::harness::workplace::Workplace;
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
 
 /// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.
 const SETTINGS: [(&str, &str); 5] = [
@@ -35,7 +35,7 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) async fn start(
-        workplace: &mut Workplace,
+        run_directory: &mut RunDirectory,
         connections_max: usize,
     ) -> anyhow::Result<Self> {
         let mut settings = SETTINGS
@@ -43,15 +43,15 @@ impl Postgres {
             .to_vec();
         settings.push(("max_connections".to_owned(), connections_max.to_string()));
         let embedded = Embedded::start(EmbeddedConfig {
-            directory: workplace.directory().join("postgres"),
+            directory: run_directory.directory().join("postgres"),
             settings,
         })
         .await?;
         // Elsewhere where the server's user can't reach the temporary directory.
         if let Some(home) = embedded.data_directory().ancestors().nth(2)
-            && !home.starts_with(workplace.directory())
+            && !home.starts_with(run_directory.directory())
         {
-            workplace.take(home)?;
+            run_directory.take(home)?;
         }
         let url = format!("{}?sslmode=disable", embedded.url());
         Ok(Self { embedded, url })
@@ -104,7 +104,7 @@ impl Postgres {
         let deadline = Instant::now() + START_TIMEOUT;
         while Instant::now() < deadline {
             let other = pid_of_another(&self.lock_file(), pid);
-            if other && Session::new(&self.url, 0)?.run("select 1").await.is_ok() {
+            if other && SqlSession::new(&self.url, 0)?.run("select 1").await.is_ok() {
                 return Ok(());
             }
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-/// Where programs are that are not on everybody's PATH.
+/// Where programs are that are not on every user's PATH.
 const PLACES: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/bin"];
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 /// What /proc/stat counts, on every Linux that there is.
@@ -119,7 +119,7 @@ pub(crate) struct Meter {
     cores: BTreeSet<usize>,
     began: Instant,
     server_time: Option<Duration>,
-    /// Of the server and of what has ended; and of everybody.
+    /// Of the server and of what has ended; and of all processes.
     known_time: Duration,
     busy_time: Duration,
 }

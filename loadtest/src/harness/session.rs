@@ -13,7 +13,7 @@ use crate::harness::interference::Interference;
 const LOCK_TIMEOUT: &str = "3s";
 
 /// A connection of a writer's, opened when it is needed.
-pub(crate) struct Session {
+pub(crate) struct SqlSession {
     options: PgConnectOptions,
     /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
     pub(crate) slot: i32,
@@ -22,7 +22,7 @@ pub(crate) struct Session {
     interference: Option<Arc<Interference>>,
 }
 
-impl Session {
+impl SqlSession {
     pub(crate) fn new(url: &str, slot: i32) -> anyhow::Result<Self> {
         let options = PgConnectOptions::from_str(url)?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Session {
         self.affected(sql).await.map(|_| ())
     }
 
-    /// As [`Session::run`]; returns how many rows the statements affected, all together.
+    /// As [`SqlSession::run`]; returns how many rows the statements affected, all together.
     pub(crate) async fn affected(&mut self, sql: &str) -> sqlx::Result<u64> {
         let statements = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
         let outcome = statements.execute(self.connection().await?).await;

@@ -24,12 +24,12 @@ pub(crate) struct Measured {
     pub(crate) per_second: f64,
     pub(crate) mean_ms: f64,
     /// Where the tool tells them.
-    pub(crate) times: Option<Times>,
+    pub(crate) times: Option<Latencies>,
 }
 
 /// How long requests took, in milliseconds.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Times {
+pub(crate) struct Latencies {
     pub(crate) p50_ms: f64,
     pub(crate) p90_ms: f64,
     pub(crate) p99_ms: f64,

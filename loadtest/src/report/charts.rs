@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::bench::sweep::run::{FILE, HEADINGS, Point, Run};
-use crate::report::charts::draw::{Chart, Line, Scale};
+use crate::bench::sweep::run::{FILE, HEADINGS, SweepPoint, SweepRun};
+use crate::report::charts::draw::{Chart, ChartLine, Scale};
 
 const STYLE: &str = "
 body { font: 16px/1.5 sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -24,7 +24,7 @@ struct Question {
     file: &'static str,
     title: &'static str,
     scale: Scale,
-    figure: fn(&Point) -> Option<f64>,
+    figure: fn(&SweepPoint) -> Option<f64>,
 }
 
 const QUESTIONS: [Question; 3] = [
@@ -57,7 +57,7 @@ pub(crate) fn report(
     for directory in directories {
         let file = directory.as_ref().join(FILE);
         let text = std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
-        let run: Run =
+        let run: SweepRun =
             serde_json::from_str(&text).with_context(|| format!("{}", file.display()))?;
         runs.push((run, text));
     }
@@ -65,7 +65,7 @@ pub(crate) fn report(
         .or_else(|| directories.first().map(AsRef::as_ref))
         .context("no runs")?;
     std::fs::create_dir_all(output)?;
-    let mut page = Page::default();
+    let mut page = ReportPage::default();
     for question in &QUESTIONS {
         let svg = chart(question, runs.iter().map(|(run, _)| run)).svg()?;
         std::fs::write(output.join(question.file), &svg)?;
@@ -90,15 +90,15 @@ pub(crate) fn report(
 }
 
 /// A line for each tier of each run; the first run's are solid.
-fn chart<'a>(question: &Question, runs: impl Iterator<Item = &'a Run>) -> Chart {
-    let runs: Vec<&Run> = runs.collect();
+fn chart<'a>(question: &Question, runs: impl Iterator<Item = &'a SweepRun>) -> Chart {
+    let runs: Vec<&SweepRun> = runs.collect();
     let mut lines = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         for tier in run.tiers() {
             let points = run
                 .of_tier(tier)
                 .filter_map(|point| Some((point.concurrency, (question.figure)(point)?)));
-            lines.push(Line {
+            lines.push(ChartLine {
                 name: if runs.len() > 1 {
                     format!("{tier}, {}", run.name)
                 } else {
@@ -129,13 +129,13 @@ fn color(tier: &str) -> [u8; 3] {
 
 /// The page's parts.
 #[derive(Default)]
-struct Page {
+struct ReportPage {
     charts: String,
     runs: String,
 }
 
-impl Page {
-    fn add(&mut self, run: &Run, raw: &str) {
+impl ReportPage {
+    fn add(&mut self, run: &SweepRun, raw: &str) {
         let of = &run.provenance;
         let mut text = format!(
             "<h2>{}</h2>\n<p>{}. larder on core {}, the tool on core {}. {}, commit {}; {} cores of {}, {} MiB, Linux {}. \

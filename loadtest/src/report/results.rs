@@ -13,7 +13,7 @@ const FOLDERS_MAX: u32 = 1_000;
 
 /// Where and with what a run was made.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Provenance {
+pub(crate) struct RunEnvironment {
     /// RFC 3339, UTC.
     pub(crate) began: String,
     pub(crate) processor: String,
@@ -28,7 +28,7 @@ pub(crate) struct Provenance {
     pub(crate) commands: Vec<String>,
 }
 
-impl Provenance {
+impl RunEnvironment {
     pub(crate) async fn now() -> Self {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         let memory = after(&read("/proc/meminfo"), "MemTotal:");

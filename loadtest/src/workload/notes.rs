@@ -2,7 +2,7 @@
 
 use crate::workload::history::Digest;
 
-use super::Made;
+use super::ExpectedDocument;
 
 /// Documents, on top of those of plots.
 pub(crate) const NOTES: u32 = 100;
@@ -75,7 +75,7 @@ impl Notes {
     }
 
     /// The documents that change where those are to be seen whose key is `shown`, as they are then.
-    pub(crate) fn changed(&self, shown: impl Fn(u32) -> bool) -> Vec<Made> {
+    pub(crate) fn changed(&self, shown: impl Fn(u32) -> bool) -> Vec<ExpectedDocument> {
         let now = self.keys().zip(&self.shown);
         now.filter(|(key, now)| shown(*key) != **now)
             .map(|(key, now)| made(key, !now))
@@ -88,19 +88,19 @@ impl Notes {
     }
 
     /// The documents as they are now.
-    pub(crate) fn made(&self) -> Vec<Made> {
+    pub(crate) fn made(&self) -> Vec<ExpectedDocument> {
         let now = self.keys().zip(&self.shown);
         now.map(|(key, shown)| made(key, *shown)).collect()
     }
 }
 
-fn made(key: u32, shown: bool) -> Made {
+fn made(key: u32, shown: bool) -> ExpectedDocument {
     let body = format!(r#"{{"id":{key},"revision":1}}"#);
     let digest = match shown {
         true => Digest::of(body.as_bytes()),
         false => Digest::ABSENT,
     };
-    Made { key, digest }
+    ExpectedDocument { key, digest }
 }
 
 #[cfg(test)]

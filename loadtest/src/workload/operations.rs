@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Child, Plot, Root, pad};
+use super::{ChildRow, Plot, PlotChange, RootRow, pad};
 
 /// None, and nothing done, where what was picked has no such row.
-type Operation = fn(&mut Change, &Plot, &mut fastrand::Rng) -> Option<()>;
+type Operation = fn(&mut PlotChange, &Plot, &mut fastrand::Rng) -> Option<()>;
 
 /// The more often, the more of it.
 const OPERATIONS: [Operation; 16] = [
@@ -31,8 +31,8 @@ const SEVERAL_SHARE: u32 = 8;
 const SEVERAL_MAX: u32 = 6;
 
 /// A transaction.
-pub(crate) fn random(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Change {
-    let mut change = Change::new(plot, revision);
+pub(crate) fn random(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> PlotChange {
+    let mut change = PlotChange::new(plot, revision);
     let several = rng.u32(..SEVERAL_SHARE) == 0;
     let count = if several { rng.u32(2..=SEVERAL_MAX) } else { 1 };
     for _ in 0..count {
@@ -44,17 +44,21 @@ pub(crate) fn random(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Cha
     change
 }
 
-/// Gives a root another revision, for those who want the smallest change.
-pub(crate) fn revised_root(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Option<Change> {
-    let mut change = Change::new(plot, revision);
+/// Gives a root another revision, the smallest change.
+pub(crate) fn revised_root(
+    plot: &Plot,
+    revision: u64,
+    rng: &mut fastrand::Rng,
+) -> Option<PlotChange> {
+    let mut change = PlotChange::new(plot, revision);
     revise_root(&mut change, plot, rng)?;
     Some(change)
 }
 
 /// Gives a row another key: a root without children, a child without grandchildren, or a grandchild. None where what
 /// was picked is no such row.
-pub(crate) fn rekeyed(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Option<Change> {
-    let mut change = Change::new(plot, revision);
+pub(crate) fn rekeyed(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Option<PlotChange> {
+    let mut change = PlotChange::new(plot, revision);
     if rng.u32(..3) == 0 {
         let childless = |key: &u32| {
             let root = plot.roots.get(key);
@@ -97,8 +101,8 @@ pub(crate) fn crossing(
     plot: &Plot,
     revisions: [u64; 2],
     rng: &mut fastrand::Rng,
-) -> Option<[Change; 2]> {
-    let mut changes = revisions.map(|revision| Change::new(plot, revision));
+) -> Option<[PlotChange; 2]> {
+    let mut changes = revisions.map(|revision| PlotChange::new(plot, revision));
     let mover = usize::from(rng.bool());
     let key = some_key(&changes[0], plot, rng)?;
     let root = plot.roots.get(&key)?.clone();
@@ -118,9 +122,9 @@ pub(crate) fn crossing(
 
 /// `changes[mover]` moves a child from the first root to the second, the other changes what is below that child.
 fn cross_child(
-    changes: &mut [Change; 2],
+    changes: &mut [PlotChange; 2],
     mover: usize,
-    [(from, mut giver), (to, mut receiver)]: [(u32, Root); 2],
+    [(from, mut giver), (to, mut receiver)]: [(u32, RootRow); 2],
     rng: &mut fastrand::Rng,
 ) -> Option<()> {
     let (id, child) = some(&giver.children, rng)?;
@@ -153,7 +157,12 @@ fn cross_child(
 }
 
 /// `changes[mover]` points the root at a site, the other changes that site.
-fn cross_site(changes: &mut [Change; 2], mover: usize, (key, mut root): (u32, Root), site: u32) {
+fn cross_site(
+    changes: &mut [PlotChange; 2],
+    mover: usize,
+    (key, mut root): (u32, RootRow),
+    site: u32,
+) {
     for (number, change) in changes.iter_mut().enumerate() {
         if number == mover {
             root.site = site;
@@ -168,9 +177,9 @@ fn cross_site(changes: &mut [Change; 2], mover: usize, (key, mut root): (u32, Ro
     }
 }
 
-impl Change {
+impl PlotChange {
     /// The document as this change has it so far.
-    fn root<'a>(&'a self, plot: &'a Plot, key: u32) -> Option<&'a Root> {
+    fn root<'a>(&'a self, plot: &'a Plot, key: u32) -> Option<&'a RootRow> {
         match self.roots.get(&key) {
             Some(changed) => changed.as_ref(),
             None => plot.roots.get(&key),
@@ -178,7 +187,7 @@ impl Change {
     }
 
     /// The document, to be changed.
-    fn root_mut(&mut self, plot: &Plot, key: u32) -> Option<&mut Root> {
+    fn root_mut(&mut self, plot: &Plot, key: u32) -> Option<&mut RootRow> {
         let root = self.root(plot, key)?.clone();
         self.roots.insert(key, Some(root));
         self.roots.get_mut(&key)?.as_mut()
@@ -219,7 +228,7 @@ impl Change {
 }
 
 /// A key with a document.
-fn some_key(change: &Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<u32> {
+fn some_key(change: &PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<u32> {
     let first = rng.u32(plot.keys());
     let there = |key: &u32| change.root(plot, *key).is_some();
     (first..plot.keys().end)
@@ -234,14 +243,14 @@ fn some<'a, V>(map: &'a BTreeMap<u64, V>, rng: &mut fastrand::Rng) -> Option<(u6
 }
 
 /// A key and one of its document's children.
-fn some_child(change: &Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<(u32, u64)> {
+fn some_child(change: &PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<(u32, u64)> {
     let key = some_key(change, plot, rng)?;
     let (id, _) = some(&change.root(plot, key)?.children, rng)?;
     Some((key, id))
 }
 
 fn some_grandchild(
-    change: &Change,
+    change: &PlotChange,
     plot: &Plot,
     rng: &mut fastrand::Rng,
 ) -> Option<(u32, u64, u64)> {
@@ -251,7 +260,7 @@ fn some_grandchild(
     Some((key, id, grandchild))
 }
 
-fn revise_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn revise_root(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let key = some_key(change, plot, rng)?;
     change.set_root(key);
     let revision = change.revision;
@@ -259,7 +268,7 @@ fn revise_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Opt
     Some(())
 }
 
-fn revise_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn revise_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     change.set_child(id);
     let revision = change.revision;
@@ -268,7 +277,7 @@ fn revise_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Op
     Some(())
 }
 
-fn revise_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn revise_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
     change.set_grandchild(grandchild);
     let revision = change.revision;
@@ -277,7 +286,7 @@ fn revise_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) 
     Some(())
 }
 
-fn revise_all_levels(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn revise_all_levels(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
     change.set_root(key);
     change.set_child(id);
@@ -291,21 +300,21 @@ fn revise_all_levels(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) 
     Some(())
 }
 
-fn insert_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn insert_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let key = some_key(change, plot, rng)?;
     let (id, revision) = (change.row(), change.revision);
     change.say(format_args!(
         "insert into child values ({id}, {key}, {revision})"
     ));
-    let child = Child {
+    let child = ChildRow {
         revision,
-        ..Child::default()
+        ..ChildRow::default()
     };
     change.root_mut(plot, key)?.children.insert(id, child);
     Some(())
 }
 
-fn insert_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn insert_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     let (row, revision) = (change.row(), change.revision);
     change.say(format_args!(
@@ -316,14 +325,14 @@ fn insert_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) 
     Some(())
 }
 
-fn delete_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn delete_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     change.say(format_args!("delete from child where id = {id}"));
     change.root_mut(plot, key)?.children.remove(&id);
     Some(())
 }
 
-fn delete_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn delete_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
     change.say(format_args!(
         "delete from grandchild where id = {grandchild}"
@@ -333,7 +342,7 @@ fn delete_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) 
     Some(())
 }
 
-fn move_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn move_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     let target = some_key(change, plot, rng)?;
     let revision = change.revision;
@@ -346,7 +355,7 @@ fn move_child(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Opti
     Some(())
 }
 
-fn move_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn move_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
     let (target, new_parent) = some_child(change, plot, rng)?;
     let revision = change.revision;
@@ -362,7 +371,11 @@ fn move_grandchild(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) ->
 }
 
 /// So that about as many are there as at the start.
-fn insert_or_delete_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn insert_or_delete_root(
+    change: &mut PlotChange,
+    plot: &Plot,
+    rng: &mut fastrand::Rng,
+) -> Option<()> {
     let absent: Vec<u32> = plot
         .keys()
         .filter(|key| change.root(plot, *key).is_none())
@@ -385,11 +398,11 @@ fn insert_or_delete_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::R
     change.say(format_args!(
         "insert into grandchild values ({grandchild}, {child}, {revision})"
     ));
-    let row = Child {
+    let row = ChildRow {
         revision,
         grandchildren: [(grandchild, revision)].into(),
     };
-    let root = Root {
+    let root = RootRow {
         site,
         revision,
         children: [(child, row)].into(),
@@ -398,7 +411,7 @@ fn insert_or_delete_root(change: &mut Change, plot: &Plot, rng: &mut fastrand::R
     Some(())
 }
 
-fn revise_site(change: &mut Change, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+fn revise_site(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let site = rng.u32(plot.sites());
     change.set_site(site);
     change.sites.insert(site, change.revision);

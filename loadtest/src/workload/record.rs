@@ -1,4 +1,4 @@
-//! What was committed and what was answered: shared by writers, readers and those who cause faults.
+//! What was committed and what was answered: shared by writers, readers and faults.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,23 +8,25 @@ use std::time::Duration;
 use larder::clock::Boottime;
 use tokio::sync::watch;
 
-use crate::workload::Made;
-use crate::workload::history::{Digest, History, Outcome, Ticket, Verdict, Version};
+use crate::workload::ExpectedDocument;
+use crate::workload::history::{
+    Digest, DocumentHistory, DocumentVersion, ReadVerdict, TransactionEnd, VersionId,
+};
 
 /// Told in full; more are only counted.
-const OFFENCES_MAX: usize = 20;
-/// Of an offence's document, so many versions are told.
+const VIOLATIONS_MAX: usize = 20;
+/// Of a violation's document, so many versions are told.
 const VERSIONS_TOLD: usize = 8;
 
 /// What goes on: a settling or a quiet time, or a fault by its number in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     Settling,
     Quiet,
     Fault(usize),
 }
 
-impl Phase {
+impl RunPhase {
     /// Settling, quiet, then the faults.
     pub(crate) fn index(self) -> usize {
         match self {
@@ -45,24 +47,24 @@ impl Phase {
 
 /// An answer that larder promises never to give.
 #[derive(Clone, Debug)]
-pub(crate) struct Offence {
+pub(crate) struct Violation {
     pub(crate) key: u32,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: ReadVerdict,
     pub(crate) began: Boottime,
     pub(crate) ended: Boottime,
     pub(crate) cache_status: String,
     pub(crate) body: String,
-    pub(crate) phases: [Phase; 2],
+    pub(crate) phases: [RunPhase; 2],
     /// The newest versions as they were then.
-    pub(crate) versions: Vec<Version>,
+    pub(crate) versions: Vec<DocumentVersion>,
 }
 
 /// One answer to a read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read<'a> {
+pub(crate) struct ReadAnswer<'a> {
     pub(crate) key: u32,
     pub(crate) began: Boottime,
-    pub(crate) phase: Phase,
+    pub(crate) phase: RunPhase,
     pub(crate) cache_status: &'a str,
     /// None for a 404.
     pub(crate) body: Option<&'a [u8]>,
@@ -72,15 +74,15 @@ pub(crate) struct Read<'a> {
 pub(crate) struct Record {
     pub(crate) began: Boottime,
     pub(crate) max_staleness: Duration,
-    histories: Vec<Mutex<History>>,
+    histories: Vec<Mutex<DocumentHistory>>,
     /// The last key of resource `roots`; those above are of `notes`.
     roots: u32,
     revision: AtomicU64,
     phase: AtomicUsize,
     reads: AtomicU64,
     commits: AtomicU64,
-    offences: Mutex<VecDeque<Offence>>,
-    offences_count: AtomicU64,
+    violations: Mutex<VecDeque<Violation>>,
+    violations_count: AtomicU64,
     stop: watch::Sender<bool>,
 }
 
@@ -93,11 +95,11 @@ impl Record {
             roots,
             // The tables begin with 1.
             revision: AtomicU64::new(2),
-            phase: AtomicUsize::new(Phase::Settling.index()),
+            phase: AtomicUsize::new(RunPhase::Settling.index()),
             reads: AtomicU64::new(0),
             commits: AtomicU64::new(0),
-            offences: Mutex::default(),
-            offences_count: AtomicU64::new(0),
+            violations: Mutex::default(),
+            violations_count: AtomicU64::new(0),
             stop: watch::channel(false).0,
         }
     }
@@ -118,15 +120,15 @@ impl Record {
         self.revision.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        Phase::of_index(self.phase.load(Ordering::Relaxed))
+    pub(crate) fn phase(&self) -> RunPhase {
+        RunPhase::of_index(self.phase.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: RunPhase) {
         self.phase.store(phase.index(), Ordering::Relaxed);
     }
 
-    /// Everybody is to end.
+    /// The load is to end.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -135,7 +137,7 @@ impl Record {
         *self.stop.borrow()
     }
 
-    /// Ends when everybody is to end.
+    /// Ends when the load is to end.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
         // The sender lives as long as this.
@@ -151,22 +153,22 @@ impl Record {
         self.commits.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn offences(&self) -> u64 {
-        self.offences_count.load(Ordering::Relaxed)
+    pub(crate) fn violations(&self) -> u64 {
+        self.violations_count.load(Ordering::Relaxed)
     }
 
     /// The first of them, to be told.
-    pub(crate) fn told_offences(&self) -> Vec<Offence> {
-        lock(&self.offences).iter().cloned().collect()
+    pub(crate) fn first_violations(&self) -> Vec<Violation> {
+        lock(&self.violations).iter().cloned().collect()
     }
 
     /// Notes what a transaction makes of documents, before its end can be seen.
     pub(crate) fn note(
         &self,
-        made: &[Made],
+        made: &[ExpectedDocument],
         revision: u64,
-        outcome: Outcome,
-    ) -> Vec<(u32, Ticket)> {
+        outcome: TransactionEnd,
+    ) -> Vec<(u32, VersionId)> {
         made.iter()
             .map(|made| {
                 let ticket = self.history(made.key).note(made.digest, revision, outcome);
@@ -176,8 +178,8 @@ impl Record {
     }
 
     /// The transaction behind `tickets` ended.
-    pub(crate) fn settle(&self, tickets: &[(u32, Ticket)], outcome: Outcome) {
-        if matches!(outcome, Outcome::Committed(_)) {
+    pub(crate) fn settle(&self, tickets: &[(u32, VersionId)], outcome: TransactionEnd) {
+        if matches!(outcome, TransactionEnd::Committed(_)) {
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
         for (key, ticket) in tickets {
@@ -186,9 +188,9 @@ impl Record {
                 let versions = history.latest(VERSIONS_TOLD);
                 drop(history);
                 let now = Boottime::now();
-                self.offend(Offence {
+                self.note_violation(Violation {
                     key: *key,
-                    verdict: Verdict::RolledBack {
+                    verdict: ReadVerdict::RolledBack {
                         revision: versions.last().map_or(0, |version| version.revision),
                     },
                     began: now,
@@ -203,18 +205,18 @@ impl Record {
     }
 
     /// Judges an answer that has just come.
-    pub(crate) fn judge(&self, read: &Read<'_>) -> Verdict {
+    pub(crate) fn judge(&self, read: &ReadAnswer<'_>) -> ReadVerdict {
         let digest = read.body.map_or(Digest::ABSENT, Digest::of);
         let mut history = self.history(read.key);
         let verdict = history.judge(digest, read.began, self.max_staleness);
         self.reads.fetch_add(1, Ordering::Relaxed);
-        if matches!(verdict, Verdict::Current | Verdict::Older(_)) {
+        if matches!(verdict, ReadVerdict::Current | ReadVerdict::Older(_)) {
             return verdict;
         }
         let versions = history.latest(VERSIONS_TOLD);
         drop(history);
         let body = read.body.map(String::from_utf8_lossy);
-        self.offend(Offence {
+        self.note_violation(Violation {
             key: read.key,
             verdict: verdict.clone(),
             began: read.began,
@@ -227,15 +229,15 @@ impl Record {
         verdict
     }
 
-    fn offend(&self, offence: Offence) {
-        self.offences_count.fetch_add(1, Ordering::Relaxed);
-        let mut offences = lock(&self.offences);
-        if offences.len() < OFFENCES_MAX {
-            offences.push_back(offence);
+    fn note_violation(&self, violation: Violation) {
+        self.violations_count.fetch_add(1, Ordering::Relaxed);
+        let mut violations = lock(&self.violations);
+        if violations.len() < VIOLATIONS_MAX {
+            violations.push_back(violation);
         }
     }
 
-    fn history(&self, key: u32) -> MutexGuard<'_, History> {
+    fn history(&self, key: u32) -> MutexGuard<'_, DocumentHistory> {
         // Keys are 1 to keys(), one history each.
         let place = usize::try_from(key.saturating_sub(1)).unwrap_or(usize::MAX);
         lock(&self.histories[place])
@@ -251,16 +253,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn made(text: &str) -> Made {
+    fn made(text: &str) -> ExpectedDocument {
         let digest = Digest::of(text.as_bytes());
-        Made { key: 1, digest }
+        ExpectedDocument { key: 1, digest }
     }
 
-    fn read(body: &str, began: u64) -> Read<'_> {
-        Read {
+    fn read(body: &str, began: u64) -> ReadAnswer<'_> {
+        ReadAnswer {
             key: 1,
             began: Boottime(began),
-            phase: Phase::Quiet,
+            phase: RunPhase::Quiet,
             cache_status: "larder; hit; detail=memory",
             body: Some(body.as_bytes()),
         }
@@ -270,18 +272,18 @@ mod tests {
     fn a_planted_stale_read_is_recorded_with_its_history() {
         let record = Record::new(1, 0, Duration::from_nanos(100));
         for (text, revision, at) in [("one", 1, 10), ("two", 2, 1_000)] {
-            let tickets = record.note(&[made(text)], revision, Outcome::Open);
-            record.settle(&tickets, Outcome::Committed(Boottime(at)));
+            let tickets = record.note(&[made(text)], revision, TransactionEnd::Open);
+            record.settle(&tickets, TransactionEnd::Committed(Boottime(at)));
         }
         record.judge(&read("two", 2_000));
         record.judge(&read("one", 1_050));
-        assert_eq!((record.reads(), record.offences()), (2, 0));
+        assert_eq!((record.reads(), record.violations()), (2, 0));
         record.judge(&read("one", 1_101));
-        assert_eq!((record.reads(), record.offences()), (3, 1));
-        let offence = record.told_offences().remove(0);
-        assert!(matches!(offence.verdict, Verdict::Stale(missed) if missed.required == 2));
-        assert_eq!(offence.versions.len(), 2);
-        assert_eq!(offence.body, "one");
+        assert_eq!((record.reads(), record.violations()), (3, 1));
+        let violation = record.first_violations().remove(0);
+        assert!(matches!(violation.verdict, ReadVerdict::Stale(missed) if missed.required == 2));
+        assert_eq!(violation.versions.len(), 2);
+        assert_eq!(violation.body, "one");
     }
 
     #[test]
@@ -295,12 +297,12 @@ mod tests {
     #[test]
     fn phases_keep_their_place() {
         for phase in [
-            Phase::Settling,
-            Phase::Quiet,
-            Phase::Fault(0),
-            Phase::Fault(9),
+            RunPhase::Settling,
+            RunPhase::Quiet,
+            RunPhase::Fault(0),
+            RunPhase::Fault(9),
         ] {
-            assert_eq!(Phase::of_index(phase.index()), phase);
+            assert_eq!(RunPhase::of_index(phase.index()), phase);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Child, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, Root, TABLES, pad, part};
+use super::{ChildRow, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, RootRow, TABLES, pad, part};
 
-/// The tables. `ledger` is the checker's own: it tells whether a transaction whose end nobody heard was committed.
+/// The tables. `ledger` is the checker's own: it tells whether a transaction whose acknowledgement was lost was committed.
 pub(crate) const SCHEMA: &str = "
 create table site (id integer primary key, revision bigint not null);
 create table root (
@@ -73,7 +73,7 @@ pub(crate) fn seed(number: usize, keys: u32, rng: &mut fastrand::Rng) -> (Plot, 
     (plot, sql)
 }
 
-fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> Root {
+fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> RootRow {
     let site = rng.u32(plot.sites());
     let mut next = || {
         plot.next_row += 1;
@@ -83,13 +83,13 @@ fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> Root {
     for _ in 0..rng.u64(..=CHILDREN_MAX) {
         let id = next();
         let grandchildren = (0..rng.u64(..=GRANDCHILDREN_MAX)).map(|_| (next(), 1));
-        let child = Child {
+        let child = ChildRow {
             revision: 1,
             grandchildren: grandchildren.collect(),
         };
         children.insert(id, child);
     }
-    Root {
+    RootRow {
         site,
         revision: 1,
         children,

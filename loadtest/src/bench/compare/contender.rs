@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use nix::unistd::Pid;
 
-use crate::harness::demo::Tier;
-use crate::harness::tools::pgbench::Statement;
+use crate::harness::demo::WarmTier;
+use crate::harness::tools::pgbench::ReadStatement;
 
 /// Somebody who answers.
 pub(crate) struct Contender {
     pub(crate) name: String,
-    pub(crate) way: Way,
+    pub(crate) way: Endpoint,
     /// Whose CPU time counts.
     pub(crate) pid: Option<Pid>,
     pub(crate) role: Role,
@@ -18,23 +18,23 @@ pub(crate) struct Contender {
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Endpoint {
     Http(SocketAddr),
     /// With `If-None-Match`.
     Tagged(SocketAddr),
     /// PostgreSQL itself.
-    Statement(Statement),
+    ReadStatement(ReadStatement),
 }
 
 /// Who is divided by whom.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Role {
     /// The larder in question.
-    Subject(Tier),
+    Subject(WarmTier),
     /// The same with something added, which is divided by it.
-    Variant(Tier),
+    Variant(WarmTier),
     /// The same tier of another binary.
-    Other(Tier),
+    Other(WarmTier),
     /// Divides what answers from memory.
     Server,
     /// Divides what answers from PostgreSQL.
@@ -48,9 +48,9 @@ impl Role {
             (Self::Subject(tier), Self::Other(its)) | (Self::Variant(tier), Self::Subject(its)) => {
                 tier == its
             }
-            (Self::Subject(tier), Self::Server) => tier == Tier::Memory,
-            (Self::Subject(tier), Self::Client) => tier == Tier::None,
-            (Self::Subject(tier), Self::Subject(its)) => its == Tier::Memory && tier != its,
+            (Self::Subject(tier), Self::Server) => tier == WarmTier::Memory,
+            (Self::Subject(tier), Self::Client) => tier == WarmTier::None,
+            (Self::Subject(tier), Self::Subject(its)) => its == WarmTier::Memory && tier != its,
             _ => false,
         }
     }

@@ -9,18 +9,18 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 
 use crate::bench::compare::CompareArgs;
-use crate::bench::compare::contender::{Contender, Role, Way};
+use crate::bench::compare::contender::{Contender, Endpoint, Role};
 use crate::bench::compare::outcome::Sample;
-use crate::bench::rivals::{Place, Rival};
+use crate::bench::other_servers::{OtherServer, ServerSetup};
 use crate::harness;
-use crate::harness::demo::{Demo, Tier, read, read_all};
-use crate::harness::http::Wire;
+use crate::harness::demo::{Demo, WarmTier, read, read_all};
+use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter, child_of, pinned};
-use crate::harness::session::Session;
-use crate::harness::tools::pgbench::{self, Pgbench, Statement};
+use crate::harness::session::SqlSession;
+use crate::harness::tools::pgbench::{self, Pgbench, ReadStatement};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
-use crate::report::results::Provenance;
+use crate::report::results::RunEnvironment;
 
 const RESPONSE_FILE: &str = "response";
 const TAGS_FILE: &str = "tags";
@@ -35,7 +35,7 @@ pub(crate) struct Contest {
     pipeline: usize,
     /// Of servers and tools.
     cores: BTreeSet<usize>,
-    larders: Vec<(Larder, Tier)>,
+    larders: Vec<(Larder, WarmTier)>,
     servers: Vec<Child>,
     demo: Demo,
 }
@@ -46,17 +46,17 @@ impl Contest {
         args: &CompareArgs,
         binary: PathBuf,
         seed: u64,
-        provenance: &mut Provenance,
+        provenance: &mut RunEnvironment,
     ) -> anyhow::Result<Self> {
         let clients = args.connections.iter().copied().max().unwrap_or(1);
-        let pgbench_clients = if args.tiers.contains(&Tier::None) {
+        let pgbench_clients = if args.tiers.contains(&WarmTier::None) {
             clients
         } else {
             0
         };
         let demo = Demo::start(&binary, args.trial.depts, pgbench_clients, seed).await?;
         let wrk = Wrk::new(
-            demo.workplace.directory(),
+            demo.run_directory.directory(),
             &args.trial.tool_cores,
             args.trial.depts,
         )?;
@@ -86,16 +86,16 @@ impl Contest {
         if let Some(other) = &args.against {
             provenance.binary("other", other)?;
         }
-        if args.tiers.contains(&Tier::Memory) {
+        if args.tiers.contains(&WarmTier::Memory) {
             contest.add_limit(args).await?;
         }
-        for rival in &args.with {
-            contest.add_rival(*rival, args, provenance).await?;
+        for server in &args.with {
+            contest.add_other_server(*server, args, provenance).await?;
         }
         if args.not_modified {
             contest.add_tagged().await?;
         }
-        if args.tiers.contains(&Tier::None) {
+        if args.tiers.contains(&WarmTier::None) {
             contest.add_pgbench(args, provenance).await?;
         }
         Ok(contest)
@@ -105,7 +105,7 @@ impl Contest {
         &mut self,
         name: &str,
         binary: &Path,
-        tier: Tier,
+        tier: WarmTier,
         role: Role,
         args: &CompareArgs,
     ) -> anyhow::Result<()> {
@@ -121,7 +121,7 @@ impl Contest {
             .await?;
         self.contenders.push(Contender {
             name,
-            way: Way::Http(larder.config.listen),
+            way: Endpoint::Http(larder.config.listen),
             pid: Some(larder.pid()?),
             role,
         });
@@ -144,9 +144,9 @@ impl Contest {
         let mut lengths = lengths;
         lengths.sort_unstable();
         let (_, key) = lengths.get(lengths.len() / 2).context("no documents")?;
-        let mut wire = Wire::connect(listen).await?;
+        let mut wire = HttpConnection::connect(listen).await?;
         let response = read(&mut wire, *key).await?.whole.to_vec();
-        let file = self.demo.workplace.directory().join(RESPONSE_FILE);
+        let file = self.demo.run_directory.directory().join(RESPONSE_FILE);
         std::fs::write(&file, response)?;
         let address = self.demo.address()?;
         let child = pinned(Some(&args.trial.server_cores), std::env::current_exe()?)
@@ -161,17 +161,17 @@ impl Contest {
         self.add_server("limit", address).await
     }
 
-    async fn add_rival(
+    async fn add_other_server(
         &mut self,
-        rival: Rival,
+        server: OtherServer,
         args: &CompareArgs,
-        provenance: &mut Provenance,
+        provenance: &mut RunEnvironment,
     ) -> anyhow::Result<()> {
         let larder = self.first()?.config.listen;
         let address = self.demo.address()?;
-        let directory = self.demo.workplace.directory();
-        let invocation = rival
-            .prepare(&Place {
+        let directory = self.demo.run_directory.directory();
+        let invocation = server
+            .prepare(&ServerSetup {
                 address,
                 larder,
                 directory,
@@ -180,14 +180,14 @@ impl Contest {
             })
             .await?;
         provenance
-            .version(&invocation.program, rival.version_flag())
+            .version(&invocation.program, server.version_flag())
             .await;
         self.servers.push(invocation.start()?);
         let log = || std::fs::read_to_string(invocation.log()).unwrap_or_default();
-        let added = self.add_server(rival.name(), address).await;
+        let added = self.add_server(server.name(), address).await;
         added.with_context(log)?;
         // Fills what has to be filled, and shows that it has all documents.
-        if rival != Rival::Nginx {
+        if server != OtherServer::Nginx {
             read_all(address, 1..=args.trial.depts, |_, _| Ok(())).await?;
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Contest {
             .with_context(|| format!("{name} does not answer"))?;
         self.contenders.push(Contender {
             name: name.to_owned(),
-            way: Way::Http(address),
+            way: Endpoint::Http(address),
             // Varnish has a process that looks after the one that serves.
             pid: Some(child_of(Pid::from_raw(i32::try_from(child)?))),
             role: Role::Server,
@@ -222,7 +222,7 @@ impl Contest {
         let listen = self.first()?.config.listen;
         let tagged = Contender {
             name: format!("{} 304", first.name),
-            way: Way::Tagged(listen),
+            way: Endpoint::Tagged(listen),
             pid: first.pid,
             role: Role::Variant(tier),
         };
@@ -233,7 +233,7 @@ impl Contest {
         tags.sort_unstable();
         let lines: Vec<String> = tags.into_iter().map(|(_, tag)| tag).collect();
         std::fs::write(
-            self.demo.workplace.directory().join(TAGS_FILE),
+            self.demo.run_directory.directory().join(TAGS_FILE),
             lines.join("\n"),
         )?;
         self.contenders.push(tagged);
@@ -244,11 +244,11 @@ impl Contest {
     async fn add_pgbench(
         &mut self,
         args: &CompareArgs,
-        provenance: &mut Provenance,
+        provenance: &mut RunEnvironment,
     ) -> anyhow::Result<()> {
         let cores = args.trial.all_cores();
         let pgbench = Pgbench::new(
-            self.demo.workplace.directory(),
+            self.demo.run_directory.directory(),
             &cores,
             self.cores.len(),
             self.demo.url(),
@@ -258,12 +258,12 @@ impl Contest {
         self.pgbench = Some(pgbench);
         self.check_statement().await?;
         for (name, statement) in [
-            ("pgbench, documents", Statement::Document),
-            ("pgbench, rows", Statement::Rows),
+            ("pgbench, documents", ReadStatement::Document),
+            ("pgbench, rows", ReadStatement::Rows),
         ] {
             self.contenders.push(Contender {
                 name: name.to_owned(),
-                way: Way::Statement(statement),
+                way: Endpoint::ReadStatement(statement),
                 pid: None,
                 role: Role::Client,
             });
@@ -273,12 +273,12 @@ impl Contest {
 
     /// Whether pgbench's statement makes the document that larder answers with.
     async fn check_statement(&mut self) -> anyhow::Result<()> {
-        let mut wire = Wire::connect(self.first()?.config.listen).await?;
+        let mut wire = HttpConnection::connect(self.first()?.config.listen).await?;
         let wanted = read(&mut wire, 1).await?.body;
-        let mut session = Session::new(self.demo.url(), 0)?;
+        let mut session = SqlSession::new(self.demo.url(), 0)?;
         session.run("set timezone = 'UTC'").await?;
         let made = session
-            .texts(&Statement::Document.sql().replace(":key", "1"))
+            .texts(&ReadStatement::Document.sql().replace(":key", "1"))
             .await?;
         ensure!(
             made.first().map(String::as_bytes) == Some(wanted),
@@ -320,9 +320,9 @@ impl Contest {
             })
         };
         let invocation = match contender.way {
-            Way::Http(target) => by_wrk(target, None),
-            Way::Tagged(target) => by_wrk(target, Some(TAGS_FILE)),
-            Way::Statement(statement) => {
+            Endpoint::Http(target) => by_wrk(target, None),
+            Endpoint::Tagged(target) => by_wrk(target, Some(TAGS_FILE)),
+            Endpoint::ReadStatement(statement) => {
                 let pgbench = self.pgbench.as_ref().context("no pgbench")?;
                 pgbench.invocation(statement, connections, seconds)
             }
@@ -331,8 +331,8 @@ impl Contest {
         let (output, progress) = invocation.run_both().await?;
         let cost = meter.stop()?;
         let measured = match contender.way {
-            Way::Statement(_) => pgbench::parse(&output, &progress, connections),
-            Way::Http(_) | Way::Tagged(_) => wrk::parse(&output),
+            Endpoint::ReadStatement(_) => pgbench::parse(&output, &progress, connections),
+            Endpoint::Http(_) | Endpoint::Tagged(_) => wrk::parse(&output),
         };
         let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
         if self.pipeline > 1 {
@@ -359,7 +359,7 @@ impl Contest {
     }
 
     /// Stops everything in good order.
-    pub(crate) async fn strike(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn shutdown(mut self) -> anyhow::Result<()> {
         for server in &mut self.servers {
             server.kill().await?;
         }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::bench::compare::CompareArgs;
-use crate::harness::tools::{Measured, Times};
-use crate::report::results::Provenance;
+use crate::harness::tools::{Latencies, Measured};
+use crate::report::results::RunEnvironment;
 use crate::report::statistics::Spread;
 
 /// One turn of one contender.
@@ -15,13 +15,13 @@ pub(crate) struct Sample {
     pub(crate) round: usize,
     /// CPU time of the server's process per request, where it is one process.
     pub(crate) cpu_micros: Option<f64>,
-    /// The share of the cores' time that neither the server nor the tool took: PostgreSQL, or somebody who disturbs.
+    /// The share of the cores' time that neither the server nor the tool took: PostgreSQL, or another program.
     pub(crate) others: f64,
     pub(crate) measured: Measured,
 }
 
 impl Sample {
-    fn times(&self, of: fn(&Times) -> f64) -> Option<f64> {
+    fn times(&self, of: fn(&Latencies) -> f64) -> Option<f64> {
         self.measured.times.as_ref().map(of)
     }
 }
@@ -29,7 +29,7 @@ impl Sample {
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
-    pub(crate) provenance: Provenance,
+    pub(crate) provenance: RunEnvironment,
     depts: u32,
     seconds: u64,
     pipeline: usize,
@@ -53,7 +53,7 @@ struct Ratio {
 }
 
 impl Outcome {
-    pub(crate) fn new(args: &CompareArgs, provenance: Provenance) -> Self {
+    pub(crate) fn new(args: &CompareArgs, provenance: RunEnvironment) -> Self {
         Self {
             provenance,
             depts: args.trial.depts,

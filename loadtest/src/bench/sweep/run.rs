@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::harness::demo::Footprint;
 use crate::harness::tools::Measured;
-use crate::report::results::Provenance;
+use crate::report::results::RunEnvironment;
 
 /// In the run's folder.
 pub(crate) const FILE: &str = "sweep.json";
@@ -15,7 +15,7 @@ const MIB: f64 = 1_048_576.0;
 /// Which documents were asked for.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Keys {
+pub(crate) enum KeyChoice {
     /// Any, each as often.
     Random,
     /// One and the same all the time.
@@ -24,30 +24,30 @@ pub(crate) enum Keys {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct SweepRun {
     /// Its folder's.
     pub(crate) name: String,
-    pub(crate) provenance: Provenance,
+    pub(crate) provenance: RunEnvironment,
     pub(crate) tool: String,
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeyChoice,
     pub(crate) depts: u32,
     pub(crate) server_cores: String,
     pub(crate) tool_cores: String,
     /// In the memory tier.
     pub(crate) footprint: Option<Footprint>,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<SweepPoint>,
 }
 
 /// One measurement.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Point {
-    /// `memory`, `disk` or `none`; `url` where nobody knows.
+pub(crate) struct SweepPoint {
+    /// `memory`, `disk` or `none`; `url` where it is unknown.
     pub(crate) tier: String,
     pub(crate) concurrency: usize,
     pub(crate) measured: Measured,
     /// CPU time of larder's process per request.
     pub(crate) cpu_micros: Option<f64>,
-    /// The share of the cores' time that neither larder nor the tool took: PostgreSQL, or somebody who disturbs.
+    /// The share of the cores' time that neither larder nor the tool took: PostgreSQL, or another program.
     pub(crate) others: f64,
     /// What larder's process occupied at the end.
     pub(crate) resident_bytes: Option<u64>,
@@ -59,10 +59,10 @@ pub(crate) struct Point {
     pub(crate) elsewhere: u64,
 }
 
-impl Run {
+impl SweepRun {
     /// Whether there is something, and all of it answered well, hardly ever by another tier.
     pub(crate) fn is_good(&self) -> bool {
-        let good = |point: &Point| {
+        let good = |point: &SweepPoint| {
             let well = point.measured.errors == 0 && point.wrong == 0;
             well && point.measured.requests > 0 && point.elsewhere * 10 <= point.checked
         };
@@ -80,7 +80,7 @@ impl Run {
         tiers
     }
 
-    pub(crate) fn of_tier<'a>(&'a self, tier: &'a str) -> impl Iterator<Item = &'a Point> {
+    pub(crate) fn of_tier<'a>(&'a self, tier: &'a str) -> impl Iterator<Item = &'a SweepPoint> {
         self.points.iter().filter(move |point| point.tier == tier)
     }
 
@@ -130,7 +130,7 @@ impl Run {
         let told = |figure: Option<f64>, digits: usize| {
             figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
         };
-        let row = |point: &Point| {
+        let row = |point: &SweepPoint| {
             let (measured, times) = (&point.measured, point.measured.times);
             [
                 point.tier.clone(),
@@ -154,8 +154,8 @@ impl Run {
     /// What was asked for.
     pub(crate) fn asked(&self) -> String {
         match self.keys {
-            Keys::Random => format!("{}, random keys of {} documents", self.tool, self.depts),
-            Keys::One => format!(
+            KeyChoice::Random => format!("{}, random keys of {} documents", self.tool, self.depts),
+            KeyChoice::One => format!(
                 "{}, which asks for one document all the time: without a tier all that wait share one statement",
                 self.tool
             ),
@@ -197,11 +197,11 @@ pub(crate) const HEADINGS: [&str; 12] = [
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::harness::tools::Times;
+    use crate::harness::tools::Latencies;
 
     /// A run of one number of connections with two tiers.
-    pub(crate) fn run(name: &str) -> Run {
-        let point = |tier: &str, per_second: f64| Point {
+    pub(crate) fn run(name: &str) -> SweepRun {
+        let point = |tier: &str, per_second: f64| SweepPoint {
             tier: tier.to_owned(),
             concurrency: 128,
             measured: Measured {
@@ -209,7 +209,7 @@ pub(crate) mod tests {
                 errors: 0,
                 per_second,
                 mean_ms: 1.0,
-                times: Some(Times {
+                times: Some(Latencies {
                     p50_ms: 0.9,
                     p90_ms: 1.2,
                     p99_ms: 2.5,
@@ -223,9 +223,9 @@ pub(crate) mod tests {
             wrong: 0,
             elsewhere: 0,
         };
-        Run {
+        SweepRun {
             name: name.to_owned(),
-            provenance: Provenance {
+            provenance: RunEnvironment {
                 began: "2026-11-22T00:00:00Z".to_owned(),
                 processor: "a <fast> one".to_owned(),
                 cores: 2,
@@ -236,7 +236,7 @@ pub(crate) mod tests {
                 commands: vec!["oha -n 1000".to_owned()],
             },
             tool: "oha".to_owned(),
-            keys: Keys::Random,
+            keys: KeyChoice::Random,
             depts: 1000,
             server_cores: "0".to_owned(),
             tool_cores: "1".to_owned(),
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     fn a_run_is_good_where_every_answer_was() {
         let good = run("good");
         assert!(good.is_good());
-        let change = |change: fn(&mut Point)| {
+        let change = |change: fn(&mut SweepPoint)| {
             let mut run = good.clone();
             change(&mut run.points[1]);
             run.is_good()
@@ -263,7 +263,7 @@ pub(crate) mod tests {
         assert!(!change(|point| point.elsewhere = 3));
         assert!(!change(|point| point.measured.requests = 0));
         assert!(
-            !Run {
+            !SweepRun {
                 points: Vec::new(),
                 ..good.clone()
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use tokio::sync::{Mutex, watch};
 
-use crate::harness::session::Session;
-use crate::harness::stage::{FAULT_SLOT, Stage};
+use crate::harness::session::SqlSession;
+use crate::harness::testbed::{FAULT_SLOT, Testbed};
 use crate::workload::record::Record;
 use crate::workload::{PLOTS, Plot, TABLES, random};
 
@@ -36,27 +36,27 @@ const REMAINS: &str = "select format('drop table %I', relname) from pg_class \
 
 /// How a table has ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum AncestorKind {
     Inheritance,
     Partitions,
 }
 
 /// A table that larder follows and the tables above it.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct Lineage {
     pub(super) table: &'static str,
-    kind: Kind,
+    kind: AncestorKind,
     pub(super) levels: usize,
 }
 
-impl Line {
+impl Lineage {
     /// Of other tables each, in a random order.
     pub(super) fn draw(rng: &mut fastrand::Rng) -> Vec<Self> {
         let mut tables = TABLES;
         rng.shuffle(&mut tables);
         let line = |table| Self {
             table,
-            kind: [Kind::Inheritance, Kind::Partitions][rng.usize(..2)],
+            kind: [AncestorKind::Inheritance, AncestorKind::Partitions][rng.usize(..2)],
             levels: rng.usize(1..=LEVELS_MAX),
         };
         tables.into_iter().take(LINES).map(line).collect()
@@ -66,20 +66,20 @@ impl Line {
     pub(super) fn itself(table: &'static str) -> Self {
         Self {
             table,
-            kind: Kind::Inheritance,
+            kind: AncestorKind::Inheritance,
             levels: 0,
         }
     }
 
     pub(super) fn is_partitioned(&self) -> bool {
-        self.kind == Kind::Partitions
+        self.kind == AncestorKind::Partitions
     }
 
     /// One ancestor that rows are also inserted through.
     pub(super) fn partition(table: &'static str) -> Self {
         Self {
             table,
-            kind: Kind::Partitions,
+            kind: AncestorKind::Partitions,
             levels: 1,
         }
     }
@@ -95,8 +95,8 @@ impl Line {
     /// The ancestors, with nothing below them.
     fn create(&self) -> String {
         let (table, by) = match self.kind {
-            Kind::Inheritance => (self.table, ""),
-            Kind::Partitions => (self.table, " partition by range (id)"),
+            AncestorKind::Inheritance => (self.table, ""),
+            AncestorKind::Partitions => (self.table, " partition by range (id)"),
         };
         (1..=self.levels)
             .map(|level| format!("create table {} (like {table}){by}; ", self.name(level)))
@@ -107,8 +107,8 @@ impl Line {
     fn attach(&self, level: usize) -> String {
         let (below, above) = (self.name(level), self.name(level + 1));
         match self.kind {
-            Kind::Inheritance => format!("alter table {below} inherit {above}"),
-            Kind::Partitions => format!(
+            AncestorKind::Inheritance => format!("alter table {below} inherit {above}"),
+            AncestorKind::Partitions => format!(
                 "alter table {above} attach partition {below} for values from (minvalue) to (maxvalue)"
             ),
         }
@@ -118,38 +118,38 @@ impl Line {
         let (below, above) = (self.name(level), self.name(level + 1));
         let concurrently = if concurrently { " concurrently" } else { "" };
         match self.kind {
-            Kind::Inheritance => format!("alter table {below} no inherit {above}"),
-            Kind::Partitions => {
+            AncestorKind::Inheritance => format!("alter table {below} no inherit {above}"),
+            AncestorKind::Partitions => {
                 format!("alter table {above} detach partition {below}{concurrently}")
             }
         }
     }
 
     /// Creates the ancestors and attaches them, from either end.
-    pub(super) async fn attach_all(&self, stage: &mut Stage) -> anyhow::Result<()> {
-        define(stage, &self.create()).await?;
+    pub(super) async fn attach_all(&self, testbed: &mut Testbed) -> anyhow::Result<()> {
+        define(testbed, &self.create()).await?;
         let mut levels: Vec<usize> = (0..self.levels).collect();
-        stage.rng.shuffle(&mut levels);
+        testbed.rng.shuffle(&mut levels);
         for level in levels {
-            define(stage, &self.attach(level)).await?;
+            define(testbed, &self.attach(level)).await?;
         }
         Ok(())
     }
 }
 
 /// Attaches one table after the other and changes documents through what is then above it, at once.
-pub(super) async fn attach(stage: &mut Stage) -> anyhow::Result<()> {
-    take_back(stage).await?;
-    let outcome = attach_and_write(stage).await;
-    take_back(stage).await?;
+pub(super) async fn attach(testbed: &mut Testbed) -> anyhow::Result<()> {
+    take_back(testbed).await?;
+    let outcome = attach_and_write(testbed).await;
+    take_back(testbed).await?;
     outcome
 }
 
-async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
-    let lines = Line::draw(&mut stage.rng);
+async fn attach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let lines = Lineage::draw(&mut testbed.rng);
     for line in lines {
-        line.attach_all(stage).await?;
-        let mut writer = Through::new(stage, vec![line.clone()])?;
+        line.attach_all(testbed).await?;
+        let mut writer = Through::new(testbed, vec![line.clone()])?;
         let mut written = 0;
         for _ in 0..WRITES {
             written += u32::from(writer.write().await?);
@@ -159,67 +159,67 @@ async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
             "nothing was written through the ancestors of {}",
             line.table
         );
-        if stage.rng.bool() {
+        if testbed.rng.bool() {
             let above = line.name(line.levels);
             let all = |revision| format!("update {above} set revision = {revision}");
-            stage.revise_all(&[line.table], all).await?;
+            testbed.revise_all(&[line.table], all).await?;
         }
-        stage.hold(1.3).await;
+        testbed.hold(1.3).await;
     }
     Ok(())
 }
 
 /// Detaches and attaches tables again, at any level, while documents change through what is above them.
-pub(super) async fn detach(stage: &mut Stage) -> anyhow::Result<()> {
-    take_back(stage).await?;
-    let outcome = detach_and_write(stage).await;
-    take_back(stage).await?;
+pub(super) async fn detach(testbed: &mut Testbed) -> anyhow::Result<()> {
+    take_back(testbed).await?;
+    let outcome = detach_and_write(testbed).await;
+    take_back(testbed).await?;
     outcome
 }
 
-async fn detach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
-    let lines = Line::draw(&mut stage.rng);
+async fn detach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let lines = Lineage::draw(&mut testbed.rng);
     for line in &lines {
-        line.attach_all(stage).await?;
+        line.attach_all(testbed).await?;
     }
-    let writer = Through::new(stage, lines.clone())?;
+    let writer = Through::new(testbed, lines.clone())?;
     let stop = watch::channel(false).0;
     let writing = tokio::spawn(writer.run(stop.subscribe()));
-    let outcome = detach_each(stage, &lines).await;
+    let outcome = detach_each(testbed, &lines).await;
     stop.send_replace(true);
     let written = writing.await??;
     outcome?;
     ensure!(written > 0, "nothing was written through ancestors");
-    stage.hold(1.2).await;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
-async fn detach_each(stage: &mut Stage, lines: &[Line]) -> anyhow::Result<()> {
+async fn detach_each(testbed: &mut Testbed, lines: &[Lineage]) -> anyhow::Result<()> {
     // larder gets to know the ancestors, and what it misses from then on shows.
-    stage.hold(2.2).await;
+    testbed.hold(2.2).await;
     for line in lines {
-        let level = stage.rng.usize(..line.levels);
-        let concurrently = line.kind == Kind::Partitions && stage.rng.bool();
-        define(stage, &line.detach(level, concurrently)).await?;
-        stage.hold(0.2).await;
-        if stage.rng.bool() {
-            define(stage, &line.attach(level)).await?;
-            stage.hold(0.2).await;
-            define(stage, &line.detach(level, false)).await?;
+        let level = testbed.rng.usize(..line.levels);
+        let concurrently = line.kind == AncestorKind::Partitions && testbed.rng.bool();
+        define(testbed, &line.detach(level, concurrently)).await?;
+        testbed.hold(0.2).await;
+        if testbed.rng.bool() {
+            define(testbed, &line.attach(level)).await?;
+            testbed.hold(0.2).await;
+            define(testbed, &line.detach(level, false)).await?;
         }
-        stage.hold(0.3).await;
+        testbed.hold(0.3).await;
     }
     Ok(())
 }
 
 /// Changes a definition while writers go on. They and the change may wait for each other's locks, so it is tried several
 /// times, the last time while the writers pause.
-pub(super) async fn define(stage: &mut Stage, sql: &str) -> anyhow::Result<()> {
-    let mut session = stage.new_session(FAULT_SLOT)?;
+pub(super) async fn define(testbed: &mut Testbed, sql: &str) -> anyhow::Result<()> {
+    let mut session = testbed.new_session(FAULT_SLOT)?;
     for attempt in 1..=ATTEMPTS {
         let last = attempt == ATTEMPTS;
         let plots = match last {
-            true => stage.all_plots().await,
+            true => testbed.all_plots().await,
             false => Vec::new(),
         };
         session.run(LOCK_TIMEOUT).await?;
@@ -229,10 +229,10 @@ pub(super) async fn define(stage: &mut Stage, sql: &str) -> anyhow::Result<()> {
             Ok(()) => return Ok(()),
             Err(error) if last => return Err(error).context(sql.to_owned()),
             // A second attempt would say that it is being detached already.
-            Err(_) if sql.ends_with("concurrently") => finalize(stage).await?,
+            Err(_) if sql.ends_with("concurrently") => finalize(testbed).await?,
             Err(_) => {}
         }
-        if sql.ends_with("concurrently") && !is_linked(stage, sql).await? {
+        if sql.ends_with("concurrently") && !is_linked(testbed, sql).await? {
             return Ok(());
         }
     }
@@ -240,18 +240,18 @@ pub(super) async fn define(stage: &mut Stage, sql: &str) -> anyhow::Result<()> {
 }
 
 /// Completes what `detach … concurrently` has begun.
-async fn finalize(stage: &mut Stage) -> anyhow::Result<()> {
-    for link in links(stage).await?.iter().filter(|link| link.pending) {
+async fn finalize(testbed: &mut Testbed) -> anyhow::Result<()> {
+    for link in links(testbed).await?.iter().filter(|link| link.pending) {
         let (below, above) = (&link.below, &link.above);
         let sql = format!("alter table {above} detach partition {below} finalize");
-        Box::pin(define(stage, &sql)).await?;
+        Box::pin(define(testbed, &sql)).await?;
     }
     Ok(())
 }
 
 /// Whether the link that `detach` was to end is still there.
-async fn is_linked(stage: &mut Stage, detach: &str) -> anyhow::Result<bool> {
-    let links = links(stage).await?;
+async fn is_linked(testbed: &mut Testbed, detach: &str) -> anyhow::Result<bool> {
+    let links = links(testbed).await?;
     Ok(links.iter().any(|link| {
         detach.starts_with(&format!(
             "alter table {} detach partition {} ",
@@ -261,18 +261,18 @@ async fn is_linked(stage: &mut Stage, detach: &str) -> anyhow::Result<bool> {
 }
 
 /// A row of `pg_inherits`.
-struct Link {
+struct InheritanceRow {
     partition: bool,
     below: String,
     above: String,
     pending: bool,
 }
 
-async fn links(stage: &mut Stage) -> anyhow::Result<Vec<Link>> {
-    let found = stage.session.texts(LINKS).await?;
+async fn links(testbed: &mut Testbed) -> anyhow::Result<Vec<InheritanceRow>> {
+    let found = testbed.session.texts(LINKS).await?;
     let link = |line: &String| {
         let mut parts = line.split('|');
-        Some(Link {
+        Some(InheritanceRow {
             partition: parts.next()? == "p",
             below: parts.next()?.to_owned(),
             above: parts.next()?.to_owned(),
@@ -283,43 +283,43 @@ async fn links(stage: &mut Stage) -> anyhow::Result<Vec<Link>> {
 }
 
 /// No table that larder follows has an ancestor any more.
-pub(super) async fn take_back(stage: &mut Stage) -> anyhow::Result<()> {
-    finalize(stage).await?;
-    for Link {
+pub(super) async fn take_back(testbed: &mut Testbed) -> anyhow::Result<()> {
+    finalize(testbed).await?;
+    for InheritanceRow {
         partition,
         below,
         above,
         ..
-    } in links(stage).await?
+    } in links(testbed).await?
     {
         let sql = match partition {
             true => format!("alter table {above} detach partition {below}"),
             false => format!("alter table {below} no inherit {above}"),
         };
-        define(stage, &sql).await?;
+        define(testbed, &sql).await?;
     }
-    for sql in stage.session.texts(REMAINS).await? {
-        define(stage, &sql).await?;
+    for sql in testbed.session.texts(REMAINS).await? {
+        define(testbed, &sql).await?;
     }
     Ok(())
 }
 
 /// Changes documents by statements that name ancestors.
 pub(super) struct Through {
-    session: Session,
+    session: SqlSession,
     plots: Vec<Arc<Mutex<Plot>>>,
     record: Arc<Record>,
     rng: fastrand::Rng,
-    lines: Vec<Line>,
+    lines: Vec<Lineage>,
 }
 
 impl Through {
-    pub(super) fn new(stage: &mut Stage, lines: Vec<Line>) -> anyhow::Result<Self> {
+    pub(super) fn new(testbed: &mut Testbed, lines: Vec<Lineage>) -> anyhow::Result<Self> {
         Ok(Self {
-            session: stage.new_session(FAULT_SLOT)?,
-            plots: stage.plots[..PLOTS].to_vec(),
-            record: Arc::clone(&stage.record),
-            rng: stage.rng.fork(),
+            session: testbed.new_session(FAULT_SLOT)?,
+            plots: testbed.plots[..PLOTS].to_vec(),
+            record: Arc::clone(&testbed.record),
+            rng: testbed.rng.fork(),
             lines,
         })
     }
@@ -346,7 +346,7 @@ impl Through {
             for line in &self.lines {
                 let above = line.name(self.rng.usize(1..=line.levels));
                 // An inheritance parent keeps the rows that are inserted into it.
-                let inserts = line.kind == Kind::Partitions;
+                let inserts = line.kind == AncestorKind::Partitions;
                 redirected |= change.redirect(line.table, &above, inserts);
             }
             if !redirected {

@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 
-use crate::harness::stage::Stage;
+use crate::harness::testbed::Testbed;
 use crate::workload::{TABLES, random};
 
 /// larder's triggers on followed tables, as `trigger|table`.
@@ -15,104 +15,107 @@ const BYPASSES: usize = 5;
 const ATTEMPTS: u32 = 10;
 
 /// One table after the other: each statement waits for the writers of its table.
-pub(super) async fn disable_triggers(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn disable_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
     for table in TABLES {
         let sql = format!("alter table {table} disable trigger user");
-        stage.session.run(&sql).await?;
-        stage.hold(0.3).await;
+        testbed.session.run(&sql).await?;
+        testbed.hold(0.3).await;
     }
-    stage.hold(0.5).await;
+    testbed.hold(0.5).await;
     Ok(())
 }
 
-pub(super) async fn drop_triggers(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn drop_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
     let mut dropped = 0;
-    for (trigger, table) in triggers(stage).await? {
+    for (trigger, table) in triggers(testbed).await? {
         let sql = format!("drop trigger if exists {trigger} on {table}");
-        dropped += u32::from(stage.session.run(&sql).await.is_ok());
+        dropped += u32::from(testbed.session.run(&sql).await.is_ok());
     }
     // larder, which installs them again, and overlapping writers may have the locks.
     ensure!(dropped > 0, "no trigger could be dropped");
-    stage.hold(1.3).await;
+    testbed.hold(1.3).await;
     Ok(())
 }
 
-pub(super) async fn alter_triggers(stage: &mut Stage) -> anyhow::Result<()> {
-    for (trigger, table) in triggers(stage).await? {
+pub(super) async fn alter_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
+    for (trigger, table) in triggers(testbed).await? {
         let sql = format!("alter trigger {trigger} on {table} rename to other_{trigger}");
         // larder may have installed what the first renaming has shown it to be missing.
-        stage.session.run(&sql).await.ok();
+        testbed.session.run(&sql).await.ok();
     }
-    stage.hold(0.6).await;
-    for (trigger, table) in triggers(stage).await? {
+    testbed.hold(0.6).await;
+    for (trigger, table) in triggers(testbed).await? {
         let sql = format!("alter table {table} enable replica trigger {trigger}");
-        stage.session.run(&sql).await.ok();
+        testbed.session.run(&sql).await.ok();
     }
-    stage.hold(0.6).await;
-    for function in stage.session.texts(FUNCTIONS).await? {
+    testbed.hold(0.6).await;
+    for function in testbed.session.texts(FUNCTIONS).await? {
         let sql = format!(
             "create or replace function larder.{function}() returns trigger language plpgsql \
              as 'begin return null; end'"
         );
-        stage.session.run(&sql).await?;
+        testbed.session.run(&sql).await?;
     }
-    stage.hold(1.0).await;
+    testbed.hold(1.0).await;
     let others = "select 'drop trigger ' || t.tgname || ' on ' || c.relname from pg_trigger t \
         join pg_class c on c.oid = t.tgrelid where t.tgname like 'other\\_%'";
     // Writers may have a table's lock for longer than a statement waits.
     for _ in 0..ATTEMPTS {
-        let left = stage.session.texts(others).await?;
+        let left = testbed.session.texts(others).await?;
         if left.is_empty() {
             return Ok(());
         }
         for sql in left {
-            stage.session.run(&sql).await.ok();
+            testbed.session.run(&sql).await.ok();
         }
     }
     bail!("triggers of other names are left")
 }
 
 /// Nothing is logged, and after the commit everything looks as before.
-pub(super) async fn bypass_triggers(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn bypass_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
     let mut bypassed = 0;
     for number in 0..BYPASSES {
         // Others' locks on these tables could cross this transaction's.
-        let mut plots = stage.all_plots().await;
-        let triggers = triggers(stage).await?;
+        let mut plots = testbed.all_plots().await;
+        let triggers = triggers(testbed).await?;
         let disable = TABLES.map(|table| format!("alter table {table} disable trigger user; "));
         let enable = triggers.iter().map(|(trigger, table)| {
             format!("alter table {table} enable always trigger {trigger}; ")
         });
         let plot = &mut plots[number];
-        let mut change = random(plot, stage.record.revision(), &mut stage.rng);
+        let mut change = random(plot, testbed.record.revision(), &mut testbed.rng);
         change.sql = disable.concat() + &change.sql + &enable.collect::<String>();
-        let outcome = stage.session.transact(plot, change, &stage.record).await;
+        let outcome = testbed
+            .session
+            .transact(plot, change, &testbed.record)
+            .await;
         drop(plots);
         // larder may have been installing what the last time made it doubt.
         bypassed += u32::from(outcome.is_ok());
-        stage.hold(0.3).await;
+        testbed.hold(0.3).await;
     }
     ensure!(bypassed > 0, "no transaction came through");
     Ok(())
 }
 
 /// There and back again, with other values each time.
-pub(super) async fn change_column_type(stage: &mut Stage) -> anyhow::Result<()> {
-    let table = TABLES[stage.rng.usize(..TABLES.len())];
+pub(super) async fn change_column_type(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let table = TABLES[testbed.rng.usize(..TABLES.len())];
     for column_type in ["numeric", "bigint"] {
         let alter = |revision: u64| {
             format!(
                 "alter table {table} alter column revision type {column_type} using {revision}::{column_type}"
             )
         };
-        stage.revise_all(&[table], alter).await?;
-        stage.hold(1.2).await;
+        testbed.revise_all(&[table], alter).await?;
+        testbed.hold(1.2).await;
     }
     Ok(())
 }
 
-async fn triggers(stage: &mut Stage) -> anyhow::Result<Vec<(String, String)>> {
-    let found = stage.session.texts(TRIGGERS).await?;
+async fn triggers(testbed: &mut Testbed) -> anyhow::Result<Vec<(String, String)>> {
+    let found = testbed.session.texts(TRIGGERS).await?;
     let pair = |line: &String| {
         let (trigger, table) = line.split_once('|')?;
         Some((trigger.to_owned(), table.to_owned()))

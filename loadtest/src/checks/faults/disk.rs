@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::time::Instant;
 
 use super::Injection;
-use crate::harness::stage::Stage;
+use crate::harness::testbed::Testbed;
 
 const FULL_DISK_SIZE: &str = "size=64m";
 const FILLING_BYTES: usize = 1 << 20;
@@ -21,48 +21,48 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const PAGE_BYTES: usize = 4096;
 
 /// A file system of its own below the disk tier, filled to the last byte, then with space again.
-pub(super) async fn fill_up(stage: &mut Stage) -> anyhow::Result<Injection> {
-    if let Some(reason) = mount_small(stage).await? {
+pub(super) async fn fill_up(testbed: &mut Testbed) -> anyhow::Result<Injection> {
+    if let Some(reason) = mount_small(testbed).await? {
         return Ok(Injection::Impossible(reason));
     }
-    stage.hold(1.0).await;
-    let filling = fill(stage)?;
-    stage.hold(2.0).await;
+    testbed.hold(1.0).await;
+    let filling = fill(testbed)?;
+    testbed.hold(2.0).await;
     fs::remove_file(&filling)?;
-    let back = back_in_use(stage).await;
-    unmount_small(stage).await?;
+    let back = back_in_use(testbed).await;
+    unmount_small(testbed).await?;
     back?;
     Ok(Injection::Done)
 }
 
 /// Starts larder anew with a small file system below its disk tier. Returns why that can't be.
-pub(crate) async fn mount_small(stage: &mut Stage) -> anyhow::Result<Option<String>> {
+pub(crate) async fn mount_small(testbed: &mut Testbed) -> anyhow::Result<Option<String>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(Some("only root may mount a small file system".to_owned()));
     }
-    stage.larder.terminate().await?;
-    let disk = stage.larder.disk();
+    testbed.larder.terminate().await?;
+    let disk = testbed.larder.disk();
     fs::create_dir_all(&disk)?;
     let mount = ["-t", "tmpfs", "-o", FULL_DISK_SIZE, "tmpfs"];
     let mounted = Command::new("mount").args(mount).arg(&disk).output()?;
-    stage.larder.start_ready().await?;
+    testbed.larder.start_ready().await?;
     Ok((!mounted.status.success())
         .then(|| String::from_utf8_lossy(&mounted.stderr).trim().to_owned()))
 }
 
 /// Starts larder anew where the small file system was.
-pub(crate) async fn unmount_small(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.larder.terminate().await?;
-    let disk = stage.larder.disk();
+pub(crate) async fn unmount_small(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.larder.terminate().await?;
+    let disk = testbed.larder.disk();
     let unmounted = Command::new("umount").arg(&disk).status()?;
     ensure!(unmounted.success(), "umount failed");
-    stage.larder.start_ready().await?;
+    testbed.larder.start_ready().await?;
     Ok(())
 }
 
 /// Takes all space of the disk tier's file system by the file that is returned.
-pub(crate) fn fill(stage: &Stage) -> anyhow::Result<PathBuf> {
-    let path = stage.larder.disk().join("filling");
+pub(crate) fn fill(testbed: &Testbed) -> anyhow::Result<PathBuf> {
+    let path = testbed.larder.disk().join("filling");
     let mut file = File::create(&path)?;
     for size in [FILLING_BYTES, PAGE_BYTES, 1] {
         let piece = vec![0; size];
@@ -72,10 +72,10 @@ pub(crate) fn fill(stage: &Stage) -> anyhow::Result<PathBuf> {
 }
 
 /// How long it takes until the disk tier is in use again.
-pub(crate) async fn back_in_use(stage: &Stage) -> anyhow::Result<Duration> {
+pub(crate) async fn back_in_use(testbed: &Testbed) -> anyhow::Result<Duration> {
     let began = Instant::now();
     while began.elapsed() < BACK_TIMEOUT {
-        if stage.larder.ready_disk().await {
+        if testbed.larder.ready_disk().await {
             return Ok(began.elapsed());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -84,27 +84,27 @@ pub(crate) async fn back_in_use(stage: &Stage) -> anyhow::Result<Duration> {
 }
 
 /// Damages the files of a stopped larder, and starts it on them.
-pub(super) async fn corrupt(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.larder.terminate().await?;
-    let files = files(&stage.larder.disk())?;
+pub(super) async fn corrupt(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.larder.terminate().await?;
+    let files = files(&testbed.larder.disk())?;
     let largest = files.last().context("the disk tier has no files")?;
-    damage(largest, &mut stage.rng)?;
-    stage.larder.start_ready().await?;
-    stage.hold(0.8).await;
+    damage(largest, &mut testbed.rng)?;
+    testbed.larder.start_ready().await?;
+    testbed.hold(0.8).await;
     Ok(())
 }
 
 /// Puts files of a while ago in the place of today's: all, or the largest alone.
-pub(super) async fn swap(stage: &mut Stage) -> anyhow::Result<()> {
-    let disk = stage.larder.disk();
+pub(super) async fn swap(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let disk = testbed.larder.disk();
     let old = disk.with_extension("old");
     fs::remove_dir_all(&old).ok();
-    stage.larder.terminate().await?;
+    testbed.larder.terminate().await?;
     copy(&disk, &old)?;
-    stage.larder.start_ready().await?;
-    stage.hold(1.0).await;
-    stage.larder.kill().await?;
-    if stage.rng.bool() {
+    testbed.larder.start_ready().await?;
+    testbed.hold(1.0).await;
+    testbed.larder.kill().await?;
+    if testbed.rng.bool() {
         fs::remove_dir_all(&disk)?;
         copy(&old, &disk)?;
     } else {
@@ -113,8 +113,8 @@ pub(super) async fn swap(stage: &mut Stage) -> anyhow::Result<()> {
         fs::copy(largest, disk.join(largest.strip_prefix(&old)?))?;
     }
     fs::remove_dir_all(&old)?;
-    stage.larder.start_ready().await?;
-    stage.hold(0.8).await;
+    testbed.larder.start_ready().await?;
+    testbed.hold(0.8).await;
     Ok(())
 }
 

@@ -7,14 +7,14 @@ use anyhow::{Context, ensure};
 use tokio::time::Instant;
 
 use super::Injection;
-use super::ancestors::{self, Line, Through, define};
-use crate::harness::session::Session;
-use crate::harness::stage::Stage;
+use super::ancestors::{self, Lineage, Through, define};
+use crate::harness::session::SqlSession;
+use crate::harness::testbed::Testbed;
 use crate::workload::{SCHEMA, TABLES};
 
 /// Where the foreign tables' rows are, another database of the same server.
 const DATABASE: &str = "elsewhere";
-/// One in each table, of a document that nobody reads: PostgreSQL refuses only statements that meet such a row.
+/// One in each table, of a document that is never read: PostgreSQL refuses only statements that meet such a row.
 const ROWS: &str = "insert into site values (2000000000, 1); insert into root values (2000000000, 2000000000, 1, ''); \
     insert into child values (2000000000, 2000000000, 1); insert into grandchild values (2000000000, 2000000000, 1)";
 const AVAILABLE: &str =
@@ -37,40 +37,40 @@ enum Place {
 }
 
 /// Attaches a foreign table while larder runs, changes documents by statements that name its parent, and takes it away.
-pub(super) async fn attach(stage: &mut Stage) -> anyhow::Result<Injection> {
-    if stage.session.texts(AVAILABLE).await?.is_empty() {
+pub(super) async fn attach(testbed: &mut Testbed) -> anyhow::Result<Injection> {
+    if testbed.session.texts(AVAILABLE).await?.is_empty() {
         let reason = "postgres_fdw is not installed (Debian: apt-get install postgresql)";
         return Ok(Injection::Impossible(reason.into()));
     }
-    prepare(stage).await?;
-    let outcome = attach_and_write(stage).await;
-    stage.renew_session().await;
-    take_back(stage).await?;
+    prepare(testbed).await?;
+    let outcome = attach_and_write(testbed).await;
+    testbed.renew_session().await;
+    take_back(testbed).await?;
     outcome?;
-    stage.hold(1.2).await;
+    testbed.hold(1.2).await;
     Ok(Injection::Done)
 }
 
 /// The URL of another database of the server, which has the same tables.
-pub(super) async fn other_database(stage: &mut Stage) -> anyhow::Result<String> {
-    let url = stage
+pub(super) async fn other_database(testbed: &mut Testbed) -> anyhow::Result<String> {
+    let url = testbed
         .postgres
         .url()
         .replace("/larder?", &format!("/{DATABASE}?"));
     let there = format!("select datname::text from pg_database where datname = '{DATABASE}'");
-    if stage.session.texts(&there).await?.is_empty() {
+    if testbed.session.texts(&there).await?.is_empty() {
         let create = format!("create database {DATABASE}");
-        stage.session.run(&create).await?;
-        let mut session = Session::new(&url, 0)?;
+        testbed.session.run(&create).await?;
+        let mut session = SqlSession::new(&url, 0)?;
         session.run(SCHEMA).await?;
         session.run(ROWS).await?;
     }
     Ok(url)
 }
 
-async fn prepare(stage: &mut Stage) -> anyhow::Result<()> {
-    let url = other_database(stage).await?;
-    take_back(stage).await?;
+async fn prepare(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let url = other_database(testbed).await?;
+    take_back(testbed).await?;
     // postgres://user:password@host:port/database
     let parts = url.split_once("://").and_then(|(_, rest)| {
         let (user, rest) = rest.split_once('@')?;
@@ -85,50 +85,50 @@ async fn prepare(stage: &mut Stage) -> anyhow::Result<()> {
            options (host '{host}', port '{port}', dbname '{DATABASE}', sslmode 'disable'); \
          create user mapping for public server {DATABASE} options (user '{user}', password '{password}')"
     );
-    Ok(stage.session.run(&sql).await?)
+    Ok(testbed.session.run(&sql).await?)
 }
 
-async fn take_back(stage: &mut Stage) -> anyhow::Result<()> {
-    define(stage, TAKE_BACK).await?;
+async fn take_back(testbed: &mut Testbed) -> anyhow::Result<()> {
+    define(testbed, TAKE_BACK).await?;
     let below = TABLES.map(|table| format!("{table}_below")).join(", ");
-    define(stage, &format!("drop table if exists {below}")).await?;
-    ancestors::take_back(stage).await
+    define(testbed, &format!("drop table if exists {below}")).await?;
+    ancestors::take_back(testbed).await
 }
 
 /// Waits until larder has seen that the table has another one below it.
-async fn await_row_triggers(stage: &mut Stage, table: &str) -> anyhow::Result<()> {
+async fn await_row_triggers(testbed: &mut Testbed, table: &str) -> anyhow::Result<()> {
     let statement_triggers = format!(
         "select tgname::text from pg_trigger where tgrelid = '{table}'::regclass \
          and (tgoldtable is not null or tgnewtable is not null)"
     );
     let until = Instant::now() + SEEN_MAX;
-    while !stage.session.texts(&statement_triggers).await?.is_empty() {
+    while !testbed.session.texts(&statement_triggers).await?.is_empty() {
         let waited = format!("{table} has triggers with transition tables for {SEEN_MAX:?}");
         ensure!(Instant::now() < until, waited);
-        stage.hold(0.1).await;
+        testbed.hold(0.1).await;
     }
     Ok(())
 }
 
-async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
-    let place = [Place::Beside, Place::Below][stage.rng.usize(..2)];
+async fn attach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let place = [Place::Beside, Place::Below][testbed.rng.usize(..2)];
     let line = match place {
-        Place::Beside => Line::draw(&mut stage.rng).remove(0),
-        Place::Below => Line::itself(TABLES[stage.rng.usize(..TABLES.len())]),
+        Place::Beside => Lineage::draw(&mut testbed.rng).remove(0),
+        Place::Below => Lineage::itself(TABLES[testbed.rng.usize(..TABLES.len())]),
     };
-    line.attach_all(stage).await?;
+    line.attach_all(testbed).await?;
     let (above, table) = (line.name(line.levels), line.table);
     let pause = match place {
         // larder gets to know the ancestors, or not.
-        Place::Beside => [0.0, 1.5][stage.rng.usize(..2)],
+        Place::Beside => [0.0, 1.5][testbed.rng.usize(..2)],
         Place::Below => {
             let create = format!("create table {table}_below () inherits ({table})");
-            define(stage, &create).await?;
-            await_row_triggers(stage, table).await?;
+            define(testbed, &create).await?;
+            await_row_triggers(testbed, table).await?;
             0.0
         }
     };
-    stage.hold(pause).await;
+    testbed.hold(pause).await;
     let below = match line.is_partitioned() {
         true => format!("partition of {above} default"),
         false => format!("() inherits ({above})"),
@@ -136,10 +136,10 @@ async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
     let sql = format!(
         "create foreign table foreign_{table} {below} server {DATABASE} options (table_name '{table}')"
     );
-    define(stage, &sql).await?;
+    define(testbed, &sql).await?;
     let all = |revision| format!("update {above} set revision = {revision}");
     let mut through = match place {
-        Place::Beside => Some(Through::new(stage, vec![line.clone()])?),
+        Place::Beside => Some(Through::new(testbed, vec![line.clone()])?),
         Place::Below => None,
     };
     for _ in 0..2 {
@@ -151,10 +151,10 @@ async fn attach_and_write(stage: &mut Stage) -> anyhow::Result<()> {
                 }
                 ensure!(written > 0, "nothing was written through {above}");
             }
-            None => stage.write(WRITES, "").await?,
+            None => testbed.write(WRITES, "").await?,
         }
-        stage.revise_all(&[table], all).await?;
-        stage.hold(1.2).await;
+        testbed.revise_all(&[table], all).await?;
+        testbed.hold(1.2).await;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use larder::clock::Boottime;
 
 use crate::harness::http;
-use crate::harness::stage::{FAULT_SLOT, Stage};
+use crate::harness::testbed::{FAULT_SLOT, Testbed};
 
 const TABLES: [&str; 5] = ["root", "child", "grandchild", "site", "note"];
 const LOCKED_MILLIS: std::ops::Range<u64> = 1_200..3_000;
@@ -18,64 +18,64 @@ const FEW: std::ops::Range<u32> = 1_000..9_000;
 const CHANGES: usize = 30;
 
 /// ACCESS EXCLUSIVE on one table: reads of the resource that does not use it go on.
-pub(super) async fn lock(stage: &mut Stage) -> anyhow::Result<()> {
-    let table = TABLES[stage.rng.usize(..TABLES.len())];
-    let locked = Duration::from_millis(stage.rng.u64(LOCKED_MILLIS));
-    let mut session = stage.new_session(FAULT_SLOT)?;
+pub(super) async fn lock(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let table = TABLES[testbed.rng.usize(..TABLES.len())];
+    let locked = Duration::from_millis(testbed.rng.u64(LOCKED_MILLIS));
+    let mut session = testbed.new_session(FAULT_SLOT)?;
     let lock = format!("begin; lock table {table} in access exclusive mode");
     if session.run(&lock).await.is_err() {
         // Two overlapping transactions of a writer's waited for each other by this one.
-        let plots = stage.all_plots().await;
+        let plots = testbed.all_plots().await;
         session.run(&lock).await?;
         drop(plots);
     }
     let began = Boottime::now();
-    let outcome = read_others(stage, table, began, locked).await;
+    let outcome = read_others(testbed, table, began, locked).await;
     session.run("commit").await?;
     outcome?;
-    stage.hold(1.2).await;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
 /// ROW EXCLUSIVE on one table keeps larder from creating other triggers: it keeps nothing of the resources that need
 /// them. Then it comes back as it was before.
-pub(super) async fn keep_from_installing(stage: &mut Stage) -> anyhow::Result<()> {
-    let table = TABLES[stage.rng.usize(..TABLES.len())];
-    let mut session = stage.new_session(FAULT_SLOT)?;
+pub(super) async fn keep_from_installing(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let table = TABLES[testbed.rng.usize(..TABLES.len())];
+    let mut session = testbed.new_session(FAULT_SLOT)?;
     let lock = format!("begin; lock table {table} in row exclusive mode");
     session.run(&lock).await?;
-    stage.larder.terminate().await?;
-    let few = stage.rng.u32(FEW).to_string();
+    testbed.larder.terminate().await?;
+    let few = testbed.rng.u32(FEW).to_string();
     let few = ("LARDER_FEED__KEYS_PER_STATEMENT".to_owned(), few);
-    stage.larder.config.environment = vec![few];
-    let started = stage.larder.start_ready().await;
-    stage.larder.config.environment.clear();
+    testbed.larder.config.environment = vec![few];
+    let started = testbed.larder.start_ready().await;
+    testbed.larder.config.environment.clear();
     started?;
-    stage.write(CHANGES, "").await?;
-    stage.hold(0.8).await;
-    stage.larder.terminate().await?;
+    testbed.write(CHANGES, "").await?;
+    testbed.hold(0.8).await;
+    testbed.larder.terminate().await?;
     session.run("commit").await?;
-    stage.larder.start_ready().await?;
-    stage.hold(1.2).await;
+    testbed.larder.start_ready().await?;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
 async fn read_others(
-    stage: &mut Stage,
+    testbed: &mut Testbed,
     table: &str,
     began: Boottime,
     locked: Duration,
 ) -> anyhow::Result<()> {
-    let notes = stage.notes.keys();
+    let notes = testbed.notes.keys();
     let keys = match table {
         "note" => 1..notes.start,
         _ => notes,
     };
     let (mut slow, mut slowest, mut odd) = (0, Duration::ZERO, Vec::new());
     while Boottime::now().since(began) < locked {
-        let path = stage.record.path(stage.rng.u32(keys.clone()));
+        let path = testbed.record.path(testbed.rng.u32(keys.clone()));
         let asked = Boottime::now();
-        let status = http::get(stage.larder.config.listen, &path).await;
+        let status = http::get(testbed.larder.config.listen, &path).await;
         let took = Boottime::now().since(asked);
         slow += u32::from(took > ANSWER_MAX);
         slowest = slowest.max(took);

@@ -3,8 +3,8 @@
 use anyhow::{Context, ensure};
 use nix::sys::signal::Signal;
 
-use crate::harness::proxy::Weather;
-use crate::harness::stage::Stage;
+use crate::harness::network_fault::NetworkFault;
+use crate::harness::testbed::Testbed;
 
 /// What becomes of the log's rows.
 const EDITS: [&str; 8] = [
@@ -23,49 +23,52 @@ const CHANGES: usize = 12;
 const ATTEMPTS: u32 = 3;
 
 /// While larder runs, then while it is away.
-pub(super) async fn edit(stage: &mut Stage) -> anyhow::Result<()> {
-    let edits = [draw(stage), draw(stage)];
-    match stage.rng.u32(..3) {
+pub(super) async fn edit(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let edits = [draw(testbed), draw(testbed)];
+    match testbed.rng.u32(..3) {
         0 => {
             // What arrives late was sent before the edit.
-            stage.feed.set(Weather::BlackHole);
-            let edited = change_and_edit(stage, edits[0]).await;
-            stage.feed.set(Weather::Clear);
+            testbed.feed.set(NetworkFault::BlackHole);
+            let edited = change_and_edit(testbed, edits[0]).await;
+            testbed.feed.set(NetworkFault::None);
             edited?;
         }
         1 => {
-            stage.larder.signal(Signal::SIGSTOP)?;
-            let edited = change_and_edit(stage, edits[0]).await;
-            stage.larder.signal(Signal::SIGCONT)?;
+            testbed.larder.signal(Signal::SIGSTOP)?;
+            let edited = change_and_edit(testbed, edits[0]).await;
+            testbed.larder.signal(Signal::SIGCONT)?;
             edited?;
         }
-        // Nobody else ever sees the rows.
-        _ => stage.write(CHANGES, &format!("{}; ", edits[0])).await?,
+        // No other session ever sees the rows.
+        _ => testbed.write(CHANGES, &format!("{}; ", edits[0])).await?,
     }
-    stage.hold(1.3).await;
-    match stage.rng.bool() {
-        true => stage.larder.kill().await?,
-        false => stage.larder.terminate().await?,
+    testbed.hold(1.3).await;
+    match testbed.rng.bool() {
+        true => testbed.larder.kill().await?,
+        false => testbed.larder.terminate().await?,
     }
-    let edited = change_and_edit(stage, edits[1]).await;
-    stage.larder.start_ready().await?;
+    let edited = change_and_edit(testbed, edits[1]).await;
+    testbed.larder.start_ready().await?;
     edited?;
-    stage.hold(1.3).await;
+    testbed.hold(1.3).await;
     Ok(())
 }
 
-fn draw(stage: &mut Stage) -> &'static str {
-    EDITS[stage.rng.usize(..EDITS.len())]
+fn draw(testbed: &mut Testbed) -> &'static str {
+    EDITS[testbed.rng.usize(..EDITS.len())]
 }
 
-async fn change_and_edit(stage: &mut Stage, edit: &str) -> anyhow::Result<()> {
-    stage.write(CHANGES, "").await?;
-    let mut edited = stage.session.run(edit).await;
+async fn change_and_edit(testbed: &mut Testbed, edit: &str) -> anyhow::Result<()> {
+    testbed.write(CHANGES, "").await?;
+    let mut edited = testbed.session.run(edit).await;
     for _ in 1..ATTEMPTS {
         if edited.is_err() {
-            edited = stage.session.run(edit).await;
+            edited = testbed.session.run(edit).await;
         }
     }
-    ensure!(stage.session.run("select 1").await.is_ok(), "no PostgreSQL");
+    ensure!(
+        testbed.session.run("select 1").await.is_ok(),
+        "no PostgreSQL"
+    );
     edited.context(edit.to_owned())
 }

@@ -8,7 +8,7 @@ use larder::clock::Boottime;
 
 use super::ancestors::define;
 use crate::harness::http;
-use crate::harness::stage::Stage;
+use crate::harness::testbed::Testbed;
 use crate::workload::TABLES;
 
 /// What a migration does to a table; documents are the same before and after it.
@@ -37,80 +37,80 @@ const FOREIGN_KEYS: [(&str, &str, u16); 2] =
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Migrations beside reads alone, which then nobody but larder can end, or beside writers, too.
-pub(super) async fn migrate(stage: &mut Stage) -> anyhow::Result<()> {
+/// Migrations beside reads alone, which then only larder can end, or beside writers, too.
+pub(super) async fn migrate(testbed: &mut Testbed) -> anyhow::Result<()> {
     for number in 0..MIGRATIONS {
-        let pair = PAIRS[stage.rng.usize(..PAIRS.len())];
-        let step = STEPS[stage.rng.usize(..STEPS.len())];
+        let pair = PAIRS[testbed.rng.usize(..PAIRS.len())];
+        let step = STEPS[testbed.rng.usize(..STEPS.len())];
         let [first, second] = pair.map(|table| step.replace("{}", table));
         let pause = PAUSE.as_secs_f64();
         let sql = format!("begin; {first}; select pg_sleep({pause}); {second}; commit");
         match number {
             0 => {
-                let plots = stage.all_plots().await;
-                let outcome = stage.session.run(&sql).await;
+                let plots = testbed.all_plots().await;
+                let outcome = testbed.session.run(&sql).await;
                 drop(plots);
                 outcome?;
             }
             // Writers take the tables in both orders, so that it may fail without larder, too.
-            _ => define(stage, &sql).await?,
+            _ => define(testbed, &sql).await?,
         }
-        stage.hold(0.5).await;
+        testbed.hold(0.5).await;
     }
-    stage.hold(1.2).await;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
 /// The resource alone is 503 until the key is there again; sometimes larder starts meanwhile.
-pub(super) async fn drop_foreign_key(stage: &mut Stage) -> anyhow::Result<()> {
-    let (table, column, expected) = FOREIGN_KEYS[stage.rng.usize(..FOREIGN_KEYS.len())];
+pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let (table, column, expected) = FOREIGN_KEYS[testbed.rng.usize(..FOREIGN_KEYS.len())];
     let constraint = format!("{table}_{column}_fkey");
     // Without the key deletes of writers would not cascade.
-    let mut plots = stage.all_plots().await;
-    let first = stage
+    let mut plots = testbed.all_plots().await;
+    let first = testbed
         .session
         .texts("select min(id)::text from root")
         .await?;
     let roots = &format!("/roots/{}", first.concat());
     let drop_key = format!("alter table {table} drop constraint {constraint}");
-    stage.session.run(&drop_key).await?;
+    testbed.session.run(&drop_key).await?;
     let without = async {
-        answers(stage, expected, roots).await?;
-        if stage.rng.bool() {
-            stage.larder.kill().await?;
-            stage.larder.start()?;
-            answers(stage, expected, roots).await?;
+        answers(testbed, expected, roots).await?;
+        if testbed.rng.bool() {
+            testbed.larder.kill().await?;
+            testbed.larder.start()?;
+            answers(testbed, expected, roots).await?;
         }
         let all =
             |revision| TABLES.map(|table| format!("update {table} set revision = {revision}"));
-        stage
+        testbed
             .revise_held(&mut plots, &TABLES, |revision| all(revision).join("; "))
             .await?;
-        let first = stage.notes.keys().start;
+        let first = testbed.notes.keys().start;
         let note = format!("/notes/{first}");
-        answers(stage, 200, &note).await?;
-        stage.hold(1.2).await;
-        answers(stage, expected, roots).await
+        answers(testbed, 200, &note).await?;
+        testbed.hold(1.2).await;
+        answers(testbed, expected, roots).await
     };
     let outcome = without.await;
-    stage.renew_session().await;
+    testbed.renew_session().await;
     let parent = column.trim_end_matches("_id");
     let add_key = format!(
         "alter table {table} add constraint {constraint} foreign key ({column}) references {parent} on delete cascade"
     );
-    stage.session.run(&add_key).await?;
+    testbed.session.run(&add_key).await?;
     drop(plots);
     outcome?;
-    answers(stage, 200, roots).await?;
-    stage.hold(1.2).await;
+    answers(testbed, 200, roots).await?;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
 /// Waits until `path` is answered with this status.
-async fn answers(stage: &Stage, expected: u16, path: &str) -> anyhow::Result<()> {
+async fn answers(testbed: &Testbed, expected: u16, path: &str) -> anyhow::Result<()> {
     let began = Boottime::now();
     loop {
-        let answer = http::get(stage.larder.config.listen, path).await;
+        let answer = http::get(testbed.larder.config.listen, path).await;
         let status = answer.map(|(status, _)| status);
         if status.as_ref().is_ok_and(|status| *status == expected) {
             return Ok(());

@@ -6,10 +6,10 @@ use anyhow::{bail, ensure};
 use larder::clock::Boottime;
 use tokio::time::Instant;
 
-use crate::harness::stage::Stage;
-use crate::harness::stage::readers::sweep;
+use crate::harness::testbed::Testbed;
+use crate::harness::testbed::readers::sweep;
 use crate::workload::NOTES_PLAIN;
-use crate::workload::history::Outcome;
+use crate::workload::history::TransactionEnd;
 
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ const LEFT: &str =
 
 /// When a change is to be seen at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum VisibleFrom {
     /// With its commit.
     Commit,
     /// In sessions that began after it.
@@ -34,15 +34,15 @@ enum Takes {
 }
 
 /// A transaction, and the rows that a policy shows after it.
-struct Step {
+struct PolicyStep {
     sql: &'static str,
-    takes: Takes,
+    takes: VisibleFrom,
     shown: fn(u32) -> bool,
 }
 
-const fn step(sql: &'static str, shown: fn(u32) -> bool) -> Step {
-    let takes = Takes::Commit;
-    Step { sql, takes, shown }
+const fn step(sql: &'static str, shown: fn(u32) -> bool) -> PolicyStep {
+    let takes = VisibleFrom::Commit;
+    PolicyStep { sql, takes, shown }
 }
 
 fn all(_: u32) -> bool {
@@ -66,15 +66,15 @@ fn even_or_third(key: u32) -> bool {
 }
 
 /// What policies can rest on. The first step of each sets the policy, the others change what it says.
-const POLICIES: [&[Step]; 6] = [
+const POLICIES: [&[PolicyStep]; 6] = [
     &[
         step(
             "alter policy note_shown on note using (visible_until is null or visible_until > now())",
             all,
         ),
-        Step {
+        PolicyStep {
             sql: "update note set visible_until = now() + '700 ms' where id % 2 = 1",
-            takes: Takes::Time,
+            takes: VisibleFrom::Time,
             shown: even,
         },
     ],
@@ -97,14 +97,14 @@ const POLICIES: [&[Step]; 6] = [
         ),
     ],
     &[
-        Step {
+        PolicyStep {
             sql: "alter policy note_shown on note using (tenant = current_setting('app.tenant', true))",
-            takes: Takes::Sessions,
+            takes: VisibleFrom::Sessions,
             shown: even,
         },
-        Step {
+        PolicyStep {
             sql: "alter role follower set app.tenant = 'odd'",
-            takes: Takes::Sessions,
+            takes: VisibleFrom::Sessions,
             shown: odd,
         },
     ],
@@ -126,7 +126,7 @@ const POLICIES: [&[Step]; 6] = [
 ];
 
 /// Memberships and attributes of larder's role.
-const ROLES: [&[Step]; 3] = [
+const ROLES: [&[PolicyStep]; 3] = [
     &[
         step(
             "drop policy note_shown on note; create policy note_shown on note to note_reader using (true); \
@@ -153,96 +153,98 @@ const ROLES: [&[Step]; 3] = [
 ];
 
 /// Policies, and what they rest on, change.
-pub(super) async fn change(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn change(testbed: &mut Testbed) -> anyhow::Result<()> {
     let mut kinds = POLICIES;
-    stage.rng.shuffle(&mut kinds);
-    run(stage, &kinds[..POLICIES_AT_ONCE]).await
+    testbed.rng.shuffle(&mut kinds);
+    run(testbed, &kinds[..POLICIES_AT_ONCE]).await
 }
 
 /// A role that a policy names is granted and revoked, and larder's role is put above policies and below.
-pub(super) async fn grant(stage: &mut Stage) -> anyhow::Result<()> {
-    let kind = ROLES[stage.rng.usize(..ROLES.len())];
-    run(stage, &[kind]).await
+pub(super) async fn grant(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let kind = ROLES[testbed.rng.usize(..ROLES.len())];
+    run(testbed, &[kind]).await
 }
 
-async fn run(stage: &mut Stage, kinds: &[&[Step]]) -> anyhow::Result<()> {
+async fn run(testbed: &mut Testbed, kinds: &[&[PolicyStep]]) -> anyhow::Result<()> {
     let mut outcome = Ok(());
     for kind in kinds {
-        outcome = each(stage, kind).await;
-        take(stage, &step(NOTES_PLAIN, all)).await?;
+        outcome = each(testbed, kind).await;
+        take(testbed, &step(NOTES_PLAIN, all)).await?;
         if outcome.is_err() {
             break;
         }
     }
-    stage.hold(1.1).await;
-    read(stage).await?;
+    testbed.hold(1.1).await;
+    read(testbed).await?;
     outcome
 }
 
-async fn each(stage: &mut Stage, steps: &[Step]) -> anyhow::Result<()> {
+async fn each(testbed: &mut Testbed, steps: &[PolicyStep]) -> anyhow::Result<()> {
     for (number, step) in steps.iter().enumerate() {
-        take(stage, step).await?;
+        take(testbed, step).await?;
         if number > 0 {
-            stage.hold(1.1).await;
-            read(stage).await?;
+            testbed.hold(1.1).await;
+            read(testbed).await?;
         }
     }
     Ok(())
 }
 
 /// One transaction, after which all notes are in tiers; what it hides or shows is due once it has taken.
-async fn take(stage: &mut Stage, step: &Step) -> anyhow::Result<()> {
-    read(stage).await?;
-    let changed = stage.notes.changed(step.shown);
-    let revision = stage.record.revision();
-    let tickets = stage.record.note(&changed, revision, Outcome::Open);
+async fn take(testbed: &mut Testbed, step: &PolicyStep) -> anyhow::Result<()> {
+    read(testbed).await?;
+    let changed = testbed.notes.changed(step.shown);
+    let revision = testbed.record.revision();
+    let tickets = testbed
+        .record
+        .note(&changed, revision, TransactionEnd::Open);
     let sql = format!("begin; {}; commit", step.sql);
-    if let Err(error) = stage.session.run(&sql).await {
-        stage.renew_session().await;
+    if let Err(error) = testbed.session.run(&sql).await {
+        testbed.renew_session().await;
         // A statement has failed: nothing of it is there.
-        stage.record.settle(&tickets, Outcome::RolledBack);
+        testbed.record.settle(&tickets, TransactionEnd::RolledBack);
         return Err(error.into());
     }
     match step.takes {
-        Takes::Commit => {}
-        Takes::Sessions => renew_sessions(stage).await?,
-        Takes::Time => {
-            read(stage).await?;
+        VisibleFrom::Commit => {}
+        VisibleFrom::Sessions => renew_sessions(testbed).await?,
+        VisibleFrom::Time => {
+            read(testbed).await?;
             let passed = "select (max(visible_until) < clock_timestamp())::text from note";
-            while stage.session.texts(passed).await? != ["true"] {
+            while testbed.session.texts(passed).await? != ["true"] {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
     }
-    let now = Outcome::Committed(Boottime::now());
-    stage.record.settle(&tickets, now);
-    stage.notes.show(step.shown);
+    let now = TransactionEnd::Committed(Boottime::now());
+    testbed.record.settle(&tickets, now);
+    testbed.notes.show(step.shown);
     Ok(())
 }
 
 /// Ends larder's sessions: a role's settings are those of the time when a session begins.
-async fn renew_sessions(stage: &mut Stage) -> anyhow::Result<()> {
-    let now = stage
+async fn renew_sessions(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let now = testbed
         .session
         .texts("select clock_timestamp()::text")
         .await?;
     let now = now.concat();
     let deadline = Instant::now() + RENEWAL_TIMEOUT;
-    while stage.session.texts(&format!("{LEFT}'{now}'")).await? != ["0"] {
+    while testbed.session.texts(&format!("{LEFT}'{now}'")).await? != ["0"] {
         if Instant::now() > deadline {
             bail!("sessions of larder's do not end");
         }
-        stage.session.run(&format!("{TERMINATE}'{now}'")).await?;
+        testbed.session.run(&format!("{TERMINATE}'{now}'")).await?;
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
 /// Reads every note, and judges it.
-async fn read(stage: &Stage) -> anyhow::Result<()> {
-    let target = stage.larder.config.listen;
-    let keys = stage.notes.keys();
+async fn read(testbed: &Testbed) -> anyhow::Result<()> {
+    let target = testbed.larder.config.listen;
+    let keys = testbed.notes.keys();
     ensure!(!keys.is_empty(), "there are no notes");
-    sweep(&stage.record, target, keys).await?;
+    sweep(&testbed.record, target, keys).await?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::Injection;
-use crate::harness::stage::Stage;
+use crate::harness::testbed::Testbed;
 
 /// How long larder is away while documents change.
 const AWAY: Duration = Duration::from_millis(400);
@@ -22,60 +22,60 @@ const FAKETIME: [&str; 4] = [
 const CLOCK_STEPS: [&str; 5] = ["+0", "+3h", "-3h", "+2y", "-5s"];
 
 /// Ends PostgreSQL by `signal`; it is started again.
-pub(super) async fn restart_postgres(stage: &mut Stage, signal: Signal) -> anyhow::Result<()> {
-    stage.restart_postgres(signal).await?;
-    stage.hold(0.5).await;
+pub(super) async fn restart_postgres(testbed: &mut Testbed, signal: Signal) -> anyhow::Result<()> {
+    testbed.restart_postgres(signal).await?;
+    testbed.hold(0.5).await;
     Ok(())
 }
 
-pub(super) async fn kill_larder(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.larder.kill().await?;
+pub(super) async fn kill_larder(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.larder.kill().await?;
     tokio::time::sleep(AWAY).await;
-    stage.larder.start_ready().await?;
-    stage.hold(0.5).await;
+    testbed.larder.start_ready().await?;
+    testbed.hold(0.5).await;
     Ok(())
 }
 
 /// Readers' requests are under way when it begins, and new ones come in all the time.
-pub(super) async fn pause_larder(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.larder.signal(Signal::SIGSTOP)?;
-    stage.hold(1.6).await;
-    stage.larder.signal(Signal::SIGCONT)?;
-    stage.hold(0.5).await;
+pub(super) async fn pause_larder(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.larder.signal(Signal::SIGSTOP)?;
+    testbed.hold(1.6).await;
+    testbed.larder.signal(Signal::SIGCONT)?;
+    testbed.hold(0.5).await;
     Ok(())
 }
 
-pub(super) async fn two_larders(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.second.start_ready().await?;
-    let (first, second) = (stage.larder.config.listen, stage.second.config.listen);
-    stage.targets.send_replace(vec![first, second]);
-    stage.hold(2.0).await;
-    stage.targets.send_replace(vec![first]);
-    stage.second.kill().await
+pub(super) async fn two_larders(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.second.start_ready().await?;
+    let (first, second) = (testbed.larder.config.listen, testbed.second.config.listen);
+    testbed.targets.send_replace(vec![first, second]);
+    testbed.hold(2.0).await;
+    testbed.targets.send_replace(vec![first]);
+    testbed.second.kill().await
 }
 
-pub(super) async fn tiny_memory(stage: &mut Stage) -> anyhow::Result<()> {
-    let memory_bytes = stage.larder.config.memory_bytes;
-    stage.larder.terminate().await?;
-    stage.larder.config.memory_bytes = TINY_MEMORY_BYTES;
-    let started = stage.larder.start_ready().await;
-    stage.larder.config.memory_bytes = memory_bytes;
+pub(super) async fn tiny_memory(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let memory_bytes = testbed.larder.config.memory_bytes;
+    testbed.larder.terminate().await?;
+    testbed.larder.config.memory_bytes = TINY_MEMORY_BYTES;
+    let started = testbed.larder.start_ready().await;
+    testbed.larder.config.memory_bytes = memory_bytes;
     started?;
-    stage.hold(1.5).await;
-    stage.larder.terminate().await?;
-    stage.larder.start_ready().await?;
+    testbed.hold(1.5).await;
+    testbed.larder.terminate().await?;
+    testbed.larder.start_ready().await?;
     Ok(())
 }
 
 /// The wall clock of larder's process alone; its boot-time clock and PostgreSQL's clock go on as they are.
-pub(super) async fn step_clock(stage: &mut Stage) -> anyhow::Result<Injection> {
+pub(super) async fn step_clock(testbed: &mut Testbed) -> anyhow::Result<Injection> {
     let Some(library) = FAKETIME.iter().find(|path| Path::new(path).is_file()) else {
         let reason = "libfaketime is not installed (Debian: apt-get install libfaketime)";
         return Ok(Injection::Impossible(reason.into()));
     };
-    let offset = stage.workplace.directory().join("clock");
+    let offset = testbed.run_directory.directory().join("clock");
     std::fs::write(&offset, CLOCK_STEPS[0])?;
-    stage.larder.terminate().await?;
+    testbed.larder.terminate().await?;
     let settings = [
         ("LD_PRELOAD", *library),
         ("FAKETIME_TIMESTAMP_FILE", &offset.to_string_lossy()),
@@ -84,20 +84,20 @@ pub(super) async fn step_clock(stage: &mut Stage) -> anyhow::Result<Injection> {
         ("FAKETIME_CACHE_DURATION", "0"),
         ("FAKETIME_NO_CACHE", "1"),
     ];
-    stage.larder.config.environment = settings
+    testbed.larder.config.environment = settings
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .to_vec();
-    let started = stage.larder.start_ready().await;
-    stage.larder.config.environment.clear();
+    let started = testbed.larder.start_ready().await;
+    testbed.larder.config.environment.clear();
     started?;
     for step in CLOCK_STEPS {
         // Whole or not at all: larder reads it all the time.
         let unfinished = offset.with_extension("new");
         std::fs::write(&unfinished, step)?;
         std::fs::rename(&unfinished, &offset)?;
-        stage.hold(0.4).await;
+        testbed.hold(0.4).await;
     }
-    stage.larder.terminate().await?;
-    stage.larder.start_ready().await?;
+    testbed.larder.terminate().await?;
+    testbed.larder.start_ready().await?;
     Ok(Injection::Done)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::transactions::update_all;
-use crate::harness::stage::Stage;
+use crate::harness::testbed::Testbed;
 use crate::workload::{PLOTS, TABLES, fill};
 
 const CHANGES: usize = 30;
@@ -12,49 +12,52 @@ const CHANGES: usize = 30;
 const KEYS_PER_STATEMENT: [&str; 2] = ["LARDER_FEED__KEYS_PER_STATEMENT", "50"];
 
 /// Under the publication larder starts, and statements change more documents than `keys_per_statement`.
-pub(super) async fn publish(stage: &mut Stage) -> anyhow::Result<()> {
-    take_back(stage).await?;
+pub(super) async fn publish(testbed: &mut Testbed) -> anyhow::Result<()> {
+    take_back(testbed).await?;
     let sql = "create publication everything for all tables";
-    stage.session.run(sql).await?;
-    let outcome = change(stage).await;
-    stage.renew_session().await;
-    take_back(stage).await?;
+    testbed.session.run(sql).await?;
+    let outcome = change(testbed).await;
+    testbed.renew_session().await;
+    take_back(testbed).await?;
     outcome?;
-    stage.larder.terminate().await?;
-    stage.larder.start_ready().await?;
-    stage.hold(1.2).await;
+    testbed.larder.terminate().await?;
+    testbed.larder.start_ready().await?;
+    testbed.hold(1.2).await;
     Ok(())
 }
 
-async fn take_back(stage: &mut Stage) -> anyhow::Result<()> {
+async fn take_back(testbed: &mut Testbed) -> anyhow::Result<()> {
     let sql = "drop publication if exists everything";
-    Ok(stage.session.run(sql).await?)
+    Ok(testbed.session.run(sql).await?)
 }
 
-async fn change(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.larder.terminate().await?;
+async fn change(testbed: &mut Testbed) -> anyhow::Result<()> {
+    testbed.larder.terminate().await?;
     let [name, value] = KEYS_PER_STATEMENT.map(str::to_owned);
-    stage.larder.config.environment = vec![(name, value)];
-    let started = stage.larder.start_ready().await;
-    stage.larder.config.environment.clear();
+    testbed.larder.config.environment = vec![(name, value)];
+    let started = testbed.larder.start_ready().await;
+    testbed.larder.config.environment.clear();
     started?;
-    stage.write(CHANGES, "").await?;
-    update_all(stage).await?;
-    let number = stage.rng.usize(..PLOTS);
-    let record = Arc::clone(&stage.record);
-    let mut plot = stage.plot(number).await;
+    testbed.write(CHANGES, "").await?;
+    update_all(testbed).await?;
+    let number = testbed.rng.usize(..PLOTS);
+    let record = Arc::clone(&testbed.record);
+    let mut plot = testbed.plot(number).await;
     let (full, keys) = ((*plot).clone(), plot.keys());
     let mut emptied = full.only(&[], record.revision());
     emptied.sql = format!(
         "delete from root where id >= {} and id < {}; ",
         keys.start, keys.end
     );
-    stage.session.transact(&mut plot, emptied, &record).await?;
-    stage.hold(0.5).await;
+    testbed
+        .session
+        .transact(&mut plot, emptied, &record)
+        .await?;
+    testbed.hold(0.5).await;
     let mut filled = full.only(&TABLES, record.revision());
     filled.sql = fill(&full, &["root", "child", "grandchild"]);
-    stage.session.transact(&mut plot, filled, &record).await?;
+    testbed.session.transact(&mut plot, filled, &record).await?;
     drop(plot);
-    stage.hold(1.2).await;
+    testbed.hold(1.2).await;
     Ok(())
 }

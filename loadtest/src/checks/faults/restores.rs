@@ -11,9 +11,9 @@ use tokio::process::Command;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::harness::process::find_program;
-use crate::harness::stage::Stage;
-use crate::workload::history::{Digest, Outcome};
-use crate::workload::{Made, Plot};
+use crate::harness::testbed::Testbed;
+use crate::workload::history::{Digest, TransactionEnd};
+use crate::workload::{ExpectedDocument, Plot};
 
 const INSTALL: &str = "apt-get install postgresql";
 /// Transactions that are lost, beside those of the writers.
@@ -28,34 +28,34 @@ const FORMS: [[&[&str]; 2]; 3] = [
     [&[], &["--schema=public"]],
 ];
 
-/// Nobody but larder uses the database meanwhile, so whatever fails is larder's.
-pub(super) async fn restore(stage: &mut Stage) -> anyhow::Result<()> {
-    let [dumped, restored] = FORMS[stage.rng.usize(..FORMS.len())];
-    let file = stage.workplace.directory().join("dump");
-    let plots = stage.all_plots().await;
+/// Only larder uses the database meanwhile, so whatever fails is larder's.
+pub(super) async fn restore(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let [dumped, restored] = FORMS[testbed.rng.usize(..FORMS.len())];
+    let file = testbed.run_directory.directory().join("dump");
+    let plots = testbed.all_plots().await;
     let saved: Vec<Plot> = plots.iter().map(|plot| (**plot).clone()).collect();
     let dump = [&["--format=custom"], dumped].concat();
-    run(stage, "pg_dump", &dump, &["--file"], &file).await?;
+    run(testbed, "pg_dump", &dump, &["--file"], &file).await?;
     drop(plots);
-    stage.write(CHANGES, "").await?;
-    stage.hold(0.8).await;
-    let mut plots = stage.all_plots().await;
-    let tickets = note(stage, &saved);
+    testbed.write(CHANGES, "").await?;
+    testbed.hold(0.8).await;
+    let mut plots = testbed.all_plots().await;
+    let tickets = note(testbed, &saved);
     let restore = [&["--clean", "--if-exists"], restored].concat();
-    let outcome = run(stage, "pg_restore", &restore, &[], &file).await;
+    let outcome = run(testbed, "pg_restore", &restore, &[], &file).await;
     // A dump of schema public alone has it created anew, without this default.
-    stage.renew_session().await;
+    testbed.renew_session().await;
     let grant = "grant usage on schema public to public";
-    stage.session.run(grant).await?;
-    let now = Outcome::Committed(Boottime::now());
+    testbed.session.run(grant).await?;
+    let now = TransactionEnd::Committed(Boottime::now());
     for tickets in &tickets {
-        stage.record.settle(tickets, now);
+        testbed.record.settle(tickets, now);
     }
     put(&mut plots, saved);
     drop(plots);
     outcome?;
-    stage.hold(1.2).await;
-    stage.larder.cached(TRUSTED_WITHIN).await
+    testbed.hold(1.2).await;
+    testbed.larder.cached(TRUSTED_WITHIN).await
 }
 
 fn put(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
@@ -66,25 +66,25 @@ fn put(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
 
 /// What documents may be until the end: absent while their table is empty; without the site while that one is, whose
 /// data comes last; and what was dumped.
-fn note(stage: &Stage, saved: &[Plot]) -> [Vec<(u32, crate::workload::history::Ticket)>; 3] {
-    let revision = stage.record.revision();
-    let absent = |key: u32| Made {
+fn note(testbed: &Testbed, saved: &[Plot]) -> [Vec<(u32, crate::workload::history::VersionId)>; 3] {
+    let revision = testbed.record.revision();
+    let absent = |key: u32| ExpectedDocument {
         key,
         digest: Digest::ABSENT,
     };
-    let absent: Vec<Made> = (1..=stage.record.keys()).map(absent).collect();
+    let absent: Vec<ExpectedDocument> = (1..=testbed.record.keys()).map(absent).collect();
     let without = saved.iter().flat_map(Plot::made_without_sites).collect();
     let plots = saved.iter();
-    let mut whole: Vec<Made> = plots
+    let mut whole: Vec<ExpectedDocument> = plots
         .flat_map(|plot| plot.keys().map(|key| plot.made(key)))
         .collect();
-    whole.extend(stage.notes.made());
-    [absent, without, whole].map(|made| stage.record.note(&made, revision, Outcome::Open))
+    whole.extend(testbed.notes.made());
+    [absent, without, whole].map(|made| testbed.record.note(&made, revision, TransactionEnd::Open))
 }
 
 /// Runs a program on the database; every error counts as one of larder's.
 async fn run(
-    stage: &Stage,
+    testbed: &Testbed,
     program: &str,
     arguments: &[&str],
     file_flag: &[&str],
@@ -93,7 +93,7 @@ async fn run(
     let mut command = Command::new(find_program(program, INSTALL)?);
     command
         .args(arguments)
-        .args(["--dbname", stage.postgres.url()])
+        .args(["--dbname", testbed.postgres.url()])
         .args(file_flag)
         .arg(file)
         .kill_on_drop(true);
@@ -105,7 +105,7 @@ async fn run(
         .filter(|line| line.contains("error:"))
         .collect();
     for error in &errors {
-        stage.interference.note_program(program, error);
+        testbed.interference.note_program(program, error);
     }
     ensure!(
         output.status.success(),

@@ -11,11 +11,11 @@ use larder::clock::Boottime;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::ancestors::{self, Line, define};
-use crate::harness::session::Session;
-use crate::harness::stage::Stage;
-use crate::workload::history::Outcome;
-use crate::workload::{Change, PLOTS, Plot, SCHEMA, TABLES, fill, random, rekeyed};
+use super::ancestors::{self, Lineage, define};
+use crate::harness::session::SqlSession;
+use crate::harness::testbed::Testbed;
+use crate::workload::history::TransactionEnd;
+use crate::workload::{PLOTS, Plot, PlotChange, SCHEMA, TABLES, fill, random, rekeyed};
 
 /// Of this fault's transactions in `ledger`: a row that is replicated with what they change.
 const SLOT: i32 = 2;
@@ -46,60 +46,60 @@ const RENAMED: &str = "select format('alter table %I rename to %I', relname, spl
 /// A plot that is published, from the beginning of its subscription to its end.
 struct Published {
     number: usize,
-    publisher: Session,
+    publisher: SqlSession,
     url: String,
     /// A table whose ancestor is the target in its place.
-    above: Option<Line>,
+    above: Option<Lineage>,
 }
 
 /// Documents change by replication: first copies, transactions, and sometimes a truncation.
-pub(super) async fn subscribe(stage: &mut Stage) -> anyhow::Result<()> {
-    let url = stage.postgres.url().replace("/larder?", "/publisher?");
-    if stage.session.texts(DATABASE).await?.is_empty() {
-        stage.session.run("create database publisher").await?;
-        Session::new(&url, SLOT)?.run(SCHEMA).await?;
+pub(super) async fn subscribe(testbed: &mut Testbed) -> anyhow::Result<()> {
+    let url = testbed.postgres.url().replace("/larder?", "/publisher?");
+    if testbed.session.texts(DATABASE).await?.is_empty() {
+        testbed.session.run("create database publisher").await?;
+        SqlSession::new(&url, SLOT)?.run(SCHEMA).await?;
     }
-    let above = stage.rng.bool().then(|| {
-        let table = TABLES[stage.rng.usize(..TABLES.len())];
-        Line::partition(table)
+    let above = testbed.rng.bool().then(|| {
+        let table = TABLES[testbed.rng.usize(..TABLES.len())];
+        Lineage::partition(table)
     });
     let mut published = Published {
-        number: stage.rng.usize(..PLOTS),
-        publisher: Session::new(&url, SLOT)?,
+        number: testbed.rng.usize(..PLOTS),
+        publisher: SqlSession::new(&url, SLOT)?,
         url,
         above,
     };
-    published.take_back(stage).await?;
-    let outcome = published.run(stage).await;
-    published.take_back(stage).await?;
+    published.take_back(testbed).await?;
+    let outcome = published.run(testbed).await;
+    published.take_back(testbed).await?;
     outcome
 }
 
 impl Published {
-    async fn run(&mut self, stage: &mut Stage) -> anyhow::Result<()> {
+    async fn run(&mut self, testbed: &mut Testbed) -> anyhow::Result<()> {
         if let Some(line) = &self.above {
-            line.attach_all(stage).await?;
+            line.attach_all(testbed).await?;
         }
-        let mut plot = stage.plot(self.number).await;
+        let mut plot = testbed.plot(self.number).await;
         self.fill(&plot).await?;
-        match stage.rng.bool() {
-            true => self.with_copy(stage, &mut plot).await?,
-            false => self.without_copy(stage).await?,
+        match testbed.rng.bool() {
+            true => self.with_copy(testbed, &mut plot).await?,
+            false => self.without_copy(testbed).await?,
         }
         for _ in 0..CHANGES {
-            let revision = stage.record.revision();
-            let rekeyed = match stage.rng.u32(..REKEYED_SHARE) {
-                0 => rekeyed(&plot, revision, &mut stage.rng),
+            let revision = testbed.record.revision();
+            let rekeyed = match testbed.rng.u32(..REKEYED_SHARE) {
+                0 => rekeyed(&plot, revision, &mut testbed.rng),
                 _ => None,
             };
-            let change = rekeyed.unwrap_or_else(|| random(&plot, revision, &mut stage.rng));
-            self.replicate(stage, &mut [&mut plot], vec![change])
+            let change = rekeyed.unwrap_or_else(|| random(&plot, revision, &mut testbed.rng));
+            self.replicate(testbed, &mut [&mut plot], vec![change])
                 .await?;
         }
-        stage.hold(1.2).await;
-        if stage.rng.u32(..TRUNCATE_SHARE) == 0 {
-            self.truncate(stage, plot).await?;
-            stage.hold(1.2).await;
+        testbed.hold(1.2).await;
+        if testbed.rng.u32(..TRUNCATE_SHARE) == 0 {
+            self.truncate(testbed, plot).await?;
+            testbed.hold(1.2).await;
         }
         Ok(())
     }
@@ -138,13 +138,13 @@ impl Published {
     }
 
     /// Without a slot of its own making: within one server that would wait for itself.
-    async fn create(&self, stage: &mut Stage) -> anyhow::Result<()> {
+    async fn create(&self, testbed: &mut Testbed) -> anyhow::Result<()> {
         let sql = format!(
             "create subscription feed connection '{}' publication feed \
              with (create_slot = false, slot_name = 'publisher', copy_data = false)",
             self.url
         );
-        Ok(stage.session.run(&sql).await?)
+        Ok(testbed.session.run(&sql).await?)
     }
 
     async fn publish(&mut self, tables: &[&str]) -> anyhow::Result<()> {
@@ -152,50 +152,50 @@ impl Published {
         Ok(self.publisher.run(&sql).await?)
     }
 
-    async fn without_copy(&mut self, stage: &mut Stage) -> anyhow::Result<()> {
+    async fn without_copy(&mut self, testbed: &mut Testbed) -> anyhow::Result<()> {
         let tables = ["root", "child", "grandchild"];
-        if stage.rng.bool() {
+        if testbed.rng.bool() {
             self.publish(&tables).await?;
-            return self.create(stage).await;
+            return self.create(testbed).await;
         }
-        self.create(stage).await?;
-        stage.hold(0.3).await;
+        self.create(testbed).await?;
+        testbed.hold(0.3).await;
         self.publish(&tables).await?;
         let refresh = "alter subscription feed refresh publication with (copy_data = false)";
-        Ok(stage.session.run(refresh).await?)
+        Ok(testbed.session.run(refresh).await?)
     }
 
     /// The plot's documents are deleted here, and come back by the tables' first copies.
     async fn with_copy(
         &mut self,
-        stage: &mut Stage,
+        testbed: &mut Testbed,
         plot: &mut OwnedMutexGuard<Plot>,
     ) -> anyhow::Result<()> {
         let full = (**plot).clone();
         let keys = plot.keys();
-        let mut change = full.only(&[], stage.record.revision());
+        let mut change = full.only(&[], testbed.record.revision());
         change.sql = format!(
             "delete from root where id >= {} and id < {}; ",
             keys.start, keys.end
         );
-        let record = std::sync::Arc::clone(&stage.record);
-        stage.session.transact(plot, change, &record).await?;
-        self.create(stage).await?;
+        let record = std::sync::Arc::clone(&testbed.record);
+        testbed.session.transact(plot, change, &record).await?;
+        self.create(testbed).await?;
         // Their absence is remembered.
-        stage.hold(0.7).await;
+        testbed.hold(0.7).await;
         let mut there = Vec::new();
-        for tables in COPIES[stage.rng.usize(..COPIES.len())] {
+        for tables in COPIES[testbed.rng.usize(..COPIES.len())] {
             there.extend_from_slice(tables);
-            let change = full.only(&there, stage.record.revision());
+            let change = full.only(&there, testbed.record.revision());
             self.publish(tables).await?;
             let touched = plot.touched(&change);
-            let tickets = record.note(&touched, change.revision, Outcome::Open);
+            let tickets = record.note(&touched, change.revision, TransactionEnd::Open);
             let refresh = "alter subscription feed refresh publication with (copy_data = true)";
-            stage.session.run(refresh).await?;
+            testbed.session.run(refresh).await?;
             let copied =
                 "select coalesce(bool_and(srsubstate = 'r'), false)::text from pg_subscription_rel";
-            reach(&mut stage.session, copied, "true").await?;
-            record.settle(&tickets, Outcome::Committed(Boottime::now()));
+            reach(&mut testbed.session, copied, "true").await?;
+            record.settle(&tickets, TransactionEnd::Committed(Boottime::now()));
             plot.apply(change);
         }
         Ok(())
@@ -204,9 +204,9 @@ impl Published {
     /// One transaction at the publisher that changes `plots`, until it is committed here. Its ledger is the first's.
     async fn replicate(
         &mut self,
-        stage: &mut Stage,
+        testbed: &mut Testbed,
         plots: &mut [&mut Plot],
-        mut changes: Vec<Change>,
+        mut changes: Vec<PlotChange>,
     ) -> anyhow::Result<()> {
         let first = changes.first_mut().context("a change")?;
         if let Some(line) = &self.above {
@@ -217,15 +217,19 @@ impl Published {
         let mut tickets = Vec::new();
         for (plot, change) in plots.iter().zip(&changes) {
             let touched = plot.touched(change);
-            tickets.extend(stage.record.note(&touched, revision, Outcome::Open));
+            tickets.extend(
+                testbed
+                    .record
+                    .note(&touched, revision, TransactionEnd::Open),
+            );
         }
         self.publisher.run("commit").await?;
         let applied =
             format!("select revision::text from ledger where plot = {number} and slot = {SLOT}");
-        reach(&mut stage.session, &applied, &revision.to_string()).await?;
-        stage
+        reach(&mut testbed.session, &applied, &revision.to_string()).await?;
+        testbed
             .record
-            .settle(&tickets, Outcome::Committed(Boottime::now()));
+            .settle(&tickets, TransactionEnd::Committed(Boottime::now()));
         for (plot, change) in plots.iter_mut().zip(changes) {
             plot.apply(change);
         }
@@ -235,24 +239,24 @@ impl Published {
     /// Truncates a table of all plots; then the others' rows come back by a transaction here.
     async fn truncate(
         &mut self,
-        stage: &mut Stage,
+        testbed: &mut Testbed,
         plot: OwnedMutexGuard<Plot>,
     ) -> anyhow::Result<()> {
         let mut plots = vec![plot];
-        for number in (0..stage.plots.len()).filter(|number| *number != self.number) {
-            plots.push(stage.plot(number).await);
+        for number in (0..testbed.plots.len()).filter(|number| *number != self.number) {
+            plots.push(testbed.plot(number).await);
         }
-        let revision = stage.record.revision();
+        let revision = testbed.record.revision();
         let saved: Vec<Plot> = plots.iter().map(|plot| (**plot).clone()).collect();
-        let mut changes: Vec<Change> = saved
+        let mut changes: Vec<PlotChange> = saved
             .iter()
             .map(|plot| plot.only(&["root", "child"], revision))
             .collect();
         changes[0].sql = format!("truncate {}; ", self.target("grandchild"));
         let mut all: Vec<&mut Plot> = plots.iter_mut().map(|plot| &mut **plot).collect();
-        self.replicate(stage, &mut all, changes).await?;
-        stage.hold(1.2).await;
-        let revision = stage.record.revision();
+        self.replicate(testbed, &mut all, changes).await?;
+        testbed.hold(1.2).await;
+        let revision = testbed.record.revision();
         let mut parts = Vec::new();
         let mut sql = String::new();
         for (plot, saved) in all.into_iter().zip(&saved).skip(1) {
@@ -260,19 +264,19 @@ impl Published {
             parts.push((plot, saved.only(&TABLES, revision)));
         }
         let begin = format!("begin; {sql}update ledger set revision = {revision} where slot = 0");
-        stage.session.run(&begin).await?;
-        let record = std::sync::Arc::clone(&stage.record);
-        stage.session.commit_all("commit", parts, &record).await;
+        testbed.session.run(&begin).await?;
+        let record = std::sync::Arc::clone(&testbed.record);
+        testbed.session.commit_all("commit", parts, &record).await;
         Ok(())
     }
 
     /// No subscription, no publication, no slot and no ancestor is left.
-    async fn take_back(&mut self, stage: &mut Stage) -> anyhow::Result<()> {
-        stage.renew_session().await;
+    async fn take_back(&mut self, testbed: &mut Testbed) -> anyhow::Result<()> {
+        testbed.renew_session().await;
         let subscriptions = "select subname::text from pg_subscription where subname = 'feed'";
-        if !stage.session.texts(subscriptions).await?.is_empty() {
+        if !testbed.session.texts(subscriptions).await?.is_empty() {
             for sql in DROP_SUBSCRIPTION.split("; ") {
-                define(stage, sql).await?;
+                define(testbed, sql).await?;
             }
         }
         let publisher = &mut self.publisher;
@@ -290,12 +294,12 @@ impl Published {
         for sql in publisher.texts(RENAMED).await? {
             publisher.run(&sql).await?;
         }
-        ancestors::take_back(stage).await
+        ancestors::take_back(testbed).await
     }
 }
 
 /// Waits until `sql` finds `wanted`.
-async fn reach(session: &mut Session, sql: &str, wanted: &str) -> anyhow::Result<()> {
+async fn reach(session: &mut SqlSession, sql: &str, wanted: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + APPLY_TIMEOUT;
     while session.texts(sql).await? != [wanted] {
         if Instant::now() > deadline {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::http::Wire;
-use crate::harness::session::Session;
+use crate::harness::http::HttpConnection;
+use crate::harness::session::SqlSession;
 
 /// The resources, each of a table of its name. Anonymous readers may not have the last one.
 pub(crate) const RESOURCES: [&str; 3] = ["alpha", "beta", "secret"];
@@ -27,14 +27,14 @@ const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Deserialize)]
-struct Document {
+struct OwnedDocument {
     id: usize,
     owner: String,
     n: u64,
 }
 
 /// What was committed to each row, and what became of the answers.
-pub(crate) struct Tally {
+pub(crate) struct AnswerCounters {
     /// By resource and row: when each version was acknowledged.
     versions: Vec<Mutex<Vec<(Instant, u64)>>>,
     pub(crate) compared: [AtomicU64; RESOURCES.len()],
@@ -47,7 +47,7 @@ pub(crate) struct Tally {
     pub(crate) ended: AtomicBool,
 }
 
-impl Tally {
+impl AnswerCounters {
     pub(crate) fn new() -> Self {
         let rows = RESOURCES.len() * ROWS;
         Self {
@@ -71,7 +71,7 @@ impl Tally {
         versions.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn offences(&self) -> u64 {
+    pub(crate) fn violations(&self) -> u64 {
         [&self.strange, &self.stale, &self.made_up]
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
@@ -79,7 +79,7 @@ impl Tally {
     }
 
     /// Compares a document that was asked for at `asked`.
-    fn compare(&self, resource: usize, document: &Document, asked: Instant) {
+    fn compare(&self, resource: usize, document: &OwnedDocument, asked: Instant) {
         self.compared[resource].fetch_add(1, Ordering::Relaxed);
         if document.owner != RESOURCES[resource] {
             self.strange.fetch_add(1, Ordering::Relaxed);
@@ -102,35 +102,41 @@ impl Tally {
 }
 
 /// Counts rows of a resource up, over plain SQL.
-pub(crate) async fn write(tally: Arc<Tally>, resource: usize, url: String) -> anyhow::Result<()> {
-    let mut session = Session::new(&url, 0)?;
+pub(crate) async fn write(
+    counters: Arc<AnswerCounters>,
+    resource: usize,
+    url: String,
+) -> anyhow::Result<()> {
+    let mut session = SqlSession::new(&url, 0)?;
     let mut version = 0;
-    while !tally.ended.load(Ordering::Relaxed) {
+    while !counters.ended.load(Ordering::Relaxed) {
         version += 1;
         let id = fastrand::usize(1..=ROWS / 10);
         let table = RESOURCES[resource];
         session
             .run(&format!("update {table} set n = {version} where id = {id}"))
             .await?;
-        tally.versions(resource, id).push((Instant::now(), version));
+        counters
+            .versions(resource, id)
+            .push((Instant::now(), version));
         sleep(WRITE_PAUSE).await;
     }
     Ok(())
 }
 
 /// Reads documents and lists of a resource, one after the other, and writes one now and then.
-pub(crate) async fn read(tally: Arc<Tally>, resource: usize, target: SocketAddr) {
+pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target: SocketAddr) {
     let mut wire = None;
-    while !tally.ended.load(Ordering::Relaxed) {
+    while !counters.ended.load(Ordering::Relaxed) {
         let open = match wire.take() {
             Some(open) => Ok(open),
-            None => Wire::connect(target).await,
+            None => HttpConnection::connect(target).await,
         };
         let Ok(mut open) = open else {
             sleep(RETRY_PAUSE).await;
             continue;
         };
-        if timeout(PATIENCE, ask(&tally, resource, &mut open))
+        if timeout(PATIENCE, ask(&counters, resource, &mut open))
             .await
             .is_ok_and(|kept| kept)
         {
@@ -140,7 +146,7 @@ pub(crate) async fn read(tally: Arc<Tally>, resource: usize, target: SocketAddr)
 }
 
 /// One request; whether the connection is of further use.
-async fn ask(tally: &Tally, resource: usize, wire: &mut Wire) -> bool {
+async fn ask(counters: &AnswerCounters, resource: usize, wire: &mut HttpConnection) -> bool {
     let name = RESOURCES[resource];
     let key = match resource == RESOURCES.len() - 1 {
         true => format!("Authorization: Bearer {KEY}\r\n"),
@@ -174,29 +180,29 @@ async fn ask(tally: &Tally, resource: usize, wire: &mut Wire) -> bool {
     };
     match answer.status {
         503 | 504 => {
-            tally.unavailable.fetch_add(1, Ordering::Relaxed);
+            counters.unavailable.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         200 | 201 | 204 if write => return true,
         200 => {}
         _ => {
-            tally.made_up.fetch_add(1, Ordering::Relaxed);
+            counters.made_up.fetch_add(1, Ordering::Relaxed);
             return true;
         }
     }
-    let documents: Result<Vec<Document>, _> = match list {
+    let documents: Result<Vec<OwnedDocument>, _> = match list {
         true => serde_json::from_slice(answer.body),
         false => serde_json::from_slice(answer.body).map(|document| vec![document]),
     };
     let Ok(documents) = documents else {
-        tally.made_up.fetch_add(1, Ordering::Relaxed);
+        counters.made_up.fetch_add(1, Ordering::Relaxed);
         return true;
     };
     if !list && documents.iter().any(|document| document.id != id) {
-        tally.made_up.fetch_add(1, Ordering::Relaxed);
+        counters.made_up.fetch_add(1, Ordering::Relaxed);
     }
     for document in &documents {
-        tally.compare(resource, document, asked);
+        counters.compare(resource, document, asked);
     }
     true
 }

@@ -17,18 +17,18 @@ use crate::harness::answers;
 /// Where Debian installs it; only root's PATH has that directory.
 const BINARY: &str = "/usr/sbin/pgbouncer";
 
-/// Whom it runs as where root starts it, since it refuses root.
+/// The user that it runs as where root starts it, since it refuses root.
 const UNPRIVILEGED: &str = "nobody";
 
 /// When a server connection goes back to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum PoolMode {
     Session,
     Transaction,
     Statement,
 }
 
-impl Mode {
+impl PoolMode {
     pub(crate) const ALL: [Self; 3] = [Self::Session, Self::Transaction, Self::Statement];
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -63,12 +63,12 @@ impl Pgbouncer {
         url: &str,
         directory: &Path,
         address: SocketAddr,
-        mode: Mode,
+        mode: PoolMode,
         ignored: &str,
     ) -> anyhow::Result<Self> {
         let (_, rest) = url.split_once("://").context("no URL")?;
-        let (who, rest) = rest.rsplit_once('@').context("a URL without a user")?;
-        let (user, password) = who.split_once(':').unwrap_or((who, ""));
+        let (credentials, rest) = rest.rsplit_once('@').context("a URL without a user")?;
+        let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
         let (server, rest) = rest.split_once('/').context("a URL without a database")?;
         let (host, port) = server.rsplit_once(':').context("a URL without a port")?;
         let database = rest.split('?').next().unwrap_or_default();
@@ -102,8 +102,8 @@ impl Pgbouncer {
 
     /// A command on its console, which knows the simple protocol only.
     pub(crate) async fn say(&self, command: &'static str) -> anyhow::Result<()> {
-        let (who, _) = self.url.rsplit_once('@').context("a URL without a user")?;
-        let url = format!("{who}@{}/pgbouncer?sslmode=disable", self.address);
+        let (credentials, _) = self.url.rsplit_once('@').context("a URL without a user")?;
+        let url = format!("{credentials}@{}/pgbouncer?sslmode=disable", self.address);
         let options = PgConnectOptions::from_str(&url)?.extra_float_digits(None);
         let mut console = options.disable_statement_logging().connect().await?;
         sqlx::raw_sql(command).execute(&mut console).await?;

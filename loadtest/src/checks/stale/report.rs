@@ -8,21 +8,21 @@ use larder::clock::Boottime;
 use crate::checks::faults::{Fault, Injection};
 use crate::checks::stale::StaleArgs;
 use crate::harness::interference::{DELAY_MAX, Impact, Interference};
-use crate::harness::stage::Measured;
-use crate::workload::history::{Outcome, Verdict};
-use crate::workload::record::{Offence, Phase, Record};
-use crate::workload::tally::{Counts, Way, ratio};
+use crate::harness::testbed::LoadMeasurements;
+use crate::workload::counters::{PhaseCounts, ReadResult, ratio};
+use crate::workload::history::{ReadVerdict, TransactionEnd};
+use crate::workload::record::{Record, RunPhase, Violation};
 
 /// Of the quiet times' reads: fewer hits prove nothing about tiers.
 const HIT_RATIO_MIN: f64 = 0.60;
 /// The same of each tier.
 const TIER_SHARE_MIN: f64 = 0.05;
-/// Of an offence's answer, so much is shown.
+/// Of a violation's answer, so much is shown.
 const BODY_SHOWN_BYTES: usize = 1_200;
 
 /// A fault from its beginning until larder was ready after it.
 #[derive(Clone, Debug)]
-pub(crate) struct Span {
+pub(crate) struct FaultSpan {
     pub(crate) fault: Fault,
     pub(crate) began: Boottime,
     pub(crate) ended: Boottime,
@@ -33,7 +33,7 @@ pub(crate) struct Span {
     pub(crate) impact: Impact,
 }
 
-impl Span {
+impl FaultSpan {
     pub(crate) fn took(&self) -> Duration {
         self.ended.since(self.began)
     }
@@ -48,7 +48,7 @@ impl Span {
                 from.as_secs_f64(),
                 to.as_secs_f64(),
                 self.recovery.as_secs_f64(),
-                self.impact_told(),
+                self.impact_text(),
             ),
             Injection::Impossible(reason) => {
                 format!(
@@ -60,20 +60,20 @@ impl Span {
                 format!(
                     "{:7.1} s  {name} FAILED: {reason}{}",
                     from.as_secs_f64(),
-                    self.impact_told()
+                    self.impact_text()
                 )
             }
         }
     }
 
-    /// Empty where larder was polite.
-    fn impact_told(&self) -> String {
+    /// Empty where larder hindered no statement.
+    fn impact_text(&self) -> String {
         let Impact {
             failed,
             delayed,
             longest_wait,
         } = self.impact;
-        match self.impact.is_polite() {
+        match self.impact.is_within_goal() {
             true => String::new(),
             false => format!(
                 "; larder failed {failed} statements and delayed {delayed}, up to {longest_wait:.0?}"
@@ -83,22 +83,22 @@ impl Span {
 }
 
 /// All that a run has found.
-pub(crate) struct Report {
+pub(crate) struct StaleReport {
     pub(crate) args: StaleArgs,
     pub(crate) seed: u64,
     pub(crate) elapsed: Duration,
-    pub(crate) measured: Measured,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) measured: LoadMeasurements,
+    pub(crate) spans: Vec<FaultSpan>,
     /// Why the run ended early.
     pub(crate) broken: Option<String>,
     pub(crate) record: Arc<Record>,
     pub(crate) interference: Arc<Interference>,
 }
 
-impl Report {
+impl StaleReport {
     /// Prints it; returns whether everything held.
     pub(crate) fn print(&self) -> bool {
-        tell_offences(&self.record, &self.spans);
+        print_violations(&self.record, &self.spans);
         self.print_figures();
         self.print_faults();
         self.interference.print();
@@ -113,9 +113,9 @@ impl Report {
     }
 
     fn print_figures(&self) {
-        let (tally, record) = (&self.measured.tally, &self.record);
+        let (counters, record) = (&self.measured.counters, &self.record);
         let seconds = self.elapsed.as_secs_f64();
-        let quiet = tally.phase(Phase::Quiet);
+        let quiet = counters.phase(RunPhase::Quiet);
         // Counts are far below 2^52, so the casts are exact.
         println!(
             "\n{} reads checked in {seconds:.0} s ({:.0}/s), {} commits ({:.0}/s), seed {}",
@@ -125,28 +125,28 @@ impl Report {
             record.commits() as f64 / seconds,
             self.seed
         );
-        println!("stale, rolled back or made up: {}", record.offences());
+        println!("stale, rolled back or made up: {}", record.violations());
         println!(
             "quiet times: {} reads, hit ratio {:.3}: memory {:.3}, disk {:.3}; misses {:.3}, bypass {:.3}",
             quiet.answered(),
             quiet.share(quiet.hits()),
-            quiet.share(quiet.of(Way::Memory)),
-            quiet.share(quiet.of(Way::Disk)),
-            quiet.share(quiet.of(Way::Miss)),
-            quiet.share(quiet.of(Way::Bypass)),
+            quiet.share(quiet.of(ReadResult::Memory)),
+            quiet.share(quiet.of(ReadResult::Disk)),
+            quiet.share(quiet.of(ReadResult::Miss)),
+            quiet.share(quiet.of(ReadResult::Bypass)),
         );
         println!(
             "availability: {} in quiet times, {} in all; 503 or 504: {} and {}, no answer: {} and {}, odd: {} {:?}",
             availability(&quiet),
-            availability(&tally.all()),
-            quiet.of(Way::Unavailable),
-            tally.all().of(Way::Unavailable),
-            quiet.of(Way::Unanswered),
-            tally.all().of(Way::Unanswered),
-            tally.all().of(Way::Odd),
-            tally.odd,
+            availability(&counters.all()),
+            quiet.of(ReadResult::Unavailable),
+            counters.all().of(ReadResult::Unavailable),
+            quiet.of(ReadResult::Unanswered),
+            counters.all().of(ReadResult::Unanswered),
+            counters.all().of(ReadResult::Odd),
+            counters.odd,
         );
-        let staleness = &tally.staleness;
+        let staleness = &counters.staleness;
         println!(
             "answers older than a commit before the read (at most {:?} is allowed): {}; p50 {:?}, p99 {:?}, worst {:?}",
             record.max_staleness,
@@ -187,8 +187,8 @@ impl Report {
             let number = Fault::ALL.iter().position(|other| other == fault);
             let counts = self
                 .measured
-                .tally
-                .phase(Phase::Fault(number.unwrap_or_default()));
+                .counters
+                .phase(RunPhase::Fault(number.unwrap_or_default()));
             let spans = self.spans.iter().filter(|span| span.fault == *fault);
             let recovery = spans.clone().map(|span| span.recovery).max();
             let mut impact = Impact::default();
@@ -199,9 +199,9 @@ impl Report {
                 self.times(*fault),
                 counts.answered(),
                 counts.share(counts.hits()),
-                counts.share(counts.of(Way::Bypass)),
-                counts.of(Way::Unavailable),
-                counts.of(Way::Unanswered),
+                counts.share(counts.of(ReadResult::Bypass)),
+                counts.of(ReadResult::Unavailable),
+                counts.of(ReadResult::Unanswered),
                 recovery.unwrap_or_default().as_secs_f64(),
                 impact.failed,
                 impact.delayed,
@@ -212,7 +212,7 @@ impl Report {
     }
 
     fn times(&self, fault: Fault) -> usize {
-        let done = |span: &&Span| span.fault == fault && span.injection == Injection::Done;
+        let done = |span: &&FaultSpan| span.fault == fault && span.injection == Injection::Done;
         self.spans.iter().filter(done).count()
     }
 
@@ -220,8 +220,11 @@ impl Report {
     fn failures(&self) -> Vec<String> {
         let mut failures: Vec<String> = self.broken.iter().cloned().collect();
         let record = &self.record;
-        if record.offences() > 0 {
-            failures.push(format!("{} answers that must never be", record.offences()));
+        if record.violations() > 0 {
+            failures.push(format!(
+                "{} answers that larder must never give",
+                record.violations()
+            ));
         }
         if record.reads() < self.args.reads {
             failures.push(format!(
@@ -232,16 +235,16 @@ impl Report {
         }
         let mut impact = self.interference.take();
         self.spans.iter().for_each(|span| impact.add(span.impact));
-        if !impact.is_polite() {
+        if !impact.is_within_goal() {
             failures.push(format!(
                 "{} statements failed because of larder, {} waited for it longer than {DELAY_MAX:?}, up to {:.0?}",
                 impact.failed, impact.delayed, impact.longest_wait
             ));
         }
-        if let Some(body) = self.measured.tally.odd.get(&500) {
+        if let Some(body) = self.measured.counters.odd.get(&500) {
             failures.push(format!("answers of 500, such as {body}"));
         }
-        failures.extend(proofless(&self.measured.tally.phase(Phase::Quiet)));
+        failures.extend(proofless(&self.measured.counters.phase(RunPhase::Quiet)));
         for span in &self.spans {
             if let Injection::Failed(reason) = &span.injection {
                 failures.push(format!("{}: {reason}", span.fault.name()));
@@ -263,54 +266,54 @@ impl Report {
     }
 }
 
-/// Prints the first answers that must never be.
-pub(crate) fn tell_offences(record: &Record, spans: &[Span]) {
-    for offence in record.told_offences() {
-        print!("{}", told(&offence, record, spans));
+/// Prints the first answers that larder must never give.
+pub(crate) fn print_violations(record: &Record, spans: &[FaultSpan]) {
+    for violation in record.first_violations() {
+        print!("{}", told(&violation, record, spans));
     }
 }
 
 /// One answer that must never be, with all that is known about it.
-fn told(offence: &Offence, record: &Record, spans: &[Span]) -> String {
+fn told(violation: &Violation, record: &Record, spans: &[FaultSpan]) -> String {
     let ms = |moment: Boottime| {
         // Before or after the beginning of the read.
-        let after = moment.since(offence.began).as_secs_f64();
-        let before = offence.began.since(moment).as_secs_f64();
+        let after = moment.since(violation.began).as_secs_f64();
+        let before = violation.began.since(moment).as_secs_f64();
         (after - before) * 1e3
     };
-    let (path, way) = (record.path(offence.key), &offence.cache_status);
-    let mut text = match &offence.verdict {
-        Verdict::Stale(missed) => format!(
+    let (path, way) = (record.path(violation.key), &violation.cache_status);
+    let mut text = match &violation.verdict {
+        ReadVerdict::Stale(missed) => format!(
             "\nSTALE {path}: shows revision {}, and {} was committed {:.1} ms before the read began\n",
             missed.seen,
             missed.required,
             -ms(missed.committed_at),
         ),
-        Verdict::RolledBack { revision } => {
+        ReadVerdict::RolledBack { revision } => {
             format!("\nROLLED BACK {path}: shows revision {revision}\n")
         }
         _ => format!("\nMADE UP {path}: shows what no commit has made\n"),
     };
     text += &format!(
         "  read began {:.3} s after the start, ended {:.1} ms later; {way}; {} to {}\n",
-        offence.began.since(record.began).as_secs_f64(),
-        ms(offence.ended),
-        phase(offence.phases[0]),
-        phase(offence.phases[1]),
+        violation.began.since(record.began).as_secs_f64(),
+        ms(violation.ended),
+        phase(violation.phases[0]),
+        phase(violation.phases[1]),
     );
-    let near = spans.iter().filter(|span| span.began <= offence.ended);
+    let near = spans.iter().filter(|span| span.began <= violation.ended);
     if let Some(span) = near.max_by_key(|span| span.began) {
         text += &format!("  last fault: {}\n", span.line(record.began).trim());
     }
-    for version in &offence.versions {
+    for version in &violation.versions {
         let outcome = match version.outcome {
-            Outcome::Open => "commit under way".to_owned(),
-            Outcome::Committed(at) => format!("committed {:.1} ms", ms(at)),
-            Outcome::RolledBack => "rolled back".to_owned(),
+            TransactionEnd::Open => "commit under way".to_owned(),
+            TransactionEnd::Committed(at) => format!("committed {:.1} ms", ms(at)),
+            TransactionEnd::RolledBack => "rolled back".to_owned(),
         };
         text += &format!("  revision {}: {outcome}\n", version.revision);
     }
-    text += &format!("  {}\n", shown(&offence.body));
+    text += &format!("  {}\n", shown(&violation.body));
     text
 }
 
@@ -324,29 +327,29 @@ fn shown(body: &str) -> String {
     whole.chars().take(BODY_SHOWN_BYTES).collect()
 }
 
-fn phase(phase: Phase) -> &'static str {
+fn phase(phase: RunPhase) -> &'static str {
     match phase {
-        Phase::Settling => "settling",
-        Phase::Quiet => "quiet",
-        Phase::Fault(number) => Fault::ALL.get(number).map_or("?", |fault| fault.name()),
+        RunPhase::Settling => "settling",
+        RunPhase::Quiet => "quiet",
+        RunPhase::Fault(number) => Fault::ALL.get(number).map_or("?", |fault| fault.name()),
     }
 }
 
-fn availability(counts: &Counts) -> String {
+fn availability(counts: &PhaseCounts) -> String {
     format!("{:.4} %", 100.0 * ratio(counts.answered(), counts.total()))
 }
 
 /// Why the quiet times prove nothing about the tiers.
-fn proofless(quiet: &Counts) -> Vec<String> {
+fn proofless(quiet: &PhaseCounts) -> Vec<String> {
     let shares = [
         ("the tiers", quiet.hits(), HIT_RATIO_MIN),
-        ("memory", quiet.of(Way::Memory), TIER_SHARE_MIN),
-        ("disk", quiet.of(Way::Disk), TIER_SHARE_MIN),
+        ("memory", quiet.of(ReadResult::Memory), TIER_SHARE_MIN),
+        ("disk", quiet.of(ReadResult::Disk), TIER_SHARE_MIN),
     ];
-    let too_few = |(who, hits, least): (&str, u64, f64)| {
+    let too_few = |(tiers, hits, least): (&str, u64, f64)| {
         let share = quiet.share(hits);
         (share < least).then(|| {
-            format!("{who} answered {share:.3} of the quiet times' reads, which proves nothing below {least}")
+            format!("{tiers} answered {share:.3} of the quiet times' reads, which proves nothing below {least}")
         })
     };
     shares.into_iter().filter_map(too_few).collect()
@@ -355,19 +358,19 @@ fn proofless(quiet: &Counts) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::tally::Tally;
+    use crate::workload::counters::ReadCounters;
 
-    fn quiet(ways: &[(Way, u32)]) -> Vec<String> {
-        let mut tally = Tally::new(0).unwrap();
+    fn quiet(ways: &[(ReadResult, u32)]) -> Vec<String> {
+        let mut counters = ReadCounters::new(0).unwrap();
         for (way, times) in ways {
-            (0..*times).for_each(|_| tally.count(Phase::Quiet, *way));
+            (0..*times).for_each(|_| counters.count(RunPhase::Quiet, *way));
         }
-        proofless(&tally.phase(Phase::Quiet))
+        proofless(&counters.phase(RunPhase::Quiet))
     }
 
     #[test]
     fn a_server_that_always_asks_postgresql_proves_nothing() {
-        assert_eq!(quiet(&[(Way::Miss, 100)]).len(), 3);
+        assert_eq!(quiet(&[(ReadResult::Miss, 100)]).len(), 3);
         assert_eq!(quiet(&[]).len(), 3);
     }
 
@@ -380,11 +383,19 @@ mod tests {
 
     #[test]
     fn both_tiers_must_work() {
-        let good = [(Way::Memory, 55), (Way::Disk, 5), (Way::Bypass, 40)];
+        let good = [
+            (ReadResult::Memory, 55),
+            (ReadResult::Disk, 5),
+            (ReadResult::Bypass, 40),
+        ];
         assert!(quiet(&good).is_empty());
-        let few = quiet(&[(Way::Memory, 54), (Way::Disk, 5), (Way::Miss, 41)]);
+        let few = quiet(&[
+            (ReadResult::Memory, 54),
+            (ReadResult::Disk, 5),
+            (ReadResult::Miss, 41),
+        ]);
         assert!(few[0].starts_with("the tiers answered 0.590"), "{few:?}");
-        let no_disk = quiet(&[(Way::Memory, 97), (Way::Disk, 3)]);
+        let no_disk = quiet(&[(ReadResult::Memory, 97), (ReadResult::Disk, 3)]);
         assert!(no_disk[0].starts_with("disk answered 0.030"), "{no_disk:?}");
     }
 }

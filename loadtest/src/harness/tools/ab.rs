@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::harness::process::find_program;
-use crate::harness::tools::{Invocation, Measured, Times};
+use crate::harness::tools::{Invocation, Latencies, Measured};
 
 const INSTALL: &str = "on Debian: apt-get install apache2-utils";
 /// It tells whole milliseconds on its page, and microseconds in this.
@@ -75,7 +75,7 @@ pub(crate) fn parse(output: &str, times: &str) -> anyhow::Result<Measured> {
         errors: count("Failed requests:")? + count("Non-2xx responses:")? + count("Write errors:")?,
         per_second: told("Requests per second:")?.parse()?,
         mean_ms: told("Time per request:")?.parse()?,
-        times: Some(Times {
+        times: Some(Latencies {
             p50_ms: ms("50,")?,
             p90_ms: ms("90,")?,
             p99_ms: ms("99,")?,
@@ -120,7 +120,7 @@ Transfer rate:          97255.13 [Kbytes/sec] received
                 errors: 0,
                 per_second: 55_082.46,
                 mean_ms: 0.29,
-                times: Some(Times {
+                times: Some(Latencies {
                     p50_ms: 0.179,
                     p90_ms: 0.5,
                     p99_ms: 1.638,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::harness::process::find_program;
-use crate::harness::tools::{Invocation, Measured, Times};
+use crate::harness::tools::{Invocation, Latencies, Measured};
 
 const INSTALL: &str = "cargo install oha --locked";
 const URLS_FILE: &str = "urls.txt";
@@ -68,7 +68,7 @@ impl Oha {
 /// As much of its JSON as is needed; times in seconds, null where nothing was answered.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct OhaReport {
     summary: Summary,
     latency_percentiles: Percentiles,
     status_code_distribution: BTreeMap<u16, u64>,
@@ -92,18 +92,18 @@ struct Percentiles {
 
 /// Reads oha's output.
 pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
-    let told: Told = serde_json::from_str(output)?;
+    let report: OhaReport = serde_json::from_str(output)?;
     let ms = |seconds: Option<f64>| seconds.map(|seconds| seconds * MILLIS_PER_SECOND);
-    let requests = told.status_code_distribution.values().sum();
-    let good = told
+    let requests = report.status_code_distribution.values().sum();
+    let good = report
         .status_code_distribution
         .get(&200)
         .copied()
         .unwrap_or_default();
-    let failed: u64 = told.error_distribution.values().sum();
-    let (summary, percentiles) = (&told.summary, &told.latency_percentiles);
+    let failed: u64 = report.error_distribution.values().sum();
+    let (summary, percentiles) = (&report.summary, &report.latency_percentiles);
     let times = || {
-        Some(Times {
+        Some(Latencies {
             p50_ms: ms(percentiles.p50)?,
             p90_ms: ms(percentiles.p90)?,
             p99_ms: ms(percentiles.p99)?,

@@ -27,17 +27,17 @@ pub(crate) struct Pgbench {
 
 /// How it asks for `:key`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Statement {
+pub(crate) enum ReadStatement {
     /// PostgreSQL makes the document, byte by byte as larder answers with it.
     ///
     /// The fastest of four ways: with `json_agg` or `json_build_object` it makes 5 to 15 % fewer, put together as text
     /// about as many (2026-11-22).
     Document,
-    /// PostgreSQL gives the rows that a document is made of, and nobody makes it.
+    /// PostgreSQL gives the rows that a document is made of, and no document is made.
     Rows,
 }
 
-impl Statement {
+impl ReadStatement {
     /// Name of its script.
     fn file(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Pgbench {
         url: &str,
         depts: u32,
     ) -> anyhow::Result<Self> {
-        for statement in [Statement::Document, Statement::Rows] {
+        for statement in [ReadStatement::Document, ReadStatement::Rows] {
             let script = format!("\\set key random(1, {depts})\n{};\n", statement.sql());
             std::fs::write(directory.join(statement.file()), script)?;
         }
@@ -94,7 +94,7 @@ impl Pgbench {
 
     pub(crate) fn invocation(
         &self,
-        statement: Statement,
+        statement: ReadStatement,
         clients: usize,
         seconds: u64,
     ) -> Invocation {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use crate::harness::process::{self, find_program};
-use crate::harness::tools::{Invocation, Measured, Times};
+use crate::harness::tools::{Invocation, Latencies, Measured};
 
 const INSTALL: &str = "on Debian: apt-get install wrk";
 const SCRIPT: &str = include_str!("../../../keys.lua");
@@ -81,7 +81,7 @@ impl Wrk {
 
 /// What `keys.lua` writes at the end; times in microseconds.
 #[derive(Deserialize)]
-struct Done {
+struct WrkReport {
     requests: u64,
     duration: f64,
     connect: u64,
@@ -99,7 +99,7 @@ struct Done {
 /// Reads wrk's output.
 pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
     let line = output.lines().find(|line| line.starts_with('{'));
-    let done: Done = serde_json::from_str(line.context("wrk told no result")?)?;
+    let done: WrkReport = serde_json::from_str(line.context("wrk told no result")?)?;
     let ms = |micros: f64| micros / MICROS_PER_MILLI;
     Ok(Measured {
         requests: done.requests,
@@ -107,7 +107,7 @@ pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
         // Counts are far below 2^52, so the cast is exact.
         per_second: done.requests as f64 * MICROS_PER_SECOND / done.duration,
         mean_ms: ms(done.mean),
-        times: Some(Times {
+        times: Some(Latencies {
             p50_ms: ms(done.p50),
             p90_ms: ms(done.p90),
             p99_ms: ms(done.p99),

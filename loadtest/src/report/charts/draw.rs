@@ -28,7 +28,7 @@ pub(super) enum Scale {
 
 /// Figures of one tier of one run.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: String,
     pub(super) color: [u8; 3],
     /// 0 is drawn solid, others dashed, each shorter.
@@ -41,7 +41,7 @@ pub(super) struct Line {
 pub(super) struct Chart {
     pub(super) title: &'static str,
     pub(super) scale: Scale,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ChartLine>,
 }
 
 impl Chart {
@@ -204,7 +204,7 @@ impl Ranged for Axis {
     }
 }
 
-impl Line {
+impl ChartLine {
     fn style(&self) -> ShapeStyle {
         let [red, green, blue] = self.color;
         RGBColor(red, green, blue).stroke_width(2)
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn chart(scale: Scale, points: &[(usize, f64)]) -> Chart {
-        let line = Line {
+        let line = ChartLine {
             name: "memory".to_owned(),
             color: [0, 0, 0],
             run: 0,

@@ -1,4 +1,4 @@
-//! `loadtest polite`: larder comes, changes and goes beside writers that take the tables in every order. Does any of
+//! `loadtest installs`: larder comes, changes and goes beside writers that take the tables in every order. Does any of
 //! their transactions fail, or wait long for it?
 //!
 //! Writers change rows of their own and lock no table in a mode that conflicts with each other, so without larder none
@@ -17,13 +17,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::checks::polite::writer::{Writer, Written};
+use crate::checks::installs::writer::{RowWriter, WriterTotals};
 use crate::harness::free_address;
 use crate::harness::interference::{DELAY_MAX, Impact, Interference};
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
-use crate::harness::session::Session;
-use crate::harness::workplace::Workplace;
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
 use crate::report::statistics::Spread;
 use crate::workload::{RESOURCE, SCHEMA, TABLES};
 
@@ -36,7 +36,7 @@ const RETENTION: &str = "1s";
 /// Whoever is starved of a lock says so in its log.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The definition of a table, by somebody who is polite.
+/// For changes of a table's definition that do not make writers wait.
 const LOCK_TIMEOUT: &str = "set lock_timeout = '50ms'";
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Functions that are called by enabled triggers of larder's, with their tables.
@@ -47,7 +47,7 @@ const CALLED: &str = "select distinct c.relname || ' ' || p.proname \
 
 /// What larder does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+enum InstallOperation {
     /// Into a database that has nothing of it, by its start or by `larder install`.
     Install,
     /// A table comes below another, which needs triggers of another form.
@@ -57,7 +57,7 @@ enum Operation {
     Uninstall,
 }
 
-impl Operation {
+impl InstallOperation {
     /// One after the other, over and over.
     const ALL: [Self; 4] = [
         Self::Install,
@@ -78,7 +78,7 @@ impl Operation {
 
 /// How often larder comes, changes and goes.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct PoliteArgs {
+pub(crate) struct InstallsArgs {
     /// Installs, attaches, reconfigurations and uninstalls together.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) count: usize,
@@ -88,31 +88,31 @@ pub(crate) struct PoliteArgs {
 }
 
 /// Whether no writer failed or waited too long.
-pub(crate) async fn run(args: &PoliteArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+pub(crate) async fn run(args: &InstallsArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     println!("seed {seed}");
-    let mut scene = Scene::set(binary, seed).await?;
+    let mut testbed = InstallTestbed::set(binary, seed).await?;
     for number in 0..args.writers {
         let sql = writer::rows(number);
-        scene.session.run(&sql).await?;
+        testbed.session.run(&sql).await?;
     }
     let interference = Arc::new(Interference::default());
     let mut watch = JoinSet::new();
-    let url = scene.postgres.url().to_owned();
+    let url = testbed.postgres.url().to_owned();
     watch.spawn(Arc::clone(&interference).watch(url.clone()));
     let stop = watch::channel(false).0;
     let mut writers = JoinSet::new();
     for number in 0..args.writers {
-        let session = Session::new(&url, 0)?.watched(&interference);
-        let writer = Writer::new(number, session, scene.rng.fork());
+        let session = SqlSession::new(&url, 0)?.watched(&interference);
+        let writer = RowWriter::new(number, session, testbed.rng.fork());
         writers.spawn(writer.run(stop.subscribe()));
     }
     let began = Instant::now();
     let mut took = Vec::new();
     let mut outcome = Ok(());
     for number in 0..args.count {
-        let operation = Operation::ALL[number % Operation::ALL.len()];
+        let operation = InstallOperation::ALL[number % InstallOperation::ALL.len()];
         let began = Instant::now();
-        outcome = scene.operate(operation).await;
+        outcome = testbed.operate(operation).await;
         if outcome.is_err() {
             break;
         }
@@ -120,10 +120,10 @@ pub(crate) async fn run(args: &PoliteArgs, binary: PathBuf, seed: u64) -> anyhow
     }
     stop.send_replace(true);
     let elapsed = began.elapsed();
-    let written: Vec<Written> = writers.join_all().await;
+    let written: Vec<WriterTotals> = writers.join_all().await;
     let impact = interference.take();
     interference.print();
-    let report = Report {
+    let report = InstallReport {
         elapsed,
         shares: shares(&interference, &written, elapsed),
         written,
@@ -132,13 +132,13 @@ pub(crate) async fn run(args: &PoliteArgs, binary: PathBuf, seed: u64) -> anyhow
     };
     let held = report.print();
     outcome?;
-    scene.strike().await?;
+    testbed.shutdown().await?;
     Ok(held)
 }
 
 /// Of each writer's time, what it waited for larder.
-fn shares(interference: &Interference, written: &[Written], elapsed: Duration) -> Vec<f64> {
-    let share = |written: &Written| {
+fn shares(interference: &Interference, written: &[WriterTotals], elapsed: Duration) -> Vec<f64> {
+    let share = |written: &WriterTotals| {
         let waited: Duration = interference.waited(&written.pids).iter().sum();
         waited.as_secs_f64() / elapsed.as_secs_f64()
     };
@@ -146,8 +146,8 @@ fn shares(interference: &Interference, written: &[Written], elapsed: Duration) -
 }
 
 /// PostgreSQL, and a larder that runs or not.
-struct Scene {
-    session: Session,
+struct InstallTestbed {
+    session: SqlSession,
     larder: Larder,
     rng: fastrand::Rng,
     /// The table that has a parent.
@@ -155,19 +155,19 @@ struct Scene {
     installs: u32,
     postgres: Postgres,
     /// The last to go.
-    workplace: Workplace,
+    run_directory: RunDirectory,
 }
 
-impl Scene {
+impl InstallTestbed {
     async fn set(binary: PathBuf, seed: u64) -> anyhow::Result<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut workplace = Workplace::new()?;
-        let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
-        let mut session = Session::new(postgres.url(), 0)?;
+        let mut run_directory = RunDirectory::new()?;
+        let postgres = Postgres::start(&mut run_directory, CONNECTIONS_MAX).await?;
+        let mut session = SqlSession::new(postgres.url(), 0)?;
         session.run(SCHEMA).await?;
         let larder = Larder::new(LarderConfig {
             binary,
-            directory: workplace.directory().join("larder"),
+            directory: run_directory.directory().join("larder"),
             listen: free_address(&mut rng)?,
             admin: free_address(&mut rng)?,
             url: postgres.url().to_owned(),
@@ -185,16 +185,16 @@ impl Scene {
             attached: None,
             installs: 0,
             postgres,
-            workplace,
+            run_directory,
         })
     }
 
-    async fn operate(&mut self, operation: Operation) -> anyhow::Result<()> {
+    async fn operate(&mut self, operation: InstallOperation) -> anyhow::Result<()> {
         match operation {
-            Operation::Install => self.install().await,
-            Operation::Attach => self.attach().await,
-            Operation::Reconfigure => self.reconfigure().await,
-            Operation::Uninstall => self.uninstall().await,
+            InstallOperation::Install => self.install().await,
+            InstallOperation::Attach => self.attach().await,
+            InstallOperation::Reconfigure => self.reconfigure().await,
+            InstallOperation::Uninstall => self.uninstall().await,
         }
     }
 
@@ -275,10 +275,10 @@ impl Scene {
         }
     }
 
-    async fn strike(self) -> anyhow::Result<()> {
+    async fn shutdown(self) -> anyhow::Result<()> {
         self.postgres.stop().await;
         drop(self.larder);
-        drop(self.workplace);
+        drop(self.run_directory);
         Ok(())
     }
 }
@@ -299,16 +299,16 @@ fn settings(keys_per_statement: u32) -> String {
 }
 
 /// What a run found.
-struct Report {
+struct InstallReport {
     elapsed: Duration,
-    written: Vec<Written>,
+    written: Vec<WriterTotals>,
     /// Of each writer's time, what it waited for larder, 0 to 1.
     shares: Vec<f64>,
-    took: Vec<(Operation, Duration)>,
+    took: Vec<(InstallOperation, Duration)>,
     impact: Impact,
 }
 
-impl Report {
+impl InstallReport {
     /// Prints it; returns whether everything held.
     fn print(&self) -> bool {
         let transactions: u64 = self.written.iter().map(|written| written.committed).sum();
@@ -318,7 +318,7 @@ impl Report {
             self.elapsed,
             self.written.len()
         );
-        for operation in Operation::ALL {
+        for operation in InstallOperation::ALL {
             let took = self.took.iter().filter(|(other, _)| *other == operation);
             let seconds = took.clone().map(|(_, took)| took.as_secs_f64());
             if let Some(spread) = Spread::of(seconds) {
@@ -351,7 +351,7 @@ impl Report {
             100.0 * most,
             100.0 * WAITED_SHARE_MAX
         );
-        let held = aborted == 0 && self.impact.is_polite() && most <= WAITED_SHARE_MAX;
+        let held = aborted == 0 && self.impact.is_within_goal() && most <= WAITED_SHARE_MAX;
         println!("{}", if held { "ok" } else { "FAILED" });
         held
     }

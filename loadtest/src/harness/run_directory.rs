@@ -38,12 +38,12 @@ done
 "#;
 
 /// A temporary directory. Dropped, it goes with all that runs and is mounted in it.
-pub(crate) struct Workplace {
+pub(crate) struct RunDirectory {
     directory: PathBuf,
     reaper: Child,
 }
 
-impl Workplace {
+impl RunDirectory {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("larder-loadtest-")
@@ -60,13 +60,13 @@ impl Workplace {
             .process_group(0)
             .spawn()
             .context("sh can't be run")?;
-        let mut workplace = Self {
+        let mut run_directory = Self {
             directory: TempDir::keep(directory),
             reaper,
         };
-        let directory = workplace.directory.clone();
-        workplace.take(&directory)?;
-        Ok(workplace)
+        let directory = run_directory.directory.clone();
+        run_directory.take(&directory)?;
+        Ok(run_directory)
     }
 
     /// Another directory that is to go, with all that runs in it.
@@ -80,7 +80,7 @@ impl Workplace {
     }
 }
 
-impl Drop for Workplace {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         drop(self.reaper.stdin.take());
         if let Err(error) = self.reaper.wait() {

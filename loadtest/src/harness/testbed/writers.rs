@@ -7,10 +7,10 @@ use larder::clock::Boottime;
 use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 
-use crate::harness::session::Session;
-use crate::workload::history::Outcome;
+use crate::harness::session::SqlSession;
+use crate::workload::history::TransactionEnd;
 use crate::workload::record::Record;
-use crate::workload::{Change, Plot, crossing, random};
+use crate::workload::{Plot, PlotChange, crossing, random};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Between two overlapping commits, sometimes, so that readers fill what is between.
@@ -19,9 +19,9 @@ const CROSSING_PAUSE_MILLIS_MAX: u64 = 20;
 const ROLLBACKS: u32 = 8;
 const CROSSINGS: u32 = 15;
 
-impl Session {
+impl SqlSession {
     /// Begins the transaction of `change`, up to its commit. Returns how many rows its statements affected.
-    pub(crate) async fn begin(&mut self, plot: &Plot, change: &Change) -> sqlx::Result<u64> {
+    pub(crate) async fn begin(&mut self, plot: &Plot, change: &PlotChange) -> sqlx::Result<u64> {
         let (sql, revision) = (&change.sql, change.revision);
         let (number, slot) = (plot.number, self.slot);
         let affected = self
@@ -33,30 +33,30 @@ impl Session {
         Ok(affected.saturating_sub(1))
     }
 
-    /// Ends the transaction of `change`, which `sql` commits, and tells `record` and `plot` of it.
+    /// Ends the transaction of `change`, which `sql` commits, and notes it in `record` and `plot`.
     ///
-    /// Returns whether it was committed; waits until that is known. None: everybody is to end, and it is not.
+    /// Returns whether it was committed; waits until that is known. None: the load is to end, and it is not.
     pub(crate) async fn commit(
         &mut self,
         sql: &str,
         plot: &mut Plot,
-        change: Change,
+        change: PlotChange,
         record: &Record,
     ) -> Option<bool> {
         self.commit_all(sql, vec![(plot, change)], record).await
     }
 
-    /// As [`Session::commit`], of one transaction that changes several plots.
+    /// As [`SqlSession::commit`], of one transaction that changes several plots.
     pub(crate) async fn commit_all(
         &mut self,
         sql: &str,
-        parts: Vec<(&mut Plot, Change)>,
+        parts: Vec<(&mut Plot, PlotChange)>,
         record: &Record,
     ) -> Option<bool> {
         let mut tickets = Vec::new();
         for (plot, change) in &parts {
             let touched = plot.touched(change);
-            tickets.extend(record.note(&touched, change.revision, Outcome::Open));
+            tickets.extend(record.note(&touched, change.revision, TransactionEnd::Open));
         }
         let committed = match self.run(sql).await {
             Ok(()) => true,
@@ -66,8 +66,8 @@ impl Session {
             }
         };
         let outcome = match committed {
-            true => Outcome::Committed(Boottime::now()),
-            false => Outcome::RolledBack,
+            true => TransactionEnd::Committed(Boottime::now()),
+            false => TransactionEnd::RolledBack,
         };
         record.settle(&tickets, outcome);
         if committed {
@@ -78,11 +78,11 @@ impl Session {
         Some(committed)
     }
 
-    /// Whether a transaction whose end nobody heard was committed: its revision is in the ledger or not.
+    /// Whether a transaction whose acknowledgement was lost was committed: its revision is in the ledger or not.
     async fn was_committed(
         &mut self,
         plot: &Plot,
-        change: &Change,
+        change: &PlotChange,
         record: &Record,
     ) -> Option<bool> {
         // The lock waits for the transaction, should it still be under way.
@@ -103,7 +103,7 @@ impl Session {
     pub(crate) async fn transact(
         &mut self,
         plot: &mut Plot,
-        change: Change,
+        change: PlotChange,
         record: &Record,
     ) -> sqlx::Result<()> {
         self.begin(plot, &change).await?;
@@ -113,17 +113,17 @@ impl Session {
 }
 
 /// Changes its plot at random.
-pub(crate) struct Writer {
+pub(crate) struct WritingClient {
     pub(crate) record: Arc<Record>,
     pub(crate) plot: Arc<Mutex<Plot>>,
-    pub(crate) sessions: [Session; 2],
+    pub(crate) sessions: [SqlSession; 2],
     pub(crate) rng: fastrand::Rng,
     /// From one transaction to the next.
     pub(crate) pace: Duration,
 }
 
-impl Writer {
-    /// Writes until everybody is to end.
+impl WritingClient {
+    /// Writes until the load is to end.
     pub(crate) async fn run(mut self) {
         let mut ticks = tokio::time::interval(self.pace);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -151,7 +151,7 @@ impl Writer {
         if (CROSSINGS..CROSSINGS + ROLLBACKS).contains(&die) {
             let touched = plot.touched(&change);
             self.record
-                .note(&touched, change.revision, Outcome::RolledBack);
+                .note(&touched, change.revision, TransactionEnd::RolledBack);
             session.begin(&plot, &change).await?;
             return session.run("rollback").await;
         }
@@ -159,7 +159,11 @@ impl Writer {
     }
 
     /// Two transactions that overlap: both have run their statements before either commits.
-    async fn cross(&mut self, plot: &mut Plot, [first, second]: [Change; 2]) -> sqlx::Result<()> {
+    async fn cross(
+        &mut self,
+        plot: &mut Plot,
+        [first, second]: [PlotChange; 2],
+    ) -> sqlx::Result<()> {
         let [one, other] = &mut self.sessions;
         one.begin(plot, &first).await?;
         if let Err(error) = other.begin(plot, &second).await {

@@ -7,37 +7,37 @@ use std::time::Duration;
 use larder::clock::Boottime;
 use tokio::sync::watch;
 
-use crate::harness::http::Wire;
-use crate::workload::record::{Read, Record};
-use crate::workload::tally::{Tally, Way};
+use crate::harness::http::HttpConnection;
+use crate::workload::counters::{ReadCounters, ReadResult};
+use crate::workload::record::{ReadAnswer, Record};
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
 /// The same of a sweep.
 const SWEPT_AT_ONCE: usize = 128;
-/// After this nobody waits for an answer any more: request_timeout of larder and a pause of the process.
+/// An answer is not waited for longer: request_timeout of larder and a pause of the process.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// One connection's worth of reading.
-pub(crate) struct Reader {
+pub(crate) struct ReadingClient {
     pub(crate) record: Arc<Record>,
     /// The larders that answer; this one asks the one of its number.
     pub(crate) targets: watch::Receiver<Vec<SocketAddr>>,
     pub(crate) number: usize,
     pub(crate) rng: fastrand::Rng,
-    pub(crate) tally: Tally,
+    pub(crate) counters: ReadCounters,
 }
 
-impl Reader {
-    /// Reads until everybody is to end.
-    pub(crate) async fn run(mut self) -> Tally {
+impl ReadingClient {
+    /// Reads until the load is to end.
+    pub(crate) async fn run(mut self) -> ReadCounters {
         let record = Arc::clone(&self.record);
         tokio::select! {
             () = self.read() => {}
             () = record.stopped() => {}
         }
-        self.tally
+        self.counters
     }
 
     async fn read(&mut self) {
@@ -48,7 +48,7 @@ impl Reader {
                 targets[self.number % targets.len()]
             };
             let phase = self.record.phase();
-            match Wire::connect(target).await {
+            match HttpConnection::connect(target).await {
                 Ok(mut wire) => {
                     while self.batch(&mut wire).await {
                         if self.targets.has_changed().unwrap_or(false) {
@@ -56,7 +56,7 @@ impl Reader {
                         }
                     }
                 }
-                Err(_) => self.tally.count(phase, Way::Unanswered),
+                Err(_) => self.counters.count(phase, ReadResult::Unanswered),
             }
             if !self.targets.has_changed().unwrap_or(false) {
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -65,7 +65,7 @@ impl Reader {
     }
 
     /// Sends a batch of requests and judges the answers. Returns whether the connection is still good.
-    async fn batch(&mut self, wire: &mut Wire) -> bool {
+    async fn batch(&mut self, wire: &mut HttpConnection) -> bool {
         let mut requests = Vec::with_capacity(PIPELINE * 64);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
         for key in wanted {
@@ -79,27 +79,27 @@ impl Reader {
             for key in wanted {
                 let answer = wire.receive().await?;
                 answered += 1;
-                let way = Way::of(answer.status, answer.cache_status);
-                self.tally.count(phase, way);
+                let way = ReadResult::of(answer.status, answer.cache_status);
+                self.counters.count(phase, way);
                 if way.is_answer() {
-                    let verdict = self.record.judge(&Read {
+                    let verdict = self.record.judge(&ReadAnswer {
                         key,
                         began,
                         phase,
                         cache_status: answer.cache_status,
                         body: (answer.status == 200).then_some(answer.body),
                     });
-                    self.tally.note_verdict(&verdict);
-                } else if way == Way::Odd {
+                    self.counters.note_verdict(&verdict);
+                } else if way == ReadResult::Odd {
                     let body = String::from_utf8_lossy(answer.body);
-                    self.tally.note_odd(answer.status, &body);
+                    self.counters.note_odd(answer.status, &body);
                 }
             }
             anyhow::Ok(())
         };
         let whole = matches!(tokio::time::timeout(PATIENCE, exchange).await, Ok(Ok(())));
         for _ in answered..PIPELINE {
-            self.tally.count(phase, Way::Unanswered);
+            self.counters.count(phase, ReadResult::Unanswered);
         }
         whole
     }
@@ -107,13 +107,13 @@ impl Reader {
 
 /// What a sweep found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Swept {
+pub(crate) struct SweepCounts {
     pub(crate) answers: u64,
     pub(crate) disk: u64,
     pub(crate) unanswered: u64,
 }
 
-impl Swept {
+impl SweepCounts {
     pub(crate) fn add(&mut self, other: Self) {
         self.answers += other.answers;
         self.disk += other.disk;
@@ -126,9 +126,9 @@ pub(crate) async fn sweep(
     record: &Record,
     target: SocketAddr,
     keys: impl IntoIterator<Item = u32>,
-) -> anyhow::Result<Swept> {
-    let mut swept = Swept::default();
-    let mut wire = Wire::connect(target).await?;
+) -> anyhow::Result<SweepCounts> {
+    let mut swept = SweepCounts::default();
+    let mut wire = HttpConnection::connect(target).await?;
     let keys: Vec<u32> = keys.into_iter().collect();
     for batch in keys.chunks(SWEPT_AT_ONCE) {
         let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 64);
@@ -139,14 +139,14 @@ pub(crate) async fn sweep(
         wire.send(&requests).await?;
         for key in batch {
             let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
-            let way = Way::of(answer.status, answer.cache_status);
+            let way = ReadResult::of(answer.status, answer.cache_status);
             if !way.is_answer() {
                 swept.unanswered += 1;
                 continue;
             }
             swept.answers += 1;
-            swept.disk += u64::from(way == Way::Disk);
-            record.judge(&Read {
+            swept.disk += u64::from(way == ReadResult::Disk);
+            record.judge(&ReadAnswer {
                 key: *key,
                 began,
                 phase: record.phase(),

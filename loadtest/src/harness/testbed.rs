@@ -18,16 +18,16 @@ use tokio::task::JoinSet;
 use crate::harness::free_address;
 use crate::harness::interference::Interference;
 use crate::harness::larder::{Larder, LarderConfig};
+use crate::harness::network_fault::{NetworkFault, Proxy};
 use crate::harness::postgres::Postgres;
-use crate::harness::proxy::{Proxy, Weather};
-use crate::harness::session::Session;
-use crate::harness::stage::prober::Prober;
-use crate::harness::stage::readers::Reader;
-use crate::harness::stage::writers::Writer;
-use crate::harness::workplace::Workplace;
-use crate::workload::history::Outcome;
-use crate::workload::record::{Phase, Record};
-use crate::workload::tally::{Durations, Tally};
+use crate::harness::run_directory::RunDirectory;
+use crate::harness::session::SqlSession;
+use crate::harness::testbed::prober::LagProber;
+use crate::harness::testbed::readers::ReadingClient;
+use crate::harness::testbed::writers::WritingClient;
+use crate::workload::counters::{Durations, ReadCounters};
+use crate::workload::history::TransactionEnd;
+use crate::workload::record::{Record, RunPhase};
 use crate::workload::{
     NOTES_PLAIN, NOTES_RESOURCE, NOTES_SCHEMA, Notes, PLOTS, PROBE_PLOT, Plot, RESOURCE, SCHEMA,
     keys, random, seed,
@@ -40,9 +40,9 @@ const CONNECTIONS_MAX: usize = 100;
 /// The session of faults; writers have 0 and 1.
 pub(crate) const FAULT_SLOT: i32 = 0;
 
-/// What a stage is made of.
+/// What a testbed is started with.
 #[derive(Clone, Debug)]
-pub(crate) struct StageConfig {
+pub(crate) struct TestbedConfig {
     pub(crate) binary: PathBuf,
     pub(crate) seed: u64,
     pub(crate) max_staleness: Duration,
@@ -62,42 +62,42 @@ pub(crate) struct StageConfig {
 }
 
 /// A running system under load.
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     pub(crate) record: Arc<Record>,
     pub(crate) interference: Arc<Interference>,
     pub(crate) rng: fastrand::Rng,
     pub(crate) plots: Vec<Arc<Mutex<Plot>>>,
     pub(crate) notes: Notes,
-    pub(crate) session: Session,
+    pub(crate) session: SqlSession,
     pub(crate) larder: Larder,
     /// Runs during one fault only.
     pub(crate) second: Larder,
     pub(crate) targets: watch::Sender<Vec<SocketAddr>>,
     pub(crate) feed: Proxy,
     pub(crate) loader: Proxy,
-    readers: JoinSet<Tally>,
+    readers: JoinSet<ReadCounters>,
     writers: JoinSet<()>,
     prober: JoinSet<Durations>,
     watch: JoinSet<()>,
     pub(crate) postgres: Postgres,
     /// The last to go.
-    pub(crate) workplace: Workplace,
+    pub(crate) run_directory: RunDirectory,
 }
 
 /// What the load has measured.
-pub(crate) struct Measured {
-    pub(crate) tally: Tally,
+pub(crate) struct LoadMeasurements {
+    pub(crate) counters: ReadCounters,
     pub(crate) lags: Durations,
 }
 
-impl Stage {
+impl Testbed {
     /// Starts PostgreSQL, fills its tables and starts larder; there is no load yet.
-    pub(crate) async fn set(config: &StageConfig) -> anyhow::Result<Self> {
+    pub(crate) async fn start(config: &TestbedConfig) -> anyhow::Result<Self> {
         let mut rng = fastrand::Rng::with_seed(config.seed);
-        let mut workplace = Workplace::new()?;
-        let postgres = Postgres::start(&mut workplace, CONNECTIONS_MAX).await?;
+        let mut run_directory = RunDirectory::new()?;
+        let postgres = Postgres::start(&mut run_directory, CONNECTIONS_MAX).await?;
         let interference = Arc::new(Interference::default());
-        let mut session = Session::new(postgres.url(), FAULT_SLOT)?.watched(&interference);
+        let mut session = SqlSession::new(postgres.url(), FAULT_SLOT)?.watched(&interference);
         session.run(SCHEMA).await?;
         let roots = keys(config.keys_per_plot);
         let record = Arc::new(Record::new(roots, config.notes, config.max_staleness));
@@ -107,12 +107,12 @@ impl Stage {
             let (plot, sql) = seed(number, config.keys_per_plot, &mut rng);
             session.run(&sql).await?;
             let made: Vec<_> = plot.keys().map(|key| plot.made(key)).collect();
-            record.note(&made, 1, Outcome::Committed(Boottime::now()));
+            record.note(&made, 1, TransactionEnd::Committed(Boottime::now()));
             plots.push(Arc::new(Mutex::new(plot)));
         }
         if config.notes > 0 {
             create_notes(&mut session, &notes).await?;
-            record.note(&notes.made(), 1, Outcome::Committed(Boottime::now()));
+            record.note(&notes.made(), 1, TransactionEnd::Committed(Boottime::now()));
         }
         session.run("vacuum analyze").await?;
         let feed = Proxy::start(postgres.url()).await?;
@@ -120,7 +120,7 @@ impl Stage {
         let mut larder = |name: &str| {
             Larder::new(LarderConfig {
                 binary: config.binary.clone(),
-                directory: workplace.directory().join(name),
+                directory: run_directory.directory().join(name),
                 listen: free_address(&mut rng)?,
                 admin: free_address(&mut rng)?,
                 url: url(config, &loader, &postgres),
@@ -152,28 +152,28 @@ impl Stage {
             prober: JoinSet::new(),
             watch: JoinSet::new(),
             postgres,
-            workplace,
+            run_directory,
         })
     }
 
-    /// Starts readers, writers and the one who measures the lag.
-    pub(crate) fn load(&mut self, config: &StageConfig) -> anyhow::Result<()> {
+    /// Starts readers, writers and the client that measures the lag.
+    pub(crate) fn load(&mut self, config: &TestbedConfig) -> anyhow::Result<()> {
         let url = self.postgres.url().to_owned();
         self.watch.spawn(Arc::clone(&self.interference).watch(url));
         for number in 0..READERS {
-            let reader = Reader {
+            let reader = ReadingClient {
                 record: Arc::clone(&self.record),
                 targets: self.targets.subscribe(),
                 number,
                 rng: self.rng.fork(),
-                tally: Tally::new(config.faults)?,
+                counters: ReadCounters::new(config.faults)?,
             };
             self.readers.spawn(reader.run());
         }
         let writers = u32::try_from(PLOTS).unwrap_or(u32::MAX);
         for plot in &self.plots[..PLOTS] {
             let [one, other] = [0, 1].map(|slot| self.new_session(slot));
-            let writer = Writer {
+            let writer = WritingClient {
                 record: Arc::clone(&self.record),
                 plot: Arc::clone(plot),
                 sessions: [one?, other?],
@@ -182,7 +182,7 @@ impl Stage {
             };
             self.writers.spawn(writer.run());
         }
-        let prober = Prober {
+        let prober = LagProber {
             record: Arc::clone(&self.record),
             plot: Arc::clone(&self.plots[PROBE_PLOT]),
             session: self.new_session(0)?,
@@ -195,8 +195,8 @@ impl Stage {
     }
 
     /// Another session, whose failures count where they are larder's.
-    pub(crate) fn new_session(&self, slot: i32) -> anyhow::Result<Session> {
-        Ok(Session::new(self.postgres.url(), slot)?.watched(&self.interference))
+    pub(crate) fn new_session(&self, slot: i32) -> anyhow::Result<SqlSession> {
+        Ok(SqlSession::new(self.postgres.url(), slot)?.watched(&self.interference))
     }
 
     /// Lets the load go on for so many times `max_staleness`.
@@ -204,14 +204,14 @@ impl Stage {
         tokio::time::sleep(self.record.max_staleness.mul_f64(times)).await;
     }
 
-    /// A plot that nobody else changes as long as it is held.
+    /// A plot that no other session changes as long as it is held.
     pub(crate) async fn plot(&self, number: usize) -> OwnedMutexGuard<Plot> {
         Arc::clone(&self.plots[number % self.plots.len()])
             .lock_owned()
             .await
     }
 
-    /// All plots: nobody writes as long as they are held.
+    /// All plots: no writer writes as long as they are held.
     pub(crate) async fn all_plots(&self) -> Vec<OwnedMutexGuard<Plot>> {
         let mut plots = Vec::with_capacity(self.plots.len());
         for number in 0..self.plots.len() {
@@ -244,7 +244,7 @@ impl Stage {
         self.revise_held(&mut plots, tables, sql).await
     }
 
-    /// As [`Stage::revise_all`], of all plots, which are held already.
+    /// As [`Testbed::revise_all`], of all plots, which are held already.
     pub(crate) async fn revise_held(
         &mut self,
         plots: &mut [OwnedMutexGuard<Plot>],
@@ -281,55 +281,58 @@ impl Stage {
     }
 
     /// After a fault: everything is as it was before, and larder says that it is ready. Returns how long that took.
-    pub(crate) async fn mend(&mut self) -> anyhow::Result<Duration> {
+    pub(crate) async fn recover(&mut self) -> anyhow::Result<Duration> {
         let began = Boottime::now();
-        self.feed.set(Weather::Clear);
-        self.loader.set(Weather::Clear);
+        self.feed.set(NetworkFault::None);
+        self.loader.set(NetworkFault::None);
         self.renew_session().await;
         self.larder.ready().await?;
         Ok(Boottime::now().since(began))
     }
 
     /// Ends the load and tells what it measured.
-    pub(crate) async fn measured(&mut self, config: &StageConfig) -> anyhow::Result<Measured> {
+    pub(crate) async fn measured(
+        &mut self,
+        config: &TestbedConfig,
+    ) -> anyhow::Result<LoadMeasurements> {
         self.record.stop();
-        let mut tally = Tally::new(config.faults)?;
+        let mut counters = ReadCounters::new(config.faults)?;
         while let Some(one) = self.readers.join_next().await {
-            tally.add(&one?)?;
+            counters.add(&one?)?;
         }
         while let Some(ended) = self.writers.join_next().await {
             ended?;
         }
         let lags = self.prober.join_next().await;
-        Ok(Measured {
-            tally,
+        Ok(LoadMeasurements {
+            counters,
             lags: lags.transpose()?.map_or_else(Durations::new, Ok)?,
         })
     }
 
     /// Stops larder and PostgreSQL in good order.
-    pub(crate) async fn strike(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn shutdown(mut self) -> anyhow::Result<()> {
         self.larder.terminate().await?;
         self.postgres.stop().await;
-        drop(self.workplace);
+        drop(self.run_directory);
         Ok(())
     }
 
     /// Enters a phase and stays in it.
-    pub(crate) async fn stay(&self, phase: Phase, duration: Duration) {
+    pub(crate) async fn run_phase(&self, phase: RunPhase, duration: Duration) {
         self.record.enter(phase);
         tokio::time::sleep(duration).await;
     }
 }
 
-async fn create_notes(session: &mut Session, notes: &Notes) -> anyhow::Result<()> {
+async fn create_notes(session: &mut SqlSession, notes: &Notes) -> anyhow::Result<()> {
     session.run(NOTES_SCHEMA).await?;
     session.run(&notes.fill()).await?;
     Ok(session.run(NOTES_PLAIN).await?)
 }
 
 /// How larder connects.
-fn url(config: &StageConfig, proxy: &Proxy, postgres: &Postgres) -> String {
+fn url(config: &TestbedConfig, proxy: &Proxy, postgres: &Postgres) -> String {
     let url = match config.proxied {
         true => &proxy.url,
         false => postgres.url(),
@@ -346,8 +349,8 @@ fn as_follower(url: &str) -> String {
     format!("postgres://follower:follower@{rest}")
 }
 
-/// How larder is told of the tables and of what a run varies.
-fn settings(config: &StageConfig) -> String {
+/// The rest of larder's configuration: what a run varies, and the resources.
+fn settings(config: &TestbedConfig) -> String {
     format!(
         "[disk]\ncache = '64MiB'\nlinger = '200ms'\n\
          [feed]\nmax_staleness = '{staleness}ms'\nnotify = {notify}\n{RESOURCE}{notes}",

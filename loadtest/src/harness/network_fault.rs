@@ -1,4 +1,4 @@
-//! A TCP proxy between larder and PostgreSQL: the network, which fails when told to.
+//! A TCP proxy between larder and PostgreSQL: the network between them, which fails on command.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ const MESSAGE_HEAD_BYTES: usize = 5;
 /// NotificationResponse.
 const NOTIFICATION: u8 = b'A';
 
-/// What becomes of connections.
+/// What the network does to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weather {
-    Clear,
+pub(crate) enum NetworkFault {
+    None,
     /// Every piece waits this long, in both directions.
     Delay(Duration),
     /// Connections end, new ones at once.
@@ -35,39 +35,39 @@ pub(crate) enum Weather {
 pub(crate) struct Proxy {
     /// The URL that was given, by way of the proxy.
     pub(crate) url: String,
-    weather: watch::Sender<Weather>,
+    fault: watch::Sender<NetworkFault>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
     /// A proxy to the server of `url`, which is of the form `postgres://user:password@host:port/rest`.
     pub(crate) async fn start(url: &str) -> anyhow::Result<Self> {
-        let (who, rest) = url.rsplit_once('@').context("a URL without a user")?;
+        let (credentials, rest) = url.rsplit_once('@').context("a URL without a user")?;
         let (server, rest) = rest.split_once('/').context("a URL without a database")?;
         let server: SocketAddr = server.parse()?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (weather, forecast) = watch::channel(Weather::Clear);
+        let (fault, changes) = watch::channel(NetworkFault::None);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, server, forecast));
+        tasks.spawn(accept(listener, server, changes));
         Ok(Self {
-            url: format!("{who}@{address}/{rest}"),
-            weather,
+            url: format!("{credentials}@{address}/{rest}"),
+            fault,
             _tasks: tasks,
         })
     }
 
-    pub(crate) fn set(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    pub(crate) fn set(&self, fault: NetworkFault) {
+        self.fault.send_replace(fault);
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Receiver<Weather>) {
+async fn accept(listener: TcpListener, server: SocketAddr, fault: watch::Receiver<NetworkFault>) {
     let mut connections = JoinSet::new();
     loop {
         // Out of descriptors, say: the next attempt is as good as any.
         if let Ok((client, _)) = listener.accept().await {
-            connections.spawn(connect(client, server, weather.clone()));
+            connections.spawn(connect(client, server, fault.clone()));
         } else {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -76,10 +76,10 @@ async fn accept(listener: TcpListener, server: SocketAddr, weather: watch::Recei
 }
 
 /// Both ends of the connection close when this ends.
-async fn connect(client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
-    let silent = |weather: &Weather| *weather == Weather::BlackHole;
-    let refused = match weather.wait_for(|weather| !silent(weather)).await {
-        Ok(weather) => *weather == Weather::Cut,
+async fn connect(client: TcpStream, server: SocketAddr, mut fault: watch::Receiver<NetworkFault>) {
+    let silent = |fault: &NetworkFault| *fault == NetworkFault::BlackHole;
+    let refused = match fault.wait_for(|fault| !silent(fault)).await {
+        Ok(fault) => *fault == NetworkFault::Cut,
         // A sender that is gone is about to end this task too.
         Err(_) => true,
     };
@@ -94,23 +94,23 @@ async fn connect(client: TcpStream, server: SocketAddr, mut weather: watch::Rece
     if nodelay.is_err() {
         return;
     }
-    let mut breaks = weather.clone();
-    // A connection made in half-open weather is not the one that it is about.
+    let mut breaks = fault.clone();
+    // A connection that is made during a half-open fault is not affected by it.
     breaks.mark_unchanged();
-    carry(client, upstream, &weather, &mut breaks).await;
+    carry(client, upstream, &fault, &mut breaks).await;
 }
 
 async fn carry(
     client: TcpStream,
     upstream: TcpStream,
-    weather: &watch::Receiver<Weather>,
-    breaks: &mut watch::Receiver<Weather>,
+    fault: &watch::Receiver<NetworkFault>,
+    breaks: &mut watch::Receiver<NetworkFault>,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (from_server, to_server) = upstream.into_split();
     let half_open = {
-        let requests = pump(&mut from_client, to_server, weather.clone());
-        let answers = pump_messages(from_server, &mut to_client, weather.clone());
+        let requests = pump(&mut from_client, to_server, fault.clone());
+        let answers = pump_messages(from_server, &mut to_client, fault.clone());
         tokio::select! {
             _ended = requests => false,
             _ended = answers => false,
@@ -118,48 +118,48 @@ async fn carry(
         }
     };
     if half_open {
-        // The server's side is closed by now. Whatever the client says is lost; its end, or the weather's, ends this.
+        // The server's side is closed by now. Whatever the client says is lost; its end, or the fault's end, ends this.
         let mut lost = [0; 1024];
         loop {
             tokio::select! {
                 read = from_client.read(&mut lost) => if !matches!(read, Ok(1..)) { return },
-                _ended = breaks.wait_for(|weather| *weather != Weather::HalfOpen) => return,
+                _ended = breaks.wait_for(|fault| *fault != NetworkFault::HalfOpen) => return,
             }
         }
     }
 }
 
-/// Ends when the weather turns against connections there are: true if it leaves them half open.
-async fn broken(breaks: &mut watch::Receiver<Weather>) -> bool {
+/// Ends with a fault that ends the connections there are: true if it leaves them half open.
+async fn broken(breaks: &mut watch::Receiver<NetworkFault>) -> bool {
     while breaks.changed().await.is_ok() {
         match *breaks.borrow_and_update() {
-            Weather::Cut => return false,
-            Weather::HalfOpen => return true,
+            NetworkFault::Cut => return false,
+            NetworkFault::HalfOpen => return true,
             _ => {}
         }
     }
     false
 }
 
-/// Waits as the weather demands before a piece is passed on.
-async fn hold(weather: &mut watch::Receiver<Weather>) {
-    let delay = match *weather.borrow_and_update() {
-        Weather::Delay(delay) => Some(delay),
+/// Delays a piece, or waits until the fault lets it pass.
+async fn hold(fault: &mut watch::Receiver<NetworkFault>) {
+    let delay = match *fault.borrow_and_update() {
+        NetworkFault::Delay(delay) => Some(delay),
         _ => None,
     };
     if let Some(delay) = delay {
         tokio::time::sleep(delay).await;
     }
     // The sender outlives this.
-    let _passes = weather
-        .wait_for(|weather| *weather != Weather::BlackHole)
+    let _passes = fault
+        .wait_for(|fault| *fault != NetworkFault::BlackHole)
         .await;
 }
 
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     mut to: impl AsyncWrite + Unpin,
-    mut weather: watch::Receiver<Weather>,
+    mut fault: watch::Receiver<NetworkFault>,
 ) -> std::io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -167,7 +167,7 @@ async fn pump(
         if read == 0 {
             return Ok(());
         }
-        hold(&mut weather).await;
+        hold(&mut fault).await;
         to.write_all(&chunk[..read]).await?;
     }
 }
@@ -176,15 +176,15 @@ async fn pump(
 async fn pump_messages(
     mut from: impl AsyncRead + Unpin,
     to: &mut (impl AsyncWrite + Unpin),
-    mut weather: watch::Receiver<Weather>,
+    mut fault: watch::Receiver<NetworkFault>,
 ) -> std::io::Result<()> {
     let mut buffer = Vec::with_capacity(CHUNK_BYTES);
     loop {
         if from.read_buf(&mut buffer).await? == 0 {
             return Ok(());
         }
-        hold(&mut weather).await;
-        let drops = *weather.borrow() == Weather::NoNotifications;
+        hold(&mut fault).await;
+        let drops = *fault.borrow() == NetworkFault::NoNotifications;
         let (whole, passed) = messages(&buffer, drops);
         to.write_all(&passed).await?;
         buffer.drain(..whole);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_weather_is_as_told() {
+    async fn a_fault_acts_on_old_and_new_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
         let proxy = Proxy::start(&format!("postgres://u:p@{server}/d"))
@@ -264,19 +264,19 @@ mod tests {
         client.write_all(b"x").await.unwrap();
         upstream.read_exact(&mut byte).await.unwrap();
         // The server's side ends, the client's does not.
-        proxy.set(Weather::HalfOpen);
+        proxy.set(NetworkFault::HalfOpen);
         assert_eq!(upstream.read(&mut byte).await.unwrap(), 0);
         client.write_all(b"x").await.unwrap();
-        proxy.set(Weather::Cut);
+        proxy.set(NetworkFault::Cut);
         assert!(matches!(client.read(&mut byte).await, Ok(0) | Err(_)));
         // New connections end at once.
         let mut refused = TcpStream::connect(address).await.unwrap();
         assert!(matches!(refused.read(&mut byte).await, Ok(0) | Err(_)));
         // What is sent into a black hole arrives when it ends.
-        proxy.set(Weather::BlackHole);
+        proxy.set(NetworkFault::BlackHole);
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"y").await.unwrap();
-        proxy.set(Weather::Clear);
+        proxy.set(NetworkFault::None);
         let (mut upstream, _) = listener.accept().await.unwrap();
         upstream.read_exact(&mut byte).await.unwrap();
         assert_eq!(&byte, b"y");

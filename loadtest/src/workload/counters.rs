@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::workload::history::Verdict;
-use crate::workload::record::Phase;
+use crate::workload::history::ReadVerdict;
+use crate::workload::record::RunPhase;
 
 /// How a read was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ReadResult {
     Memory,
     Disk,
     Miss,
@@ -23,7 +23,7 @@ pub(crate) enum Way {
     Odd,
 }
 
-impl Way {
+impl ReadResult {
     /// By the answer's status and its Cache-Status.
     pub(crate) fn of(status: u16, cache_status: &str) -> Self {
         match (status, cache_status.strip_prefix("larder; ")) {
@@ -44,20 +44,20 @@ impl Way {
 
 /// Reads of one phase by their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts([u64; 7]);
+pub(crate) struct PhaseCounts([u64; 7]);
 
-impl Counts {
-    pub(crate) fn of(&self, way: Way) -> u64 {
+impl PhaseCounts {
+    pub(crate) fn of(&self, way: ReadResult) -> u64 {
         self.0[way as usize]
     }
 
     /// Reads that were answered with the document or its absence.
     pub(crate) fn answered(&self) -> u64 {
-        self.hits() + self.of(Way::Miss) + self.of(Way::Bypass)
+        self.hits() + self.of(ReadResult::Miss) + self.of(ReadResult::Bypass)
     }
 
     pub(crate) fn hits(&self) -> u64 {
-        self.of(Way::Memory) + self.of(Way::Disk)
+        self.of(ReadResult::Memory) + self.of(ReadResult::Disk)
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -119,27 +119,27 @@ impl Durations {
 
 /// What a reader counts.
 #[derive(Clone)]
-pub(crate) struct Tally {
-    phases: Vec<Counts>,
+pub(crate) struct ReadCounters {
+    phases: Vec<PhaseCounts>,
     /// How much older than what was committed when the read began answers were that showed an older document.
     pub(crate) staleness: Durations,
-    /// Statuses that nobody expects, with the first body of each.
+    /// Unexpected statuses, with the first body of each.
     pub(crate) odd: BTreeMap<u16, String>,
 }
 
 /// Of a body.
 const SHOWN_CHARS: usize = 300;
 
-impl Tally {
+impl ReadCounters {
     pub(crate) fn new(faults: usize) -> anyhow::Result<Self> {
         Ok(Self {
-            phases: vec![Counts::default(); Phase::Fault(faults).index()],
+            phases: vec![PhaseCounts::default(); RunPhase::Fault(faults).index()],
             staleness: Durations::new()?,
             odd: BTreeMap::new(),
         })
     }
 
-    pub(crate) fn count(&mut self, phase: Phase, way: Way) {
+    pub(crate) fn count(&mut self, phase: RunPhase, way: ReadResult) {
         self.phases[phase.index()].0[way as usize] += 1;
     }
 
@@ -148,18 +148,18 @@ impl Tally {
         self.odd.entry(status).or_insert_with(shown);
     }
 
-    pub(crate) fn note_verdict(&mut self, verdict: &Verdict) {
-        if let Verdict::Older(late) = verdict {
+    pub(crate) fn note_verdict(&mut self, verdict: &ReadVerdict) {
+        if let ReadVerdict::Older(late) = verdict {
             self.staleness.note(*late);
         }
     }
 
-    pub(crate) fn phase(&self, phase: Phase) -> Counts {
+    pub(crate) fn phase(&self, phase: RunPhase) -> PhaseCounts {
         self.phases[phase.index()]
     }
 
-    pub(crate) fn all(&self) -> Counts {
-        let mut all = Counts::default();
+    pub(crate) fn all(&self) -> PhaseCounts {
+        let mut all = PhaseCounts::default();
         self.phases.iter().for_each(|counts| all.add(counts));
         all
     }
@@ -182,22 +182,22 @@ mod tests {
     #[test]
     fn ways_are_read_from_the_answer() {
         for (status, cache_status, way) in [
-            (200, "larder; hit; detail=memory", Way::Memory),
-            (404, "larder; hit; detail=disk", Way::Disk),
+            (200, "larder; hit; detail=memory", ReadResult::Memory),
+            (404, "larder; hit; detail=disk", ReadResult::Disk),
             (
                 200,
                 "larder; fwd=miss; stored; detail=postgres; collapsed",
-                Way::Miss,
+                ReadResult::Miss,
             ),
-            (200, "larder; fwd=bypass; detail=feed", Way::Bypass),
-            (200, "larder; hit; detail=stale", Way::Odd),
-            (404, "", Way::Odd),
-            (503, "", Way::Unavailable),
-            (504, "", Way::Unavailable),
-            (500, "", Way::Odd),
+            (200, "larder; fwd=bypass; detail=feed", ReadResult::Bypass),
+            (200, "larder; hit; detail=stale", ReadResult::Odd),
+            (404, "", ReadResult::Odd),
+            (503, "", ReadResult::Unavailable),
+            (504, "", ReadResult::Unavailable),
+            (500, "", ReadResult::Odd),
         ] {
             assert_eq!(
-                Way::of(status, cache_status),
+                ReadResult::of(status, cache_status),
                 way,
                 "{status} {cache_status}"
             );
@@ -206,20 +206,20 @@ mod tests {
 
     #[test]
     fn tallies_add_up() {
-        let mut sum = Tally::new(2).unwrap();
+        let mut sum = ReadCounters::new(2).unwrap();
         for (phase, way) in [
-            (Phase::Quiet, Way::Memory),
-            (Phase::Quiet, Way::Disk),
-            (Phase::Quiet, Way::Miss),
-            (Phase::Quiet, Way::Unavailable),
-            (Phase::Fault(1), Way::Bypass),
+            (RunPhase::Quiet, ReadResult::Memory),
+            (RunPhase::Quiet, ReadResult::Disk),
+            (RunPhase::Quiet, ReadResult::Miss),
+            (RunPhase::Quiet, ReadResult::Unavailable),
+            (RunPhase::Fault(1), ReadResult::Bypass),
         ] {
-            let mut tally = Tally::new(2).unwrap();
-            tally.count(phase, way);
-            tally.note_verdict(&Verdict::Older(Duration::from_millis(5)));
-            sum.add(&tally).unwrap();
+            let mut counters = ReadCounters::new(2).unwrap();
+            counters.count(phase, way);
+            counters.note_verdict(&ReadVerdict::Older(Duration::from_millis(5)));
+            sum.add(&counters).unwrap();
         }
-        let quiet = sum.phase(Phase::Quiet);
+        let quiet = sum.phase(RunPhase::Quiet);
         assert_eq!((quiet.answered(), quiet.hits(), quiet.total()), (3, 2, 4));
         assert_eq!(sum.all().answered(), 4);
         assert_eq!(sum.staleness.count(), 5);

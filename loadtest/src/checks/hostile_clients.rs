@@ -1,5 +1,5 @@
-//! `loadtest rude`: clients that open, reset, half-close, send garbage, never read. Does larder answer others, does it
-//! panic, and is its memory back afterwards?
+//! `loadtest hostile-clients`: clients that open, reset, half-close, send garbage, never read. Does larder answer other
+//! clients, does it panic, and is its memory back afterwards?
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::demo::{Checker, Demo, Tier};
+use crate::harness::demo::{Checker, Demo, WarmTier};
 
 const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";
 const CLIENTS: usize = 256;
-/// No manner lasts longer.
-const MANNER_MAX: Duration = Duration::from_secs(2);
+/// No misbehaviour lasts longer.
+const MISBEHAVIOUR_MAX: Duration = Duration::from_secs(2);
 /// A read of garbage's answer is not waited for longer.
 const READ_MAX: Duration = Duration::from_millis(50);
 const CHECK_PAUSE: Duration = Duration::from_millis(5);
@@ -28,37 +28,41 @@ const REST: Duration = Duration::from_secs(12);
 const GROWTH_MAX: f64 = 1.1;
 /// Of an endless head.
 const HEAD_BYTES: usize = 256 << 10;
-/// Requests whose answers nobody reads.
+/// Requests whose answers are never read.
 const UNREAD_REQUESTS: usize = 20_000;
 
-/// How long clients are rude, twice.
+/// How long hostile clients come, twice.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct RudeArgs {
+pub(crate) struct HostileClientsArgs {
     /// Of each time.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
 }
 
-/// Whether others got their answers, nothing panicked, and memory is back where it was after the first such load.
-pub(crate) async fn run(args: &RudeArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+/// Whether other clients got their answers, nothing panicked, and memory is back where it was after the first such load.
+pub(crate) async fn run(
+    args: &HostileClientsArgs,
+    binary: PathBuf,
+    seed: u64,
+) -> anyhow::Result<bool> {
     println!("seed {seed}");
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut larder = demo
-        .larder("rude", &binary, Tier::Memory, SERVER_CORES)
+        .larder("hostile-clients", &binary, WarmTier::Memory, SERVER_CORES)
         .await?;
     let target = larder.config.listen;
     let duration = Duration::from_secs(args.seconds);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut checker = demo.checker(target, Some(Tier::Memory)).await?;
+    let mut checker = demo.checker(target, Some(WarmTier::Memory)).await?;
     let mut resident = Vec::new();
     let mut checked = 0;
     for _ in 0..2 {
-        let (rude, answers) = load(target, duration, &mut rng, &mut checker).await?;
+        let (hostile, answers) = load(target, duration, &mut rng, &mut checker).await?;
         sleep(REST).await;
         resident.push(larder.resident_bytes()?);
         checked += answers;
         println!(
-            "{rude} rude connections; {answers} answers for others; {} MiB afterwards",
+            "{hostile} hostile connections; {answers} answers for other clients; {} MiB afterwards",
             larder.resident_bytes()? >> 20
         );
     }
@@ -76,8 +80,8 @@ pub(crate) async fn run(args: &RudeArgs, binary: PathBuf, seed: u64) -> anyhow::
     Ok(panics == 0 && checked > 0 && growth <= GROWTH_MAX)
 }
 
-/// Lets rude clients come for so long, while others are served; returns how many connections they made, and how many
-/// answers the others got.
+/// Lets hostile clients come for so long, while other clients are served; returns how many connections they made, and
+/// how many answers the others got.
 async fn load(
     target: SocketAddr,
     duration: Duration,
@@ -91,9 +95,9 @@ async fn load(
         clients.spawn(async move {
             let mut connections = 0_u64;
             while Instant::now() < until {
-                let manner = Manner::ALL[rng.usize(..Manner::ALL.len())];
+                let misbehaviour = Misbehaviour::ALL[rng.usize(..Misbehaviour::ALL.len())];
                 // Whatever becomes of it.
-                timeout(MANNER_MAX, manner.show(target, &mut rng))
+                timeout(MISBEHAVIOUR_MAX, misbehaviour.show(target, &mut rng))
                     .await
                     .ok();
                 connections += 1;
@@ -114,9 +118,9 @@ async fn load(
     Ok((connections, answers))
 }
 
-/// What a rude client does with a connection.
+/// What a hostile client does with a connection.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
+enum Misbehaviour {
     OpenAndClose,
     OpenAndReset,
     HalfClose,
@@ -130,7 +134,7 @@ enum Manner {
     BrokenFrames,
 }
 
-impl Manner {
+impl Misbehaviour {
     const ALL: [Self; 11] = [
         Self::OpenAndClose,
         Self::OpenAndReset,

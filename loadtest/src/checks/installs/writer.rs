@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::session::Session;
+use crate::harness::session::SqlSession;
 use crate::workload::TABLES;
 
 /// Rows of the first writer; each has one in every table.
@@ -29,7 +29,7 @@ pub(super) fn rows(number: usize) -> String {
 
 /// What became of a writer's transactions.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct WriterTotals {
     pub(super) committed: u64,
     pub(super) aborted: u64,
     pub(super) reasons: Vec<String>,
@@ -40,25 +40,25 @@ pub(super) struct Written {
 }
 
 /// See the module.
-pub(super) struct Writer {
+pub(super) struct RowWriter {
     id: usize,
-    session: Session,
+    session: SqlSession,
     rng: fastrand::Rng,
-    written: Written,
+    written: WriterTotals,
 }
 
-impl Writer {
-    pub(super) fn new(number: usize, session: Session, rng: fastrand::Rng) -> Self {
+impl RowWriter {
+    pub(super) fn new(number: usize, session: SqlSession, rng: fastrand::Rng) -> Self {
         Self {
             id: FIRST_ID + number,
             session,
             rng,
-            written: Written::default(),
+            written: WriterTotals::default(),
         }
     }
 
     /// Writes until it is told to stop.
-    pub(super) async fn run(mut self, stop: watch::Receiver<bool>) -> Written {
+    pub(super) async fn run(mut self, stop: watch::Receiver<bool>) -> WriterTotals {
         let mut is_connected = false;
         while !*stop.borrow() {
             let outcome = self.transaction(is_connected).await;

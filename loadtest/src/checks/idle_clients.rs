@@ -1,4 +1,4 @@
-//! `loadtest crowd`: thousands of connections that idle and thousands that never end their request, beside hits.
+//! `loadtest idle-clients`: thousands of connections that idle and thousands that never end their request, beside hits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::demo::{Demo, Tier, read};
-use crate::harness::http::Wire;
+use crate::harness::demo::{Demo, WarmTier, read};
+use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
 use crate::report::statistics::Spread;
@@ -37,9 +37,9 @@ const SLOW_LIFE_MAX: Duration = Duration::from_secs(10);
 const CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const P99_RATIO_MAX: f64 = 2.0;
 
-/// The crowd, and how long hits are measured beside it.
+/// How many connections, and how long hits are measured beside them.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct CrowdArgs {
+pub(crate) struct IdleClientsArgs {
     /// Connections that have asked once and idle.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) idle: usize,
@@ -49,30 +49,34 @@ pub(crate) struct CrowdArgs {
     /// Of each measurement; slow connections have to be closed within 10 s.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(12..=50))]
     pub(crate) seconds: u64,
-    /// Measurements without and with the crowd.
+    /// Measurements without and with these connections.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) rounds: usize,
 }
 
 /// Whether hits stayed fast, the slow ones were closed in time, the idle ones were not, and neither cost much memory.
-pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+pub(crate) async fn run(
+    args: &IdleClientsArgs,
+    binary: PathBuf,
+    seed: u64,
+) -> anyhow::Result<bool> {
     let mut demo = Demo::start(&binary, DEPTS, 0, seed).await?;
     let mut larder = demo
-        .larder("crowd", &binary, Tier::Memory, SERVER_CORES)
+        .larder("idle-clients", &binary, WarmTier::Memory, SERVER_CORES)
         .await?;
-    let wrk = Wrk::new(demo.workplace.directory(), TOOL_CORES, DEPTS)?;
+    let wrk = Wrk::new(demo.run_directory.directory(), TOOL_CORES, DEPTS)?;
     let (mut ratios, mut bytes_max, mut held) = (Vec::new(), 0, true);
     for round in 0..args.rounds {
         let quiet = p99_ms(&wrk, &larder, args.seconds, seed).await?;
         let before = larder.resident_bytes()?;
-        let crowd = Crowd::gather(larder.config.listen, args).await?;
+        let clients = IdleClients::open(larder.config.listen, args).await?;
         // The slow ones have been closed and come again by the end of this.
-        let crowded = p99_ms(&wrk, &larder, args.seconds, seed).await?;
+        let loaded = p99_ms(&wrk, &larder, args.seconds, seed).await?;
         let grown = larder.resident_bytes()?.saturating_sub(before);
-        let seen = crowd.disperse().await?;
+        let seen = clients.close().await?;
         let bytes = grown / (args.idle + args.slow).max(1) as u64;
         println!(
-            "round {}: p99 of hits {quiet:.2} ms quiet, {crowded:.2} ms beside the crowd; {bytes} bytes a connection; \
+            "round {}: p99 of hits {quiet:.2} ms quiet, {loaded:.2} ms beside idle and slow clients; {bytes} bytes a connection; \
              {} slow ones closed, the oldest after {:.1?}; {} of {} idle ones answered afterwards",
             round + 1,
             seen.closed,
@@ -80,7 +84,7 @@ pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow:
             seen.idle_answered,
             args.idle,
         );
-        ratios.push(crowded / quiet);
+        ratios.push(loaded / quiet);
         bytes_max = bytes_max.max(bytes);
         held &= seen.idle_answered == args.idle
             && seen.longest <= SLOW_LIFE_MAX
@@ -90,7 +94,7 @@ pub(crate) async fn run(args: &CrowdArgs, binary: PathBuf, seed: u64) -> anyhow:
     demo.stop().await;
     let ratio = Spread::of(ratios).context("no round")?.median;
     println!(
-        "p99 beside the crowd to quiet: {ratio:.2} (goal {P99_RATIO_MAX}); at most {} bytes a connection (goal {CONNECTION_BYTES_MAX})",
+        "p99 beside idle and slow clients to quiet: {ratio:.2} (goal {P99_RATIO_MAX}); at most {} bytes a connection (goal {CONNECTION_BYTES_MAX})",
         bytes_max
     );
     Ok(held && ratio <= P99_RATIO_MAX && bytes_max <= CONNECTION_BYTES_MAX)
@@ -113,51 +117,51 @@ async fn p99_ms(wrk: &Wrk, larder: &Larder, seconds: u64, seed: u64) -> anyhow::
     Ok(measured.times.context("wrk tells no times")?.p99_ms)
 }
 
-/// Connections that want nothing, and connections that never say what they want.
-struct Crowd {
-    idle: Vec<Wire>,
+/// Idle connections, and connections that never end their request.
+struct IdleClients {
+    idle: Vec<HttpConnection>,
     slow: JoinSet<()>,
-    lives: Arc<Lives>,
+    times: Arc<ConnectionTimes>,
     stop: watch::Sender<bool>,
 }
 
 /// How long slow connections lived.
 #[derive(Default)]
-struct Lives {
+struct ConnectionTimes {
     closed: AtomicU64,
     longest_millis: AtomicU64,
 }
 
-struct Seen {
+struct ClosingCounts {
     closed: u64,
     longest: Duration,
     idle_answered: usize,
 }
 
-impl Crowd {
-    async fn gather(target: SocketAddr, args: &CrowdArgs) -> anyhow::Result<Self> {
+impl IdleClients {
+    async fn open(target: SocketAddr, args: &IdleClientsArgs) -> anyhow::Result<Self> {
         let idle = open_idle(target, args.idle).await?;
         let (stop, stopped) = watch::channel(false);
-        let lives = Arc::new(Lives::default());
+        let times = Arc::new(ConnectionTimes::default());
         let mut slow = JoinSet::new();
         for _ in 0..args.slow {
-            let lives = Arc::clone(&lives);
+            let times = Arc::clone(&times);
             let mut stopped = stopped.clone();
             slow.spawn(async move {
                 while !*stopped.borrow() {
-                    drip_until_closed(target, &lives, &mut stopped).await;
+                    drip_until_closed(target, &times, &mut stopped).await;
                 }
             });
         }
         Ok(Self {
             idle,
             slow,
-            lives,
+            times,
             stop,
         })
     }
 
-    async fn disperse(mut self) -> anyhow::Result<Seen> {
+    async fn close(mut self) -> anyhow::Result<ClosingCounts> {
         self.stop.send_replace(true);
         while let Some(ended) = self.slow.join_next().await {
             ended?;
@@ -166,23 +170,23 @@ impl Crowd {
         for wire in &mut self.idle {
             idle_answered += usize::from(read(wire, 1).await.is_ok());
         }
-        Ok(Seen {
-            closed: self.lives.closed.load(Ordering::Relaxed),
-            longest: Duration::from_millis(self.lives.longest_millis.load(Ordering::Relaxed)),
+        Ok(ClosingCounts {
+            closed: self.times.closed.load(Ordering::Relaxed),
+            longest: Duration::from_millis(self.times.longest_millis.load(Ordering::Relaxed)),
             idle_answered,
         })
     }
 }
 
 /// Each has asked once, as a client that keeps its connection for later.
-async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<Wire>> {
+async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<HttpConnection>> {
     let mut openers = JoinSet::new();
     for opener in 0..OPENERS {
         let share = (opener..count).step_by(OPENERS).count();
         openers.spawn(async move {
             let mut wires = Vec::with_capacity(share);
             for _ in 0..share {
-                let mut wire = Wire::connect(target).await?;
+                let mut wire = HttpConnection::connect(target).await?;
                 read(&mut wire, 1).await?;
                 wire.forget_buffer();
                 wires.push(wire);
@@ -198,7 +202,11 @@ async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<Wire>
 }
 
 /// Sends a byte now and then until larder closes, or all is to end.
-async fn drip_until_closed(target: SocketAddr, lives: &Lives, stopped: &mut watch::Receiver<bool>) {
+async fn drip_until_closed(
+    target: SocketAddr,
+    times: &ConnectionTimes,
+    stopped: &mut watch::Receiver<bool>,
+) {
     let Ok(mut stream) = TcpStream::connect(target).await else {
         sleep(RETRY_PAUSE).await;
         return;
@@ -223,6 +231,6 @@ async fn drip_until_closed(target: SocketAddr, lives: &Lives, stopped: &mut watc
         }
     };
     let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    lives.longest_millis.fetch_max(millis, Ordering::Relaxed);
-    lives.closed.fetch_add(u64::from(closed), Ordering::Relaxed);
+    times.longest_millis.fetch_max(millis, Ordering::Relaxed);
+    times.closed.fetch_add(u64::from(closed), Ordering::Relaxed);
 }

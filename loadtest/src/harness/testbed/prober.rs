@@ -13,11 +13,11 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::harness::http::Wire;
-use crate::harness::session::Session;
+use crate::harness::http::HttpConnection;
+use crate::harness::session::SqlSession;
+use crate::workload::counters::{Durations, ReadResult};
 use crate::workload::history::Digest;
-use crate::workload::record::{Phase, Read, Record};
-use crate::workload::tally::{Durations, Way};
+use crate::workload::record::{ReadAnswer, Record, RunPhase};
 use crate::workload::{Plot, revised_root};
 
 const PAUSE: Duration = Duration::from_millis(30);
@@ -30,25 +30,25 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LOOKS_MAX: usize = 64;
 
 /// Measures in quiet times, over and over.
-pub(crate) struct Prober {
+pub(crate) struct LagProber {
     pub(crate) record: Arc<Record>,
     pub(crate) plot: Arc<Mutex<Plot>>,
-    pub(crate) session: Session,
+    pub(crate) session: SqlSession,
     pub(crate) targets: watch::Receiver<Vec<SocketAddr>>,
     pub(crate) rng: fastrand::Rng,
     pub(crate) lags: Durations,
 }
 
-impl Prober {
-    /// Runs until everybody is to end.
+impl LagProber {
+    /// Runs until the load is to end.
     pub(crate) async fn run(mut self) -> Durations {
         let record = Arc::clone(&self.record);
         let mut wires = Vec::new();
         while !record.stopping() {
-            if record.phase() == Phase::Quiet {
+            if record.phase() == RunPhase::Quiet {
                 // What a fault has overtaken says nothing.
                 match self.probe(&mut wires).await {
-                    Ok(lag) if record.phase() == Phase::Quiet => self.lags.note(lag),
+                    Ok(lag) if record.phase() == RunPhase::Quiet => self.lags.note(lag),
                     Ok(_) => {}
                     Err(_) => wires.clear(),
                 }
@@ -59,11 +59,11 @@ impl Prober {
     }
 
     /// From the acknowledgement of a commit to the beginning of the first read that shows it.
-    async fn probe(&mut self, wires: &mut Vec<Wire>) -> anyhow::Result<Duration> {
+    async fn probe(&mut self, wires: &mut Vec<HttpConnection>) -> anyhow::Result<Duration> {
         let target = self.targets.borrow().first().copied();
         let target = target.context("no larder")?;
         while wires.len() < LOOKS_MAX {
-            wires.push(Wire::connect(target).await?);
+            wires.push(HttpConnection::connect(target).await?);
         }
         let plot = Arc::clone(&self.plot);
         let mut plot = plot.lock().await;
@@ -76,7 +76,7 @@ impl Prober {
             let wire = wires.pop().context("no connection")?;
             let look = look(wire, made.key, Arc::clone(&self.record)).await?;
             wires.push(look.wire);
-            if look.way == Way::Memory {
+            if look.way == ReadResult::Memory {
                 break;
             }
             warming += 1;
@@ -93,7 +93,7 @@ impl Prober {
     /// When the first read began that shows `digest`.
     async fn shown(
         &self,
-        wires: &mut Vec<Wire>,
+        wires: &mut Vec<HttpConnection>,
         key: u32,
         digest: Digest,
     ) -> anyhow::Result<Boottime> {
@@ -108,7 +108,7 @@ impl Prober {
                 _ = interval.tick(), if shown.is_none() => None,
             };
             match ended {
-                Some(Look {
+                Some(TimedRead {
                     wire,
                     began,
                     digest: seen,
@@ -133,24 +133,28 @@ impl Prober {
 }
 
 /// A read and its connection.
-struct Look {
-    wire: Wire,
+struct TimedRead {
+    wire: HttpConnection,
     began: Boottime,
-    way: Way,
+    way: ReadResult,
     digest: Digest,
 }
 
-async fn look(mut wire: Wire, key: u32, record: Arc<Record>) -> anyhow::Result<Look> {
+async fn look(
+    mut wire: HttpConnection,
+    key: u32,
+    record: Arc<Record>,
+) -> anyhow::Result<TimedRead> {
     let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
     let began = Boottime::now();
     wire.send(request.as_bytes()).await?;
     let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
-    let way = Way::of(answer.status, answer.cache_status);
+    let way = ReadResult::of(answer.status, answer.cache_status);
     ensure!(way.is_answer(), "no answer");
-    record.judge(&Read {
+    record.judge(&ReadAnswer {
         key,
         began,
-        phase: Phase::Quiet,
+        phase: RunPhase::Quiet,
         cache_status: answer.cache_status,
         body: (answer.status == 200).then_some(answer.body),
     });
@@ -158,7 +162,7 @@ async fn look(mut wire: Wire, key: u32, record: Arc<Record>) -> anyhow::Result<L
         200 => Digest::of(answer.body),
         _ => Digest::ABSENT,
     };
-    Ok(Look {
+    Ok(TimedRead {
         wire,
         began,
         way,

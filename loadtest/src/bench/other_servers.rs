@@ -1,4 +1,4 @@
-//! Servers that people put in larder's place, with the same documents.
+//! Servers that are used in larder's place, with the same documents.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 
 use crate::harness::demo::{read, read_all};
-use crate::harness::http::Wire;
+use crate::harness::http::HttpConnection;
 use crate::harness::process::{find_program, open_files_max};
 use crate::harness::tools::Invocation;
 
@@ -16,7 +16,7 @@ const FILES_DIRECTORY: &str = "depts";
 
 /// One of them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
-pub(crate) enum Rival {
+pub(crate) enum OtherServer {
     /// nginx with one document out of its configuration.
     Nginx,
     /// nginx with a file for each document.
@@ -25,8 +25,8 @@ pub(crate) enum Rival {
     Varnish,
 }
 
-/// Where it is to be.
-pub(crate) struct Place<'a> {
+/// Where it runs and what it serves.
+pub(crate) struct ServerSetup<'a> {
     pub(crate) address: SocketAddr,
     /// Has the documents.
     pub(crate) larder: SocketAddr,
@@ -36,7 +36,7 @@ pub(crate) struct Place<'a> {
     pub(crate) depts: u32,
 }
 
-impl Rival {
+impl OtherServer {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx, one document",
@@ -53,13 +53,13 @@ impl Rival {
     }
 
     /// Writes its configuration and what it serves; returns how it is started.
-    pub(crate) async fn prepare(self, place: &Place<'_>) -> anyhow::Result<Invocation> {
-        let directory = place.directory.join(format!("{self:?}").to_lowercase());
+    pub(crate) async fn prepare(self, setup: &ServerSetup<'_>) -> anyhow::Result<Invocation> {
+        let directory = setup.directory.join(format!("{self:?}").to_lowercase());
         std::fs::create_dir_all(&directory)?;
         let (program, arguments) = match self {
             Self::Nginx => {
-                let answer = one_document(place.larder).await?;
-                std::fs::write(directory.join("nginx.conf"), nginx(place.address, &answer))?;
+                let answer = one_document(setup.larder).await?;
+                std::fs::write(directory.join("nginx.conf"), nginx(setup.address, &answer))?;
                 (
                     find_program("nginx", NGINX_INSTALL)?,
                     nginx_arguments(&directory),
@@ -68,7 +68,7 @@ impl Rival {
             Self::NginxFiles => {
                 let files = directory.join(FILES_DIRECTORY);
                 std::fs::create_dir_all(&files)?;
-                read_all(place.larder, 1..=place.depts, move |key, answer| {
+                read_all(setup.larder, 1..=setup.depts, move |key, answer| {
                     Ok(std::fs::write(files.join(key.to_string()), answer.body)?)
                 })
                 .await?;
@@ -78,18 +78,18 @@ impl Rival {
                     // The rest is for connections.
                     open_files_max()? / 2
                 );
-                std::fs::write(directory.join("nginx.conf"), nginx(place.address, &root))?;
+                std::fs::write(directory.join("nginx.conf"), nginx(setup.address, &root))?;
                 (
                     find_program("nginx", NGINX_INSTALL)?,
                     nginx_arguments(&directory),
                 )
             }
             Self::Varnish => {
-                std::fs::write(directory.join("larder.vcl"), varnish(place.larder))?;
+                std::fs::write(directory.join("larder.vcl"), varnish(setup.larder))?;
                 let line = format!(
                     "-F -j none -n {0} -a {1} -f {0}/larder.vcl -s malloc,4G",
                     directory.display(),
-                    place.address
+                    setup.address
                 );
                 let arguments = line.split(' ').map(str::to_owned).collect();
                 (find_program("varnishd", VARNISH_INSTALL)?, arguments)
@@ -98,7 +98,7 @@ impl Rival {
         Ok(Invocation {
             program,
             arguments,
-            cores: Some(place.cores.to_owned()),
+            cores: Some(setup.cores.to_owned()),
             directory,
         })
     }
@@ -106,7 +106,7 @@ impl Rival {
 
 /// Answers with the document of dept 1.
 async fn one_document(larder: SocketAddr) -> anyhow::Result<String> {
-    let mut wire = Wire::connect(larder).await?;
+    let mut wire = HttpConnection::connect(larder).await?;
     let answer = read(&mut wire, 1).await?;
     let document = std::str::from_utf8(answer.body).context("a document that is no text")?;
     ensure!(
