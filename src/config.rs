@@ -160,6 +160,20 @@ impl Config {
     /// Reads `text` as a `larder.toml`, then pairs of a setting's dotted key and its value as flags would set it.
     ///
     /// Looks at no environment and no file.
+    ///
+    /// ```
+    /// use larder::config::Config;
+    ///
+    /// let text = "[[resource]]\nname = 'depts'\ntable = 'dept'\n";
+    /// let config = Config::from_toml(text, &[("memory.max_bytes", "1GiB")])?;
+    /// assert_eq!(config.resources[0].name.value, "depts");
+    /// assert_eq!(config.memory.bytes_max, 1 << 30);
+    ///
+    /// let errors = Config::from_toml("[memory]\nmax_bites = '1GiB'", &[]).unwrap_err();
+    /// assert!(errors.to_string().contains("memory.max_bites"));
+    /// # Ok::<(), larder::config::ConfigError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ConfigError`] with all that is wrong.
     pub fn from_toml(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {

@@ -1,4 +1,13 @@
-//! How far the feed has followed the database, and tokens of transactions that a reader wants to see.
+//! How far the feed has followed the database.
+//!
+//! ```
+//! use larder::feed::position::Position;
+//!
+//! // All transactions below 10 had ended, none from 20 on had begun; of those between, 15 was in progress.
+//! let position = Position::new("10:20:15");
+//! assert!(position.covers(9) && position.covers(14));
+//! assert!(!position.covers(15) && !position.covers(20));
+//! ```
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,6 +3,27 @@
 //! A key is kept as its *canonical text*, the text that larder's triggers write: PostgreSQL's own output for the
 //! value, parts of a composite key joined by `,` with `%` and `,` inside a part written `%25` and `%2C`. `042`, `+42`
 //! and `42` are one key, as are an upper-case and a lower-case uuid.
+//!
+//! ```
+//! use larder::resource::key::{KeyColumn, KeyShape, KeyType, key_parts};
+//!
+//! let column = |name: &str, key_type, type_text: &str, type_oid| KeyColumn {
+//!     name: name.into(),
+//!     key_type,
+//!     type_text: type_text.into(),
+//!     type_oid,
+//!     collation: 0,
+//! };
+//! let item = column("item", KeyType::BigInt, "bigint", 20);
+//! let shape = KeyShape { columns: vec![item, column("side", KeyType::Text, "text", 25)] };
+//! // /parts/+07,N%2CO
+//! let canonical = shape.canonical("+07,N%2CO")?;
+//! assert_eq!(canonical, "7,N%2CO");
+//! assert_eq!(key_parts(&canonical, 2), ["7", "N,O"]);
+//! assert_eq!(shape.json(&canonical), r#"[7,"N,O"]"#);
+//! assert!(shape.canonical("seven,NO").is_err());
+//! # Ok::<(), larder::resource::key::KeyError>(())
+//! ```
 
 mod spelling;
 pub(in crate::resource) mod sql;
