@@ -27,6 +27,7 @@ mod ghosts;
 mod lease;
 mod lookup;
 pub mod memory;
+mod orders;
 mod queue;
 mod resumption;
 mod status;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::cache::document::{Document, Found};
 use crate::cache::encoding::Encoding;
 use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
-use crate::cache::queue::Put;
+use crate::cache::orders::Put;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Provenance};

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cache::queue::{Disk, Dropped, Swept};
+use crate::cache::orders::{Dropped, Swept};
+use crate::cache::queue::Disk;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};

@@ -17,7 +17,7 @@ use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::generation::Stripe;
-use crate::cache::queue::{Order, Put, Shared, Swept};
+use crate::cache::orders::{Order, Put, Shared, Swept};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::feed::position::Persisted;

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::cache::disk::layout::Entry;
 use crate::cache::generation::Epoch;
-use crate::cache::queue::Shared;
+use crate::cache::orders::Shared;
 
 /// Lookups that are handed over at once; more go in parts, so that none waits for too many others.
 const LOOKUPS_MAX: usize = 64;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::cache::disk::Store;
 use crate::cache::document::Document;
 use crate::cache::queue::lookups::Lookups;
 use crate::resource::testing::ITEMS;

@@ -10,7 +10,7 @@ use super::steps::Replay;
 use crate::cache::disk::layout::Mark;
 use crate::cache::document::Document;
 use crate::cache::generation::Epoch;
-use crate::cache::queue::Order;
+use crate::cache::orders::Order;
 use crate::clock::stopped;
 use crate::resource::testing::ITEMS;
 

@@ -8,7 +8,7 @@ use super::compare::content;
 use super::real::{Answered, Loading, Run, Times, Written, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
-use crate::cache::queue::Order;
+use crate::cache::orders::Order;
 use crate::cache::queue::lookups::{answer, find};
 use crate::cache::tests::gate::{Arrival, GatedThread, Point};
 use crate::cache::{Answer, Provenance};
