@@ -19,9 +19,8 @@ use crate::source::session::Identity;
 use crate::source::token::Token;
 use crate::source::writes::bound::part;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
-use crate::source::writes::locks::Pauses;
+use crate::source::writes::locks::{LockRetry, Pauses};
 use crate::source::writes::transaction::{Target, Transaction};
-use crate::source::writes::worker::Patience;
 use crate::source::writes::{GRACE, Shared, Writes, followed};
 
 /// Marks what is to stay while documents are tried.
@@ -95,7 +94,7 @@ impl Writes {
             database: &shared.database,
             document_bytes_max: shared.document_bytes_max,
             followed: known,
-            patience: Patience::Bulk,
+            lock_retry: LockRetry::Never,
             locking_since: None,
             committing: false,
             committed: &shared.committed,

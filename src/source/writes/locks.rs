@@ -29,6 +29,17 @@ pub(super) const HOLDING_MAX: Duration = Duration::from_millis(450);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
+/// What a transaction does if it has not got a lock in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockRetry {
+    /// It is rolled back and begun again, for as long as a statement may take.
+    Always,
+    /// The same for a lock of a table. A lock of a row concerns one document, and the others share the transaction.
+    TableOnly,
+    /// It fails: the client has sent what it wrote as a stream. It takes long, so each wait is as short as the first.
+    Never,
+}
+
 /// The pauses between the attempts of a write, until its time is over.
 pub(super) struct Pauses {
     until: Instant,

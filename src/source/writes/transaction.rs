@@ -17,8 +17,7 @@ use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::token::Token;
 use crate::source::writes::bound::{Inputs, bound, complete};
 use crate::source::writes::error::{Failure, failure};
-use crate::source::writes::locks::{HOLDING_MAX, LOCK_TIMEOUT, NO_LOCK_TIMEOUT};
-use crate::source::writes::worker::Patience;
+use crate::source::writes::locks::{HOLDING_MAX, LOCK_TIMEOUT, LockRetry, NO_LOCK_TIMEOUT};
 use crate::source::writes::{Action, Outcome, Write, WriteOutcome, Written};
 
 pub(super) struct Transaction<'t> {
@@ -26,7 +25,7 @@ pub(super) struct Transaction<'t> {
     pub(super) database: &'t Database,
     pub(super) document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
-    pub(super) patience: Patience,
+    pub(super) lock_retry: LockRetry,
     /// When its first lock was asked for, until it waits for no more of them.
     pub(super) locking_since: Option<Instant>,
     /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
@@ -135,7 +134,7 @@ impl Transaction<'_> {
             }
             false => "begin isolation level read committed, read write; ",
         };
-        self.locking_since = (self.patience != Patience::Bulk).then(Instant::now);
+        self.locking_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
         let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");
         let begun = sqlx::raw_sql(AssertSqlSafe(sql))
             .execute(&mut self.session.connection)

@@ -12,7 +12,7 @@ use crate::source::SourceError;
 use crate::source::loader::found_anew;
 use crate::source::session::{Identity, Session};
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::locks::Pauses;
+use crate::source::writes::locks::{LockRetry, Pauses};
 use crate::source::writes::queue::Prompt;
 use crate::source::writes::transaction::Transaction;
 use crate::source::writes::{GRACE, Job, Shared, Write, WriteOutcome, followed};
@@ -26,16 +26,6 @@ const ATTEMPTS: usize = 4;
 
 /// Attempts where no connection was to be had, or it was lost before it was to commit.
 const CONNECTIONS_TRIED: usize = 2;
-/// What a transaction does where others hold a lock for longer than it waits ([`locks`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// It begins anew, for as long as a statement may take.
-    Full,
-    /// The same if it is a table's. A row's concerns one document, and those of others wait for the same transaction.
-    Short,
-    /// It fails: what it has written came as a stream. It takes long, so each wait is as short as the first.
-    Bulk,
-}
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -82,13 +72,13 @@ impl Worker {
 
     async fn serve(&mut self, jobs: Vec<Job>) {
         let until = self.shared.writing_until();
-        let patience = match jobs.len() {
-            0 | 1 => Patience::Full,
-            _ => Patience::Short,
+        let lock_retry = match jobs.len() {
+            0 | 1 => LockRetry::Always,
+            _ => LockRetry::TableOnly,
         };
         if jobs.len() > 1 {
             let writes: Vec<&Write> = jobs.iter().map(|job| &job.write).collect();
-            match self.transact(&writes, patience, until).await {
+            match self.transact(&writes, lock_retry, until).await {
                 Ok(outcomes) => return answer(jobs, outcomes),
                 Err(error) if !error.concerns_single_documents() => {
                     let outcomes = vec![Err(error); jobs.len()];
@@ -100,24 +90,26 @@ impl Worker {
         // Who has to wait for others' locks keeps nobody else waiting.
         let mut held = Vec::new();
         for job in jobs {
-            match self.alone(&job, patience, until).await {
-                Err(error) if patience == Patience::Short && error.is_held() => held.push(job),
+            match self.alone(&job, lock_retry, until).await {
+                Err(error) if lock_retry == LockRetry::TableOnly && error.is_held() => {
+                    held.push(job)
+                }
                 outcome => answer(vec![job], vec![outcome]),
             }
         }
         for job in held {
             let until = self.shared.writing_until();
-            let outcome = self.alone(&job, Patience::Full, until).await;
+            let outcome = self.alone(&job, LockRetry::Always, until).await;
             answer(vec![job], vec![outcome]);
         }
     }
 
     /// Writes one document, unless nobody waits for it any more.
-    async fn alone(&mut self, job: &Job, patience: Patience, until: Instant) -> WriteOutcome {
+    async fn alone(&mut self, job: &Job, lock_retry: LockRetry, until: Instant) -> WriteOutcome {
         if job.done.is_closed() {
             return Err(SourceError::Unavailable("the client has left".into()).into());
         }
-        let mut outcomes = self.transact(&[&job.write], patience, until).await?;
+        let mut outcomes = self.transact(&[&job.write], lock_retry, until).await?;
         let none = || SourceError::Unexpected("a write without an outcome".into());
         outcomes.pop().unwrap_or_else(|| Err(none().into()))
     }
@@ -126,7 +118,7 @@ impl Worker {
     async fn transact(
         &mut self,
         writes: &[&Write],
-        patience: Patience,
+        lock_retry: LockRetry,
         until: Instant,
     ) -> Result<Vec<WriteOutcome>, WriteError> {
         let mut following = self.shared.followed.clone();
@@ -134,17 +126,17 @@ impl Worker {
         let mut attempt = 1;
         loop {
             let known = following.borrow_and_update().clone();
-            let failure = match self.attempt(writes, patience).await {
+            let failure = match self.attempt(writes, lock_retry).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(failure) => failure,
             };
             let error = &failure.error;
             let (is_of_connection, is_held) = (error.is_of_connection(), error.is_held());
             attempt += usize::from(!is_held);
-            let again = match patience {
+            let again = match lock_retry {
                 _ if !failure.again => false,
                 _ if is_of_connection => attempt <= CONNECTIONS_TRIED,
-                Patience::Short if is_held && error.concerns_single_documents() => false,
+                LockRetry::TableOnly if is_held && error.concerns_single_documents() => false,
                 _ => attempt <= ATTEMPTS && pauses.pause().await,
             };
             if !again {
@@ -159,7 +151,7 @@ impl Worker {
     async fn attempt(
         &mut self,
         writes: &[&Write],
-        patience: Patience,
+        lock_retry: LockRetry,
     ) -> Result<Vec<WriteOutcome>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
@@ -174,7 +166,7 @@ impl Worker {
             database: &self.shared.database,
             document_bytes_max: self.shared.document_bytes_max,
             followed: Arc::clone(&followed),
-            patience,
+            lock_retry,
             locking_since: None,
             committing: false,
             committed: &self.shared.committed,
