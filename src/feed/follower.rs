@@ -22,7 +22,7 @@ use crate::feed::establish::EstablishError;
 use crate::feed::history::History;
 use crate::feed::install::{LOCK_PAUSE_MIN, Pauses, pauses};
 use crate::feed::listener;
-use crate::feed::node::Housekeeping;
+use crate::feed::node::{Housekeeping, Needs};
 use crate::feed::position::Position;
 use crate::feed::standing::Standing;
 use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
@@ -248,8 +248,13 @@ impl<F: FnMut(Event)> Feed<F> {
             persisted,
             ..
         } = &self.setup;
-        let mut housekeeping =
-            Housekeeping::new(*node, config, persisted.clone(), &following, *install);
+        let mut housekeeping = Housekeeping::new(
+            *node,
+            config,
+            persisted.clone(),
+            following.needs.clone(),
+            *install,
+        );
         let mut bell = Bell::default();
         let mut quiet = 0;
         let mut told_at = Instant::now();
@@ -375,10 +380,7 @@ pub(super) struct Following {
     /// The resources that it is for.
     cached: Vec<(ResourceId, Arc<Resource>)>,
     definitions: Definitions,
-    /// The names of the functions that log for them.
-    pub(super) loggers: Vec<String>,
-    /// Hashes of the definitions that fit the database.
-    pub(super) served: Vec<String>,
+    needs: Needs,
     /// The longest pause between looks, where a resource does not fit the database or a table lacks triggers.
     unfinished: Option<Duration>,
 }

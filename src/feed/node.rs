@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::feed::backlog::{self, Backlog};
-use crate::feed::follower::Following;
 use crate::feed::history::History;
 use crate::feed::install::remove_unneeded;
 use crate::feed::position::{Persisted, Position};
@@ -37,16 +36,22 @@ const LOGGERS_PAUSE: Duration = Duration::from_secs(60);
 /// The same after one has lost triggers, table by table.
 const LOGGERS_PAUSE_BUSY: Duration = Duration::from_millis(100);
 
+/// What this node needs of the database, and no other may remove.
+#[derive(Clone)]
+pub(super) struct Needs {
+    /// The names of the logging functions.
+    pub(super) loggers: Vec<String>,
+    /// Hashes of the definitions that it serves.
+    pub(super) served: Vec<String>,
+}
+
 /// What has to be done beside the passes, and when.
 pub(super) struct Housekeeping {
     node: Uuid,
     retention: Duration,
     /// None where there is no disk tier.
     persisted: Option<watch::Receiver<Persisted>>,
-    /// The logging functions that this node needs.
-    loggers: Vec<String>,
-    /// The definitions that it serves, by hash.
-    served: Vec<String>,
+    needs: Needs,
     /// Functions and triggers may be removed, as they may be installed.
     installs: bool,
     /// Answers to writes are kept.
@@ -72,15 +77,14 @@ impl Housekeeping {
         node: Uuid,
         config: &FeedConfig,
         persisted: Option<watch::Receiver<Persisted>>,
-        following: &Following,
+        needs: Needs,
         installs: bool,
     ) -> Self {
         Self {
             node,
             retention: config.retention,
             persisted,
-            loggers: following.loggers.clone(),
-            served: following.served.clone(),
+            needs,
             installs,
             answers: config.answers,
             neighbours: true,
@@ -176,10 +180,10 @@ impl Housekeeping {
         }
         if now >= self.loggers_at {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
-            note_served(connection, &self.served).await?;
+            note_served(connection, &self.needs.served).await?;
             // Where several larders come back after a long time, each has until then to say what it needs.
             let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
-            if remove_unneeded(connection, &self.loggers, self.retention, remove).await? {
+            if remove_unneeded(connection, &self.needs.loggers, self.retention, remove).await? {
                 self.loggers_at = now + LOGGERS_PAUSE_BUSY;
             }
         }

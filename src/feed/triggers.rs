@@ -4,6 +4,7 @@
 //! Names carry a hash of the definition, so another configuration's triggers stand beside these and are left alone.
 
 mod body;
+mod level;
 mod logger;
 
 use std::collections::{HashMap, HashSet};

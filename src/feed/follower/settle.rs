@@ -11,6 +11,7 @@ use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, REFUSED_MAX, within,
 };
 use crate::feed::install::LOCK_PAUSE_MAX;
+use crate::feed::node::Needs;
 use crate::feed::{Event, FeedSetup};
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
@@ -146,12 +147,14 @@ impl<F: FnMut(Event)> Feed<F> {
             query: PassQuery::new(&cached, &definitions.remainder, &BTreeSet::new()),
             cached,
             definitions,
-            loggers,
-            served: fitting
-                .iter()
-                .filter_map(|(id, _)| self.setup.definitions.get(id.index()))
-                .map(ResourceDefinition::hash)
-                .collect(),
+            needs: Needs {
+                loggers,
+                served: fitting
+                    .iter()
+                    .filter_map(|(id, _)| self.setup.definitions.get(id.index()))
+                    .map(ResourceDefinition::hash)
+                    .collect(),
+            },
             unfinished: if fitting.len() < resources.len() || pending.iter().any(|one| one.held) {
                 Some(LOCK_PAUSE_MAX)
             } else {

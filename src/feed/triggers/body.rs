@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::feed::FeedConfig;
 use crate::feed::install::{BELL_LOCK, LOCK_SPACE};
 use crate::feed::ranges::{OPEN, range_sql};
-use crate::feed::triggers::logger::Form;
+use crate::feed::triggers::level::TriggerLevel;
 use crate::resource::link::{Link, Said, sql_literal};
 
 /// The body of the trigger function of `link`.
@@ -14,17 +14,17 @@ use crate::resource::link::{Link, Said, sql_literal};
 /// PostgreSQL 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the ordinary case
 /// comes first and tests little. Transition tables come before all other tables, whatever the path (PostgreSQL's
 /// parse_clause.c, `getNSItemForSpecialRelationTypes`).
-pub(super) fn body(link: &Link, form: Form, config: &FeedConfig) -> String {
-    let by_statement = match form {
-        Form::Statements => statement_body(link, config),
-        Form::Rows { .. } => truncate_body(link, config),
+pub(super) fn body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
+    let by_statement = match level {
+        TriggerLevel::Statement => statement_body(link, config),
+        TriggerLevel::Row { .. } => truncate_body(link, config),
     };
     // A key column may bear the name of a variable, such as found.
     format!(
         "\n#variable_conflict use_column\ndeclare\n  larder_logged pg_catalog.int8;\n  larder_ranges pg_catalog.int8;\n{variables}begin\n  \
          if tg_level operator(pg_catalog.=) 'ROW' then\n{by_row}  end if;\n{by_statement}  return null;\nend\n",
         variables = ROW_VARIABLES,
-        by_row = row_body(link, form, config),
+        by_row = row_body(link, level, config),
     )
 }
 
@@ -128,13 +128,13 @@ const ROW_VARIABLES: &str = "  larder_setting pg_catalog.text;\n  larder_new pg_
 /// What was logged stands in a setting of the transaction, which follows its savepoints: how much, in ten digits, the
 /// end of the last path, a comma and the last text; or that all documents were touched, or that any key may be new. A
 /// row's trigger can't tell how many rows are to come, and must not read the log.
-fn row_body(link: &Link, form: Form, config: &FeedConfig) -> String {
+fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
     let limit = limit(config);
     let most = limit * (1 + OPEN.len() as u64);
     let setting = format!("larder.logged_{:016x}", xxh3_64(path.as_bytes()));
-    let inserts = match form {
-        Form::Rows { heirs: true } => "false",
+    let inserts = match level {
+        TriggerLevel::Row { heirs: true } => "false",
         _ => "tg_op operator(pg_catalog.=) 'INSERT'",
     };
     // The names of columns that were renamed or dropped: as in `statement_body`. Nothing is written in the block, so
@@ -280,8 +280,8 @@ mod tests {
             keys_per_statement: 1,
             answers: false,
         };
-        let bodies =
-            [Form::Statements, Form::Rows { heirs: false }].map(|form| body(&link, form, &config));
+        let bodies = [TriggerLevel::Statement, TriggerLevel::Row { heirs: false }]
+            .map(|level| body(&link, level, &config));
         let body = bodies.concat();
         let is_name = |c: char| c.is_alphanumeric() || "_.".contains(c);
         for (place, _) in body.match_indices('(') {

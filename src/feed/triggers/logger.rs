@@ -2,7 +2,7 @@
 //!
 //! Triggers log and decide nothing. A trigger never joins: in the writer's snapshot a join misses what a concurrent
 //! transaction moves. It reads nothing that other transactions write. There are two forms, chosen for each link by
-//! [`Form`] (measurements: `docs/decisions/0001-triggers.md`):
+//! [`TriggerLevel`]:
 //!
 //! - Statement triggers with transition tables, always enabled, on the table and on each of its descendants. They fire
 //!   for the table that a statement names, and not for what logical replication applies. So each ordinary table also
@@ -19,44 +19,15 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
 use crate::feed::triggers::body::body;
+use crate::feed::triggers::level::TriggerLevel;
 use crate::resource::Resource;
-use crate::resource::catalogue::{Catalogue, Table, TableName};
+use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::link::links;
 
 /// Always true; it ties the trigger to the table. Dropping `larder.change` is refused while triggers write to it, or
 /// with cascade takes them along: users' writes go on either way. A test for null is ready in 1.0 µs a statement, a
 /// function of SQL, planned anew each time, in 5.5 µs (2026-11-21, PostgreSQL 15).
 const TRIGGER_WHEN: &str = "when (null::larder.change is null)";
-
-/// How the changes of a link's rows are noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Once for each statement, and by row for what replication applies.
-    Statements,
-    /// Once for each row.
-    Rows {
-        /// The table has inheriting tables. No unique index spans those: a new row may bear a key that is there.
-        heirs: bool,
-    },
-}
-
-impl Form {
-    /// Rows for tables in a hierarchy: a statement on an ancestor that is not followed fires no statement trigger; a
-    /// `merge` that moves a row to another partition shows it to triggers for actions that it does not name; and a
-    /// foreign table that is attached below makes PostgreSQL refuse statements where there are transition tables.
-    fn of(table: Option<&Table>) -> Self {
-        let in_hierarchy = table.is_some_and(|table| {
-            table.kind == 'p' || !table.descendants.is_empty() || table.has_other_ancestors
-        });
-        let heirs = |table: &Table| table.kind != 'p' && !table.descendants.is_empty();
-        match in_hierarchy {
-            true => Self::Rows {
-                heirs: table.is_some_and(heirs),
-            },
-            false => Self::Statements,
-        }
-    }
-}
 
 /// When a trigger fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +114,8 @@ pub(in crate::feed) fn loggers(
             .tables
             .values()
             .find(|table| table.name == link.table);
-        let form = Form::of(table);
-        let body = body(&link, form, config);
+        let level = TriggerLevel::of(table);
+        let body = body(&link, level, config);
         let hash = hash(&body);
         let logger = loggers.entry(hash.clone()).or_insert_with(|| Logger {
             hash,
@@ -155,7 +126,7 @@ pub(in crate::feed) fn loggers(
         let parts = parts.map(|part| (&part.name, part.kind));
         let own = (&link.table, table.map_or('r', |table| table.kind));
         for (table, kind) in std::iter::once(own).chain(parts) {
-            logger.add_triggers(table, kind, form);
+            logger.add_triggers(table, kind, level);
         }
     }
     loggers.into_values().collect()
@@ -198,15 +169,15 @@ impl Logger {
         )
     }
 
-    fn add_triggers(&mut self, table: &TableName, kind: char, form: Form) {
+    fn add_triggers(&mut self, table: &TableName, kind: char, level: TriggerLevel) {
         let is_ordinary = kind == 'r';
-        let row_firing = match form {
-            Form::Statements => Firing::Replica,
-            Form::Rows { .. } => Firing::Always,
+        let row_firing = match level {
+            TriggerLevel::Statement => Firing::Replica,
+            TriggerLevel::Row { .. } => Firing::Always,
         };
-        let statements = match form {
-            Form::Statements => &STATEMENTS[..],
-            Form::Rows { .. } => &[TRUNCATE],
+        let statements = match level {
+            TriggerLevel::Statement => &STATEMENTS[..],
+            TriggerLevel::Row { .. } => &[TRUNCATE],
         };
         let statements = statements.iter().map(|event| (event, Firing::Always));
         let rows = is_ordinary.then_some((&ROW, row_firing));
