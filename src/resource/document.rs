@@ -1,6 +1,6 @@
 //! A document's JSON out of the record that PostgreSQL sends for it.
 //!
-//! The statement ([`crate::resource::query`]) nests rows as composites in PostgreSQL's binary format: for each member
+//! The statement (`resource/query.rs`) nests rows as composites in PostgreSQL's binary format: for each member
 //! its type and its bytes, whatever lies below it inside. [`Template`] knows the members' names and how they nest.
 //! What is written is byte for byte what PostgreSQL's own `row_to_json` would give. Records come from outside: one
 //! that is not as expected is an error.
