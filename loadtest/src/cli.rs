@@ -5,8 +5,12 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::batches::BatchesArgs;
 use crate::bench::compare::CompareArgs;
+use crate::bench::posts::PostsArgs;
+use crate::bench::reads::ReadsArgs;
 use crate::bench::sweep::SweepArgs;
+use crate::bench::triggers::TriggersArgs;
 use crate::checks::drain::DrainArgs;
 use crate::checks::faults::Fault;
 use crate::checks::fuzz::FuzzArgs;
@@ -46,6 +50,9 @@ pub(crate) enum Command {
     /// With memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with
     /// none it is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
     Compare(CompareArgs),
+    /// One question each: cases take turns in one run, and each is divided by another of the same round.
+    #[command(subcommand)]
+    Bench(Bench),
     /// How many requests, how fast, at what cost, by how many connections, tier by tier?
     ///
     /// Starts larder, fills the tier, and drives it by oha, ab or wrk with random keys, while some answers are checked.
@@ -68,6 +75,22 @@ pub(crate) enum Command {
         /// A file of head and body.
         response: PathBuf,
     },
+}
+
+/// A question with figures for an answer.
+///
+/// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1 where a
+/// request had no good answer, or the servers did not do what was measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// What do documents cost that are written through larder, next to the same rows by pgbench and COPY?
+    Posts(PostsArgs),
+    /// What do HTTP/2, 304, lists and a storm of invalidations cost next to a GET of each document over HTTP/1.1?
+    Reads(ReadsArgs),
+    /// Do hits in memory stall while the disk tier writes batches?
+    Batches(BatchesArgs),
+    /// What do larder's triggers cost transactions that write to its tables?
+    Triggers(TriggersArgs),
 }
 
 /// A question with yes or no for an answer.

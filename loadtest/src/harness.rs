@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod http;
 pub(crate) mod interference;
 pub(crate) mod larder;
+pub(crate) mod metrics;
 pub(crate) mod network_fault;
 pub(crate) mod postgres;
 pub(crate) mod process;

@@ -15,9 +15,10 @@
 //!   faults act on, with the clients that write, read and measure the lag.
 //! - `workload`: the documents and what is done to them; what was committed and answered, and what an answer is worth.
 //! - `checks`: a run for each question with yes or no for an answer; `checks::faults`: what goes wrong in `stale`.
-//! - `bench`: figures. `compare`: larder and others by turns, as ratios. `sweep`: one larder by the number of
-//!   connections, tier by tier.
-//! - `report`: the folder of a run, statistics, and runs as a page.
+//! - `bench`: figures. A benchmark prepares servers, measures one case a turn and verifies that they did what was
+//!   measured; the runner rotates the turns. `compare` is one, and so are those of `loadtest bench`. `sweep` measures one
+//!   larder by the number of connections, tier by tier.
+//! - `report`: the folder of a run, statistics, tables, and sweeps as a page.
 
 mod bench;
 mod checks;
@@ -34,13 +35,18 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::bench::batches::Batches;
+use crate::bench::compare::Compare;
 use crate::bench::limit;
-use crate::bench::{compare, sweep};
+use crate::bench::posts::Posts;
+use crate::bench::reads::Reads;
+use crate::bench::triggers::Triggers;
+use crate::bench::{runner, sweep};
 use crate::checks::{
     bulk_kills, drain, full_disk, fuzz, hostile_clients, idle_clients, installs, lag, outage,
     poolers, races, restarts, stale,
 };
-use crate::cli::{Check, Cli, Command};
+use crate::cli::{Bench, Check, Cli, Command};
 use crate::harness::binary;
 use crate::harness::process::raise_open_files;
 use crate::report::charts;
@@ -74,7 +80,10 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .context("starting the runtime")?;
     runtime.block_on(async {
         match &cli.command {
-            Command::Compare(args) => compare::run(args, larder, seed, shutdown_signal()).await,
+            Command::Compare(args) => {
+                runner::run::<Compare>(args, larder, seed, shutdown_signal()).await
+            }
+            Command::Bench(bench) => measure(bench, larder, seed).await,
             Command::Sweep(args) => sweep::run(args, larder, seed, shutdown_signal()).await,
             Command::Check(check) => tokio::select! {
                 outcome = answer(check, larder, seed) => outcome,
@@ -84,6 +93,17 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             Command::Limit { .. } | Command::Report { .. } => Ok(true),
         }
     })
+}
+
+/// Whether every request was answered well.
+async fn measure(bench: &Bench, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    let stop = shutdown_signal();
+    match bench {
+        Bench::Posts(args) => runner::run::<Posts>(args, larder, seed, stop).await,
+        Bench::Reads(args) => runner::run::<Reads>(args, larder, seed, stop).await,
+        Bench::Batches(args) => runner::run::<Batches>(args, larder, seed, stop).await,
+        Bench::Triggers(args) => runner::run::<Triggers>(args, larder, seed, stop).await,
+    }
 }
 
 /// Whether everything held.

@@ -1,5 +1,7 @@
-//! What becomes of figures: statistics, the folder of a run, charts.
+//! What becomes of figures: the folder of a run, statistics, tables and charts.
 
 pub(crate) mod charts;
+pub(crate) mod comparison;
 pub(crate) mod results;
 pub(crate) mod statistics;
+pub(crate) mod sweep_run;

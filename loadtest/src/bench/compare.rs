@@ -1,33 +1,43 @@
-//! `loadtest compare`: larder and others by turns in one run, on one core each, and their ratios.
+//! `loadtest compare`: larder and other servers by turns in one run, on one core each, and their ratios.
 
-mod contender;
-mod contest;
-mod outcome;
+mod case;
+mod servers;
 
-use std::future::Future;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::Context;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use indicatif::{ProgressBar, ProgressStyle};
+use tokio::process::Child;
 
-use crate::bench::compare::contest::Contest;
-use crate::bench::compare::outcome::Outcome;
+use crate::bench::benchmark::{
+    Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn, connections,
+};
+use crate::bench::compare::case::{Case, Endpoint};
 use crate::bench::other_servers::OtherServer;
-use crate::bench::{TrialArgs, connections};
-use crate::harness::demo::WarmTier;
-use crate::report::results::{Folder, RunEnvironment};
+use crate::harness::demo::{Demo, WarmTier};
+use crate::harness::larder::Larder;
+use crate::harness::process::{self, Meter};
+use crate::harness::tools::pgbench::{self, Pgbench};
+use crate::harness::tools::wrk::{self, Wrk, WrkRun};
+use crate::report::comparison::Group;
+use crate::report::results::RunEnvironment;
 
-/// Of each contender, before anything is noted.
+/// Of each case, before anything is noted.
 const WARM_UP_SECONDS: u64 = 1;
+const TAGS_FILE: &str = "tags";
 
-/// Who is compared, and how often.
+/// What is compared, and how often.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
     #[command(flatten)]
-    pub(crate) trial: TrialArgs,
+    pub(crate) run: RunArgs,
+    #[command(flatten)]
+    pub(crate) cores: CoreArgs,
+    /// Documents, each of a dept and ten emps, about 1.7 kB.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depts: u32,
     /// The one tier in use, a larder for each.
     #[arg(
         long,
@@ -36,18 +46,12 @@ pub(crate) struct CompareArgs {
         default_value = "memory"
     )]
     pub(crate) tiers: Vec<WarmTier>,
-    /// Connections at once, one measurement after the other.
+    /// Connections at once; in each round, all these numbers have their turns.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = connections)]
     pub(crate) connections: Vec<usize>,
     /// Requests that wrk sends at once on a connection.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000))]
     pub(crate) pipeline: usize,
-    /// Turns of each.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
-    pub(crate) rounds: usize,
-    /// Of each turn; some thousand connections take seconds of it until all of them are open.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) seconds: u64,
     /// Ask the first larder also by If-None-Match.
     #[arg(long)]
     pub(crate) not_modified: bool,
@@ -60,84 +64,177 @@ pub(crate) struct CompareArgs {
     pub(crate) with: Vec<OtherServer>,
 }
 
-/// Whether all requests were answered well.
-///
-/// When `stop` is, what has been measured until then is told.
-pub(crate) async fn run(
-    args: &CompareArgs,
-    binary: PathBuf,
+/// All that is compared, running side by side; the idle cost next to nothing.
+pub(crate) struct Compare {
+    args: CompareArgs,
+    cases: Vec<Case>,
     seed: u64,
-    stop: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<bool> {
-    println!("seed {seed}; starting PostgreSQL and all that is compared");
-    let mut outcome = Outcome::new(args, RunEnvironment::now().await);
-    let mut contest = Contest::set(args, binary, seed, &mut outcome.provenance).await?;
-    outcome.pairs = contest.pairs();
-    let measured = tokio::select! {
-        measured = rounds(args, &mut contest, &mut outcome, seed) => measured,
-        stopped = stop => stopped,
-    };
-    contest.shutdown().await?;
-    if outcome.is_empty() {
-        return measured.map(|()| false);
-    }
-    let folder = Folder::create(
-        &args.trial.results,
-        args.trial.name.as_deref().unwrap_or("compare"),
-    )?;
-    folder.write("compare.json", &serde_json::to_string_pretty(&outcome)?)?;
-    folder.write("README.md", &outcome.readme())?;
-    println!("{}", outcome.table());
-    println!("kept in {}", folder.path().display());
-    measured?;
-    Ok(outcome.is_good())
+    wrk: Wrk,
+    pgbench: Option<Pgbench>,
+    /// Of servers and tools.
+    cores: BTreeSet<usize>,
+    larders: Vec<(Larder, WarmTier)>,
+    servers: Vec<Child>,
+    demo: Demo,
 }
 
-async fn rounds(
-    args: &CompareArgs,
-    contest: &mut Contest,
-    outcome: &mut Outcome,
-    seed: u64,
-) -> anyhow::Result<()> {
-    let contenders = contest.contenders.len();
-    let turns = args.connections.len() * args.rounds * contenders;
-    let progress = ProgressBar::new(turns as u64).with_style(ProgressStyle::with_template(
-        "{elapsed_precise} [{bar:30}] {pos}/{len} {msg}, {eta} left",
-    )?);
-    progress.enable_steady_tick(Duration::from_secs(1));
-    for number in 0..contenders {
-        progress.set_message(format!("warming {}", contest.contenders[number].name));
-        let connections = args.connections.first().copied().unwrap_or(1);
-        contest
-            .measure(number, connections, WARM_UP_SECONDS, seed)
-            .await?;
+impl Benchmark for Compare {
+    const NAME: &'static str = "compare";
+    type Args = CompareArgs;
+
+    fn run_args(args: &CompareArgs) -> &RunArgs {
+        &args.run
     }
-    progress.reset();
-    for connections in &args.connections {
-        for round in 0..args.rounds {
-            for turn in 0..contenders {
-                // Everybody is first once, so that what comes before favours nobody.
-                let number = (turn + round) % contenders;
-                progress.set_message(format!(
-                    "{} with {connections}",
-                    contest.contenders[number].name
-                ));
-                let seed = seed.wrapping_add(round as u64 + 1);
-                let mut sample = contest
-                    .measure(number, *connections, args.seconds, seed)
-                    .await?;
-                ensure!(
-                    sample.measured.requests > 0,
-                    "{} answered nothing in {} s; opening {connections} connections may take longer",
-                    contest.contenders[number].name,
-                    args.seconds
-                );
-                sample.round = round;
-                outcome.note(sample, &contest.commands);
-                progress.inc(1);
-            }
+
+    async fn prepare(
+        args: &CompareArgs,
+        setup: Setup<'_>,
+        environment: &mut RunEnvironment,
+    ) -> anyhow::Result<Self> {
+        let clients = args.connections.iter().copied().max().unwrap_or(1);
+        let pgbench_clients = if args.tiers.contains(&WarmTier::None) {
+            clients
+        } else {
+            0
+        };
+        let demo = Demo::start(setup.binary, args.depts, pgbench_clients, setup.seed).await?;
+        let wrk = Wrk::new(
+            demo.run_directory.directory(),
+            &args.cores.tool_cores,
+            args.depts,
+        )?;
+        environment.version(wrk.program(), "--version").await;
+        let mut compare = Self {
+            args: args.clone(),
+            cases: Vec::new(),
+            seed: setup.seed,
+            wrk,
+            pgbench: None,
+            cores: process::cores(&args.cores.all())?,
+            larders: Vec::new(),
+            servers: Vec::new(),
+            demo,
+        };
+        compare.add_all(setup.binary, environment).await?;
+        for case in 0..compare.cases.len() {
+            let connections = args.connections.first().copied().unwrap_or(1);
+            compare
+                .measure(case, connections, WARM_UP_SECONDS, setup.seed)
+                .await?;
         }
+        Ok(compare)
     }
-    progress.finish_and_clear();
-    contest.check().await
+
+    fn conditions(&self) -> String {
+        let CompareArgs {
+            cores,
+            depts,
+            pipeline,
+            ..
+        } = &self.args;
+        format!(
+            "Servers on core {}, the tool on core {}, PostgreSQL on any; {depts} depts, random keys, {pipeline} requests \
+             at once on a connection.",
+            cores.server_cores, cores.tool_cores
+        )
+    }
+
+    /// One for each number of connections.
+    fn groups(&self) -> Vec<Group> {
+        let cases = self.cases.iter().map(|case| case.name.clone()).collect();
+        let mut pairs = Vec::new();
+        for one in &self.cases {
+            let others = self
+                .cases
+                .iter()
+                .filter(|other| one.role.is_divided_by(other.role));
+            pairs.extend(others.map(|other| (one.name.clone(), other.name.clone())));
+        }
+        let group = Group {
+            name: String::new(),
+            unit: "requests/s".to_owned(),
+            cases,
+            pairs,
+        };
+        let with_name = |connections: &usize| Group {
+            name: format!("{connections} connections"),
+            ..group.clone()
+        };
+        self.args.connections.iter().map(with_name).collect()
+    }
+
+    async fn turn(&mut self, turn: Turn) -> anyhow::Result<Measurement> {
+        let connections = self.args.connections[turn.group];
+        let seed = self.seed.wrapping_add(turn.round as u64 + 1);
+        self.measure(turn.case, connections, turn.seconds, seed)
+            .await
+    }
+
+    /// Whether each larder still answers with the right documents out of its tier.
+    async fn verify(&mut self) -> anyhow::Result<()> {
+        for (larder, tier) in &self.larders {
+            self.demo.check(larder.config.listen, *tier).await?;
+        }
+        Ok(())
+    }
+
+    async fn shutdown(mut self) -> anyhow::Result<()> {
+        for server in &mut self.servers {
+            server.kill().await?;
+        }
+        for (larder, _) in &mut self.larders {
+            larder.terminate().await?;
+        }
+        self.demo.stop().await;
+        Ok(())
+    }
+}
+
+impl Compare {
+    async fn measure(
+        &self,
+        case: usize,
+        connections: usize,
+        seconds: u64,
+        seed: u64,
+    ) -> anyhow::Result<Measurement> {
+        let case = &self.cases[case];
+        let by_wrk = |target, tags| {
+            self.wrk.invocation(&WrkRun {
+                target,
+                connections,
+                seconds,
+                pipeline: self.args.pipeline,
+                seed,
+                tags,
+            })
+        };
+        let invocation = match case.endpoint {
+            Endpoint::Http(target) => by_wrk(target, None),
+            Endpoint::Tagged(target) => by_wrk(target, Some(TAGS_FILE)),
+            Endpoint::Statement(statement) => {
+                let pgbench = self.pgbench.as_ref().context("no pgbench")?;
+                pgbench.read(statement, connections, seconds)
+            }
+        };
+        let meter = Meter::start(case.pid, &self.cores)?;
+        let (output, progress) = invocation.run_both().await?;
+        let cost = meter.stop()?;
+        let measured = match case.endpoint {
+            Endpoint::Statement(_) => pgbench::parse_warm(&output, &progress, connections),
+            Endpoint::Http(_) | Endpoint::Tagged(_) => wrk::parse(&output),
+        };
+        let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
+        if self.args.pipeline > 1 {
+            // wrk notes one time for all that it sent at once, and corrects it as if each had been sent alone.
+            measured.times = None;
+        }
+        Ok(Measurement {
+            cpu_micros: cost.micros_per(measured.requests),
+            others: Some(cost.others),
+            command: Some(invocation.shown()),
+            note: None,
+            measured,
+        })
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use crate::harness::demo::{read, read_all};
+use crate::harness::demo::documents::{read, read_all};
 use crate::harness::http::HttpConnection;
 use crate::harness::process::{find_program, open_files_max};
 use crate::harness::tools::Invocation;

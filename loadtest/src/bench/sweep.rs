@@ -1,7 +1,6 @@
 //! `loadtest sweep`: one larder by the number of connections, tier by tier, driven by oha, ab or wrk.
 
 pub(crate) mod driver;
-pub(crate) mod run;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -15,12 +14,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nix::unistd::Pid;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::bench::benchmark::{CoreArgs, FolderArgs, connections};
 use crate::bench::sweep::driver::{Driver, ToolName};
-use crate::bench::sweep::run::{KeyChoice, SweepPoint, SweepRun};
-use crate::bench::{TrialArgs, connections};
-use crate::harness::demo::{Checker, Demo, WarmTier};
+use crate::harness::demo::documents::Checker;
+use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::process::{self, Meter, resident_bytes};
 use crate::report::results::{Folder, RunEnvironment};
+use crate::report::sweep_run::{FILE, KeyChoice, SweepPoint, SweepRun};
 
 /// Between two answers that are checked while the tool runs: next to no load.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -29,7 +29,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SweepArgs {
     #[command(flatten)]
-    pub(crate) trial: TrialArgs,
+    pub(crate) folder: FolderArgs,
+    #[command(flatten)]
+    pub(crate) cores: CoreArgs,
+    /// Documents, each of a dept and ten emps, about 1.7 kB.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) depts: u32,
     /// What makes the load; it must be installed. ab can ask for one document only.
     #[arg(long, value_enum, default_value_t = ToolName::Oha, value_name = "TOOL")]
     pub(crate) tool: ToolName,
@@ -65,11 +70,10 @@ pub(crate) async fn run(
     seed: u64,
     stop: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<bool> {
-    let trial = &args.trial;
     let directory = tempfile::tempdir().context("no temporary directory")?;
     let driver = Driver::find(args, directory.path(), seed)?;
-    let mut provenance = RunEnvironment::now().await;
-    provenance
+    let mut environment = RunEnvironment::now().await;
+    environment
         .version(driver.program(), driver.version_flag())
         .await;
     let mut sweep = Sweeper {
@@ -77,16 +81,16 @@ pub(crate) async fn run(
         driver,
         run: SweepRun {
             name: String::new(),
-            provenance,
+            environment,
             tool: args.tool.name().to_owned(),
             keys: if args.tool == ToolName::Ab {
                 KeyChoice::One
             } else {
                 KeyChoice::Random
             },
-            depts: trial.depts,
-            server_cores: trial.server_cores.clone(),
-            tool_cores: trial.tool_cores.clone(),
+            depts: args.depts,
+            server_cores: args.cores.server_cores.clone(),
+            tool_cores: args.cores.tool_cores.clone(),
             footprint: None,
             points: Vec::new(),
         },
@@ -120,24 +124,24 @@ struct Sweeper<'a> {
 
 impl Sweeper<'_> {
     async fn all(&mut self, binary: PathBuf, seed: u64) -> anyhow::Result<()> {
-        let trial = &self.args.trial;
-        if let Some(url) = &self.args.url {
+        let args = self.args;
+        if let Some(url) = &args.url {
             let target = address(url).await?;
             self.progress.set_message("reading all documents");
-            let checker = Checker::of_running(target, trial.depts).await?;
+            let checker = Checker::of_running(target, args.depts).await?;
             return self.line("url", target, None, checker).await;
         }
-        self.run.provenance.binary("larder", &binary)?;
+        self.run.environment.binary("larder", &binary)?;
         self.progress.set_message("starting PostgreSQL");
-        let mut demo = Demo::start(&binary, trial.depts, 0, seed).await?;
-        for tier in &self.args.tiers {
+        let mut demo = Demo::start(&binary, args.depts, 0, seed).await?;
+        for tier in &args.tiers {
             self.progress
                 .set_message(format!("filling {}", tier.name()));
             let mut larder = demo
-                .larder(tier.name(), &binary, *tier, &trial.server_cores)
+                .larder(tier.name(), &binary, *tier, &args.cores.server_cores)
                 .await?;
             let target = larder.config.listen;
-            self.run.provenance.commands.push(larder.shown());
+            self.run.environment.commands.push(larder.shown());
             if *tier == WarmTier::Memory {
                 self.run.footprint = demo.footprint;
             }
@@ -158,16 +162,16 @@ impl Sweeper<'_> {
         server: Option<Pid>,
         mut checker: Checker,
     ) -> anyhow::Result<()> {
-        let cores = process::cores(&self.args.trial.all_cores())?;
+        let cores = process::cores(&self.args.cores.all())?;
         self.run
-            .provenance
+            .environment
             .commands
             .extend(self.driver.prepare(target)?);
         for concurrency in &self.args.concurrency {
             self.progress
                 .set_message(format!("{tier}, {concurrency} at once"));
             let invocation = self.driver.invocation(target, *concurrency);
-            self.run.provenance.commands.push(invocation.shown());
+            self.run.environment.commands.push(invocation.shown());
             let meter = Meter::start(server, &cores)?;
             let mut checks = Checks::default();
             let ended = Cell::new(false);
@@ -207,16 +211,16 @@ impl Sweeper<'_> {
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => {
-                let trial = &self.args.trial;
-                let name = trial.name.clone();
+                let folder = &self.args.folder;
+                let name = folder.name.clone();
                 let name = name.unwrap_or_else(|| format!("sweep-{}", self.args.tool.name()));
-                let folder = Folder::create(&trial.results, &name)?;
+                let folder = Folder::create(&folder.results, &name)?;
                 self.run.name = folder.name();
                 folder
             }
         };
         let folder = self.folder.insert(folder);
-        folder.write(run::FILE, &serde_json::to_string_pretty(&self.run)?)?;
+        folder.write(FILE, &serde_json::to_string_pretty(&self.run)?)?;
         folder.write("README.md", &self.run.readme())
     }
 }

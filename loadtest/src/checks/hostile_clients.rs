@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::demo::{Checker, Demo, WarmTier};
+use crate::harness::demo::documents::Checker;
+use crate::harness::demo::{Demo, WarmTier};
 
 const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";

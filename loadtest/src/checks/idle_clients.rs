@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::demo::{Demo, WarmTier, read};
+use crate::harness::demo::documents::read;
+use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};

@@ -1,20 +1,20 @@
 //! larder's demo under load: PostgreSQL with the demo tables, and larders with one tier each that have it filled.
 
+pub(crate) mod documents;
+
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::harness::demo::documents::{Checker, KnownDocument, documents};
 use crate::harness::free_address;
-use crate::harness::http::{HttpAnswer, HttpConnection};
+use crate::harness::http::HttpConnection;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process;
@@ -26,8 +26,6 @@ use crate::workload::counters::ReadResult;
 const RESOURCE: &str = include_str!("../../../src/config/demo.toml");
 /// Enough for every document and what the tier needs beside it.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 8 << 10;
-/// Requests at once while tiers fill: misses are asked for together.
-const FILLERS: usize = 64;
 /// Of PostgreSQL, for larders, besides what else connects.
 const CONNECTIONS: usize = 60;
 /// Connections that clients may open, above what descriptors allow.
@@ -35,10 +33,6 @@ const CLIENTS_MAX: &str = "100000";
 const SAMPLE: u32 = 1_000;
 /// The first so many pay for buffers and connections; the rest is what documents cost.
 const FIRST: u32 = 1_000;
-/// An answer is not waited for longer.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Of a body that should not have been.
-const SHOWN_BYTES: usize = 80;
 const DISK_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -62,7 +56,7 @@ impl WarmTier {
     }
 
     /// How it answers what it was filled with.
-    fn way(self) -> ReadResult {
+    pub(crate) fn result(self) -> ReadResult {
         match self {
             Self::Memory => ReadResult::Memory,
             Self::Disk => ReadResult::Disk,
@@ -76,24 +70,6 @@ impl WarmTier {
 pub(crate) struct Footprint {
     pub(crate) resident: f64,
     pub(crate) document: f64,
-}
-
-/// An answer by which others are known.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct KnownDocument {
-    key: u32,
-    bytes: usize,
-    hash: u64,
-}
-
-impl KnownDocument {
-    fn of(key: u32, body: &[u8]) -> Self {
-        Self {
-            key,
-            bytes: body.len(),
-            hash: xxh3_64(body),
-        }
-    }
 }
 
 /// PostgreSQL with so many depts of ten emps.
@@ -119,6 +95,28 @@ impl Demo {
     ) -> anyhow::Result<Self> {
         let mut run_directory = RunDirectory::new()?;
         let postgres = Postgres::start(&mut run_directory, CONNECTIONS + clients).await?;
+        Self::seeded(binary, depts, seed, postgres, run_directory).await
+    }
+
+    /// As [`Demo::start`], with commits that wait for the disk.
+    pub(crate) async fn start_durable(
+        binary: &Path,
+        depts: u32,
+        clients: usize,
+        seed: u64,
+    ) -> anyhow::Result<Self> {
+        let mut run_directory = RunDirectory::new()?;
+        let postgres = Postgres::start_durable(&mut run_directory, CONNECTIONS + clients).await?;
+        Self::seeded(binary, depts, seed, postgres, run_directory).await
+    }
+
+    async fn seeded(
+        binary: &Path,
+        depts: u32,
+        seed: u64,
+        postgres: Postgres,
+        run_directory: RunDirectory,
+    ) -> anyhow::Result<Self> {
         let status = Command::new(binary)
             .args(["seed", "--log-level", "warn", "--depts"])
             .arg(depts.to_string())
@@ -149,22 +147,29 @@ impl Demo {
         free_address(&mut self.rng)
     }
 
-    /// Starts a larder with one tier on these cores, a worker for each, and fills it. All its clients come from one
-    /// address, as many as a measurement wants.
-    pub(crate) async fn larder(
+    /// A larder of this demo, on these cores with a worker for each, or on all. All its clients come from one address,
+    /// as many as a measurement wants.
+    pub(crate) fn config(
         &mut self,
         name: &str,
         binary: &Path,
-        tier: WarmTier,
-        cores: &str,
-    ) -> anyhow::Result<Larder> {
-        let workers = process::cores(cores)?.len().to_string();
-        let variables = [
-            ("LARDER_WORKERS", workers.as_str()),
-            ("LARDER_LIMITS__CONNECTIONS", CLIENTS_MAX),
-            ("LARDER_LIMITS__CONNECTIONS_PER_ADDRESS", CLIENTS_MAX),
+        cores: Option<&str>,
+    ) -> anyhow::Result<LarderConfig> {
+        let mut environment = vec![
+            (
+                "LARDER_LIMITS__CONNECTIONS".to_owned(),
+                CLIENTS_MAX.to_owned(),
+            ),
+            (
+                "LARDER_LIMITS__CONNECTIONS_PER_ADDRESS".to_owned(),
+                CLIENTS_MAX.to_owned(),
+            ),
         ];
-        let mut larder = Larder::new(LarderConfig {
+        if let Some(cores) = cores {
+            let workers = process::cores(cores)?.len().to_string();
+            environment.insert(0, ("LARDER_WORKERS".to_owned(), workers));
+        }
+        Ok(LarderConfig {
             binary: binary.to_owned(),
             directory: self.run_directory.directory().join(name),
             listen: self.address()?,
@@ -173,12 +178,23 @@ impl Demo {
             listen_url: self.url().to_owned(),
             memory_bytes: MEMORY_BYTES_PER_DOCUMENT * u64::from(self.depts),
             settings: RESOURCE.to_owned(),
-            arguments: vec!["--tiers".to_owned(), tier.name().to_owned()],
-            cores: Some(cores.to_owned()),
-            environment: variables
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
-        })?;
+            arguments: Vec::new(),
+            cores: cores.map(str::to_owned),
+            environment,
+        })
+    }
+
+    /// Starts a larder with one tier on these cores and fills it.
+    pub(crate) async fn larder(
+        &mut self,
+        name: &str,
+        binary: &Path,
+        tier: WarmTier,
+        cores: &str,
+    ) -> anyhow::Result<Larder> {
+        let mut config = self.config(name, binary, Some(cores))?;
+        config.arguments = vec!["--tiers".to_owned(), tier.name().to_owned()];
+        let mut larder = Larder::new(config)?;
         larder.start_ready().await?;
         self.fill(name, &larder).await?;
         if tier == WarmTier::Disk {
@@ -249,153 +265,5 @@ impl Demo {
     pub(crate) async fn stop(self) {
         self.postgres.stop().await;
         drop(self.run_directory);
-    }
-}
-
-/// A connection that asks for random documents and knows the answers.
-pub(crate) struct Checker {
-    wire: HttpConnection,
-    documents: Arc<Vec<KnownDocument>>,
-    /// That has to answer; none: any.
-    tier: Option<WarmTier>,
-    rng: fastrand::Rng,
-}
-
-impl Checker {
-    /// Of a larder whose documents are as it answers now.
-    pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
-        Ok(Self {
-            documents: Arc::new(documents(target, 1..=depts).await?),
-            wire: HttpConnection::connect(target).await?,
-            tier: None,
-            rng: fastrand::Rng::new(),
-        })
-    }
-
-    /// Reads one document; whether it is out of the tier. Dropped before its end, it leaves an answer on its way.
-    /// # Errors
-    /// Any answer but that very document; where a tier has to answer, one that does not say where it came from.
-    pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
-        let known = self.documents[self.rng.usize(..self.documents.len())];
-        let key = known.key;
-        let answer = tokio::time::timeout(PATIENCE, read(&mut self.wire, key)).await??;
-        ensure!(
-            KnownDocument::of(key, answer.body) == known,
-            "/depts/{key} is another document than before"
-        );
-        let Some(tier) = self.tier else {
-            return Ok(true);
-        };
-        let way = ReadResult::of(answer.status, answer.cache_status);
-        ensure!(
-            way.is_answer(),
-            "/depts/{key} was answered with Cache-Status {:?}",
-            answer.cache_status
-        );
-        Ok(way == tier.way())
-    }
-}
-
-/// Reads the documents of `keys`, which fills the tiers, and returns them in the order of keys.
-async fn documents(
-    target: SocketAddr,
-    keys: RangeInclusive<u32>,
-) -> anyhow::Result<Vec<KnownDocument>> {
-    let mut documents = read_all(target, keys, |key, answer| {
-        Ok(KnownDocument::of(key, answer.body))
-    })
-    .await?;
-    documents.sort_unstable();
-    Ok(documents)
-}
-
-/// Reads the documents of `keys` and returns what `each` makes of its key and answer, in no order.
-pub(crate) async fn read_all<T: Send + 'static>(
-    target: SocketAddr,
-    keys: RangeInclusive<u32>,
-    each: impl Fn(u32, &HttpAnswer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
-) -> anyhow::Result<Vec<T>> {
-    let each = Arc::new(each);
-    let mut fillers = JoinSet::new();
-    for first in keys.clone().take(FILLERS) {
-        let last = *keys.end();
-        let each = Arc::clone(&each);
-        fillers.spawn(async move {
-            let mut wire = HttpConnection::connect(target).await?;
-            let mut made = Vec::new();
-            for key in (first..=last).step_by(FILLERS) {
-                made.push(each(key, &read(&mut wire, key).await?)?);
-            }
-            anyhow::Ok(made)
-        });
-    }
-    let mut all = Vec::new();
-    while let Some(made) = fillers.join_next().await {
-        all.extend(made??);
-    }
-    Ok(all)
-}
-
-/// Reads the document of `key`.
-/// # Errors
-/// Any answer but that very document.
-pub(crate) async fn read(wire: &mut HttpConnection, key: u32) -> anyhow::Result<HttpAnswer<'_>> {
-    let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
-    wire.send(request.as_bytes()).await?;
-    let answer = wire.receive().await?;
-    let begin = format!("{{\"deptNumber\":{key},");
-    if answer.status != 200 || !answer.body.starts_with(begin.as_bytes()) {
-        let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN_BYTES)]);
-        bail!("/depts/{key} was answered with {} {body}", answer.status);
-    }
-    Ok(answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// The verdict on `body` with this Cache-Status where document 1 is expected out of the disk tier.
-    async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let mut checker = Checker {
-            wire: HttpConnection::connect(listener.local_addr()?).await?,
-            documents: Arc::new(vec![KnownDocument::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
-            tier: Some(WarmTier::Disk),
-            rng: fastrand::Rng::with_seed(1),
-        };
-        let (mut stream, _) = listener.accept().await?;
-        let length = body.len();
-        let answer = format!(
-            "HTTP/1.1 200 OK\r\ncache-status: {way}\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        let serve = async {
-            let mut request = [0; 256];
-            ensure!(stream.read(&mut request).await? > 0, "nothing asked");
-            anyhow::Ok(stream.write_all(answer.as_bytes()).await?)
-        };
-        let (verdict, served) = tokio::join!(checker.check(), serve);
-        served?;
-        verdict
-    }
-
-    #[tokio::test]
-    async fn another_tier_is_no_wrong_answer() {
-        let right = r#"{"deptNumber":1,"loc":"a"}"#;
-        assert!(checked(right, "larder; hit; detail=disk").await.unwrap());
-        for other in [
-            "hit; detail=memory",
-            "fwd=miss; stored",
-            "fwd=bypass; detail=x",
-        ] {
-            assert!(!checked(right, &format!("larder; {other}")).await.unwrap());
-        }
-        let wrong = r#"{"deptNumber":1,"loc":"b"}"#;
-        assert!(checked(wrong, "larder; hit; detail=disk").await.is_err());
-        assert!(checked(wrong, "larder; fwd=miss; stored").await.is_err());
-        assert!(checked(right, "larder; whatever").await.is_err());
     }
 }

@@ -34,13 +34,31 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
+    /// For checks, and for benchmarks that only read.
     pub(crate) async fn start(
         run_directory: &mut RunDirectory,
         connections_max: usize,
     ) -> anyhow::Result<Self> {
-        let mut settings = SETTINGS
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec();
+        Self::start_with(run_directory, connections_max, &SETTINGS).await
+    }
+
+    /// For benchmarks that write: a commit waits for the disk.
+    pub(crate) async fn start_durable(
+        run_directory: &mut RunDirectory,
+        connections_max: usize,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(run_directory, connections_max, &[]).await
+    }
+
+    async fn start_with(
+        run_directory: &mut RunDirectory,
+        connections_max: usize,
+        settings: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        let mut settings: Vec<(String, String)> = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         settings.push(("max_connections".to_owned(), connections_max.to_string()));
         let embedded = Embedded::start(EmbeddedConfig {
             directory: run_directory.directory().join("postgres"),

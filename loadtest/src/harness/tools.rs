@@ -1,6 +1,7 @@
 //! The programs that make load, as a user runs them, and what they say.
 
 pub(crate) mod ab;
+pub(crate) mod h2load;
 pub(crate) mod oha;
 pub(crate) mod pgbench;
 pub(crate) mod wrk;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::bench::sweep::run::{FILE, HEADINGS, SweepPoint, SweepRun};
 use crate::report::charts::draw::{Chart, ChartLine, Scale};
+use crate::report::sweep_run::{FILE, HEADINGS, SweepPoint, SweepRun};
 
 const STYLE: &str = "
 body { font: 16px/1.5 sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -136,7 +136,7 @@ struct ReportPage {
 
 impl ReportPage {
     fn add(&mut self, run: &SweepRun, raw: &str) {
-        let of = &run.provenance;
+        let of = &run.environment;
         let mut text = format!(
             "<h2>{}</h2>\n<p>{}. larder on core {}, the tool on core {}. {}, commit {}; {} cores of {}, {} MiB, Linux {}. \
              <a href=\"{raw}\">Raw figures</a></p>\n<table>\n",
@@ -213,7 +213,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sweep::run::tests::run;
+    use crate::report::sweep_run::tests::run;
 
     fn kept(results: &Path, name: &str) -> std::path::PathBuf {
         let folder = results.join(name);

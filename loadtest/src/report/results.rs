@@ -45,6 +45,21 @@ impl RunEnvironment {
         }
     }
 
+    /// Of a run that never was.
+    #[cfg(test)]
+    pub(crate) fn example() -> Self {
+        Self {
+            began: "2026-11-22T00:00:00Z".to_owned(),
+            processor: "a <fast> one".to_owned(),
+            cores: 2,
+            memory_mib: 1024,
+            kernel: "6.1".to_owned(),
+            commit: "abc".to_owned(),
+            versions: vec![("oha".to_owned(), "1.16".to_owned())],
+            commands: vec!["oha -n 1000".to_owned()],
+        }
+    }
+
     /// Notes the version that `program` tells by `flag`.
     pub(crate) async fn version(&mut self, program: &Path, flag: &str) {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -67,8 +82,8 @@ impl RunEnvironment {
     /// Notes which binary was measured under `name`.
     pub(crate) fn binary(&mut self, name: &str, binary: &Path) -> anyhow::Result<()> {
         let bytes = std::fs::read(binary).with_context(|| format!("{}", binary.display()))?;
-        let told = format!("binary with xxh3 {:016x}", xxh3_64(&bytes));
-        self.versions.push((name.to_owned(), told));
+        let version = format!("binary with xxh3 {:016x}", xxh3_64(&bytes));
+        self.versions.push((name.to_owned(), version));
         Ok(())
     }
 
@@ -80,7 +95,7 @@ impl RunEnvironment {
     }
 
     /// For a README.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let Self {
             began,
             processor,

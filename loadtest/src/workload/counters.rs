@@ -112,7 +112,11 @@ impl Durations {
         Duration::from_micros(self.0.max())
     }
 
-    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+    pub(crate) fn mean(&self) -> Duration {
+        Duration::from_secs_f64(self.0.mean() / 1e6)
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         Ok(self.0.add(&other.0)?)
     }
 }

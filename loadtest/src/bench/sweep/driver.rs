@@ -46,7 +46,7 @@ impl Driver {
     /// # Errors
     /// Where the tool is not installed, with the command that installs it.
     pub(crate) fn find(args: &SweepArgs, directory: &Path, seed: u64) -> anyhow::Result<Self> {
-        let (cores, depts) = (&args.trial.tool_cores, args.trial.depts);
+        let (cores, depts) = (&args.cores.tool_cores, args.depts);
         Ok(Self {
             tool: match args.tool {
                 ToolName::Oha => Tool::Oha(Oha::new(directory, cores)?),

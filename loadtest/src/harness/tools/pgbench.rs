@@ -1,4 +1,4 @@
-//! pgbench: PostgreSQL's own client, asking for one document a statement and doing nothing with it.
+//! pgbench: PostgreSQL's own client, which runs a script and does nothing with what it is answered.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn warm_up_seconds(clients: usize) -> u64 {
 pub(crate) struct Pgbench {
     program: PathBuf,
     directory: PathBuf,
-    cores: String,
+    cores: Option<String>,
     threads: usize,
     url: String,
 }
@@ -66,23 +66,31 @@ from dept d left join emp e on e.deptno = d.deptno where d.deptno = :key order b
     }
 }
 
+/// What one run of it varies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PgbenchRun<'a> {
+    /// A file in its directory.
+    pub(crate) script: &'a str,
+    pub(crate) clients: usize,
+    pub(crate) seconds: u64,
+    /// Of its sessions, such as `TimeZone=UTC`.
+    pub(crate) setting: &'a str,
+    /// Other arguments.
+    pub(crate) arguments: &'a [String],
+}
+
 impl Pgbench {
-    /// Finds it and puts its scripts into `directory`.
+    /// Finds it; its scripts are in `directory`. Without `cores` it keeps to none.
     pub(crate) fn new(
         directory: &Path,
-        cores: &str,
+        cores: Option<&str>,
         threads: usize,
         url: &str,
-        depts: u32,
     ) -> anyhow::Result<Self> {
-        for statement in [ReadStatement::Document, ReadStatement::Rows] {
-            let script = format!("\\set key random(1, {depts})\n{};\n", statement.sql());
-            std::fs::write(directory.join(statement.file()), script)?;
-        }
         Ok(Self {
             program: find_program("pgbench", INSTALL)?,
             directory: directory.to_owned(),
-            cores: cores.to_owned(),
+            cores: cores.map(str::to_owned),
             threads,
             url: url.to_owned(),
         })
@@ -92,36 +100,83 @@ impl Pgbench {
         &self.program
     }
 
-    pub(crate) fn invocation(
+    /// Puts a script into its directory.
+    pub(crate) fn write_script(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        Ok(std::fs::write(self.directory.join(name), text)?)
+    }
+
+    /// Puts the scripts that ask for documents up to `depts` into its directory.
+    pub(crate) fn write_reads(&self, depts: u32) -> anyhow::Result<()> {
+        for statement in [ReadStatement::Document, ReadStatement::Rows] {
+            let script = format!("\\set key random(1, {depts})\n{};\n", statement.sql());
+            self.write_script(statement.file(), &script)?;
+        }
+        Ok(())
+    }
+
+    /// Reads for so many seconds, after those of the warm-up.
+    pub(crate) fn read(
         &self,
         statement: ReadStatement,
         clients: usize,
         seconds: u64,
     ) -> Invocation {
-        let threads = self.threads.min(clients);
-        let line = format!(
-            "-n -M prepared -c {clients} -j {threads} -T {} -P 1 -f {} {}&options=-c%20TimeZone%3DUTC",
+        self.invocation(&PgbenchRun {
+            script: statement.file(),
+            clients,
             // The last second is not always reported.
-            warm_up_seconds(clients) + seconds + 1,
-            statement.file(),
-            self.url
-        );
+            seconds: warm_up_seconds(clients) + seconds + 1,
+            setting: "TimeZone=UTC",
+            arguments: &["-P".to_owned(), "1".to_owned()],
+        })
+    }
+
+    pub(crate) fn invocation(&self, run: &PgbenchRun<'_>) -> Invocation {
+        let PgbenchRun {
+            script,
+            clients,
+            seconds,
+            setting,
+            ..
+        } = run;
+        let threads = self.threads.min(*clients);
+        let line = format!("-n -M prepared -c {clients} -j {threads} -T {seconds} -f {script}");
+        let setting = setting.replace('=', "%3D");
+        let url = format!("{}&options=-c%20{setting}", self.url);
+        let arguments = line.split(' ').map(str::to_owned);
         Invocation {
             program: self.program.clone(),
-            arguments: line.split(' ').map(str::to_owned).collect(),
-            cores: Some(self.cores.clone()),
+            arguments: arguments
+                .chain(run.arguments.iter().cloned())
+                .chain([url])
+                .collect(),
+            cores: self.cores.clone(),
             directory: self.directory.clone(),
         }
     }
 }
 
-/// Reads pgbench's report, and how it fared each second with so many clients.
-pub(crate) fn parse(report: &str, progress: &str, clients: usize) -> anyhow::Result<Measured> {
-    let figure = |before: &str| {
-        let line = report.lines().find_map(|line| line.strip_prefix(before));
-        let word = line.and_then(|rest| rest.split_whitespace().next());
-        word.with_context(|| format!("pgbench told no {before:?}"))
-    };
+/// Reads pgbench's report of a run without a warm-up.
+pub(crate) fn parse(report: &str) -> anyhow::Result<Measured> {
+    Ok(Measured {
+        requests: figure(report, "number of transactions actually processed:")?.parse()?,
+        errors: figure(report, "number of failed transactions:")?.parse()?,
+        per_second: figure(report, "tps =")?.parse()?,
+        mean_ms: figure(report, "latency average =")?.parse()?,
+        times: None,
+    })
+}
+
+/// The word after `before` on its line.
+fn figure<'a>(report: &'a str, before: &str) -> anyhow::Result<&'a str> {
+    let line = report.lines().find_map(|line| line.strip_prefix(before));
+    let word = line.and_then(|rest| rest.split_whitespace().next());
+    word.with_context(|| format!("pgbench printed no {before:?}"))
+}
+
+/// Reads pgbench's report of [`Pgbench::read`], and its progress each second with so many clients.
+pub(crate) fn parse_warm(report: &str, progress: &str, clients: usize) -> anyhow::Result<Measured> {
+    let whole = parse(report)?;
     let warm_up = warm_up_seconds(clients) as f64;
     let seconds: Vec<Second> = progress.lines().filter_map(Second::read).collect();
     let warm = || seconds.iter().filter(|second| second.end > warm_up + 0.5);
@@ -131,11 +186,9 @@ pub(crate) fn parse(report: &str, progress: &str, clients: usize) -> anyhow::Res
         .map(|second| second.mean_ms * second.per_second)
         .sum();
     Ok(Measured {
-        requests: figure("number of transactions actually processed:")?.parse()?,
-        errors: figure("number of failed transactions:")?.parse()?,
         per_second: requests / warm().count() as f64,
         mean_ms: waited_ms / requests,
-        times: None,
+        ..whole
     })
 }
 
@@ -186,12 +239,15 @@ progress: 1.0 s, 541.0 tps, lat 7.391 ms stddev 3.412, 0 failed
 progress: 2.0 s, 1000.0 tps, lat 4.000 ms stddev 1.441, 0 failed
 progress: 3.0 s, 3000.0 tps, lat 1.000 ms stddev 1.441, 0 failed
 ";
-        let measured = parse(report, progress, 4).unwrap();
+        let whole = parse(report).unwrap();
+        assert_eq!((whole.requests, whole.errors), (5541, 0));
+        assert!((whole.per_second - 1_385.460_666).abs() < 1e-6);
+        let measured = parse_warm(report, progress, 4).unwrap();
         assert_eq!((measured.requests, measured.errors), (5541, 0));
         assert!(
             (measured.per_second - 2_000.0).abs() < 1e-9 && (measured.mean_ms - 1.75).abs() < 1e-9
         );
-        assert!(parse(report, progress, 400).is_err());
-        assert!(parse("pgbench: error: connection failed", progress, 4).is_err());
+        assert!(parse_warm(report, progress, 400).is_err());
+        assert!(parse("pgbench: error: connection failed").is_err());
     }
 }

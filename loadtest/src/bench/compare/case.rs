@@ -1,4 +1,4 @@
-//! Who is compared: how it is asked, and by whom it is divided.
+//! What is compared: how it is asked, and by which others its figures are divided.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ use nix::unistd::Pid;
 use crate::harness::demo::WarmTier;
 use crate::harness::tools::pgbench::ReadStatement;
 
-/// Somebody who answers.
-pub(crate) struct Contender {
+/// A server, or PostgreSQL asked by its own client.
+pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) way: Endpoint,
-    /// Whose CPU time counts.
+    pub(crate) endpoint: Endpoint,
+    /// The process whose CPU time counts.
     pub(crate) pid: Option<Pid>,
     pub(crate) role: Role,
 }
@@ -23,10 +23,10 @@ pub(crate) enum Endpoint {
     /// With `If-None-Match`.
     Tagged(SocketAddr),
     /// PostgreSQL itself.
-    ReadStatement(ReadStatement),
+    Statement(ReadStatement),
 }
 
-/// Who is divided by whom.
+/// Which figures are divided by which.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Role {
     /// The larder in question.

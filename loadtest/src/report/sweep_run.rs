@@ -27,7 +27,9 @@ pub(crate) enum KeyChoice {
 pub(crate) struct SweepRun {
     /// Its folder's.
     pub(crate) name: String,
-    pub(crate) provenance: RunEnvironment,
+    /// Runs of 2026-11-22 have it under another name.
+    #[serde(alias = "provenance")]
+    pub(crate) environment: RunEnvironment,
     pub(crate) tool: String,
     pub(crate) keys: KeyChoice,
     pub(crate) depts: u32,
@@ -173,7 +175,7 @@ impl SweepRun {
             self.server_cores,
             self.tool_cores,
             self.table(),
-            self.provenance.told(),
+            self.environment.markdown(),
         )
     }
 }
@@ -225,16 +227,7 @@ pub(crate) mod tests {
         };
         SweepRun {
             name: name.to_owned(),
-            provenance: RunEnvironment {
-                began: "2026-11-22T00:00:00Z".to_owned(),
-                processor: "a <fast> one".to_owned(),
-                cores: 2,
-                memory_mib: 1024,
-                kernel: "6.1".to_owned(),
-                commit: "abc".to_owned(),
-                versions: vec![("oha".to_owned(), "1.16".to_owned())],
-                commands: vec!["oha -n 1000".to_owned()],
-            },
+            environment: RunEnvironment::example(),
             tool: "oha".to_owned(),
             keys: KeyChoice::Random,
             depts: 1000,

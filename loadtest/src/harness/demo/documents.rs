@@ -1,0 +1,187 @@
+//! The demo's documents as clients read them, and whether an answer is the right one.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tokio::task::JoinSet;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::harness::demo::WarmTier;
+use crate::harness::http::{HttpAnswer, HttpConnection};
+use crate::workload::counters::ReadResult;
+
+/// Requests at once while tiers fill: misses are asked for together.
+const FILLERS: usize = 64;
+/// An answer is not waited for longer.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Of a body that should not have been.
+const SHOWN_BYTES: usize = 80;
+
+/// An answer by which others are known.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct KnownDocument {
+    key: u32,
+    pub(super) bytes: usize,
+    hash: u64,
+}
+
+impl KnownDocument {
+    fn of(key: u32, body: &[u8]) -> Self {
+        Self {
+            key,
+            bytes: body.len(),
+            hash: xxh3_64(body),
+        }
+    }
+}
+
+/// A connection that asks for random documents and knows the answers.
+pub(crate) struct Checker {
+    pub(super) wire: HttpConnection,
+    pub(super) documents: Arc<Vec<KnownDocument>>,
+    /// That has to answer; none: any.
+    pub(super) tier: Option<WarmTier>,
+    pub(super) rng: fastrand::Rng,
+}
+
+impl Checker {
+    /// Of a larder whose documents are as it answers now.
+    pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
+        Ok(Self {
+            documents: Arc::new(documents(target, 1..=depts).await?),
+            wire: HttpConnection::connect(target).await?,
+            tier: None,
+            rng: fastrand::Rng::new(),
+        })
+    }
+
+    /// Reads one document; whether it is out of the tier. Dropped before its end, it leaves an answer on its way.
+    /// # Errors
+    /// Any answer but that very document; where a tier has to answer, one that does not say where it came from.
+    pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
+        let known = self.documents[self.rng.usize(..self.documents.len())];
+        let key = known.key;
+        let answer = tokio::time::timeout(ANSWER_MAX, read(&mut self.wire, key)).await??;
+        ensure!(
+            KnownDocument::of(key, answer.body) == known,
+            "/depts/{key} is another document than before"
+        );
+        let Some(tier) = self.tier else {
+            return Ok(true);
+        };
+        let way = ReadResult::of(answer.status, answer.cache_status);
+        ensure!(
+            way.is_answer(),
+            "/depts/{key} was answered with Cache-Status {:?}",
+            answer.cache_status
+        );
+        Ok(way == tier.result())
+    }
+}
+
+/// Reads the documents of `keys`, which fills the tiers, and returns them in the order of keys.
+pub(super) async fn documents(
+    target: SocketAddr,
+    keys: RangeInclusive<u32>,
+) -> anyhow::Result<Vec<KnownDocument>> {
+    let mut documents = read_all(target, keys, |key, answer| {
+        Ok(KnownDocument::of(key, answer.body))
+    })
+    .await?;
+    documents.sort_unstable();
+    Ok(documents)
+}
+
+/// Reads the documents of `keys` and returns what `each` makes of its key and answer, in no order.
+pub(crate) async fn read_all<T: Send + 'static>(
+    target: SocketAddr,
+    keys: RangeInclusive<u32>,
+    each: impl Fn(u32, &HttpAnswer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
+) -> anyhow::Result<Vec<T>> {
+    let each = Arc::new(each);
+    let mut fillers = JoinSet::new();
+    for first in keys.clone().take(FILLERS) {
+        let last = *keys.end();
+        let each = Arc::clone(&each);
+        fillers.spawn(async move {
+            let mut wire = HttpConnection::connect(target).await?;
+            let mut made = Vec::new();
+            for key in (first..=last).step_by(FILLERS) {
+                made.push(each(key, &read(&mut wire, key).await?)?);
+            }
+            anyhow::Ok(made)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(made) = fillers.join_next().await {
+        all.extend(made??);
+    }
+    Ok(all)
+}
+
+/// Reads the document of `key`.
+/// # Errors
+/// Any answer but that very document.
+pub(crate) async fn read(wire: &mut HttpConnection, key: u32) -> anyhow::Result<HttpAnswer<'_>> {
+    let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
+    wire.send(request.as_bytes()).await?;
+    let answer = wire.receive().await?;
+    let begin = format!("{{\"deptNumber\":{key},");
+    if answer.status != 200 || !answer.body.starts_with(begin.as_bytes()) {
+        let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN_BYTES)]);
+        bail!("/depts/{key} was answered with {} {body}", answer.status);
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The verdict on `body` with this Cache-Status where document 1 is expected out of the disk tier.
+    async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let mut checker = Checker {
+            wire: HttpConnection::connect(listener.local_addr()?).await?,
+            documents: Arc::new(vec![KnownDocument::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
+            tier: Some(WarmTier::Disk),
+            rng: fastrand::Rng::with_seed(1),
+        };
+        let (mut stream, _) = listener.accept().await?;
+        let length = body.len();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncache-status: {way}\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let serve = async {
+            let mut request = [0; 256];
+            ensure!(stream.read(&mut request).await? > 0, "nothing asked");
+            anyhow::Ok(stream.write_all(answer.as_bytes()).await?)
+        };
+        let (verdict, served) = tokio::join!(checker.check(), serve);
+        served?;
+        verdict
+    }
+
+    #[tokio::test]
+    async fn another_tier_is_no_wrong_answer() {
+        let right = r#"{"deptNumber":1,"loc":"a"}"#;
+        assert!(checked(right, "larder; hit; detail=disk").await.unwrap());
+        for other in [
+            "hit; detail=memory",
+            "fwd=miss; stored",
+            "fwd=bypass; detail=x",
+        ] {
+            assert!(!checked(right, &format!("larder; {other}")).await.unwrap());
+        }
+        let wrong = r#"{"deptNumber":1,"loc":"b"}"#;
+        assert!(checked(wrong, "larder; hit; detail=disk").await.is_err());
+        assert!(checked(wrong, "larder; fwd=miss; stored").await.is_err());
+        assert!(checked(right, "larder; whatever").await.is_err());
+    }
+}
