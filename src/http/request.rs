@@ -54,9 +54,12 @@ impl Target {
             Some((segment, key)) => (segment, Some(key)),
             None => (rest, None),
         };
-        let segment = percent_decode_str(segment)
-            .decode_utf8()
-            .unwrap_or(Cow::Borrowed(""));
+        let segment = match segment.contains('%') {
+            true => percent_decode_str(segment)
+                .decode_utf8()
+                .unwrap_or_default(),
+            false => Cow::Borrowed(segment),
+        };
         let (name, operation) = match segment.split_once(':') {
             Some((name, operation)) => (name, Some(operation)),
             None => (&*segment, None),
@@ -203,13 +206,13 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// What is known of it, without its head.
-    pub(super) fn into_resolved(self) -> Resolved {
+    /// What is known of it, to be taken past the router.
+    pub(super) fn take_resolved(&mut self) -> Resolved {
         Resolved {
             client: self.client(),
             target: self.target,
-            principal: self.principal,
-            missed: self.missed,
+            principal: self.principal.take(),
+            missed: self.missed.take(),
         }
     }
 

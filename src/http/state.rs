@@ -8,7 +8,6 @@ use prometheus::IntCounter;
 use crate::cache::Provenance;
 use crate::clock::Boottime;
 use crate::documents::Documents;
-use crate::http::problem::Problem;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -69,13 +68,9 @@ impl HttpState {
         }
     }
 
-    /// What answers about documents of `resource` say to caches.
-    ///
-    /// # Errors
-    /// There is no such resource, which can't be: there are as many as resources.
-    pub(super) fn cache_headers(&self, resource: ResourceId) -> Result<&CacheHeaders, Problem> {
-        let headers = self.cache_headers.get(resource.index());
-        headers.ok_or_else(Problem::no_such_resource)
+    /// What answers about documents of `resource` tell caches; there are as many as resources.
+    pub(super) fn cache_headers(&self, resource: ResourceId) -> Option<&CacheHeaders> {
+        self.cache_headers.get(resource.index())
     }
 
     /// Counts an answer out of memory, which began at `began`.

@@ -126,12 +126,17 @@ impl Stack {
     }
 
     /// What a look at the head comes to.
-    fn look(&self, mut request: Request<'_>, entry: &mut Option<Entry>) -> Step<Option<Resolved>> {
+    #[inline]
+    fn look(
+        &self,
+        request: &mut Request<'_>,
+        entry: &mut Option<Box<Entry>>,
+    ) -> Step<Option<Resolved>> {
         if let Some(limiter) = &self.limiter
             && let Err(seconds) = limiter.check(request.client())
         {
             let problem = Problem::too_many_requests("rate limit exceeded", seconds);
-            return Break(self.ready(&request, problem.into_full_response()));
+            return Break(self.ready(request, problem.into_full_response()));
         }
         if let Some(cors) = &self.cors
             && let Some(answer) = cors.preflight(request.method, request.headers)
@@ -140,9 +145,9 @@ impl Stack {
         }
         let mut admitted = None;
         if let Some(auth) = &self.auth {
-            match auth.admission(&request) {
-                Admission::Admitted(as_whom) => admitted = Some(as_whom),
-                Admission::Refused(refusal) => return Break(self.ready(&request, refusal)),
+            match auth.admission(request) {
+                Admission::Admitted(sender) => admitted = Some(sender),
+                Admission::Refused(refusal) => return Break(self.ready(request, refusal)),
                 Admission::Unknown => return Continue(None),
             }
         }
@@ -150,7 +155,7 @@ impl Stack {
         if let Some(entry) = entry {
             entry.set_user(principal().as_deref());
         }
-        if let Some(answer) = self.try_memory(&mut request) {
+        if let Some(answer) = self.try_memory(request) {
             return Break(answer);
         }
         request.principal = principal();
@@ -158,7 +163,7 @@ impl Stack {
     }
 
     /// Verifies the credential of a request, and looks at the rest of it.
-    async fn verify(&self, head: Head<'_>, peer: IpAddr, entry: &mut Option<Entry>) -> Step {
+    async fn verify(&self, head: Head<'_>, peer: IpAddr, entry: &mut Option<Box<Entry>>) -> Step {
         let mut request = self.request(head, peer);
         if let Some(auth) = &self.auth {
             match auth.verify(&request).await {
@@ -171,21 +176,22 @@ impl Stack {
         }
         match self.try_memory(&mut request) {
             Some(answer) => Break(answer),
-            None => self.resolve(request),
+            None => self.resolve(&mut request),
         }
     }
 
+    #[inline]
     fn try_memory(&self, request: &mut Request<'_>) -> Option<Response<AnswerBody>> {
         let answer = document::try_memory(&self.state, request)?;
         Some(self.ready(request, answer))
     }
 
     /// What the router is told of a request that memory did not answer.
-    fn resolve(&self, request: Request<'_>) -> Step {
+    fn resolve(&self, request: &mut Request<'_>) -> Step {
         let asked = request.uri.path_and_query();
         match asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
-            true => Break(self.ready(&request, Problem::uri_too_long().into_full_response())),
-            false => Continue(request.into_resolved()),
+            true => Break(self.ready(request, Problem::uri_too_long().into_full_response())),
+            false => Continue(request.take_resolved()),
         }
     }
 
@@ -210,7 +216,7 @@ impl Stack {
         request: http::Request<B>,
         resolved: Option<Resolved>,
         peer: IpAddr,
-        mut entry: Option<Entry>,
+        mut entry: Option<Box<Entry>>,
     ) -> Answered
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -254,9 +260,9 @@ impl Stack {
         answer.map(http_body_util::Either::Right)
     }
 
-    fn log(&self, entry: Option<Entry>, answer: &Response<AnswerBody>) {
+    fn log(&self, entry: Option<Box<Entry>>, answer: &Response<AnswerBody>) {
         if let (Some(log), Some(entry)) = (&self.access_log, entry) {
-            log.end(entry, answer);
+            log.end(*entry, answer);
         }
     }
 }
@@ -277,10 +283,10 @@ where
 
     fn call(&mut self, http: http::Request<B>) -> Self::Future {
         let stack = &self.stack;
-        let request = stack.request(Head::of(&http), self.peer);
+        let mut request = stack.request(Head::of(&http), self.peer);
         let log = stack.access_log.as_ref();
-        let mut entry = log.map(|_| Entry::begin(&request));
-        match stack.look(request, &mut entry) {
+        let mut entry = log.map(|_| Box::new(Entry::begin(&request)));
+        match stack.look(&mut request, &mut entry) {
             Break(answer) => {
                 stack.log(entry, &answer);
                 Either::Left(ready(Ok(answer)))

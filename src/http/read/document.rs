@@ -57,7 +57,7 @@ pub(in crate::http) fn try_memory(
         Some(document) => response::document(headers, document).ok()?,
         None => Problem::no_such_document().into_full_response(),
     };
-    let cache_headers = state.cache_headers(id).ok()?;
+    let cache_headers = state.cache_headers(id)?;
     let key = Some((&resource.key, &*key));
     cache_headers.add(&mut response, answer.provenance, key);
     state.count_hit(id, response.status(), began);

@@ -40,10 +40,11 @@ impl<'r> Reading<'r> {
         if !accepts_json(request.headers) {
             return Err(Problem::not_acceptable());
         }
+        let cache_headers = state.cache_headers(id);
         Ok(Self {
             documents: &state.documents,
             id,
-            cache_headers: state.cache_headers(id)?,
+            cache_headers: cache_headers.ok_or_else(Problem::no_such_resource)?,
             tokens: request.tokens()?,
             resource: state.documents.resource(id)?,
             headers: request.headers,
