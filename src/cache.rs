@@ -284,6 +284,7 @@ impl Cache {
     }
 
     /// The resource as it fits the database now; empty where it does not, or not yet. Not to be kept for long.
+    #[inline]
     pub fn current(&self, resource: ResourceId) -> CurrentResource {
         self.cached(resource).current.load()
     }

@@ -43,6 +43,7 @@ impl Documents {
     }
 
     /// The resource of this name.
+    #[inline]
     pub fn id_of(&self, name: &str) -> Option<ResourceId> {
         self.cache.id_of(name)
     }
@@ -53,6 +54,7 @@ impl Documents {
     }
 
     /// The resource as it fits the database now; empty where it does not, or not yet.
+    #[inline]
     pub fn current(&self, id: ResourceId) -> CurrentResource {
         self.cache.current(id)
     }
@@ -66,6 +68,7 @@ impl Documents {
     }
 
     /// The document of `key`, if memory has it and may answer at the moment `now`.
+    #[inline]
     pub fn try_memory(&self, id: ResourceId, key: &str, now: Boottime) -> Option<Answer> {
         self.cache.try_memory(id, key, now)
     }

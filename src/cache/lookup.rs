@@ -19,6 +19,7 @@ const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 impl Cache {
     /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
+    #[inline]
     pub fn try_memory(
         self: &Arc<Self>,
         resource: ResourceId,
@@ -32,6 +33,7 @@ impl Cache {
     }
 
     /// What memory has, which is known to be fresh.
+    #[inline]
     fn fresh_from_memory(self: &Arc<Self>, resource: ResourceId, key: &str) -> Option<Answer> {
         if !self.cached(resource).tiers.memory {
             return None;

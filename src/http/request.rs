@@ -48,6 +48,7 @@ pub(super) enum Part {
 impl Target {
     /// Splits `path`; `id_of` knows the resources' names. The name may be percent-encoded. The key is split at its commas
     /// before it is decoded, so it stays as it is.
+    #[inline]
     pub(super) fn parse(path: &str, id_of: impl FnOnce(&str) -> Option<ResourceId>) -> Self {
         let rest = path.strip_prefix('/').unwrap_or(path);
         let (segment, key) = match rest.split_once('/') {
@@ -165,6 +166,7 @@ pub(super) struct Resolved {
 
 impl<'r> Request<'r> {
     /// A request that came from `peer`, which counts as the client unless it is one of the `trusted_proxies`.
+    #[inline]
     pub(super) fn new(
         head: Head<'r>,
         target: Target,

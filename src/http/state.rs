@@ -69,11 +69,13 @@ impl HttpState {
     }
 
     /// What answers about documents of `resource` tell caches; there are as many as resources.
+    #[inline]
     pub(super) fn cache_headers(&self, resource: ResourceId) -> Option<&CacheHeaders> {
         self.cache_headers.get(resource.index())
     }
 
     /// Counts an answer out of memory, which began at `began`.
+    #[inline]
     pub(super) fn count_hit(&self, resource: ResourceId, status: StatusCode, began: Boottime) {
         if let Some(hits) = self.hits.get(resource.index()) {
             hits.of(status).inc();

@@ -119,6 +119,7 @@ impl PublicService {
 
 impl Stack {
     /// A request of `peer`: its path is split here and nowhere else.
+    #[inline]
     fn request<'r>(&'r self, head: Head<'r>, peer: IpAddr) -> Request<'r> {
         let documents = &self.state.documents;
         let target = Target::parse(head.uri.path(), |name| documents.id_of(name));

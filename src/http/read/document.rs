@@ -24,6 +24,7 @@ use crate::resource::projection::Projection;
 
 /// The answer, if the request gets a document that memory has and may answer; else its key is noted as missed. All else
 /// is [`read_document`]'s; `HEAD` as well, since HTTP/2 sends the body that it is given.
+#[inline]
 pub(in crate::http) fn try_memory(
     state: &HttpState,
     request: &mut Request<'_>,
