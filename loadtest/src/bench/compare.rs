@@ -19,7 +19,7 @@ use crate::bench::other_servers::OtherServer;
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter};
-use crate::harness::tools::pgbench::{self, Pgbench};
+use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
 use crate::report::comparison::Group;
 use crate::report::results::RunEnvironment;
@@ -214,14 +214,20 @@ impl Compare {
             Endpoint::Tagged(target) => by_wrk(target, Some(TAGS_FILE)),
             Endpoint::Statement(statement) => {
                 let pgbench = self.pgbench.as_ref().context("no pgbench")?;
-                pgbench.read(statement, connections, seconds)
+                pgbench.invocation(&PgbenchRun {
+                    script: statement.file(),
+                    clients: connections,
+                    seconds,
+                    setting: "TimeZone=UTC",
+                    variables: &[],
+                })
             }
         };
         let meter = Meter::start(case.pid, &self.cores)?;
         let (output, progress) = invocation.run_both().await?;
         let cost = meter.stop()?;
         let measured = match case.endpoint {
-            Endpoint::Statement(_) => pgbench::parse_warm(&output, &progress, connections),
+            Endpoint::Statement(_) => pgbench::parse(&output, &progress, connections),
             Endpoint::Http(_) | Endpoint::Tagged(_) => wrk::parse(&output),
         };
         let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;

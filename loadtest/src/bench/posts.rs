@@ -217,10 +217,11 @@ impl Posts {
             clients: CLIENTS,
             seconds,
             setting: "synchronous_commit=on",
-            arguments: &["-D", "n=0", "-D", &format!("first={}", self.key)].map(str::to_owned),
+            variables: &[("n", 0), ("first", self.key)],
         });
+        let (report, progress) = invocation.run_both().await?;
         Ok(Measurement {
-            measured: pgbench::parse(&invocation.run().await?)?,
+            measured: pgbench::parse(&report, &progress, CLIENTS)?,
             cpu_micros: None,
             others: None,
             command: Some(invocation.shown().replace(&self.key.to_string(), "$FIRST")),

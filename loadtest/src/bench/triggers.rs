@@ -124,9 +124,10 @@ impl Benchmark for Triggers {
                     clients: CLIENTS,
                     seconds: turn.seconds,
                     setting: &format!("synchronous_commit={setting}"),
-                    arguments: &[],
+                    variables: &[],
                 });
-                let measured = pgbench::parse(&invocation.run().await?)?;
+                let (report, progress) = invocation.run_both().await?;
+                let measured = pgbench::parse(&report, &progress, CLIENTS)?;
                 (measured, Some(invocation.shown()))
             }
             None => (self.update_all(table).await?, None),

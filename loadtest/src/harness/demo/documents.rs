@@ -18,7 +18,7 @@ const FILLERS: usize = 64;
 /// An answer is not waited for longer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Of a body that should not have been.
-const SHOWN_BYTES: usize = 80;
+const SHOWN_BYTES: usize = 300;
 
 /// An answer by which others are known.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

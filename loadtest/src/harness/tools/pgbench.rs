@@ -25,7 +25,7 @@ pub(crate) struct Pgbench {
     url: String,
 }
 
-/// How it asks for `:key`.
+/// How a document is asked for by `:key`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReadStatement {
     /// PostgreSQL makes the document, byte by byte as larder answers with it.
@@ -39,7 +39,7 @@ pub(crate) enum ReadStatement {
 
 impl ReadStatement {
     /// Name of its script.
-    fn file(self) -> &'static str {
+    pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Document => "document.sql",
             Self::Rows => "rows.sql",
@@ -66,7 +66,7 @@ from dept d left join emp e on e.deptno = d.deptno where d.deptno = :key order b
     }
 }
 
-/// What one run of it varies.
+/// What one run of it varies; the warm-up comes on top.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PgbenchRun<'a> {
     /// A file in its directory.
@@ -75,8 +75,8 @@ pub(crate) struct PgbenchRun<'a> {
     pub(crate) seconds: u64,
     /// Of its sessions, such as `TimeZone=UTC`.
     pub(crate) setting: &'a str,
-    /// Other arguments.
-    pub(crate) arguments: &'a [String],
+    /// Of its script, by name.
+    pub(crate) variables: &'a [(&'a str, u64)],
 }
 
 impl Pgbench {
@@ -114,57 +114,31 @@ impl Pgbench {
         Ok(())
     }
 
-    /// Reads for so many seconds, after those of the warm-up.
-    pub(crate) fn read(
-        &self,
-        statement: ReadStatement,
-        clients: usize,
-        seconds: u64,
-    ) -> Invocation {
-        self.invocation(&PgbenchRun {
-            script: statement.file(),
-            clients,
-            // The last second is not always reported.
-            seconds: warm_up_seconds(clients) + seconds + 1,
-            setting: "TimeZone=UTC",
-            arguments: &["-P".to_owned(), "1".to_owned()],
-        })
-    }
-
+    /// A run whose warm-up comes on top of its seconds.
     pub(crate) fn invocation(&self, run: &PgbenchRun<'_>) -> Invocation {
         let PgbenchRun {
             script,
             clients,
-            seconds,
             setting,
+            variables,
             ..
         } = run;
         let threads = self.threads.min(*clients);
-        let line = format!("-n -M prepared -c {clients} -j {threads} -T {seconds} -f {script}");
-        let setting = setting.replace('=', "%3D");
-        let url = format!("{}&options=-c%20{setting}", self.url);
-        let arguments = line.split(' ').map(str::to_owned);
+        // The last second is not always reported.
+        let seconds = warm_up_seconds(*clients) + run.seconds + 1;
+        let mut line =
+            format!("-n -M prepared -c {clients} -j {threads} -T {seconds} -P 1 -f {script}");
+        for (name, value) in *variables {
+            line += &format!(" -D {name}={value}");
+        }
+        let url = format!("{}&options=-c%20{}", self.url, setting.replace('=', "%3D"));
         Invocation {
             program: self.program.clone(),
-            arguments: arguments
-                .chain(run.arguments.iter().cloned())
-                .chain([url])
-                .collect(),
+            arguments: line.split(' ').map(str::to_owned).chain([url]).collect(),
             cores: self.cores.clone(),
             directory: self.directory.clone(),
         }
     }
-}
-
-/// Reads pgbench's report of a run without a warm-up.
-pub(crate) fn parse(report: &str) -> anyhow::Result<Measured> {
-    Ok(Measured {
-        requests: figure(report, "number of transactions actually processed:")?.parse()?,
-        errors: figure(report, "number of failed transactions:")?.parse()?,
-        per_second: figure(report, "tps =")?.parse()?,
-        mean_ms: figure(report, "latency average =")?.parse()?,
-        times: None,
-    })
 }
 
 /// The word after `before` on its line.
@@ -174,9 +148,9 @@ fn figure<'a>(report: &'a str, before: &str) -> anyhow::Result<&'a str> {
     word.with_context(|| format!("pgbench printed no {before:?}"))
 }
 
-/// Reads pgbench's report of [`Pgbench::read`], and its progress each second with so many clients.
-pub(crate) fn parse_warm(report: &str, progress: &str, clients: usize) -> anyhow::Result<Measured> {
-    let whole = parse(report)?;
+/// Reads pgbench's report, and its progress each second with so many clients; what was done while it warmed up counts
+/// for errors only.
+pub(crate) fn parse(report: &str, progress: &str, clients: usize) -> anyhow::Result<Measured> {
     let warm_up = warm_up_seconds(clients) as f64;
     let seconds: Vec<Second> = progress.lines().filter_map(Second::read).collect();
     let warm = || seconds.iter().filter(|second| second.end > warm_up + 0.5);
@@ -186,9 +160,11 @@ pub(crate) fn parse_warm(report: &str, progress: &str, clients: usize) -> anyhow
         .map(|second| second.mean_ms * second.per_second)
         .sum();
     Ok(Measured {
+        requests: figure(report, "number of transactions actually processed:")?.parse()?,
+        errors: figure(report, "number of failed transactions:")?.parse()?,
         per_second: requests / warm().count() as f64,
         mean_ms: waited_ms / requests,
-        ..whole
+        times: None,
     })
 }
 
@@ -239,15 +215,12 @@ progress: 1.0 s, 541.0 tps, lat 7.391 ms stddev 3.412, 0 failed
 progress: 2.0 s, 1000.0 tps, lat 4.000 ms stddev 1.441, 0 failed
 progress: 3.0 s, 3000.0 tps, lat 1.000 ms stddev 1.441, 0 failed
 ";
-        let whole = parse(report).unwrap();
-        assert_eq!((whole.requests, whole.errors), (5541, 0));
-        assert!((whole.per_second - 1_385.460_666).abs() < 1e-6);
-        let measured = parse_warm(report, progress, 4).unwrap();
+        let measured = parse(report, progress, 4).unwrap();
         assert_eq!((measured.requests, measured.errors), (5541, 0));
         assert!(
             (measured.per_second - 2_000.0).abs() < 1e-9 && (measured.mean_ms - 1.75).abs() < 1e-9
         );
-        assert!(parse_warm(report, progress, 400).is_err());
-        assert!(parse("pgbench: error: connection failed").is_err());
+        assert!(parse(report, progress, 400).is_err());
+        assert!(parse("pgbench: error: connection failed", progress, 4).is_err());
     }
 }
