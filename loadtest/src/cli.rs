@@ -43,7 +43,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     #[command(flatten)]
-    Check(Check),
+    Check(CheckCommand),
     /// How much does larder do, and at what cost, next to the limit of this machine, to others, and to another larder?
     ///
     /// All take turns in one run, servers and wrk pinned to cores: medians of rounds, and ratios with their spread.
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// One question each: cases take turns in one run, and each is divided by another of the same round.
     #[command(subcommand)]
-    Bench(Bench),
+    Bench(BenchCommand),
     /// How many requests, how fast, at what cost, by how many connections, tier by tier?
     ///
     /// Starts larder, fills the tier, and drives it by oha, ab or wrk with random keys, while some answers are checked.
@@ -82,7 +82,7 @@ pub(crate) enum Command {
 /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1 where a
 /// request had no good answer, or the servers did not do what was measured.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
+pub(crate) enum BenchCommand {
     /// What do documents cost that are written through larder, next to the same rows by pgbench and COPY?
     Posts(PostsArgs),
     /// What do HTTP/2, 304, lists and a storm of invalidations cost next to a GET of each document over HTTP/1.1?
@@ -95,7 +95,7 @@ pub(crate) enum Bench {
 
 /// A question with yes or no for an answer.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Check {
+pub(crate) enum CheckCommand {
     /// Is any answer older than max_staleness, or not what one snapshot held?
     ///
     /// Exit code 1 on any such answer, where the tiers answered too little of the quiet times' reads to prove anything,

@@ -46,7 +46,7 @@ use crate::checks::{
     bulk_kills, drain, full_disk, fuzz, hostile_clients, idle_clients, installs, lag, outage,
     poolers, races, restarts, stale,
 };
-use crate::cli::{Bench, Check, Cli, Command};
+use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::binary;
 use crate::harness::process::raise_open_files;
 use crate::report::charts;
@@ -96,37 +96,39 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
 }
 
 /// Whether every request was answered well.
-async fn measure(bench: &Bench, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
+async fn measure(bench: &BenchCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let stop = shutdown_signal();
     match bench {
-        Bench::Posts(args) => runner::run::<Posts>(args, larder, seed, stop).await,
-        Bench::Reads(args) => runner::run::<Reads>(args, larder, seed, stop).await,
-        Bench::Batches(args) => runner::run::<Batches>(args, larder, seed, stop).await,
-        Bench::Triggers(args) => runner::run::<Triggers>(args, larder, seed, stop).await,
+        BenchCommand::Posts(args) => runner::run::<Posts>(args, larder, seed, stop).await,
+        BenchCommand::Reads(args) => runner::run::<Reads>(args, larder, seed, stop).await,
+        BenchCommand::Batches(args) => runner::run::<Batches>(args, larder, seed, stop).await,
+        BenchCommand::Triggers(args) => runner::run::<Triggers>(args, larder, seed, stop).await,
     }
 }
 
 /// Whether everything held.
-async fn answer(check: &Check, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
+async fn answer(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
     match check {
-        Check::Stale(args) => stale::run(args, larder, seed).await,
-        Check::Kills { count, documents } => {
+        CheckCommand::Stale(args) => stale::run(args, larder, seed).await,
+        CheckCommand::Kills { count, documents } => {
             restarts::kills(*count, *documents, larder, seed).await
         }
-        Check::Corruption { count } => restarts::corruption(*count, larder, seed).await,
-        Check::Outage { seconds } => outage::run(Duration::from_secs(*seconds), larder, seed).await,
-        Check::FullDisk { seconds } => {
+        CheckCommand::Corruption { count } => restarts::corruption(*count, larder, seed).await,
+        CheckCommand::Outage { seconds } => {
+            outage::run(Duration::from_secs(*seconds), larder, seed).await
+        }
+        CheckCommand::FullDisk { seconds } => {
             full_disk::run(Duration::from_secs(*seconds), larder, seed).await
         }
-        Check::IdleClients(args) => idle_clients::run(args, larder, seed).await,
-        Check::HostileClients(args) => hostile_clients::run(args, larder, seed).await,
-        Check::Drain(args) => drain::run(args, larder, seed).await,
-        Check::Races(args) => races::run(args, larder, seed).await,
-        Check::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
-        Check::Fuzz(args) => fuzz::run(args, larder, seed).await,
-        Check::Poolers(args) => poolers::run(args, larder, seed).await,
-        Check::Installs(args) => installs::run(args, larder, seed).await,
-        Check::Lag { seconds } => lag::run(*seconds, larder, seed).await,
+        CheckCommand::IdleClients(args) => idle_clients::run(args, larder, seed).await,
+        CheckCommand::HostileClients(args) => hostile_clients::run(args, larder, seed).await,
+        CheckCommand::Drain(args) => drain::run(args, larder, seed).await,
+        CheckCommand::Races(args) => races::run(args, larder, seed).await,
+        CheckCommand::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
+        CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
+        CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
+        CheckCommand::Installs(args) => installs::run(args, larder, seed).await,
+        CheckCommand::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }
 

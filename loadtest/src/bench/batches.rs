@@ -14,10 +14,10 @@ use crate::bench::benchmark::{Benchmark, CoreArgs, Measurement, RunArgs, Setup, 
 use crate::bench::lists::{LIST_KEYS, read_lists};
 use crate::harness::demo::Demo;
 use crate::harness::larder::Larder;
-use crate::harness::metrics::Metrics;
+use crate::harness::metrics::MetricSamples;
 use crate::harness::process::{self, Meter};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
 /// Documents that are hits.
@@ -145,7 +145,7 @@ impl Benchmark for Batches {
         let cold = cold(self.args.rate, turn.seconds)?;
         let first = HOT + u32::try_from(turn.round)? * cold + 1;
         let is_filling = turn.case % 2 == 1;
-        let before = Written::by(larder).await?;
+        let before = FilledCounts::by(larder).await?;
         let fill = async {
             if is_filling {
                 let pace = Duration::from_secs(1) * LIST_KEYS / self.args.rate;
@@ -156,7 +156,7 @@ impl Benchmark for Batches {
         let measure = async {
             let meter = Meter::start(Some(larder.pid()?), &self.cores)?;
             let output = invocation.run().await?;
-            anyhow::Ok((output, meter.stop()?, Written::by(larder).await?))
+            anyhow::Ok((output, meter.stop()?, FilledCounts::by(larder).await?))
         };
         let (measured, filled) = tokio::join!(measure, fill);
         filled.context("filling")?;
@@ -179,7 +179,7 @@ impl Benchmark for Batches {
         tokio::time::sleep(LINGERED).await;
         let wanted = f64::from(HOT + self.filled);
         for (larder, tiers) in self.larders.iter().zip(TIERS) {
-            let written = Written::by(larder).await?;
+            let written = FilledCounts::by(larder).await?;
             let disk = if tiers.contains("disk") { wanted } else { 0.0 };
             ensure!(
                 written.memory >= wanted && written.entries >= disk,
@@ -208,7 +208,7 @@ fn cold(rate: u32, seconds: u64) -> anyhow::Result<u32> {
 }
 
 /// What a larder's tiers have taken in.
-struct Written {
+struct FilledCounts {
     /// Entries in memory.
     memory: f64,
     /// Entries written to disk, and in how many batches.
@@ -216,9 +216,9 @@ struct Written {
     batches: f64,
 }
 
-impl Written {
+impl FilledCounts {
     async fn by(larder: &Larder) -> anyhow::Result<Self> {
-        let metrics = Metrics::of(larder).await?;
+        let metrics = MetricSamples::of(larder).await?;
         Ok(Self {
             memory: metrics.sum("larder_tier_entries{tier=\"memory\"}")?,
             entries: metrics.sum("larder_disk_batch_entries_sum")?,

@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
 use crate::harness::tools::Measured;
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
 /// A question that is answered by measuring cases next to each other, turn by turn.

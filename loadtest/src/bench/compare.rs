@@ -14,14 +14,14 @@ use tokio::process::Child;
 use crate::bench::benchmark::{
     Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn, connections,
 };
-use crate::bench::compare::case::{Case, Endpoint};
+use crate::bench::compare::case::{ComparedCase, Endpoint};
 use crate::bench::other_servers::OtherServer;
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter};
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
 /// Of each case, before anything is noted.
@@ -67,7 +67,7 @@ pub(crate) struct CompareArgs {
 /// All that is compared, running side by side; the idle cost next to nothing.
 pub(crate) struct Compare {
     args: CompareArgs,
-    cases: Vec<Case>,
+    cases: Vec<ComparedCase>,
     seed: u64,
     wrk: Wrk,
     pgbench: Option<Pgbench>,

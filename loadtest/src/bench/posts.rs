@@ -24,7 +24,7 @@ use crate::harness::process::{self, Meter, find_program};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
 use crate::harness::tools::{Invocation, Latencies, Measured};
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 use crate::workload::counters::Durations;
 

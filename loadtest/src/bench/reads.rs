@@ -18,12 +18,12 @@ use crate::bench::benchmark::{Benchmark, CoreArgs, Measurement, RunArgs, Setup, 
 use crate::bench::lists::{LIST_KEYS, list_path, read_lists};
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::larder::Larder;
-use crate::harness::metrics::Metrics;
+use crate::harness::metrics::MetricSamples;
 use crate::harness::process::{self, Meter};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::Invocation;
 use crate::harness::tools::h2load::{self, H2load};
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
 /// Keys that are drawn, in whole lists.
@@ -49,7 +49,7 @@ pub(crate) struct ReadsArgs {
 }
 
 /// How documents are asked for.
-struct Case {
+struct ReadCase {
     name: &'static str,
     file: &'static str,
     arguments: &'static str,
@@ -59,8 +59,8 @@ struct Case {
     table: Option<&'static str>,
 }
 
-const fn case(name: &'static str, arguments: &'static str) -> Case {
-    Case {
+const fn case(name: &'static str, arguments: &'static str) -> ReadCase {
+    ReadCase {
         name,
         file: SINGLE_FILE,
         arguments,
@@ -69,20 +69,20 @@ const fn case(name: &'static str, arguments: &'static str) -> Case {
     }
 }
 
-const CASES: [Case; 6] = [
+const CASES: [ReadCase; 6] = [
     case("GET", "--h1 -c128"),
     case("HTTP/2", "-c1 -m100"),
     case("304", "--h1 -c128 -H if-none-match:*"),
-    Case {
+    ReadCase {
         file: LISTS_FILE,
         documents: LIST_KEYS as u64,
         ..case("lists of 100", "--h1 -c128")
     },
-    Case {
+    ReadCase {
         table: Some("unwatched"),
         ..case("other table changes", "--h1 -c128")
     },
-    Case {
+    ReadCase {
         table: Some("dept"),
         ..case("storm", "--h1 -c128")
     },
@@ -96,7 +96,7 @@ pub(crate) struct Reads {
     cores: BTreeSet<usize>,
     pid: Pid,
     /// Beside the changes of larder's table, and beside those of the other.
-    changes: [Changes; 2],
+    changes: [ChangeCounts; 2],
     larder: Larder,
     demo: Demo,
 }
@@ -141,7 +141,7 @@ impl Benchmark for Reads {
             rng: fastrand::Rng::with_seed(setup.seed),
             cores: process::cores(&cores.all())?,
             pid: larder.pid()?,
-            changes: [Changes::default(); 2],
+            changes: [ChangeCounts::default(); 2],
             larder,
             demo,
         };
@@ -195,7 +195,7 @@ impl Benchmark for Reads {
                 bail!("the writer has ended");
             }
         };
-        let changes = Changes {
+        let changes = ChangeCounts {
             rows: rows.get(),
             invalidated: self.invalidations().await? - before,
             took: began.elapsed(),
@@ -296,7 +296,7 @@ impl Reads {
     }
 
     async fn invalidations(&self) -> anyhow::Result<f64> {
-        Metrics::of(&self.larder)
+        MetricSamples::of(&self.larder)
             .await?
             .sum("larder_invalidations_total")
     }
@@ -304,13 +304,13 @@ impl Reads {
 
 /// What was changed meanwhile, and what larder invalidated for it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Changes {
+struct ChangeCounts {
     rows: u64,
     invalidated: f64,
     took: Duration,
 }
 
-impl Changes {
+impl ChangeCounts {
     fn add(&mut self, other: Self) {
         self.rows += other.rows;
         self.invalidated += other.invalidated;

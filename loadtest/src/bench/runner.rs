@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::timeout;
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
-use crate::report::comparison::{Comparison, Group, Sample};
+use crate::report::benchmark_report::{BenchmarkReport, Group, Sample};
 use crate::report::results::{Folder, RunEnvironment};
 
 /// Starting all servers and filling their tiers.
@@ -43,32 +43,32 @@ pub(crate) async fn run<B: Benchmark>(
         run_args.rounds,
         run_args.seconds
     );
-    let mut comparison = Comparison::new(B::NAME, environment, conditions, groups.clone());
+    let mut report = BenchmarkReport::new(B::NAME, environment, conditions, groups.clone());
     let measured = tokio::select! {
-        measured = rounds(run_args, &mut benchmark, &groups, &mut comparison) => measured,
+        measured = rounds(run_args, &mut benchmark, &groups, &mut report) => measured,
         stopped = stop => stopped,
     };
     benchmark.shutdown().await?;
-    if comparison.is_empty() {
+    if report.is_empty() {
         return measured.map(|()| false);
     }
     let folder = &run_args.folder;
     let name = folder.name.as_deref().unwrap_or(B::NAME);
     let folder = Folder::create(&folder.results, name)?;
-    let figures = serde_json::to_string_pretty(&comparison)?;
+    let figures = serde_json::to_string_pretty(&report)?;
     folder.write(&format!("{}.json", B::NAME), &figures)?;
-    folder.write("README.md", &comparison.readme())?;
-    println!("{}", comparison.table());
+    folder.write("README.md", &report.readme())?;
+    println!("{}", report.table());
     println!("kept in {}", folder.path().display());
     measured?;
-    Ok(comparison.is_good())
+    Ok(report.is_good())
 }
 
 async fn rounds<B: Benchmark>(
     args: &RunArgs,
     benchmark: &mut B,
     groups: &[Group],
-    comparison: &mut Comparison,
+    report: &mut BenchmarkReport,
 ) -> anyhow::Result<()> {
     let cases: usize = groups.iter().map(|group| group.cases.len()).sum();
     let progress = ProgressBar::new((args.rounds * cases) as u64).with_style(
@@ -98,9 +98,9 @@ async fn rounds<B: Benchmark>(
                     args.seconds
                 );
                 if let Some(command) = measurement.command {
-                    comparison.environment.command(command);
+                    report.environment.command(command);
                 }
-                comparison.note(Sample {
+                report.note(Sample {
                     group: place,
                     case: case.clone(),
                     round,

@@ -13,7 +13,7 @@ use crate::harness::larder::Larder;
 use crate::harness::session::SqlSession;
 use crate::harness::tools::Measured;
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
-use crate::report::comparison::Group;
+use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
 const CLIENTS: usize = 16;

@@ -168,13 +168,13 @@ const LATE: Duration = Duration::from_millis(300);
 
 /// What `--faults` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Faults {
+pub(crate) struct FaultList {
     pub(crate) list: Vec<Fault>,
     /// One that this machine can't do is a failure.
     pub(crate) by_name: bool,
 }
 
-impl FromStr for Faults {
+impl FromStr for FaultList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn faults_are_named() {
-        let named = |text: &str| text.parse::<Faults>().map(|faults| faults.list);
+        let named = |text: &str| text.parse::<FaultList>().map(|faults| faults.list);
         assert_eq!(named("all"), Ok(Fault::ALL.to_vec()));
         assert_eq!(named("none"), Ok(Vec::new()));
         let two = Ok(vec![Fault::FeedCut, Fault::Prepared]);

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder::clock::Boottime;
 use tokio::time::Instant;
 
-use crate::checks::faults::Faults;
+use crate::checks::faults::FaultList;
 use crate::checks::faults::{Fault, Injection};
 use crate::checks::stale::report::{FaultSpan, StaleReport};
 use crate::harness::testbed::readers::{SweepCounts, sweep};
@@ -46,7 +46,7 @@ pub(crate) struct StaleArgs {
     pub(crate) seconds: u64,
     /// Names of faults, separated by commas; or all, or none.
     #[arg(long, value_name = "LIST", default_value = "all")]
-    pub(crate) faults: Faults,
+    pub(crate) faults: FaultList,
     /// Fail where fewer reads were checked.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) reads: u64,

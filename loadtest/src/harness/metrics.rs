@@ -6,9 +6,9 @@ use crate::harness::http;
 use crate::harness::larder::Larder;
 
 /// The samples of one moment, in the text format of Prometheus.
-pub(crate) struct Metrics(String);
+pub(crate) struct MetricSamples(String);
 
-impl Metrics {
+impl MetricSamples {
     pub(crate) async fn of(larder: &Larder) -> anyhow::Result<Self> {
         let (status, text) = http::get(larder.config.admin, "/metrics").await?;
         ensure!(status == 200, "/metrics: {status}");
@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn samples_of_one_name_add_up() {
-        let metrics = Metrics("# TYPE a counter\na{b=\"1\"} 2\na{b=\"2\"} 3.5\nab 4\n".to_owned());
+        let metrics =
+            MetricSamples("# TYPE a counter\na{b=\"1\"} 2\na{b=\"2\"} 3.5\nab 4\n".to_owned());
         assert!((metrics.sum("a").unwrap() - 5.5).abs() < 1e-9);
         assert!((metrics.sum("a{b=\"1\"}").unwrap() - 2.0).abs() < 1e-9);
         assert!((metrics.sum("ab").unwrap() - 4.0).abs() < 1e-9);

@@ -32,14 +32,14 @@ pub(crate) enum NetworkFault {
 }
 
 /// A running proxy; it ends when dropped.
-pub(crate) struct Proxy {
+pub(crate) struct FaultProxy {
     /// The URL that was given, by way of the proxy.
     pub(crate) url: String,
     fault: watch::Sender<NetworkFault>,
     _tasks: JoinSet<()>,
 }
 
-impl Proxy {
+impl FaultProxy {
     /// A proxy to the server of `url`, which is of the form `postgres://user:password@host:port/rest`.
     pub(crate) async fn start(url: &str) -> anyhow::Result<Self> {
         let (credentials, rest) = url.rsplit_once('@').context("a URL without a user")?;
@@ -248,7 +248,7 @@ mod tests {
     async fn a_fault_acts_on_old_and_new_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
-        let proxy = Proxy::start(&format!("postgres://u:p@{server}/d"))
+        let proxy = FaultProxy::start(&format!("postgres://u:p@{server}/d"))
             .await
             .unwrap();
         let address = proxy

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::harness::free_address;
 use crate::harness::interference::Interference;
 use crate::harness::larder::{Larder, LarderConfig};
-use crate::harness::network_fault::{NetworkFault, Proxy};
+use crate::harness::network_fault::{FaultProxy, NetworkFault};
 use crate::harness::postgres::Postgres;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;
@@ -73,8 +73,8 @@ pub(crate) struct Testbed {
     /// Runs during one fault only.
     pub(crate) second: Larder,
     pub(crate) targets: watch::Sender<Vec<SocketAddr>>,
-    pub(crate) feed: Proxy,
-    pub(crate) loader: Proxy,
+    pub(crate) feed: FaultProxy,
+    pub(crate) loader: FaultProxy,
     readers: JoinSet<ReadCounters>,
     writers: JoinSet<()>,
     prober: JoinSet<Durations>,
@@ -115,8 +115,8 @@ impl Testbed {
             record.note(&notes.made(), 1, TransactionEnd::Committed(Boottime::now()));
         }
         session.run("vacuum analyze").await?;
-        let feed = Proxy::start(postgres.url()).await?;
-        let loader = Proxy::start(postgres.url()).await?;
+        let feed = FaultProxy::start(postgres.url()).await?;
+        let loader = FaultProxy::start(postgres.url()).await?;
         let mut larder = |name: &str| {
             Larder::new(LarderConfig {
                 binary: config.binary.clone(),
@@ -332,7 +332,7 @@ async fn create_notes(session: &mut SqlSession, notes: &Notes) -> anyhow::Result
 }
 
 /// How larder connects.
-fn url(config: &TestbedConfig, proxy: &Proxy, postgres: &Postgres) -> String {
+fn url(config: &TestbedConfig, proxy: &FaultProxy, postgres: &Postgres) -> String {
     let url = match config.proxied {
         true => &proxy.url,
         false => postgres.url(),

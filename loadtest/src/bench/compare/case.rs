@@ -8,7 +8,7 @@ use crate::harness::demo::WarmTier;
 use crate::harness::tools::pgbench::ReadStatement;
 
 /// A server, or PostgreSQL asked by its own client.
-pub(crate) struct Case {
+pub(crate) struct ComparedCase {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
     /// The process whose CPU time counts.

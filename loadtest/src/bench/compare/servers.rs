@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
-use crate::bench::compare::case::{Case, Endpoint, Role};
+use crate::bench::compare::case::{ComparedCase, Endpoint, Role};
 use crate::bench::compare::{Compare, TAGS_FILE};
 use crate::bench::other_servers::{OtherServer, ServerSetup};
 use crate::harness;
@@ -73,7 +73,7 @@ impl Compare {
                 &self.args.cores.server_cores,
             )
             .await?;
-        self.cases.push(Case {
+        self.cases.push(ComparedCase {
             name,
             endpoint: Endpoint::Http(larder.config.listen),
             pid: Some(larder.pid()?),
@@ -159,7 +159,7 @@ impl Compare {
         harness::answers(address)
             .await
             .with_context(|| format!("{name} does not answer"))?;
-        self.cases.push(Case {
+        self.cases.push(ComparedCase {
             name: name.to_owned(),
             endpoint: Endpoint::Http(address),
             // Varnish has a process that looks after the one that serves.
@@ -176,7 +176,7 @@ impl Compare {
             anyhow::bail!("the first case is no larder");
         };
         let listen = self.first()?.config.listen;
-        let tagged = Case {
+        let tagged = ComparedCase {
             name: format!("{} 304", first.name),
             endpoint: Endpoint::Tagged(listen),
             pid: first.pid,
@@ -213,7 +213,7 @@ impl Compare {
             ("pgbench, documents", ReadStatement::Document),
             ("pgbench, rows", ReadStatement::Rows),
         ] {
-            self.cases.push(Case {
+            self.cases.push(ComparedCase {
                 name: name.to_owned(),
                 endpoint: Endpoint::Statement(statement),
                 pid: None,

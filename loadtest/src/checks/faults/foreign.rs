@@ -28,7 +28,7 @@ const SEEN_MAX: Duration = Duration::from_secs(30);
 
 /// Where a foreign table comes.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ForeignTablePosition {
     /// Below an ancestor that a followed table was attached to.
     Beside,
     /// Below a followed table that has another table below it already. One that has none has triggers with transition
@@ -111,17 +111,17 @@ async fn await_row_triggers(testbed: &mut Testbed, table: &str) -> anyhow::Resul
 }
 
 async fn attach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
-    let place = [Place::Beside, Place::Below][testbed.rng.usize(..2)];
+    let place = [ForeignTablePosition::Beside, ForeignTablePosition::Below][testbed.rng.usize(..2)];
     let line = match place {
-        Place::Beside => Lineage::draw(&mut testbed.rng).remove(0),
-        Place::Below => Lineage::itself(TABLES[testbed.rng.usize(..TABLES.len())]),
+        ForeignTablePosition::Beside => Lineage::draw(&mut testbed.rng).remove(0),
+        ForeignTablePosition::Below => Lineage::itself(TABLES[testbed.rng.usize(..TABLES.len())]),
     };
     line.attach_all(testbed).await?;
     let (above, table) = (line.name(line.levels), line.table);
     let pause = match place {
         // larder gets to know the ancestors, or not.
-        Place::Beside => [0.0, 1.5][testbed.rng.usize(..2)],
-        Place::Below => {
+        ForeignTablePosition::Beside => [0.0, 1.5][testbed.rng.usize(..2)],
+        ForeignTablePosition::Below => {
             let create = format!("create table {table}_below () inherits ({table})");
             define(testbed, &create).await?;
             await_row_triggers(testbed, table).await?;
@@ -139,8 +139,8 @@ async fn attach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
     define(testbed, &sql).await?;
     let all = |revision| format!("update {above} set revision = {revision}");
     let mut through = match place {
-        Place::Beside => Some(Through::new(testbed, vec![line.clone()])?),
-        Place::Below => None,
+        ForeignTablePosition::Beside => Some(Through::new(testbed, vec![line.clone()])?),
+        ForeignTablePosition::Below => None,
     };
     for _ in 0..2 {
         match &mut through {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::network_fault::{NetworkFault, Proxy};
+use crate::harness::network_fault::{FaultProxy, NetworkFault};
 use crate::harness::testbed::Testbed;
 
 const TERMINATIONS: u32 = 6;
@@ -30,7 +30,7 @@ pub(super) async fn loader(testbed: &Testbed, fault: NetworkFault) {
     endure(testbed, &testbed.loader, fault).await;
 }
 
-async fn endure(testbed: &Testbed, proxy: &Proxy, fault: NetworkFault) {
+async fn endure(testbed: &Testbed, proxy: &FaultProxy, fault: NetworkFault) {
     proxy.set(fault);
     testbed.hold(PAST_STALENESS).await;
     proxy.set(NetworkFault::None);

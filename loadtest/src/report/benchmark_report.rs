@@ -7,7 +7,7 @@ use crate::report::results::RunEnvironment;
 use crate::report::statistics::Spread;
 
 /// A column of the table.
-struct Column {
+struct TableColumn {
     heading: &'static str,
     digits: usize,
     figure: fn(&Sample) -> Option<f64>,
@@ -17,8 +17,8 @@ const fn column(
     heading: &'static str,
     digits: usize,
     figure: fn(&Sample) -> Option<f64>,
-) -> Column {
-    Column {
+) -> TableColumn {
+    TableColumn {
         heading,
         digits,
         figure,
@@ -26,7 +26,7 @@ const fn column(
 }
 
 /// Medians of rounds, between the rate and the errors.
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [TableColumn; 6] = [
     column("CPU µs", 2, |sample| sample.cpu_micros),
     column("p50 ms", 2, |sample| sample.latency(|times| times.p50_ms)),
     column("p90 ms", 2, |sample| sample.latency(|times| times.p90_ms)),
@@ -73,7 +73,7 @@ impl Sample {
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
-pub(crate) struct Comparison {
+pub(crate) struct BenchmarkReport {
     name: &'static str,
     pub(crate) environment: RunEnvironment,
     /// On what and how it was measured.
@@ -95,7 +95,7 @@ struct Ratio {
     p99: Option<Spread>,
 }
 
-impl Comparison {
+impl BenchmarkReport {
     /// Of the benchmark `name`.
     pub(crate) fn new(
         name: &'static str,
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    fn comparison(subject: &str, reference: &str) -> Comparison {
+    fn of_pair(subject: &str, reference: &str) -> BenchmarkReport {
         let names = [subject.to_owned(), reference.to_owned()];
         let group = Group {
             name: "128 connections".to_owned(),
@@ -289,12 +289,12 @@ mod tests {
             pairs: vec![names.into()],
         };
         let environment = RunEnvironment::example();
-        Comparison::new("compare", environment, String::new(), vec![group])
+        BenchmarkReport::new("compare", environment, String::new(), vec![group])
     }
 
     #[test]
     fn ratios_are_of_the_turns_of_one_round() {
-        let mut comparison = comparison("larder", "limit");
+        let mut report = of_pair("larder", "limit");
         for (round, (larder, limit)) in [(10.0, 20.0), (30.0, 40.0), (50.0, 100.0)]
             .into_iter()
             .enumerate()
@@ -305,9 +305,9 @@ mod tests {
                 sample("limit", round, limit),
             ];
             turns.rotate_left(round % 2);
-            turns.into_iter().for_each(|turn| comparison.note(turn));
+            turns.into_iter().for_each(|turn| report.note(turn));
         }
-        let ratio = &comparison.ratios[0];
+        let ratio = &report.ratios[0];
         assert_eq!(
             ratio.per_second,
             Some(Spread {
@@ -318,18 +318,18 @@ mod tests {
         );
         assert!(ratio.cpu.is_some_and(|cpu| (cpu.median - 2.0).abs() < 1e-9));
         assert_eq!(ratio.p99, None);
-        assert!(comparison.is_good());
-        comparison.samples[3].measured.errors = 1;
-        assert!(!comparison.is_good());
-        assert!(comparison.table().contains("larder / limit"));
+        assert!(report.is_good());
+        report.samples[3].measured.errors = 1;
+        assert!(!report.is_good());
+        assert!(report.table().contains("larder / limit"));
     }
 
     #[test]
     fn a_case_without_cpu_time_has_no_ratio_of_it() {
-        let mut comparison = comparison("larder", "pgbench");
-        comparison.note(sample("larder", 0, 2.0));
-        comparison.note(sample("pgbench", 0, 1.0));
-        let ratio = &comparison.ratios[0];
+        let mut report = of_pair("larder", "pgbench");
+        report.note(sample("larder", 0, 2.0));
+        report.note(sample("pgbench", 0, 1.0));
+        let ratio = &report.ratios[0];
         assert_eq!(ratio.cpu, None);
         assert!(
             ratio
