@@ -147,7 +147,7 @@ pub(crate) enum CheckCommand {
     },
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
-    /// pgbouncer in between, told of and not: is each answer of its own resource, or does larder say why it refuses?
+    /// pgbouncer in between, in its settings and not: is each answer of its own resource, or does larder say why it refuses?
     ///
     /// Needs Debian's pgbouncer. Session, transaction and statement mode, with what each ignores, while it is paused,
     /// reconnected and restarted.

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn applied_changes_leave_the_documents_as_foretold() {
+    fn applied_changes_leave_the_documents_as_expected() {
         let mut rng = fastrand::Rng::with_seed(3);
         let (mut plot, _) = seed(1, 1_000, &mut rng);
         for revision in 2..2_000 {

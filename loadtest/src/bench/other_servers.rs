@@ -106,8 +106,8 @@ impl OtherServer {
 
 /// Answers with the document of dept 1.
 async fn one_document(larder: SocketAddr) -> anyhow::Result<String> {
-    let mut wire = HttpConnection::connect(larder).await?;
-    let answer = read(&mut wire, 1).await?;
+    let mut connection = HttpConnection::connect(larder).await?;
+    let answer = read(&mut connection, 1).await?;
     let document = std::str::from_utf8(answer.body).context("a document that is no text")?;
     ensure!(
         !document.contains(['\'', '\\', '$']),

@@ -78,15 +78,15 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
 /// Writes in bulk until the connection ends; returns what was acknowledged.
 async fn write_until_cut(target: SocketAddr, next: Arc<AtomicU64>) -> anyhow::Result<Vec<u64>> {
     let mut acknowledged = Vec::new();
-    let Ok(mut wire) = HttpConnection::connect(target).await else {
+    let Ok(mut connection) = HttpConnection::connect(target).await else {
         return Ok(acknowledged);
     };
     loop {
         let id = next.fetch_add(1, Ordering::SeqCst);
-        if wire.send(&request(id)?).await.is_err() {
+        if connection.send(&request(id)?).await.is_err() {
             return Ok(acknowledged);
         }
-        let Ok(answer) = wire.receive().await else {
+        let Ok(answer) = connection.receive().await else {
             return Ok(acknowledged);
         };
         ensure!(

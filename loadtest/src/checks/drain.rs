@@ -17,7 +17,7 @@ const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";
 const CONNECTIONS: usize = 64;
 const WARM_UP: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The goal.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
@@ -78,7 +78,7 @@ async fn ask_until_closed(
     begin: Instant,
     pause: Duration,
 ) -> anyhow::Result<ClientResult> {
-    let mut wire = HttpConnection::connect(target).await?;
+    let mut connection = HttpConnection::connect(target).await?;
     let mut pace = interval_at(begin, pause);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut client = ClientResult {
@@ -89,16 +89,16 @@ async fn ask_until_closed(
         tokio::select! {
             _ = pace.tick() => {}
             // Between two requests larder may close: no request is lost by that.
-            () = wire.closed() => return Ok(client),
+            () = connection.closed() => return Ok(client),
         }
-        if wire
+        if connection
             .send(b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\n\r\n")
             .await
             .is_err()
         {
             return Ok(client);
         }
-        match timeout(PATIENCE, wire.receive()).await {
+        match timeout(ANSWER_MAX, connection.receive()).await {
             Ok(Ok(answer)) => {
                 ensure!(answer.status == 200, "answered with {}", answer.status);
                 client.answered += 1;

@@ -29,7 +29,7 @@ use crate::harness::session::SqlSession;
 
 /// Between two looks at the clock.
 const CASES: u32 = 200;
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: u64 = 64 << 20;
 const CONNECTIONS_MAX: usize = 50;
 /// Of what a failure shows.
@@ -179,7 +179,7 @@ async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
         stream.read_to_end(&mut answer).await.ok();
         anyhow::Ok(answer)
     };
-    let answer = timeout(PATIENCE, exchange)
+    let answer = timeout(ANSWER_MAX, exchange)
         .await
         .context("no answer in time")??;
     let mut headers = [httparse::EMPTY_HEADER; 64];

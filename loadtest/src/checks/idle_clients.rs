@@ -168,8 +168,8 @@ impl IdleClients {
             ended?;
         }
         let mut idle_answered = 0;
-        for wire in &mut self.idle {
-            idle_answered += usize::from(read(wire, 1).await.is_ok());
+        for connection in &mut self.idle {
+            idle_answered += usize::from(read(connection, 1).await.is_ok());
         }
         Ok(ClosingCounts {
             closed: self.times.closed.load(Ordering::Relaxed),
@@ -185,19 +185,19 @@ async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<HttpC
     for opener in 0..OPENERS {
         let share = (opener..count).step_by(OPENERS).count();
         openers.spawn(async move {
-            let mut wires = Vec::with_capacity(share);
+            let mut connections = Vec::with_capacity(share);
             for _ in 0..share {
-                let mut wire = HttpConnection::connect(target).await?;
-                read(&mut wire, 1).await?;
-                wire.forget_buffer();
-                wires.push(wire);
+                let mut connection = HttpConnection::connect(target).await?;
+                read(&mut connection, 1).await?;
+                connection.forget_buffer();
+                connections.push(connection);
             }
-            anyhow::Ok(wires)
+            anyhow::Ok(connections)
         });
     }
     let mut idle = Vec::with_capacity(count);
-    while let Some(wires) = openers.join_next().await {
-        idle.extend(wires??);
+    while let Some(connections) = openers.join_next().await {
+        idle.extend(connections??);
     }
     Ok(idle)
 }

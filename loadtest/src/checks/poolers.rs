@@ -1,5 +1,5 @@
-//! `loadtest poolers`: pgbouncer between larder and PostgreSQL, told of and not. Is each answer of its own resource, and
-//! fresh, or does larder say by name why it does not serve?
+//! `loadtest poolers`: pgbouncer between larder and PostgreSQL, in its settings and not. Is each answer of its own
+//! resource, and fresh, or does larder say by name why it does not serve?
 
 mod load;
 mod pgbouncer;
@@ -39,7 +39,7 @@ const SETTINGS: &str = "[[auth.key]]\nname = 'reader'\n\
     [[resource]]\nname = 'beta'\ntable = 'public.beta'\nread = ['anonymous']\nwrite = ['anonymous']\ntiers = ['memory']\n\
     [[resource]]\nname = 'secret'\ntable = 'public.secret'\nread = ['staff']\nwrite = ['staff']\ntiers = ['memory']\n";
 
-/// What larder was told.
+/// What larder's settings say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PoolerSettings {
     /// `pooler = true`, and a `listen_url`.
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
     let (mut held, mut number) = (true, 0);
     let mut compared = [0; RESOURCES.len()];
     for mode in PoolMode::ALL {
-        for told in [
+        for settings in [
             PoolerSettings::Pooler,
             PoolerSettings::ListenUrl,
             PoolerSettings::Nothing,
@@ -92,11 +92,13 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
                 let address = free_address(&mut rng)?;
                 let pgbouncer =
                     Pgbouncer::start(postgres.url(), &directory, address, mode, ignored).await?;
-                let config = config(&binary, &postgres, &pgbouncer, told, directory, &mut rng)?;
+                let config = config(
+                    &binary, &postgres, &pgbouncer, settings, directory, &mut rng,
+                )?;
                 print!(
-                    "{:<11} told {:<15} ignores {ignored:<26} ",
+                    "{:<11} settings {:<15} ignores {ignored:<26} ",
                     mode.as_str(),
-                    told.as_str()
+                    settings.as_str()
                 );
                 let outcome = arrangement(config, pgbouncer, postgres.url(), args.seconds).await?;
                 println!("{}", outcome.text);
@@ -141,15 +143,15 @@ fn config(
     binary: &std::path::Path,
     postgres: &Postgres,
     pgbouncer: &Pgbouncer,
-    told: PoolerSettings,
+    settings: PoolerSettings,
     directory: PathBuf,
     rng: &mut fastrand::Rng,
 ) -> anyhow::Result<LarderConfig> {
-    let listen_url = match told {
+    let listen_url = match settings {
         PoolerSettings::Nothing => &pgbouncer.url,
         PoolerSettings::Pooler | PoolerSettings::ListenUrl => postgres.url(),
     };
-    let pooler = (told == PoolerSettings::Pooler).to_string();
+    let pooler = (settings == PoolerSettings::Pooler).to_string();
     Ok(LarderConfig {
         binary: binary.to_owned(),
         directory,

@@ -19,7 +19,7 @@ const CLIENTS: usize = 64;
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
 const KEY: u32 = 1;
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// What counts the updates.
 const COUNTER: &str = "\"deptName\":\"";
 
@@ -71,14 +71,17 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
     for client in 0..CLIENTS as u64 {
         let (barrier, wins, odd) = (Arc::clone(&barrier), Arc::clone(&wins), Arc::clone(&odd));
         clients.spawn(async move {
-            let mut wire = HttpConnection::connect(target).await?;
+            let mut connection = HttpConnection::connect(target).await?;
             for round in 0..count {
-                let mut document = CountedDocument::read(&mut wire).await?;
+                let mut document = CountedDocument::read(&mut connection).await?;
                 // No client writes before all have read.
                 barrier.wait().await;
                 // Each would make another document of it.
                 document.count = (round + 1) * CLIENTS as u64 + client;
-                wins.fetch_add(u64::from(document.put(&mut wire).await?), Ordering::SeqCst);
+                wins.fetch_add(
+                    u64::from(document.put(&mut connection).await?),
+                    Ordering::SeqCst,
+                );
                 if barrier.wait().await.is_leader() && wins.swap(0, Ordering::SeqCst) != 1 {
                     odd.fetch_add(1, Ordering::SeqCst);
                 }
@@ -95,21 +98,24 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
 
 /// All clients count up, from 0, until so many updates were acknowledged; returns those, and those refused.
 async fn updates(target: SocketAddr, count: u64) -> anyhow::Result<(u64, u64)> {
-    let mut wire = HttpConnection::connect(target).await?;
-    let mut document = CountedDocument::read(&mut wire).await?;
+    let mut connection = HttpConnection::connect(target).await?;
+    let mut document = CountedDocument::read(&mut connection).await?;
     document.count = 0;
-    ensure!(document.put(&mut wire).await?, "another client writes");
+    ensure!(
+        document.put(&mut connection).await?,
+        "another client writes"
+    );
     let done = Arc::new(AtomicU64::new(0));
     let refused = Arc::new(AtomicU64::new(0));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let (done, refused) = (Arc::clone(&done), Arc::clone(&refused));
         clients.spawn(async move {
-            let mut wire = HttpConnection::connect(target).await?;
+            let mut connection = HttpConnection::connect(target).await?;
             while done.load(Ordering::SeqCst) < count {
-                let mut document = CountedDocument::read(&mut wire).await?;
+                let mut document = CountedDocument::read(&mut connection).await?;
                 document.count += 1;
-                let counter = if document.put(&mut wire).await? {
+                let counter = if document.put(&mut connection).await? {
                     &done
                 } else {
                     &refused
@@ -134,10 +140,10 @@ struct CountedDocument {
 }
 
 impl CountedDocument {
-    async fn read(wire: &mut HttpConnection) -> anyhow::Result<Self> {
+    async fn read(connection: &mut HttpConnection) -> anyhow::Result<Self> {
         let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: larder\r\n\r\n");
-        wire.send(request.as_bytes()).await?;
-        let answer = timeout(PATIENCE, wire.receive()).await??;
+        connection.send(request.as_bytes()).await?;
+        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
         let text = std::str::from_utf8(answer.body)?;
         ensure!(answer.status == 200, "GET: {} {text}", answer.status);
         let (before, rest) = text.split_once(COUNTER).context("no deptName")?;
@@ -151,7 +157,7 @@ impl CountedDocument {
     }
 
     /// Replaces the version that was read by this one; false where another took its place.
-    async fn put(&self, wire: &mut HttpConnection) -> anyhow::Result<bool> {
+    async fn put(&self, connection: &mut HttpConnection) -> anyhow::Result<bool> {
         let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
         let request = format!(
             "PUT /depts/{KEY} HTTP/1.1\r\nHost: larder\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\
@@ -159,8 +165,8 @@ impl CountedDocument {
             self.etag,
             body.len()
         );
-        wire.send(request.as_bytes()).await?;
-        let answer = timeout(PATIENCE, wire.receive()).await??;
+        connection.send(request.as_bytes()).await?;
+        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
         match answer.status {
             200 | 204 => Ok(true),
             412 => Ok(false),

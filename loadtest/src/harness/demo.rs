@@ -254,7 +254,7 @@ impl Demo {
         tier: Option<WarmTier>,
     ) -> anyhow::Result<Checker> {
         Ok(Checker {
-            wire: HttpConnection::connect(target).await?,
+            connection: HttpConnection::connect(target).await?,
             documents: Arc::clone(&self.documents),
             tier,
             rng: self.rng.fork(),

@@ -136,10 +136,10 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
 /// `GET path` on a connection of its own: the status and the body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let exchange = async {
-        let mut wire = HttpConnection::connect(address).await?;
+        let mut connection = HttpConnection::connect(address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n\r\n");
-        wire.send(request.as_bytes()).await?;
-        let answer = wire.receive().await?;
+        connection.send(request.as_bytes()).await?;
+        let answer = connection.receive().await?;
         let body = String::from_utf8_lossy(answer.body).into_owned();
         Ok((answer.status, body))
     };

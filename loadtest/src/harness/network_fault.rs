@@ -23,7 +23,7 @@ pub(crate) enum NetworkFault {
     Delay(Duration),
     /// Connections end, new ones at once.
     Cut,
-    /// The server's side of the connections there are has ended, and the client is not told; new ones are well.
+    /// The server's side of the connections there are has ended, and the client does not notice; new ones work.
     HalfOpen,
     /// Nothing passes; new connections are accepted and not answered. What was sent arrives when it ends.
     BlackHole,

@@ -18,7 +18,7 @@ pub(crate) struct SqlSession {
     /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
     pub(crate) slot: i32,
     connection: Option<PgConnection>,
-    /// Is told of failures.
+    /// Failures are reported to it.
     interference: Option<Arc<Interference>>,
 }
 

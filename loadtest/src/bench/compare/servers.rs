@@ -98,8 +98,8 @@ impl Compare {
         let mut lengths = lengths;
         lengths.sort_unstable();
         let (_, key) = lengths.get(lengths.len() / 2).context("no documents")?;
-        let mut wire = HttpConnection::connect(listen).await?;
-        let response = read(&mut wire, *key).await?.whole.to_vec();
+        let mut connection = HttpConnection::connect(listen).await?;
+        let response = read(&mut connection, *key).await?.whole.to_vec();
         let file = self.demo.run_directory.directory().join(RESPONSE_FILE);
         std::fs::write(&file, response)?;
         let address = self.demo.address()?;
@@ -225,8 +225,8 @@ impl Compare {
 
     /// Whether pgbench's statement makes the document that larder answers with.
     async fn check_statement(&mut self) -> anyhow::Result<()> {
-        let mut wire = HttpConnection::connect(self.first()?.config.listen).await?;
-        let wanted = read(&mut wire, 1).await?.body;
+        let mut connection = HttpConnection::connect(self.first()?.config.listen).await?;
+        let wanted = read(&mut connection, 1).await?.body;
         let mut session = SqlSession::new(self.demo.url(), 0)?;
         session.run("set timezone = 'UTC'").await?;
         let made = session

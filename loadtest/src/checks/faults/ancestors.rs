@@ -324,7 +324,7 @@ impl Through {
         })
     }
 
-    /// Writes until it is told to stop. Returns how many transactions were committed.
+    /// Writes until it is to stop. Returns how many transactions were committed.
     async fn run(mut self, stop: watch::Receiver<bool>) -> anyhow::Result<u32> {
         let mut written = 0;
         while !*stop.borrow() {

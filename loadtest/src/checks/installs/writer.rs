@@ -57,7 +57,7 @@ impl RowWriter {
         }
     }
 
-    /// Writes until it is told to stop.
+    /// Writes until it is to stop.
     pub(super) async fn run(mut self, stop: watch::Receiver<bool>) -> WriterTotals {
         let mut is_connected = false;
         while !*stop.borrow() {

@@ -20,7 +20,7 @@ const KEY: &str = "test";
 pub(crate) const ROWS: usize = 5_000;
 /// What the readers' own rows hold for good.
 const OWN_VERSION: u64 = 1;
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// What larder promises, and what the clocks of this program may be late.
 const STALENESS_MAX: Duration = Duration::from_millis(1_050);
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
@@ -126,9 +126,9 @@ pub(crate) async fn write(
 
 /// Reads documents and lists of a resource, one after the other, and writes one now and then.
 pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target: SocketAddr) {
-    let mut wire = None;
+    let mut connection = None;
     while !counters.ended.load(Ordering::Relaxed) {
-        let open = match wire.take() {
+        let open = match connection.take() {
             Some(open) => Ok(open),
             None => HttpConnection::connect(target).await,
         };
@@ -136,17 +136,17 @@ pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target:
             sleep(RETRY_PAUSE).await;
             continue;
         };
-        if timeout(PATIENCE, ask(&counters, resource, &mut open))
+        if timeout(ANSWER_MAX, ask(&counters, resource, &mut open))
             .await
             .is_ok_and(|kept| kept)
         {
-            wire = Some(open);
+            connection = Some(open);
         }
     }
 }
 
 /// One request; whether the connection is of further use.
-async fn ask(counters: &AnswerCounters, resource: usize, wire: &mut HttpConnection) -> bool {
+async fn ask(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
     let name = RESOURCES[resource];
     let key = match resource == RESOURCES.len() - 1 {
         true => format!("Authorization: Bearer {KEY}\r\n"),
@@ -172,10 +172,10 @@ async fn ask(counters: &AnswerCounters, resource: usize, wire: &mut HttpConnecti
         }
         (false, false) => format!("GET /{name}/{id} HTTP/1.1\r\nHost: larder\r\n{key}\r\n"),
     };
-    if wire.send(request.as_bytes()).await.is_err() {
+    if connection.send(request.as_bytes()).await.is_err() {
         return false;
     }
-    let Ok(answer) = wire.receive().await else {
+    let Ok(answer) = connection.receive().await else {
         return false;
     };
     match answer.status {

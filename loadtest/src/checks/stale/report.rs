@@ -269,12 +269,12 @@ impl StaleReport {
 /// Prints the first answers that larder must never give.
 pub(crate) fn print_violations(record: &Record, spans: &[FaultSpan]) {
     for violation in record.first_violations() {
-        print!("{}", told(&violation, record, spans));
+        print!("{}", violation_text(&violation, record, spans));
     }
 }
 
 /// One answer that must never be, with all that is known about it.
-fn told(violation: &Violation, record: &Record, spans: &[FaultSpan]) -> String {
+fn violation_text(violation: &Violation, record: &Record, spans: &[FaultSpan]) -> String {
     let ms = |moment: Boottime| {
         // Before or after the beginning of the read.
         let after = moment.since(violation.began).as_secs_f64();

@@ -40,7 +40,7 @@ impl KnownDocument {
 
 /// A connection that asks for random documents and knows the answers.
 pub(crate) struct Checker {
-    pub(super) wire: HttpConnection,
+    pub(super) connection: HttpConnection,
     pub(super) documents: Arc<Vec<KnownDocument>>,
     /// That has to answer; none: any.
     pub(super) tier: Option<WarmTier>,
@@ -52,7 +52,7 @@ impl Checker {
     pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
         Ok(Self {
             documents: Arc::new(documents(target, 1..=depts).await?),
-            wire: HttpConnection::connect(target).await?,
+            connection: HttpConnection::connect(target).await?,
             tier: None,
             rng: fastrand::Rng::new(),
         })
@@ -64,7 +64,7 @@ impl Checker {
     pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
         let known = self.documents[self.rng.usize(..self.documents.len())];
         let key = known.key;
-        let answer = tokio::time::timeout(ANSWER_MAX, read(&mut self.wire, key)).await??;
+        let answer = tokio::time::timeout(ANSWER_MAX, read(&mut self.connection, key)).await??;
         ensure!(
             KnownDocument::of(key, answer.body) == known,
             "/depts/{key} is another document than before"
@@ -107,10 +107,10 @@ pub(crate) async fn read_all<T: Send + 'static>(
         let last = *keys.end();
         let each = Arc::clone(&each);
         fillers.spawn(async move {
-            let mut wire = HttpConnection::connect(target).await?;
+            let mut connection = HttpConnection::connect(target).await?;
             let mut made = Vec::new();
             for key in (first..=last).step_by(FILLERS) {
-                made.push(each(key, &read(&mut wire, key).await?)?);
+                made.push(each(key, &read(&mut connection, key).await?)?);
             }
             anyhow::Ok(made)
         });
@@ -125,10 +125,13 @@ pub(crate) async fn read_all<T: Send + 'static>(
 /// Reads the document of `key`.
 /// # Errors
 /// Any answer but that very document.
-pub(crate) async fn read(wire: &mut HttpConnection, key: u32) -> anyhow::Result<HttpAnswer<'_>> {
+pub(crate) async fn read(
+    connection: &mut HttpConnection,
+    key: u32,
+) -> anyhow::Result<HttpAnswer<'_>> {
     let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
-    wire.send(request.as_bytes()).await?;
-    let answer = wire.receive().await?;
+    connection.send(request.as_bytes()).await?;
+    let answer = connection.receive().await?;
     let begin = format!("{{\"deptNumber\":{key},");
     if answer.status != 200 || !answer.body.starts_with(begin.as_bytes()) {
         let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN_BYTES)]);
@@ -148,7 +151,7 @@ mod tests {
     async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut checker = Checker {
-            wire: HttpConnection::connect(listener.local_addr()?).await?,
+            connection: HttpConnection::connect(listener.local_addr()?).await?,
             documents: Arc::new(vec![KnownDocument::of(1, br#"{"deptNumber":1,"loc":"a"}"#)]),
             tier: Some(WarmTier::Disk),
             rng: fastrand::Rng::with_seed(1),

@@ -23,7 +23,7 @@ use crate::workload::{Plot, revised_root};
 const PAUSE: Duration = Duration::from_millis(30);
 /// Reads that warm a document up before it changes.
 const WARMING_MAX: u32 = 20;
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Between the beginnings of two reads.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Reads under way; one that is due while so many are is left out.
@@ -43,14 +43,14 @@ impl LagProber {
     /// Runs until the load is to end.
     pub(crate) async fn run(mut self) -> Durations {
         let record = Arc::clone(&self.record);
-        let mut wires = Vec::new();
+        let mut connections = Vec::new();
         while !record.stopping() {
             if record.phase() == RunPhase::Quiet {
                 // What a fault has overtaken says nothing.
-                match self.probe(&mut wires).await {
+                match self.probe(&mut connections).await {
                     Ok(lag) if record.phase() == RunPhase::Quiet => self.lags.note(lag),
                     Ok(_) => {}
-                    Err(_) => wires.clear(),
+                    Err(_) => connections.clear(),
                 }
             }
             tokio::time::sleep(PAUSE).await;
@@ -59,11 +59,11 @@ impl LagProber {
     }
 
     /// From the acknowledgement of a commit to the beginning of the first read that shows it.
-    async fn probe(&mut self, wires: &mut Vec<HttpConnection>) -> anyhow::Result<Duration> {
+    async fn probe(&mut self, connections: &mut Vec<HttpConnection>) -> anyhow::Result<Duration> {
         let target = self.targets.borrow().first().copied();
         let target = target.context("no larder")?;
-        while wires.len() < LOOKS_MAX {
-            wires.push(HttpConnection::connect(target).await?);
+        while connections.len() < LOOKS_MAX {
+            connections.push(HttpConnection::connect(target).await?);
         }
         let plot = Arc::clone(&self.plot);
         let mut plot = plot.lock().await;
@@ -73,9 +73,9 @@ impl LagProber {
         let made = touched.first().context("nothing changed")?;
         let mut warming = 0;
         loop {
-            let wire = wires.pop().context("no connection")?;
-            let look = look(wire, made.key, Arc::clone(&self.record)).await?;
-            wires.push(look.wire);
+            let connection = connections.pop().context("no connection")?;
+            let look = look(connection, made.key, Arc::clone(&self.record)).await?;
+            connections.push(look.connection);
             if look.way == ReadResult::Memory {
                 break;
             }
@@ -86,14 +86,14 @@ impl LagProber {
             .transact(&mut plot, change, &self.record)
             .await?;
         let committed = Boottime::now();
-        let shown = self.shown(wires, made.key, made.digest).await?;
+        let shown = self.shown(connections, made.key, made.digest).await?;
         Ok(shown.since(committed))
     }
 
     /// When the first read began that shows `digest`.
     async fn shown(
         &self,
-        wires: &mut Vec<HttpConnection>,
+        connections: &mut Vec<HttpConnection>,
         key: u32,
         digest: Digest,
     ) -> anyhow::Result<Boottime> {
@@ -109,7 +109,7 @@ impl LagProber {
             };
             match ended {
                 Some(TimedRead {
-                    wire,
+                    connection,
                     began,
                     digest: seen,
                     ..
@@ -117,13 +117,13 @@ impl LagProber {
                     if seen == digest {
                         shown = Some(shown.map_or(began, |first| first.min(began)));
                     }
-                    wires.push(wire);
+                    connections.push(connection);
                 }
                 None => {
                     let since = Boottime::now().since(began);
-                    ensure!(since < PATIENCE, "it does not show");
-                    if let Some(wire) = wires.pop() {
-                        looks.spawn(look(wire, key, Arc::clone(&self.record)));
+                    ensure!(since < ANSWER_MAX, "it does not show");
+                    if let Some(connection) = connections.pop() {
+                        looks.spawn(look(connection, key, Arc::clone(&self.record)));
                     }
                 }
             }
@@ -134,21 +134,21 @@ impl LagProber {
 
 /// A read and its connection.
 struct TimedRead {
-    wire: HttpConnection,
+    connection: HttpConnection,
     began: Boottime,
     way: ReadResult,
     digest: Digest,
 }
 
 async fn look(
-    mut wire: HttpConnection,
+    mut connection: HttpConnection,
     key: u32,
     record: Arc<Record>,
 ) -> anyhow::Result<TimedRead> {
     let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
     let began = Boottime::now();
-    wire.send(request.as_bytes()).await?;
-    let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
+    connection.send(request.as_bytes()).await?;
+    let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;
     let way = ReadResult::of(answer.status, answer.cache_status);
     ensure!(way.is_answer(), "no answer");
     record.judge(&ReadAnswer {
@@ -163,7 +163,7 @@ async fn look(
         _ => Digest::ABSENT,
     };
     Ok(TimedRead {
-        wire,
+        connection,
         began,
         way,
         digest,

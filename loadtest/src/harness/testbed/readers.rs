@@ -16,7 +16,7 @@ const PIPELINE: usize = 8;
 /// The same of a sweep.
 const SWEPT_AT_ONCE: usize = 128;
 /// An answer is not waited for longer: request_timeout of larder and a pause of the process.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// One connection's worth of reading.
@@ -49,8 +49,8 @@ impl ReadingClient {
             };
             let phase = self.record.phase();
             match HttpConnection::connect(target).await {
-                Ok(mut wire) => {
-                    while self.batch(&mut wire).await {
+                Ok(mut connection) => {
+                    while self.batch(&mut connection).await {
                         if self.targets.has_changed().unwrap_or(false) {
                             break;
                         }
@@ -65,7 +65,7 @@ impl ReadingClient {
     }
 
     /// Sends a batch of requests and judges the answers. Returns whether the connection is still good.
-    async fn batch(&mut self, wire: &mut HttpConnection) -> bool {
+    async fn batch(&mut self, connection: &mut HttpConnection) -> bool {
         let mut requests = Vec::with_capacity(PIPELINE * 64);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
         for key in wanted {
@@ -75,9 +75,9 @@ impl ReadingClient {
         let began = Boottime::now();
         let mut answered = 0;
         let exchange = async {
-            wire.send(&requests).await?;
+            connection.send(&requests).await?;
             for key in wanted {
-                let answer = wire.receive().await?;
+                let answer = connection.receive().await?;
                 answered += 1;
                 let way = ReadResult::of(answer.status, answer.cache_status);
                 self.counters.count(phase, way);
@@ -97,7 +97,7 @@ impl ReadingClient {
             }
             anyhow::Ok(())
         };
-        let whole = matches!(tokio::time::timeout(PATIENCE, exchange).await, Ok(Ok(())));
+        let whole = matches!(tokio::time::timeout(ANSWER_MAX, exchange).await, Ok(Ok(())));
         for _ in answered..PIPELINE {
             self.counters.count(phase, ReadResult::Unanswered);
         }
@@ -128,7 +128,7 @@ pub(crate) async fn sweep(
     keys: impl IntoIterator<Item = u32>,
 ) -> anyhow::Result<SweepCounts> {
     let mut swept = SweepCounts::default();
-    let mut wire = HttpConnection::connect(target).await?;
+    let mut connection = HttpConnection::connect(target).await?;
     let keys: Vec<u32> = keys.into_iter().collect();
     for batch in keys.chunks(SWEPT_AT_ONCE) {
         let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 64);
@@ -136,9 +136,9 @@ pub(crate) async fn sweep(
             request(&mut requests, record, *key);
         }
         let began = Boottime::now();
-        wire.send(&requests).await?;
+        connection.send(&requests).await?;
         for key in batch {
-            let answer = tokio::time::timeout(PATIENCE, wire.receive()).await??;
+            let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;
             let way = ReadResult::of(answer.status, answer.cache_status);
             if !way.is_answer() {
                 swept.unanswered += 1;

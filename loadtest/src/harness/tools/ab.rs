@@ -63,18 +63,19 @@ impl Ab {
 pub(crate) fn parse(output: &str, times: &str) -> anyhow::Result<Measured> {
     // A line that is left out counts nothing.
     let count = |name: &str| figure(output, name).map_or(Ok(0), str::parse::<u64>);
-    let told = |name: &str| figure(output, name).with_context(|| format!("ab told no {name:?}"));
+    let printed =
+        |name: &str| figure(output, name).with_context(|| format!("ab printed no {name:?}"));
     let ms = |percentage: &str| -> anyhow::Result<f64> {
         let line = times.lines().find_map(|line| line.strip_prefix(percentage));
         Ok(line
-            .with_context(|| format!("ab told no {percentage:?}"))?
+            .with_context(|| format!("ab printed no {percentage:?}"))?
             .parse()?)
     };
     Ok(Measured {
-        requests: told("Complete requests:")?.parse()?,
+        requests: printed("Complete requests:")?.parse()?,
         errors: count("Failed requests:")? + count("Non-2xx responses:")? + count("Write errors:")?,
-        per_second: told("Requests per second:")?.parse()?,
-        mean_ms: told("Time per request:")?.parse()?,
+        per_second: printed("Requests per second:")?.parse()?,
+        mean_ms: printed("Time per request:")?.parse()?,
         times: Some(Latencies {
             p50_ms: ms("50,")?,
             p90_ms: ms("90,")?,

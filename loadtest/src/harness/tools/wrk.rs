@@ -99,7 +99,7 @@ struct WrkReport {
 /// Reads wrk's output.
 pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
     let line = output.lines().find(|line| line.starts_with('{'));
-    let done: WrkReport = serde_json::from_str(line.context("wrk told no result")?)?;
+    let done: WrkReport = serde_json::from_str(line.context("wrk printed no result")?)?;
     let ms = |micros: f64| micros / MICROS_PER_MILLI;
     Ok(Measured {
         requests: done.requests,
