@@ -117,7 +117,7 @@ async fn load(
             key: key.to_string().into(),
             asked_at: Boottime::now(),
             sent_at: SentAt::default(),
-            done: Box::new(move |loaded| {
+            done: Box::new(move |loaded, _| {
                 // Who measures waits for every one.
                 let _received = sender.send(loaded);
             }),

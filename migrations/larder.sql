@@ -151,6 +151,26 @@ create or replace function larder.plan_mark() returns uuid
   as $$ begin return gen_random_uuid(); end $$;
 grant execute on function larder.plan_mark() to public;
 
+-- What row security lets the current role see of `tables`, which are given as its own result has them: by oid, each with
+-- the policies that decide what it reads, unless row security does not concern it.
+create or replace function larder.row_security(tables text) returns text
+  language plpgsql volatile set search_path = pg_catalog, pg_temp
+  as $$ begin
+    return (select string_agg(concat_ws(' ', c.oid, case when not row_security_active(c.oid) then 'off' else concat_ws(' ', 'on', (
+        select string_agg(p.oid::text, ' ' order by p.oid) from pg_policy p
+        where p.polrelid = c.oid and p.polcmd in ('r', '*') and exists (select from unnest(p.polroles) r (oid)
+          where case when r.oid = 0 then true else pg_has_role(r.oid, 'usage') end))) end), ', ' order by c.oid)
+      from (select substring(part from '^\d+')::oid as oid from unnest(string_to_array(tables, ', ')) part) c);
+  end $$;
+grant execute on function larder.row_security(text) to public;
+
+-- A constant of an array of these is checked when a statement is analysed, just before policies are written into it. The
+-- second look is the one that counts: what the first had read of roles is remembered then.
+drop domain if exists larder.row_security_state;
+create domain larder.row_security_state as text constraint larder_row_security_unchanged
+  check (value = larder.row_security(value) and value = larder.row_security(value));
+grant usage on domain larder.row_security_state to public;
+
 -- Whose loggers these are, says who needs them; those of larder 0.1, which delete from the log in writers' transactions,
 -- go at once.
 insert into larder.logger (name, needed_until)
@@ -171,4 +191,4 @@ end $$;
 
 -- Raised with each change of this file, so that a larder makes anew what an older one has left.
 create or replace function larder.version() returns int
-  language sql immutable parallel safe as 'select 2';
+  language sql immutable parallel safe as 'select 3';

@@ -19,6 +19,7 @@ pub mod projection;
 pub mod proof;
 pub mod query;
 pub mod resolve;
+pub mod row_security;
 mod sql;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -35,6 +36,7 @@ use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::Proved;
+use crate::resource::row_security::RowSecurity;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
@@ -82,12 +84,16 @@ pub struct Resource {
     pub key: KeyShape,
     /// Why no tier keeps its documents: row security of a table that they show is not decided by the rows alone.
     pub uncached: Option<String>,
-    /// A table that they show has row security. Which rows larder's role sees may change for a moment and leave no trace.
-    pub guarded: bool,
+    /// What larder's role sees of the tables that have row security, where one that they show has it. It may change for a
+    /// moment and leave no trace.
+    pub row_security: Option<RowSecurity>,
     /// The root row.
     pub root: Row,
     /// The statement of its documents (see [`query`]).
     pub documents_sql: Proved,
+    /// The same where a table has row security, refused by PostgreSQL where larder's role does not see what `row_security`
+    /// says.
+    pub checked_sql: Option<Proved>,
     /// The columns of the root row that lists may be asked by, in the order of the configuration.
     pub filters: Vec<Filter>,
     /// Makes documents of what the statement gives.

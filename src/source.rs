@@ -12,6 +12,8 @@ pub mod writes;
 
 use std::time::Duration;
 
+use crate::resource::row_security::UNCHANGED;
+
 /// How PostgreSQL is reached.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
@@ -82,6 +84,9 @@ pub enum SourceError {
         /// As PostgreSQL has it.
         found: String,
     },
+    /// Larder's role does not see what it saw when the resource was checked; the feed notices if it lasts.
+    #[error("row security lets larder's role see other rows than when the tables were checked")]
+    RowSecurity,
     /// A table is not as it was when the resource was checked; the feed is about to notice.
     #[error("a table was altered: {0}")]
     Altered(String),
@@ -124,6 +129,15 @@ impl SourceError {
         matches!(self, Self::Refused { code, .. } if OF_ENCODING.contains(&code.as_str()))
     }
 
+    /// Whether a statement that checks row security was refused for that, or could not check it.
+    fn is_of_row_security(&self) -> bool {
+        match self {
+            Self::RowSecurity => true,
+            Self::Refused { code, .. } => OF_MISSING_CHECK.contains(&code.as_str()),
+            _ => false,
+        }
+    }
+
     /// Whether asking for each key alone could do better than asking for many.
     fn concerns_single_keys(&self) -> bool {
         matches!(
@@ -139,6 +153,10 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
 const OF_ENCODING: [&str; 2] = ["22021", "22P05"];
 
+/// What is said where the domain or the function of the check is missing or forbidden: `undefined_object`,
+/// `undefined_function`, `invalid_schema_name` and `insufficient_privilege` (PostgreSQL manual, appendix A).
+const OF_MISSING_CHECK: [&str; 4] = ["42704", "42883", "3F000", "42501"];
+
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";
 
@@ -153,6 +171,7 @@ impl From<sqlx::Error> for SourceError {
                 let code = database.code().unwrap_or_default().into_owned();
                 let message = database.message().to_owned();
                 match code.get(..2) {
+                    _ if database.constraint() == Some(UNCHANGED) => Self::RowSecurity,
                     _ if code == QUERY_CANCELED => Self::Timeout,
                     _ if NAMES_OF_OTHERS.contains(&code.as_str()) => {
                         Self::Pooler("prepared statements of others share its server connection")

@@ -1,6 +1,7 @@
 //! The configuration against a real catalogue: every mistake at once, each with its place.
 
 mod cases;
+mod moments;
 mod outputs;
 mod policies;
 

@@ -27,7 +27,7 @@ use crate::cache::{Answer, Cache, Provenance};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
 use crate::resource::ResourceId;
-use crate::source::loader::{Load, SentAt};
+use crate::source::loader::{Keep, Load, SentAt};
 
 /// Audits under way, and keys that may wait for PostgreSQL when one begins.
 const AUDITS_MAX: usize = 16;
@@ -221,14 +221,14 @@ impl Cache {
             key: Arc::clone(&audit.key),
             asked_at: began,
             sent_at: SentAt::default(),
-            done: Box::new(move |loaded| {
-                // The audit waits until the loader drops this.
-                let _ended = done.send(loaded);
+            done: Box::new(move |loaded, keep| {
+                // The audit waits until the loader drops this. What no tier may hold says nothing of what one holds.
+                let _ended = done.send(loaded.map(|body| (keep == Keep::Yes).then_some(body)));
             }),
         });
         let loaded = loaded.await;
         self.auditor.answered_after(Boottime::now().since(began));
-        let body = loaded.ok()?.ok()?;
+        let body = loaded.ok()?.ok()??;
         Some(body.map(|body| digest(&body)))
     }
 

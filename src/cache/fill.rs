@@ -18,7 +18,7 @@ use crate::clock::Boottime;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::{Load, Loaded};
+use crate::source::loader::{Keep, Load, Loaded};
 
 /// How often a waiting request asks itself whether PostgreSQL can still be hoped for.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -97,7 +97,10 @@ impl Cache {
             key,
             asked_at,
             sent_at,
-            done: Box::new(move |loaded| cache.fill(lease, loaded)),
+            done: Box::new(move |loaded, keep| match keep {
+                Keep::Yes => cache.fill(lease, loaded),
+                Keep::No => Cache::pass_on(lease, loaded),
+            }),
         });
     }
 
@@ -177,6 +180,16 @@ impl Cache {
         let found = Some(Document::new(key, version.epoch, body));
         self.memory
             .install_standing(index, key, found, &self.versions, version);
+    }
+
+    /// Ends a load whose document no tier may keep: answers all who wait.
+    fn pass_on(lease: Lease, loaded: Loaded) {
+        let epoch = lease.version().epoch;
+        let found = loaded.map(|body| body.map(|body| Document::new(lease.key(), epoch, &body)));
+        lease.complete(Outcome {
+            found,
+            stored: false,
+        });
     }
 
     /// Ends a load: keeps the document where nothing has overtaken it, and answers all who wait.

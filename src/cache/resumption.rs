@@ -92,7 +92,9 @@ impl Cache {
             // What is not kept is not followed either: the mark behind this pass must not vouch for it. Of row security
             // it says nothing: larder may have stopped before it noticed that its role saw other rows for a moment.
             let current = cached.current.load();
-            let guarded = current.as_ref().is_some_and(|resource| resource.guarded);
+            let guarded = current
+                .as_ref()
+                .is_some_and(|resource| resource.row_security.is_some());
             if let Some(mark) = trusted.filter(|_| cached.is_kept() && !guarded) {
                 self.versions.set_epoch(resource, mark.epoch());
             }

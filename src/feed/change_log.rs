@@ -26,6 +26,7 @@ use crate::feed::ranges::{OPEN, range_sql};
 use crate::feed::touched::{Cut, KEYS_MAX, Touched};
 use crate::resource::link::{Link, Said, Way, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
+use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 
@@ -96,6 +97,8 @@ impl Extent {
 struct Mapping {
     tables: String,
     arms: String,
+    /// A condition on the row security of the tables that the arms read.
+    unchanged: String,
     /// SQL for the remainder.
     remainder: String,
 }
@@ -140,8 +143,8 @@ impl Mapping {
                 "false",
                 format!(
                     " union all select null, null, null, null, null, null, null, null, t.path, t.resource::int4, {key} \
-                     from ({}) t (path, resource, key)",
-                    self.arms
+                     from ({}) t (path, resource, key){}",
+                    self.arms, self.unchanged
                 ),
             ),
             false => ("", new, String::new()),
@@ -228,6 +231,7 @@ impl PassQuery {
     ) -> Self {
         let mut paths: Vec<Path> = Vec::new();
         let mut arms = Vec::new();
+        let mut row_security = Vec::new();
         for (id, resource) in resources {
             for (place, link) in links(resource).into_iter().enumerate() {
                 let name = link.path();
@@ -249,6 +253,7 @@ impl PassQuery {
                         arms.push(whole_arm(&link, *id, is_locked));
                         if !is_locked {
                             arms.push(mapped_arm(select, *id));
+                            row_security.extend(&resource.row_security);
                         }
                     }
                 }
@@ -276,6 +281,7 @@ impl PassQuery {
                    where w.direct and c.key is not null){range_tables}"
             ),
             arms: arms.join(" union all "),
+            unchanged: unchanged_sql(RowSecurity::union(row_security).as_ref()),
             remainder: remainder.sql(),
         };
         Self {

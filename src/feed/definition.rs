@@ -23,6 +23,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::feed::schema::TABLES;
 use crate::resource::ResourceId;
+use crate::resource::row_security::STATE_SQL;
 use crate::source::SourceError;
 
 /// Which tables the freshness of each resource rests on: parallel lists for SQL.
@@ -61,6 +62,8 @@ impl Watched {
 /// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a
 /// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`Watched`].
 ///
+/// Beside the hash stands what row security lets larder's role see, in the words of [`STATE_SQL`]: it is to be compared
+/// with what the resource was checked with.
 /// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table;
 /// by their oid and transaction, since two may have exchanged their names and have them back.
 /// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
@@ -101,12 +104,9 @@ l (oid, line) as ( \
       from pg_index x where x.indrelid = any((select named from t)::oid[]) and x.indisunique \
     union all select k.conrelid, concat_ws(' ', 'k', k.oid, k.xmin) \
       from pg_constraint k where k.conrelid = any((select named from t)::oid[]) and k.contype in ('f', 'p', 'u') \
-    union all select c.oid, concat_ws(' ', 's', row_security_active(c.oid)) \
-      from pg_class c where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
     union all select c.oid, concat_ws(' ', 'g', g.setdatabase, g.setrole, g.setconfig, g.since) \
       from pg_class c cross join ({settings}) g where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
-    union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin, exists ( \
-        select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))) \
+    union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin) \
       from pg_policy p where p.polrelid = any((select named from t)::oid[]) \
     union all select u.oid, concat_ws(' ', 'y', t.oid, t.xmin, n.nspname, n.oid, n.xmin) \
       from used u join pg_type t on t.oid = u.type join pg_namespace n on n.oid = t.typnamespace \
@@ -115,10 +115,13 @@ l (oid, line) as ( \
       from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
     union all select u.oid, concat_ws(' ', 'j', j.oid, j.xmin, f.xmin) from used u \
       join pg_cast j on j.castsource = u.type and j.casttarget = 'json'::regtype left join pg_proc f on f.oid = j.castfunc), \
+q (oid, state) as materialized (select c.oid, {state} \
+  from pg_class c where c.oid = any((select named from t)::oid[]) and c.relrowsecurity), \
 h as (select l.oid, bit_xor(hashtextextended(l.line, 0)) as hash from l group by l.oid) \
 select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
-  select w.resource, bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0))::text as hash \
-  from w cross join own left join h on h.oid = w.oid group by w.resource) r";
+  select w.resource, concat_ws(' ', bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0)), \
+    string_agg(q.state, ', ' order by w.oid)) as hash \
+  from w cross join own left join h on h.oid = w.oid left join q on q.oid = w.oid and w.named group by w.resource) r";
 
 /// From the types `u` of `used` to those that they consist of.
 const PARTS_SQL: &str = "\
@@ -270,6 +273,7 @@ pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
                 .join(", "),
         )
         .replace("{settings}", SETTINGS_SQL)
+        .replace("{state}", STATE_SQL)
 }
 
 impl Remainder {

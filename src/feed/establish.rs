@@ -24,6 +24,7 @@ use crate::resource::definition::{
 };
 use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
+use crate::resource::row_security::RowSecurity;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
@@ -221,7 +222,8 @@ impl Establishing<'_> {
             standing.complete(&checked.catalogue, &tables);
         }
         let definitions = Definitions::read(&mut transaction, watched).await?;
-        let fingerprints = definitions.fingerprints(&mut transaction).await?;
+        let mut fingerprints = definitions.fingerprints(&mut transaction).await?;
+        clear_differing(&mut fingerprints, &checked.resources);
         transaction.commit().await.map_err(SourceError::from)?;
         await_messages(connection).await?;
         let missing_indexes = checked.missing_indexes();
@@ -416,6 +418,23 @@ async fn state(
     ))
 }
 
+/// Has the next pass check those resources again whose fingerprint has another state of row security than they were
+/// checked with: of roles, two statements of one snapshot may see different things.
+fn clear_differing(
+    fingerprints: &mut Fingerprints,
+    resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+) {
+    for (id, fingerprint) in fingerprints {
+        let resource = resources.get(id.index()).and_then(|one| one.as_ref().ok());
+        let row_security = resource.and_then(|resource| resource.row_security.as_ref());
+        let known = row_security.map(RowSecurity::state).unwrap_or_default();
+        let (_, found) = fingerprint.split_once(' ').unwrap_or_default();
+        if found != known {
+            fingerprint.clear();
+        }
+    }
+}
+
 /// The tables of `missing`, each with the reason that is known of the attempt before.
 fn pending(missing: Missing, left: &[Pending]) -> Vec<Pending> {
     let tables = missing.tables.into_iter().map(|missing| missing.table);
@@ -543,7 +562,7 @@ async fn readable(
             checked.push(resource);
             continue;
         };
-        let outcome = documents_query(&fitting, &[], 0)?
+        let outcome = documents_query(&fitting, &fitting.documents_sql, &[], 0)?
             .persistent(false)
             .fetch_all(&mut *connection)
             .await;

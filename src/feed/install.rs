@@ -331,7 +331,7 @@ pub(super) async fn removal(connection: &mut PgConnection) -> Result<Vec<String>
              and c.relkind in ('r', 'v', 'm', 'S', 'f', 'p') and c.relname <> all ($1::text[]) \
            union all select p.proname from pg_proc p where p.pronamespace = to_regnamespace('larder') \
              and p.proname not like 'log\\_%' \
-             and p.proname not in ('token', 'prune', 'snapshot', 'plan_mark', 'version', 'guard_log', 'installed')) o",
+             and p.proname not in ('token', 'prune', 'snapshot', 'plan_mark', 'row_security', 'version', 'guard_log', 'installed')) o",
     )
     .bind(TABLES.iter().copied().chain(["answer"]).collect::<Vec<_>>())
     .fetch_one(&mut *connection)
@@ -359,8 +359,9 @@ pub(super) async fn removal(connection: &mut PgConnection) -> Result<Vec<String>
     .await?;
     steps.push(format!(
         // What larder had until 2026-11 tied its triggers to the table with a function.
-        "{}drop function if exists larder.token(), larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]), larder.plan_mark(), larder.version(), \
-           larder.installed;\n\
+        "{}drop domain if exists larder.row_security_state;\n\
+         drop function if exists larder.token(), larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]), larder.plan_mark(), \
+           larder.row_security(text), larder.version(), larder.installed;\n\
          drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.served, larder.answer;\n\
          drop function if exists larder.guard_log();\n\
          drop schema if exists larder;\n",

@@ -44,7 +44,7 @@ const STATE_LINES: [(&str, &str); 5] = [
 ];
 
 /// `larder.version()` as `migrations/larder.sql` makes it; a larger number is a later larder's.
-const VERSION: i32 = 2;
+const VERSION: i32 = 3;
 
 /// Each table of the schema as a line: how it is stored, its columns and which have defaults, the columns of its valid indexes, its guards. What
 /// comes out of a dump lacks indexes first and triggers until the end.
@@ -60,7 +60,8 @@ from pg_class c where c.relnamespace = to_regnamespace('larder') and c.relkind =
 
 const FUNCTIONS_SQL: &str = "\
 select to_regprocedure('larder.prune(interval, bigint)') is not null and to_regprocedure('larder.token()') is not null \
-  and to_regprocedure('larder.guard_log()') is not null and to_regprocedure('larder.snapshot(xid8, xid8[])') is not null and to_regprocedure('larder.plan_mark()') is not null as complete, \
+  and to_regprocedure('larder.guard_log()') is not null and to_regprocedure('larder.snapshot(xid8, xid8[])') is not null and to_regprocedure('larder.plan_mark()') is not null \
+  and to_regprocedure('larder.row_security(text)') is not null and to_regtype('larder.row_security_state') is not null as complete, \
   (select substring(prosrc from '^select (\\d{1,9})$')::int4 from pg_proc where oid = to_regprocedure('larder.version()')) as version";
 
 /// What is to be made, in this order, each in a transaction of its own.

@@ -453,7 +453,7 @@ impl From<SourceError> for Problem {
                     ..Self::gone()
                 }
             }
-            SourceError::Altered(_) => {
+            SourceError::Altered(_) | SourceError::RowSecurity => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::gone()
             }

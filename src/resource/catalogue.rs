@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::resource::row_security::TableRowSecurity;
 use crate::resource::sql::identifier;
 use crate::resource::value::ValueType;
 
@@ -47,10 +48,8 @@ pub struct Table {
     pub name: TableName,
     /// `pg_class.relkind`.
     pub kind: char,
-    /// Row security is on and larder's role is subject to it.
-    pub row_security: bool,
-    /// Row security is on, whether or not larder's role is subject to it.
-    pub guarded: bool,
+    /// What it lets larder's role see, where row security is on.
+    pub row_security: Option<TableRowSecurity>,
     /// It, or one of its descendants, is a partition or an inheriting table of a table that is neither.
     pub has_other_ancestors: bool,
     /// Why larder's role may see other rows though none of them changed: a policy that is not decided by the row alone.

@@ -3,6 +3,7 @@
 use crate::resource::key::KeyColumn;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, Proved};
+use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
 use crate::resource::{Filter, Resource};
 
@@ -35,24 +36,27 @@ impl Page {
     /// values of the filters, then the limit.
     ///
     /// Which filters there are is part of the text, so that PostgreSQL can use their indexes. The order is that of the
-    /// columns, their collations included, and so is the comparison with `after`.
-    pub fn sql(&self, resource: &Resource) -> Proved {
+    /// columns, their collations included, and so is the comparison with `after`. With `row_security` PostgreSQL refuses
+    /// the statement unless larder's role sees what that says.
+    pub fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> Proved {
         let (key, from) = self.parts(resource);
+        let unchanged = unchanged_sql(row_security);
         Proved::new(&format!(
-            "select {PROOF} as proof, array(select {key} {from}) as keys"
+            "select {PROOF} as proof, array(select {key} {from}) as keys{unchanged}"
         ))
     }
 
     /// The same for keys that UTF-8 may not carry: as the bytes that the database stores, whose encoding is given beside,
     /// and with the number of keys to pass over as the last parameter.
-    pub fn stored_sql(&self, resource: &Resource) -> Proved {
+    pub fn stored_sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> Proved {
         let (key, from) = self.parts(resource);
         let parameters = self.parameters(resource);
         Proved::new(&format!(
             "select {PROOF} as proof, pg_catalog.getdatabaseencoding()::text as encoding, \
              array(select pg_catalog.convert_to({key}, pg_catalog.getdatabaseencoding()) {from} \
-             offset ${offset}) as keys",
-            offset = parameters + 2
+             offset ${offset}) as keys{unchanged}",
+            offset = parameters + 2,
+            unchanged = unchanged_sql(row_security),
         ))
     }
 

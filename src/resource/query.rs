@@ -8,6 +8,7 @@ use crate::resource::document::Order;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, Proved};
+use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
@@ -22,7 +23,13 @@ const IN_MEMORY: u8 = 4;
 /// canonical key, and the document's record or null where it is longer than the bound. A key without a row gives none. The
 /// record comes as the bytes that PostgreSQL would send for it, so that it is these that are bounded: as a
 /// row it may hold compressed texts, which are sent at their whole length.
-pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> Proved {
+///
+/// With `row_security` PostgreSQL refuses the statement unless larder's role sees what that says.
+pub(super) fn documents_sql(
+    key: &KeyShape,
+    root: &Row,
+    row_security: Option<&RowSecurity>,
+) -> Proved {
     let columns = &key.columns;
     let arrays: Vec<String> = columns
         .iter()
@@ -61,10 +68,11 @@ pub(super) fn documents_sql(key: &KeyShape, root: &Row) -> Proved {
          select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
          from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
          then record_send(r.document) end as document \
-         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d",
+         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
         document = row_sql(root, &[], "t0", &mut tables),
+        unchanged = unchanged_sql(row_security),
     ))
 }
 

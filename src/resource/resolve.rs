@@ -7,6 +7,7 @@ use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, R
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
+use crate::resource::row_security::{RowSecurity, TableRowSecurity};
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
 use crate::resource::{Child, Field, Filter, Lookup, Rendering, Resource, Row};
@@ -84,6 +85,7 @@ impl<'a> Resolver<'a> {
         let key = KeyShape { columns: columns? };
         let root = root?;
         let shown = self.shown(&root);
+        let row_security = RowSecurity::of(&shown);
         let name = &definition.name.value;
         let writable = Writable::new(name, &root, &key.columns, self.catalogue);
         let write_sql = writable.as_ref().ok();
@@ -94,8 +96,11 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
-            guarded: shown.iter().any(|table| table.guarded),
-            documents_sql: documents_sql(&key, &root),
+            documents_sql: documents_sql(&key, &root, None),
+            checked_sql: row_security
+                .as_ref()
+                .map(|row_security| documents_sql(&key, &root, Some(row_security))),
+            row_security,
             filters: filters?,
             template: Template::new(&root),
             writable,
@@ -148,7 +153,8 @@ impl<'a> Resolver<'a> {
             );
             self.mistake(&written.place, message);
         }
-        if table.row_security && !self.row_security_accepted {
+        let row_security = table.row_security.as_ref();
+        if row_security.is_some_and(TableRowSecurity::is_active) && !self.row_security_accepted {
             let message = format!(
                 "{} has row security, and every reader would see what larder's role sees; \
                  if that is meant, say row_security = \"as-larder\" in the resource",

@@ -35,7 +35,7 @@ pub(crate) fn named(name: &str) -> Resource {
             disk: true,
         },
         uncached: None,
-        guarded: false,
+        row_security: None,
         key: KeyShape {
             columns: Vec::new(),
         },
@@ -45,5 +45,6 @@ pub(crate) fn named(name: &str) -> Resource {
         write_sql: None,
         root,
         documents_sql: Proved::new(""),
+        checked_sql: None,
     }
 }

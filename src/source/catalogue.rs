@@ -7,12 +7,13 @@ mod types;
 
 use std::collections::HashMap;
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::catalogue::{
     Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
 };
+use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
 use crate::source::catalogue::outputs::read_outputs;
@@ -97,27 +98,29 @@ async fn read_table(
     schema: &str,
     table: &str,
 ) -> Result<Option<Table>, SourceError> {
-    let row = sqlx::query(
-        "select c.oid::int8 as oid, c.relkind::text as kind, row_security_active(c.oid) as row_security, c.relrowsecurity as guarded \
+    let sql = format!(
+        "select c.oid::int8 as oid, c.relkind::text as kind, case when c.relrowsecurity then {STATE_SQL} end as row_security \
          from pg_class c join pg_namespace n on n.oid = c.relnamespace \
-         where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')",
-    )
-    .bind(schema)
-    .bind(table)
-    .fetch_optional(connection)
-    .await?;
+         where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')"
+    );
+    let row = sqlx::query(AssertSqlSafe(sql))
+        .bind(schema)
+        .bind(table)
+        .fetch_optional(connection)
+        .await?;
     let Some(row) = row else {
         return Ok(None);
     };
+    let oid = oid(&row, "oid")?;
+    let row_security: Option<String> = row.try_get("row_security")?;
     Ok(Some(Table {
         name: TableName {
-            oid: oid(&row, "oid")?,
+            oid,
             schema: schema.to_owned(),
             name: table.to_owned(),
         },
         kind: character(&row, "kind")?,
-        row_security: row.try_get("row_security")?,
-        guarded: row.try_get("guarded")?,
+        row_security: row_security.map(|state| TableRowSecurity::new(oid, state)),
         has_other_ancestors: false,
         uncached: None,
         columns: Vec::new(),

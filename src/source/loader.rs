@@ -50,6 +50,15 @@ const STOP_GRACE: Duration = Duration::from_millis(500);
 /// A document's bytes, or that there is none.
 pub type Loaded = Result<Option<Bytes>, SourceError>;
 
+/// Whether tiers may keep what a load gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// It is what the resource's definition lets larder's role see.
+    Yes,
+    /// It was read while row security let larder's role see something else.
+    No,
+}
+
 /// When the statement of a load was sent; nothing while it waits.
 #[derive(Clone, Debug, Default)]
 pub struct SentAt(Arc<AtomicU64>);
@@ -85,7 +94,7 @@ pub struct Load {
     /// Set before the statement is sent.
     pub sent_at: SentAt,
     /// Takes the outcome, on a worker's task: it must not block.
-    pub done: Box<dyn FnOnce(Loaded) + Send + Sync>,
+    pub done: Box<dyn FnOnce(Loaded, Keep) + Send + Sync>,
 }
 
 struct Shared {
@@ -203,7 +212,7 @@ impl Loader {
         };
         self.shared.call(worker);
         if let Some(load) = refused {
-            (load.done)(Err(SourceError::Overloaded));
+            (load.done)(Err(SourceError::Overloaded), Keep::No);
         }
     }
 
@@ -305,15 +314,16 @@ impl Worker {
     async fn serve(&mut self, taken: Taken) {
         (self.shared.on_batch)(taken.loads.len());
         let shared = &self.shared;
-        let batch = Batch(shared, &taken.loads);
+        let batch = Batch::new(shared, &taken.loads);
         let asked = self.link.ask_again(shared, &batch).await;
+        let (asked, keep) = self.or_unchecked(&taken.loads, asked).await;
         if matches!(&asked, Err(error) if error.is_of_lock()) {
             return self.put_back(taken);
         }
         match asked {
             Ok(found) => {
                 for (load, loaded) in taken.loads.into_iter().zip(found) {
-                    (load.done)(loaded);
+                    (load.done)(loaded, keep);
                 }
             }
             Err(error)
@@ -324,7 +334,7 @@ impl Worker {
             }
             Err(error) => {
                 for load in taken.loads {
-                    (load.done)(Err(error.clone()));
+                    (load.done)(Err(error.clone()), Keep::No);
                 }
             }
         }
@@ -336,7 +346,7 @@ impl Worker {
         let over = self.shared.waiting().put_back(taken, patience);
         self.shared.paused.notify_one();
         for load in over {
-            (load.done)(Err(SourceError::Timeout));
+            (load.done)(Err(SourceError::Timeout), Keep::No);
         }
     }
 
@@ -347,43 +357,63 @@ impl Worker {
         let Taken { line, loads } = taken;
         let mut loads = loads.into_iter();
         while let Some(load) = loads.next() {
-            let loaded = match &given_up {
-                Some(error) => Err(error.clone()),
+            let (loaded, keep) = match &given_up {
+                Some(error) => (Err(error.clone()), Keep::No),
                 None => match self.ask(&load).await {
-                    Ok(mut found) => found.pop().unwrap_or(Ok(None)),
-                    Err(error) if error.is_of_lock() => {
+                    (Ok(mut found), keep) => (found.pop().unwrap_or(Ok(None)), keep),
+                    (Err(error), _) if error.is_of_lock() => {
                         let loads = std::iter::once(load).chain(loads).collect();
                         return self.put_back(Taken { line, loads });
                     }
-                    Err(error) => {
+                    (Err(error), keep) => {
                         if !error.concerns_single_keys() {
                             given_up = Some(error.clone());
                         } else if Instant::now() >= until {
                             given_up = Some(SourceError::Timeout);
                         }
-                        Err(error)
+                        (Err(error), keep)
                     }
                 },
             };
-            (load.done)(loaded);
+            (load.done)(loaded, keep);
         }
     }
 
     /// Asks for one key alone: a list of one outcome.
-    async fn ask(&mut self, load: &Load) -> Result<Vec<Loaded>, SourceError> {
-        let batch = Batch(&self.shared, std::slice::from_ref(load));
+    async fn ask(&mut self, load: &Load) -> (Result<Vec<Loaded>, SourceError>, Keep) {
+        let loads = std::slice::from_ref(load);
+        let batch = Batch::new(&self.shared, loads);
         let asked = self.link.ask(&self.shared, &batch).await;
-        match asked {
+        let (asked, keep) = self.or_unchecked(loads, asked).await;
+        let asked = match asked {
             // Either the key or what its row holds.
             Err(error) if error.is_of_encoding() => {
                 let persistent = !self.shared.database.pooler();
                 let held = Representable(&load.key, persistent);
-                match self.link.ask(&self.shared, &held).await? {
-                    true => Err(error),
-                    false => Ok(vec![Ok(None)]),
+                match self.link.ask(&self.shared, &held).await {
+                    Ok(true) => Err(error),
+                    Ok(false) => Ok(vec![Ok(None)]),
+                    Err(error) => Err(error),
                 }
             }
             asked => asked,
+        };
+        (asked, keep)
+    }
+
+    /// What was `asked` for `loads`, of one resource; where its row security is not as it was, what larder's role sees
+    /// now instead, which is not kept. No plan of that statement is kept either.
+    async fn or_unchecked(
+        &mut self,
+        loads: &[Load],
+        asked: Result<Vec<Loaded>, SourceError>,
+    ) -> (Result<Vec<Loaded>, SourceError>, Keep) {
+        match (asked, Batch::unchecked(&self.shared, loads)) {
+            (Err(error), Some(batch)) if error.is_of_row_security() => {
+                tracing::debug!("documents that were read are not kept: {error}");
+                (self.link.ask(&self.shared, &batch).await, Keep::No)
+            }
+            (asked, _) => (asked, Keep::Yes),
         }
     }
 }

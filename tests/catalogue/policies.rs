@@ -12,15 +12,15 @@ use crate::harness::service::{TestService, execute};
 const UNCACHED: &str = "larder; fwd=bypass; detail=uncached";
 
 /// A database with table `paper`, on which row security is enabled, and a role of larder's that is subject to it.
-struct Guarded {
+pub(super) struct Guarded {
     /// Of a superuser.
-    url: String,
-    role: TestRole,
+    pub(super) url: String,
+    pub(super) role: TestRole,
 }
 
 impl Guarded {
     /// Runs `sql`, in which `{role}` stands for larder's role, after the table was created with two rows.
-    async fn create(sql: &str) -> Self {
+    pub(super) async fn create(sql: &str) -> Self {
         let url = Cluster::database().await.url;
         let role = TestRole::create(&url).await;
         let this = Self { url, role };
@@ -36,25 +36,30 @@ impl Guarded {
         this
     }
 
-    async fn execute(&self, sql: &str) {
+    pub(super) async fn execute(&self, sql: &str) {
         execute(&self.url, &sql.replace("{role}", &self.role.name)).await;
     }
 
     /// Larder over `paper` as its role.
     async fn serve(&self) -> TestService {
+        self.serve_at(&self.role.url, &[]).await
+    }
+
+    /// The same at another address of the database.
+    pub(super) async fn serve_at(&self, url: &str, settings: &[(&str, &str)]) -> TestService {
         let file = "[[resource]]\nname = 'papers'\ntable = 'paper'\nrow_security = 'as-larder'";
         let told = mistakes(&self.role.url, file).await;
         assert!(told.is_empty(), "{told:?}");
-        TestService::start_on(&self.role.url, file, &[]).await
+        TestService::start_on(url, file, settings).await
     }
 }
 
-async fn status(larder: &TestService, key: &str) -> StatusCode {
+pub(super) async fn status(larder: &TestService, key: &str) -> StatusCode {
     larder.get(&format!("/papers/{key}")).await.status
 }
 
 /// Waits until `key` is answered with `expected`.
-async fn becomes(larder: &TestService, key: &str, expected: StatusCode) {
+pub(super) async fn becomes(larder: &TestService, key: &str, expected: StatusCode) {
     eventually("the other answer", async || {
         (status(larder, key).await == expected).then_some(())
     })
@@ -79,7 +84,7 @@ async fn assert_uncached(larder: &TestService, why: &str) {
     assert_eq!(explained["memory"], serde_json::Value::Null);
 }
 
-async fn assert_cached(larder: &TestService) {
+pub(super) async fn assert_cached(larder: &TestService) {
     eventually("an answer of memory", async || {
         let answer = larder.get("/papers/1").await;
         (answer.cache_status() == "larder; hit; detail=memory").then_some(())

@@ -81,9 +81,14 @@ impl<F: FnMut(Event)> Feed<F> {
         let definitions = &following.definitions;
         let judge_pause = JUDGE_PAUSE.min(self.setup.config.max_staleness / 2);
         let judge = self.marks_fail || !began_at.is_within(judge_pause, self.judged_at);
-        let read = self
-            .read_unlocked(connection, following, from, judge)
-            .await?;
+        let reading = self.read_unlocked(connection, following, from, judge);
+        let read = match reading.await {
+            Err(SourceError::RowSecurity) => {
+                tracing::info!("larder's role sees other rows; checking the tables");
+                return Err(Break::Recheck);
+            }
+            read => read?,
+        };
         if *self.process.get_or_insert(read.process) != read.process {
             let changed = "the server process changed between two statements";
             return Err(SourceError::Pooler(changed).into());

@@ -189,6 +189,9 @@ impl<F: FnMut(Event)> Feed<F> {
             if let (Ok(resource), true) = (resource, self.defined.insert(id)) {
                 let mut definition = Resource::clone(resource);
                 definition.uncached = Some(why.to_owned());
+                // What would check it is part of schema larder.
+                definition.row_security = None;
+                definition.checked_sql = None;
                 (self.follow)(Event::Defined {
                     resource: id,
                     definition: Arc::new(definition),

@@ -12,14 +12,12 @@ use crate::source::SourceError;
 use crate::source::catalogue::condition::{Condition, FIRST_USER_OID};
 use crate::source::catalogue::oid;
 
-/// The policies that decide what larder's role reads: for `select` or for all commands, permissive or restrictive, for
-/// everybody or for a role whose privileges larder's role has. None where row security does not concern larder's role.
+/// The policies for `select` or for all commands, permissive or restrictive. Which of them decide what larder's role
+/// reads is not asked here, but for the whole table at once: a role may be altered between two statements.
 const POLICIES_SQL: &str = "\
-    select p.polrelid::int8 as oid, p.polname::text as name, p.polqual::text as condition from pg_policy p \
-    where p.polrelid::int8 = any($1) and p.polcmd in ('r', '*') and p.polqual is not null \
-      and row_security_active(p.polrelid) and exists (select from unnest(p.polroles) r (oid) \
-        where case when r.oid = 0 then true else pg_has_role(r.oid, 'usage') end) \
-    order by p.polrelid, p.polname";
+    select p.polrelid::int8 as oid, p.oid::int8 as policy, p.polname::text as name, p.polroles::oid[]::int8[] as roles, \
+      p.polqual::text as condition from pg_policy p \
+    where p.polrelid::int8 = any($1) and p.polcmd in ('r', '*') order by p.polrelid, p.polname";
 
 /// The first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its arguments;
 /// `$4` is the first oid that is not of PostgreSQL's own objects.
@@ -59,7 +57,16 @@ pub(super) async fn read_policies(
         let Some(table) = tables.get_mut(&oid(&row, "oid")?) else {
             continue;
         };
-        let condition = Condition::read(row.try_get("condition")?);
+        let Some(row_security) = table.row_security.as_mut().filter(|own| own.is_active()) else {
+            continue;
+        };
+        let number = oid(&row, "policy")?;
+        row_security.note(number, &row.try_get::<Vec<i64>, _>("roles")?);
+        let condition: Option<&str> = row.try_get("condition")?;
+        let Some(condition) = condition.filter(|_| row_security.applies(number)) else {
+            continue;
+        };
+        let condition = Condition::read(condition);
         if table.uncached.is_none()
             && let Some(why) = dependence(connection, &condition).await?
         {

@@ -18,6 +18,7 @@ use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::page::Page;
 use crate::resource::proof::Proved;
+use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
 use crate::source::loader::link::{GRACE, Link, Statement};
 use crate::source::loader::pages::stored::representable;
@@ -110,6 +111,7 @@ impl Loader {
             resource,
             page,
             persistent: !shared.database.pooler(),
+            checked: true,
         };
         let reading = tokio::spawn(async move {
             let _places = places;
@@ -146,17 +148,30 @@ impl Shared {
         let _turn = self.pages.all.turns.acquire().await.map_err(is_stopping)?;
         // What is taken last is warm.
         let mut link = self.pages.idle().pop().unwrap_or_default();
-        let keys = match link.ask_again(self, statement).await {
-            Err(error) if error.is_of_encoding() => {
-                let limit = 2 * (self.database.statement_timeout() + GRACE);
-                let representable = representable(&mut link, self, statement);
-                let ended = tokio::time::timeout(limit, representable).await;
-                ended.unwrap_or(Err(SourceError::Timeout))
+        let keys = match self.ask_page(&mut link, statement).await {
+            Err(error) if statement.row_security().is_some() && error.is_of_row_security() => {
+                self.ask_page(&mut link, &statement.unchecked()).await
             }
             keys => keys,
         };
         self.pages.idle().push(link);
         keys
+    }
+
+    async fn ask_page(
+        &self,
+        link: &mut Link,
+        statement: &Keys,
+    ) -> Result<Vec<String>, SourceError> {
+        match link.ask_again(self, statement).await {
+            Err(error) if error.is_of_encoding() => {
+                let limit = 2 * (self.database.statement_timeout() + GRACE);
+                let representable = representable(link, self, statement);
+                let ended = tokio::time::timeout(limit, representable).await;
+                ended.unwrap_or(Err(SourceError::Timeout))
+            }
+            keys => keys,
+        }
     }
 
     /// Lets no page begin any more, and closes the connections that read none.
@@ -174,9 +189,26 @@ struct Keys {
     resource: Arc<Resource>,
     page: Page,
     persistent: bool,
+    /// PostgreSQL refuses the statement where row security is not as it was.
+    checked: bool,
 }
 
 impl Keys {
+    fn row_security(&self) -> Option<&RowSecurity> {
+        let row_security = self.resource.row_security.as_ref();
+        row_security.filter(|_| self.checked)
+    }
+
+    /// The same by whatever row security lets larder's role see, planned for this once.
+    fn unchecked(&self) -> Self {
+        Self {
+            resource: Arc::clone(&self.resource),
+            page: self.page.clone(),
+            persistent: false,
+            checked: false,
+        }
+    }
+
     /// What comes before the limit's successors: the parts of the key before the first, the filters, the limit.
     fn bound<'q>(&self, sql: &'q Proved) -> Query<'q, Postgres, PgArguments> {
         let columns = self.resource.key.columns.len();
@@ -199,7 +231,7 @@ impl Statement for Keys {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
-        let sql = self.page.sql(&self.resource);
+        let sql = self.page.sql(&self.resource, self.row_security());
         let rows = self.bound(&sql).fetch_all(&mut session.connection).await?;
         session.check_rows(sql.proof(), &rows)?;
         let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;

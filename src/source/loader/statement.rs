@@ -22,13 +22,38 @@ use crate::source::loader::{Load, Loaded, Shared};
 use crate::source::session::Session;
 
 /// Keys that wait, asked for in one statement: the outcome of each, in order.
-pub(super) struct Batch<'b>(pub(super) &'b Shared, pub(super) &'b [Load]);
+pub(super) struct Batch<'b> {
+    shared: &'b Shared,
+    loads: &'b [Load],
+    /// PostgreSQL refuses the statement where row security is not as it was.
+    checked: bool,
+}
+
+impl<'b> Batch<'b> {
+    pub(super) fn new(shared: &'b Shared, loads: &'b [Load]) -> Self {
+        Self {
+            shared,
+            loads,
+            checked: true,
+        }
+    }
+
+    /// The same by whatever row security lets larder's role see; none where no table has it.
+    pub(super) fn unchecked(shared: &'b Shared, loads: &'b [Load]) -> Option<Self> {
+        let resource = &loads.first()?.resource;
+        resource.checked_sql.is_some().then_some(Self {
+            shared,
+            loads,
+            checked: false,
+        })
+    }
+}
 
 impl Statement for Batch<'_> {
     type Found = Vec<Loaded>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<Loaded>, SourceError> {
-        documents(session, self.0, self.1).await
+        documents(session, self).await
     }
 }
 
@@ -55,16 +80,17 @@ impl Statement for Representable<'_> {
     }
 }
 
-/// The statement for the documents of `keys`, which are canonical.
+/// The statement `sql` for the documents of `keys`, which are canonical.
 ///
 /// # Errors
 /// [`SourceError::Altered`] for a key that is not of its column's type.
 pub(crate) fn documents_query<'q>(
     resource: &'q Resource,
+    sql: &'q Proved,
     keys: &[&str],
     document_bytes_max: usize,
 ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
-    let mut query = sqlx::query(AssertSqlSafe(resource.documents_sql.as_str()));
+    let mut query = sqlx::query(AssertSqlSafe(sql.as_str()));
     let columns = &resource.key.columns;
     let parts: Vec<Vec<Cow<'_, str>>> = keys
         .iter()
@@ -92,11 +118,12 @@ fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<
 const TEXTS_BYTES: usize = 64 << 10;
 
 /// The outcome of each load of `batch`, in order.
-async fn documents(
-    session: &mut Session,
-    shared: &Shared,
-    batch: &[Load],
-) -> Result<Vec<Loaded>, SourceError> {
+async fn documents(session: &mut Session, batch: &Batch<'_>) -> Result<Vec<Loaded>, SourceError> {
+    let Batch {
+        shared,
+        loads: batch,
+        checked,
+    } = *batch;
     let Some(first) = batch.first() else {
         return Ok(Vec::new());
     };
@@ -114,9 +141,13 @@ async fn documents(
     for load in batch {
         load.sent_at.mark(now);
     }
-    let persistent = !shared.database.pooler();
+    let sql = match (checked, &resource.checked_sql) {
+        (true, Some(sql)) => sql,
+        _ => &resource.documents_sql,
+    };
+    let persistent = checked && !shared.database.pooler();
     let bytes_max = shared.document_bytes_max;
-    let found = read_documents(session, resource, &wanted, persistent, bytes_max).await?;
+    let found = read_documents(session, resource, sql, &wanted, persistent, bytes_max).await?;
     let outcome = batch.iter().map(|load| {
         let place = places.get(&*load.key);
         let loaded = place.and_then(|&place| found.get(place).cloned());
@@ -125,19 +156,20 @@ async fn documents(
     Ok(outcome.collect())
 }
 
-/// The documents of `keys`, which are canonical and differ, in their order: one statement, one snapshot, whose answer has
-/// proved to be that of the statement.
+/// The documents of `keys`, which are canonical and differ, in their order: one statement `sql`, one snapshot, whose
+/// answer has proved to be that of the statement.
 ///
 /// # Errors
 /// What PostgreSQL said of the statement; inside, why one of the documents can't be given.
 pub(in crate::source) async fn read_documents(
     session: &mut Session,
     resource: &Resource,
+    sql: &Proved,
     keys: &[&str],
     persistent: bool,
     document_bytes_max: usize,
 ) -> Result<Vec<Loaded>, SourceError> {
-    let query = documents_query(resource, keys, document_bytes_max)?.persistent(persistent);
+    let query = documents_query(resource, sql, keys, document_bytes_max)?.persistent(persistent);
     let mut proof = None;
     let reading = async {
         let rows = query.fetch(&mut session.connection);
@@ -146,7 +178,7 @@ pub(in crate::source) async fn read_documents(
     match reading.await {
         // What another statement answers fits this one by chance only.
         outcome @ (Ok(_) | Err(SourceError::Altered(_) | SourceError::Unexpected(_))) => {
-            session.check(resource.documents_sql.proof(), proof.as_deref())?;
+            session.check(sql.proof(), proof.as_deref())?;
             outcome
         }
         Err(error) => Err(error),

@@ -259,7 +259,7 @@ mod tests {
                 key: Arc::from("1"),
                 asked_at: Boottime::now(),
                 sent_at: SentAt::default(),
-                done: Box::new(|_| ()),
+                done: Box::new(|_, _| ()),
             }
         }
 

@@ -220,16 +220,23 @@ impl Transaction<'_> {
         keys: &[&str],
     ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
         self.limit_waits().await?;
-        let persistent = !self.database.pooler();
+        let persistent = self.is_persistent(target);
         let bytes_max = self.document_bytes_max;
         let reading = read_documents(
             &mut self.session,
             target.resource,
+            &target.resource.documents_sql,
             keys,
             persistent,
             bytes_max,
         );
         Ok(reading.await?)
+    }
+
+    /// Whether PostgreSQL may keep the plans of statements on the tables of `target`: it may keep one that it made by what
+    /// row security said for a moment.
+    fn is_persistent(&self, target: &Target<'_>) -> bool {
+        !self.database.pooler() && target.resource.row_security.is_none()
     }
 
     pub(super) async fn ask(
@@ -240,7 +247,7 @@ impl Transaction<'_> {
     ) -> Result<Vec<PgRow>, Failure> {
         self.limit_waits().await?;
         let rows = bound(statement, target.resource, inputs)
-            .persistent(!self.database.pooler())
+            .persistent(self.is_persistent(target))
             .fetch_all(&mut self.session.connection)
             .await
             .map_err(|error| failure(error, Some(target.writable)))?;

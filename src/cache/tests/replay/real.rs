@@ -27,7 +27,7 @@ use crate::feed::position::Position;
 use crate::feed::{Change, Event, Pass, Via, What};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
-use crate::source::loader::Load;
+use crate::source::loader::{Keep, Load};
 
 pub(super) const KEY: &str = "1";
 
@@ -263,7 +263,7 @@ impl Run {
     /// A document on its way into the tiers, up to the first gate.
     pub(super) fn fill(load: Load, content: u8, now: Boottime) -> (GatedThread<()>, Arrival<()>) {
         GatedThread::start(now, move || {
-            (load.done)(Ok(Some(Bytes::from(content.to_string()))));
+            (load.done)(Ok(Some(Bytes::from(content.to_string()))), Keep::Yes);
         })
     }
 

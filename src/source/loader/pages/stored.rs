@@ -93,7 +93,10 @@ impl Statement for Window<'_> {
     type Found = Stored;
 
     async fn run(&self, session: &mut Session) -> Result<Stored, SourceError> {
-        let sql = self.keys.page.stored_sql(&self.keys.resource);
+        let sql = self
+            .keys
+            .page
+            .stored_sql(&self.keys.resource, self.keys.row_security());
         let passed = i64::try_from(self.passed).unwrap_or(i64::MAX);
         let query = self.keys.bound(&sql).bind(passed);
         let rows = query.fetch_all(&mut session.connection).await?;

@@ -1,0 +1,149 @@
+//! What row security lets larder's role see, and SQL that PostgreSQL refuses once that is no longer so.
+//!
+//! PostgreSQL writes policies into a statement when it analyses it, and older minor versions keep that though the role
+//! has come to bypass them or has lost a role that they name. Neither a membership nor an attribute of a role leaves a
+//! trace once it is undone. So a statement says itself under which state it may be analysed and run:
+//!
+//! - *Analysed.* PostgreSQL converts a constant in the same step in which it then writes policies into the statement,
+//!   with the tables locked already and what it reads of roles remembered. A constant of `larder.row_security_state[]`
+//!   calls the check of that domain, which computes the state and compares. It costs nothing once the statement is
+//!   analysed, and is computed again wherever PostgreSQL discards the analysis. A function would be too late: an
+//!   immutable one is called when the statement is planned, which is one round trip later for a prepared statement.
+//! - *Run.* A condition on attributes and memberships of the role is computed once for each execution.
+
+use std::collections::BTreeMap;
+
+use crate::resource::catalogue::Table;
+
+/// SQL for the state of the table `c` (of `pg_class`) as the domain `larder.row_security_state` has it: the oid, and the
+/// policies that decide what larder's role reads, unless row security does not concern it.
+///
+/// `larder.row_security()` in `migrations/larder.sql` computes the same text.
+pub(crate) const STATE_SQL: &str = "\
+    concat_ws(' ', c.oid, case when not row_security_active(c.oid) then 'off' else concat_ws(' ', 'on', ( \
+      select string_agg(p.oid::text, ' ' order by p.oid) from pg_policy p \
+      where p.polrelid = c.oid and p.polcmd in ('r', '*') and exists (select from unnest(p.polroles) r (oid) \
+        where case when r.oid = 0 then true else pg_has_role(r.oid, 'usage') end))) end)";
+
+/// The constraint of the domain, whose name comes with PostgreSQL's refusal.
+pub(crate) const UNCHANGED: &str = "larder_row_security_unchanged";
+
+/// What row security lets larder's role see of one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRowSecurity {
+    /// As [`STATE_SQL`] gives it.
+    state: String,
+    /// SQL of what is true in this state, of attributes and memberships of the role.
+    conditions: Vec<String>,
+}
+
+impl TableRowSecurity {
+    /// Of the table `oid`, as [`STATE_SQL`] gives it.
+    pub(crate) fn new(oid: u32, state: String) -> Self {
+        let mut this = Self {
+            state,
+            conditions: Vec::new(),
+        };
+        let is_active = this.is_active();
+        this.conditions
+            .push(format!("row_security_active({oid}::oid) = {is_active}"));
+        this
+    }
+
+    /// Larder's role is subject to it.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.state.ends_with(" off")
+    }
+
+    /// Whether the policy decides what larder's role reads.
+    pub(crate) fn applies(&self, policy: u32) -> bool {
+        let policy = policy.to_string();
+        self.is_active() && self.state.split(' ').skip(2).any(|known| known == policy)
+    }
+
+    /// Notes a policy for `roles`: whether larder's role has one of them is part of the state.
+    pub(crate) fn note(&mut self, policy: u32, roles: &[i64]) {
+        // 0 stands for every role.
+        if roles.contains(&0) {
+            return;
+        }
+        let has = |role: &i64| format!("pg_has_role({role}::oid, 'usage')");
+        let has: Vec<String> = roles.iter().map(has).collect();
+        let applies = self.applies(policy);
+        self.conditions
+            .push(format!("({}) = {applies}", has.join(" or ")));
+    }
+}
+
+/// What row security lets larder's role see of tables, by their oids; at least of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSecurity(BTreeMap<u32, TableRowSecurity>);
+
+impl RowSecurity {
+    /// Of all of `tables` that have row security; none where none has it.
+    pub(crate) fn of(tables: &[&Table]) -> Option<Self> {
+        let of = |table: &&Table| Some((table.name.oid, table.row_security.clone()?));
+        let tables: BTreeMap<_, _> = tables.iter().filter_map(of).collect();
+        (!tables.is_empty()).then_some(Self(tables))
+    }
+
+    /// Of the tables of all of `parts`; none where there are none.
+    pub(crate) fn union<'p>(parts: impl IntoIterator<Item = &'p Self>) -> Option<Self> {
+        let tables = parts.into_iter().flat_map(|part| part.0.clone());
+        let tables: BTreeMap<_, _> = tables.collect();
+        (!tables.is_empty()).then_some(Self(tables))
+    }
+
+    /// The text of the state, as `larder.row_security()` gives it.
+    pub(crate) fn state(&self) -> String {
+        let states: Vec<&str> = self.0.values().map(|table| table.state.as_str()).collect();
+        states.join(", ")
+    }
+}
+
+/// A `where` that is true, or has PostgreSQL refuse the statement with [`crate::source::SourceError::RowSecurity`] unless
+/// larder's role sees what `row_security` says; nothing without it. To stand behind all tables of the statement, where
+/// no other condition stands.
+pub(crate) fn unchanged_sql(row_security: Option<&RowSecurity>) -> String {
+    let Some(row_security) = row_security else {
+        return String::new();
+    };
+    let tables = row_security.0.values();
+    let conditions: Vec<&str> = tables
+        .flat_map(|table| table.conditions.iter().map(String::as_str))
+        .collect();
+    format!(
+        " where '{{\"{state}\"}}'::larder.row_security_state[] is not null and case when {conditions} then true \
+         else ('changed for ' || current_user)::larder.row_security_state is not null end",
+        state = row_security.state(),
+        conditions = conditions.join(" and "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_apply_are_those_of_the_state() {
+        let subject = TableRowSecurity::new(16388, "16388 on 16393 16395".into());
+        assert!(subject.is_active());
+        for (policy, applies) in [(16388, false), (16393, true), (1639, false), (16395, true)] {
+            assert_eq!(subject.applies(policy), applies, "{policy}");
+        }
+        let without = TableRowSecurity::new(16388, "16388 on".into());
+        assert!(without.is_active() && !without.applies(16388));
+        let mut of_roles = TableRowSecurity::new(16388, "16388 on 16393".into());
+        of_roles.note(16393, &[0]);
+        of_roles.note(16394, &[7, 8]);
+        assert_eq!(
+            of_roles.conditions,
+            [
+                "row_security_active(16388::oid) = true",
+                "(pg_has_role(7::oid, 'usage') or pg_has_role(8::oid, 'usage')) = false"
+            ]
+        );
+        let bypassing = TableRowSecurity::new(16388, "16388 off".into());
+        assert!(!bypassing.is_active() && !bypassing.applies(16393));
+    }
+}
