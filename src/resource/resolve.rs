@@ -85,7 +85,10 @@ impl<'a> Resolver<'a> {
         let key = KeyShape { columns: columns? };
         let root = root?;
         let shown = self.shown(&root);
-        let row_security = RowSecurity::of(&shown);
+        let secured = shown
+            .iter()
+            .filter_map(|table| Some((table.name.oid, table.row_security.clone()?)));
+        let row_security = RowSecurity::of(secured);
         let name = &definition.name.value;
         let writable = Writable::new(name, &root, &key.columns, self.catalogue);
         let write_sql = writable.as_ref().ok();

@@ -13,8 +13,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::resource::catalogue::Table;
-
 /// SQL for the state of the table `c` (of `pg_class`) as the domain `larder.row_security_state` has it: the oid, and the
 /// policies that decide what larder's role reads, unless row security does not concern it.
 ///
@@ -80,10 +78,9 @@ impl TableRowSecurity {
 pub struct RowSecurity(BTreeMap<u32, TableRowSecurity>);
 
 impl RowSecurity {
-    /// Of all of `tables` that have row security; none where none has it.
-    pub(crate) fn of(tables: &[&Table]) -> Option<Self> {
-        let of = |table: &&Table| Some((table.name.oid, table.row_security.clone()?));
-        let tables: BTreeMap<_, _> = tables.iter().filter_map(of).collect();
+    /// Of tables that have row security, by their oids; none where there are none.
+    pub(crate) fn of(tables: impl IntoIterator<Item = (u32, TableRowSecurity)>) -> Option<Self> {
+        let tables: BTreeMap<_, _> = tables.into_iter().collect();
         (!tables.is_empty()).then_some(Self(tables))
     }
 
@@ -101,7 +98,7 @@ impl RowSecurity {
     }
 }
 
-/// A `where` that is true, or has PostgreSQL refuse the statement with [`crate::source::SourceError::RowSecurity`] unless
+/// A `where` that is true, or has PostgreSQL refuse the statement with `SourceError::RowSecurity` unless
 /// larder's role sees what `row_security` says; nothing without it. To stand behind all tables of the statement, where
 /// no other condition stands.
 pub(crate) fn unchanged_sql(row_security: Option<&RowSecurity>) -> String {
