@@ -143,9 +143,10 @@ impl Bed {
         let _entered = runtime.enter();
         let service = Service::start(&config, url, Uuid::new_v4(), &[Handle::current()])?;
         let public = service.public();
-        let authorization = match config.auth.is_on() {
-            true => Some(authorization()?),
-            false => None,
+        let authorization = if config.auth.is_on() {
+            Some(authorization()?)
+        } else {
+            None
         };
         let bed = Self {
             service,

@@ -255,9 +255,12 @@ fn traces() -> Vec<Trace> {
         traces.push(Trace {
             name: format!("Zipf {exponent}, scans"),
             keys: (0..REQUESTS as u64)
-                .map(|number| match scanned(number) {
-                    true => DOCUMENTS + number,
-                    false => zipf(),
+                .map(|number| {
+                    if scanned(number) {
+                        DOCUMENTS + number
+                    } else {
+                        zipf()
+                    }
                 })
                 .collect(),
         });

@@ -133,9 +133,10 @@ impl Authenticator {
         let rules = Rules::new(resources);
         let mut following = JoinSet::new();
         let jwt = &config.jwt;
-        let tokens = match jwt.is_on() {
-            true => Some(Tokens::new(jwt, Keys::start(jwt, &mut following)?)),
-            false => None,
+        let tokens = if jwt.is_on() {
+            Some(Tokens::new(jwt, Keys::start(jwt, &mut following)?))
+        } else {
+            None
         };
         let keys = config.keys.iter().map(|key| {
             let principal = Principal::new(&rules, PrincipalKind::Key, &key.name, &key.roles);

@@ -20,6 +20,8 @@
 //!   larder by the number of connections, tier by tier.
 //! - `report`: the folder of a run, statistics, tables, and sweeps as a page.
 
+#![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
+
 mod bench;
 mod checks;
 mod cli;

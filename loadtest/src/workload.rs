@@ -226,9 +226,10 @@ impl PlotChange {
     /// Has the statements name `other` in the place of `table`; those that insert only where `inserts`. Returns whether
     /// there is one.
     pub(crate) fn redirect(&mut self, table: &str, other: &str, inserts: bool) -> bool {
-        let verbs: &[&str] = match inserts {
-            true => &["update", "delete from", "insert into"],
-            false => &["update", "delete from"],
+        let verbs: &[&str] = if inserts {
+            &["update", "delete from", "insert into"]
+        } else {
+            &["update", "delete from"]
         };
         let mut sql = self.sql.clone();
         for verb in verbs {

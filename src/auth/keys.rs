@@ -123,11 +123,12 @@ impl Keys {
         self.current.store(Some(Arc::new(keyring)));
         // After the keys: a verdict by the old ones must not pass for one by the new.
         self.generation.fetch_add(1, Ordering::Release);
-        match is_empty {
-            true => tracing::error!(
+        if is_empty {
+            tracing::error!(
                 "the key set has no key for any of `algorithms`: no token is valid any more"
-            ),
-            false => tracing::info!("the keys for tokens were read again"),
+            )
+        } else {
+            tracing::info!("the keys for tokens were read again")
         }
     }
 }

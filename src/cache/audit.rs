@@ -201,9 +201,10 @@ impl Cache {
             return Verdict::Unknown;
         }
         let stripe = self.versions.stripe(audit.resource, &audit.key);
-        match self.versions.version(audit.resource, stripe) == audit.version {
-            true => Verdict::Stale,
-            false => Verdict::Changed,
+        if self.versions.version(audit.resource, stripe) == audit.version {
+            Verdict::Stale
+        } else {
+            Verdict::Changed
         }
     }
 

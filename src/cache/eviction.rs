@@ -135,9 +135,10 @@ impl Eviction {
         loop {
             let small_is_full = queues.small.bytes > queues.small_bytes_max;
             let from_small = small_is_full || queues.main.len() == 0;
-            let queue = match from_small {
-                true => &mut queues.small,
-                false => &mut queues.main,
+            let queue = if from_small {
+                &mut queues.small
+            } else {
+                &mut queues.main
             };
             let Some(ticket) = queue.pop() else {
                 return false;

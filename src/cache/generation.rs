@@ -35,9 +35,10 @@ pub struct Epoch {
 impl Epoch {
     /// What an entry bears that holds a document, or else an absence.
     pub(super) fn of(self, exists: bool) -> u64 {
-        match exists {
-            true => self.documents,
-            false => self.absences,
+        if exists {
+            self.documents
+        } else {
+            self.absences
         }
     }
 

@@ -65,9 +65,12 @@ impl Ghosts {
     /// Puts the ghost where its key was before, or else in the place of the oldest.
     fn place(&mut self, ghost: Ghost) {
         let now = self.turn;
-        let age = |other: &Ghost| match other.fingerprint == ghost.fingerprint {
-            true => u32::MAX,
-            false => now.wrapping_sub(other.turn),
+        let age = |other: &Ghost| {
+            if other.fingerprint == ghost.fingerprint {
+                u32::MAX
+            } else {
+                now.wrapping_sub(other.turn)
+            }
         };
         let bucket = self.bucket(ghost.fingerprint);
         if let Some(oldest) = bucket.and_then(|bucket| bucket.iter_mut().max_by_key(|g| age(g))) {

@@ -26,9 +26,10 @@ impl Cache {
         key: &str,
         now: Boottime,
     ) -> Option<Answer> {
-        match self.is_fresh(self.cached(resource), now) {
-            true => self.fresh_from_memory(resource, key),
-            false => None,
+        if self.is_fresh(self.cached(resource), now) {
+            self.fresh_from_memory(resource, key)
+        } else {
+            None
         }
     }
 
@@ -125,9 +126,10 @@ impl Cache {
         {
             return Ok(Answer { found, provenance });
         }
-        let noted = match fresh {
-            true => self.sample(resource, key),
-            false => None,
+        let noted = if fresh {
+            self.sample(resource, key)
+        } else {
+            None
         };
         cached.passed_memory.fetch_add(1, Ordering::Relaxed);
         if (fresh || stale.is_some())

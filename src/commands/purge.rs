@@ -30,9 +30,10 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 pub async fn run(config: &Config, args: &PurgeArgs) -> anyhow::Result<()> {
     let mut admin = config.admin;
     if admin.ip().is_unspecified() {
-        admin.set_ip(match admin.is_ipv4() {
-            true => Ipv4Addr::LOCALHOST.into(),
-            false => Ipv6Addr::LOCALHOST.into(),
+        admin.set_ip(if admin.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
         });
     }
     let encoded = |text| utf8_percent_encode(text, ENCODED);

@@ -70,9 +70,10 @@ impl Bell {
         found: bool,
         others_listen: bool,
     ) -> Result<(), SourceError> {
-        self.same = match found == self.last_found {
-            true => self.same.saturating_add(1),
-            false => 1,
+        self.same = if found == self.last_found {
+            self.same.saturating_add(1)
+        } else {
+            1
         };
         self.last_found = found;
         let statement = match (self.held, found) {

@@ -122,32 +122,34 @@ impl Mapping {
         // Whether there is anything new, though it may lead to no document.
         let new = "exists (select from larder.change where xid >= pg_snapshot_xmax(s.old)) \
             or exists (select from larder.change where xid = any(array(select pg_snapshot_xip(s.old))))";
-        let (fingerprints, hashes, from) = match extent.fingerprints {
-            true => (
+        let (fingerprints, hashes, from) = if extent.fingerprints {
+            (
                 format!(
                     ", f as materialized ({})",
                     fingerprints_sql(["$2", "$3", "$4"])
                 ),
                 "f.hashes, f.resources",
                 "s cross join f",
-            ),
-            false => (
+            )
+        } else {
+            (
                 String::new(),
                 "null::text[] as hashes, null::int4[] as resources",
                 "s",
-            ),
+            )
         };
-        let (tables, new, arms) = match extent.changes {
-            true => (
+        let (tables, new, arms) = if extent.changes {
+            (
                 self.tables.as_str(),
                 "false",
                 format!(
                     " union all select null, null, null, null, null, null, null, null, t.path, t.resource::int4, {key} \
-                     from ({}) t (path, resource, key){}",
+                 from ({}) t (path, resource, key){}",
                     self.arms, self.unchanged
                 ),
-            ),
-            false => ("", new, String::new()),
+            )
+        } else {
+            ("", new, String::new())
         };
         Proved::new(&format!(
             "with s as materialized (select pg_current_snapshot() as now, $1::text::pg_snapshot as old, \
@@ -260,9 +262,10 @@ impl PassQuery {
             }
         }
         let values: Vec<String> = paths.iter().enumerate().flat_map(values_sql).collect();
-        let values = match values.is_empty() {
-            true => "(null::text, null::int4, null::bool)".into(),
-            false => values.join(", "),
+        let values = if values.is_empty() {
+            "(null::text, null::int4, null::bool)".into()
+        } else {
+            values.join(", ")
         };
         let (range_tables, direct_arms) = direct_sql();
         arms.push(direct_arms);
@@ -428,9 +431,10 @@ async fn read_extent(
                 valid: row.try_get("valid")?,
                 nonce: row.try_get("nonce")?,
                 remainder: row.try_get("remainder")?,
-                fingerprints: match extent.fingerprints {
-                    true => Some(pairs(&row)?),
-                    false => None,
+                fingerprints: if extent.fingerprints {
+                    Some(pairs(&row)?)
+                } else {
+                    None
                 },
                 changes: Vec::new(),
             };

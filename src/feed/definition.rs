@@ -226,9 +226,10 @@ impl Definitions {
         let mark_sql = format!(
             "select larder.plan_mark()::text, array[{}]::regclass[] is null, case when false then {} end",
             tables.join(", "),
-            match functions.is_empty() {
-                true => "false".to_owned(),
-                false => functions.join(" or "),
+            if functions.is_empty() {
+                "false".to_owned()
+            } else {
+                functions.join(" or ")
             }
         );
         Ok(Self {
@@ -291,9 +292,10 @@ impl Remainder {
             let sql = GUARDED_SQL.replace("{guarded}", &oids(&self.guarded));
             parts.push(sql.replace("{settings}", SETTINGS_SQL));
         }
-        match parts.is_empty() {
-            true => "''".to_owned(),
-            false => format!("md5({})", parts.join(" || ")),
+        if parts.is_empty() {
+            "''".to_owned()
+        } else {
+            format!("md5({})", parts.join(" || "))
         }
     }
 }

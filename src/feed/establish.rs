@@ -370,9 +370,10 @@ async fn create(
         return Ok(pending);
     }
     tracing::info!("creating triggers on {} tables", tables.len());
-    let made = match functions.is_empty() {
-        true => Ok(()),
-        false => install::create_functions(connection, functions, loggers, config.retention).await,
+    let made = if functions.is_empty() {
+        Ok(())
+    } else {
+        install::create_functions(connection, functions, loggers, config.retention).await
     };
     if let Err(InstallError::Held(who)) = made {
         let wait = |missing: MissingTriggers| Pending {

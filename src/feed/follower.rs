@@ -333,11 +333,7 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn next(&self, pause: Duration, bell: &Bell) -> Via {
         tokio::select! {
             () = self.rung.notified(), if !bell.is_held() => Via::Bell,
-            () = self.setup.committed.notified() => match bell.is_held() {
-                // Others can't ring then, so this moment tells nothing of theirs.
-                true => Via::Poll,
-                false => Via::Bell,
-            },
+            () = self.setup.committed.notified() => if bell.is_held() { Via::Poll } else { Via::Bell },
             () = tokio::time::sleep(pause) => Via::Poll,
         }
     }
@@ -345,17 +341,19 @@ impl<F: FnMut(Event)> Feed<F> {
     /// The pause after `quiet` passes in a row that found nothing, or after one that found something.
     fn pause(&self, quiet: u32, found: usize) -> Duration {
         let writers = self.position.as_ref().is_some_and(Position::has_writers);
-        let quick = match writers {
-            true => QUIET_PASSES_BESIDE_WRITERS,
-            false => QUIET_PASSES,
+        let quick = if writers {
+            QUIET_PASSES_BESIDE_WRITERS
+        } else {
+            QUIET_PASSES
         };
         let poll_interval = self.setup.config.poll_interval;
         if quiet >= quick {
             return poll_interval;
         }
-        let pause = match found < FULL_PASS {
-            true => QUICK_PAUSE,
-            false => FULL_PAUSE,
+        let pause = if found < FULL_PASS {
+            QUICK_PAUSE
+        } else {
+            FULL_PAUSE
         };
         pause.min(poll_interval)
     }

@@ -227,9 +227,10 @@ async fn holders(
     .bind(locks)
     .fetch_all(connection)
     .await?;
-    Ok(match holders.is_empty() {
-        true => format!("a lock on {}", tables.join(", ")),
-        false => holders.join("; "),
+    Ok(if holders.is_empty() {
+        format!("a lock on {}", tables.join(", "))
+    } else {
+        holders.join("; ")
     })
 }
 
@@ -304,9 +305,10 @@ async fn remove_logger(
     sql: String,
 ) -> Result<bool, InstallError> {
     let mut transaction = begin_alone(connection).await?;
-    let claim = match is_function {
-        true => "delete from larder.logger where name = $1 and needed_until < now()",
-        false => "update larder.logger set name = name where name = $1 and needed_until < now()",
+    let claim = if is_function {
+        "delete from larder.logger where name = $1 and needed_until < now()"
+    } else {
+        "update larder.logger set name = name where name = $1 and needed_until < now()"
     };
     let claimed = sqlx::query(claim)
         .bind(name)

@@ -102,9 +102,10 @@ impl Part {
         match self {
             Self::State { .. } => STATE_SQL.to_owned(),
             Self::Log { anew } => {
-                let drop = match anew {
-                    true => "drop table larder.change cascade;\n",
-                    false => "",
+                let drop = if anew {
+                    "drop table larder.change cascade;\n"
+                } else {
+                    ""
                 };
                 format!("{drop}{LOG_SQL}{EPOCH_SQL}")
             }

@@ -151,9 +151,10 @@ impl Auth {
     }
 
     fn anonymous(&self, request: &Request<'_>) -> Result<(), Denied> {
-        match allow(self.authenticator.anonymous(), request) {
-            true => Ok(()),
-            false => Err(Denied::Unauthorized("credentials are required")),
+        if allow(self.authenticator.anonymous(), request) {
+            Ok(())
+        } else {
+            Err(Denied::Unauthorized("credentials are required"))
         }
     }
 }
@@ -168,11 +169,12 @@ fn authorize(
     if is_forgery(scheme, request.method, request.uri, request.headers) {
         return Err(Denied::Forbidden(FORGED));
     }
-    match allow(principal.grants(), request) {
-        true => Ok(()),
-        false => Err(Denied::Forbidden(
+    if allow(principal.grants(), request) {
+        Ok(())
+    } else {
+        Err(Denied::Forbidden(
             "a role is required that the credentials do not have",
-        )),
+        ))
     }
 }
 

@@ -15,9 +15,12 @@ use crate::http::problem::Problem;
 /// 408 where it comes too slowly, 413 beyond `bytes_max`, 400 where it breaks off.
 pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let read = Limited::new(body, bytes_max).collect().await;
-    let read = read.map_err(|error| match error.is::<LengthLimitError>() {
-        true => Problem::body_too_large(bytes_max),
-        false => broken(&*error),
+    let read = read.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Problem::body_too_large(bytes_max)
+        } else {
+            broken(&*error)
+        }
     })?;
     Ok(read.to_bytes())
 }
@@ -26,9 +29,10 @@ pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Pro
 pub(super) fn broken(error: &(dyn Error + 'static)) -> Problem {
     // axum wraps errors of the connection.
     let mut causes = iter::successors(Some(error), |&error| error.source());
-    match causes.any(|cause| cause.is::<BodyTimeout>()) {
-        true => Problem::body_too_slow(),
-        false => Problem::bad_request("the body broke off"),
+    if causes.any(|cause| cause.is::<BodyTimeout>()) {
+        Problem::body_too_slow()
+    } else {
+        Problem::bad_request("the body broke off")
     }
 }
 

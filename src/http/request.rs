@@ -55,11 +55,12 @@ impl Target {
             Some((segment, key)) => (segment, Some(key)),
             None => (rest, None),
         };
-        let segment = match segment.contains('%') {
-            true => percent_decode_str(segment)
+        let segment = if segment.contains('%') {
+            percent_decode_str(segment)
                 .decode_utf8()
-                .unwrap_or_default(),
-            false => Cow::Borrowed(segment),
+                .unwrap_or_default()
+        } else {
+            Cow::Borrowed(segment)
         };
         let (name, operation) = match segment.split_once(':') {
             Some((name, operation)) => (name, Some(operation)),

@@ -62,9 +62,10 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
         Err(problem) => Err(problem),
     };
     let (detail, response) = answered.unwrap_or_else(|problem| {
-        let detail = match problem.status().is_client_error() {
-            true => REQUEST,
-            false => POSTGRES,
+        let detail = if problem.status().is_client_error() {
+            REQUEST
+        } else {
+            POSTGRES
         };
         (detail, problem.into_response())
     });

@@ -67,9 +67,10 @@ impl Faults {
     fn enter(&mut self, name: &str) -> usize {
         let outside = self.path.len();
         self.path.push('/');
-        match name.contains(['~', '/']) {
-            true => self.path.push_str(&pointer_token(name)),
-            false => self.path.push_str(name),
+        if name.contains(['~', '/']) {
+            self.path.push_str(&pointer_token(name))
+        } else {
+            self.path.push_str(name)
         }
         outside
     }

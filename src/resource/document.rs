@@ -153,9 +153,10 @@ impl Template {
             wire.value()?;
         }
         wire.end()?;
-        match out.len() > bytes_max {
-            true => Err(RenderError::TooLong),
-            false => Ok(()),
+        if out.len() > bytes_max {
+            Err(RenderError::TooLong)
+        } else {
+            Ok(())
         }
     }
 
@@ -215,9 +216,10 @@ impl Value {
                 type_oid: known,
             }) => {
                 // A column that was altered since has another type, which PostgreSQL names as it sends it.
-                let scalar = match type_oid == *known {
-                    true => *scalar,
-                    false => Scalar::of(type_oid).ok_or(RenderError::Type(type_oid))?,
+                let scalar = if type_oid == *known {
+                    *scalar
+                } else {
+                    Scalar::of(type_oid).ok_or(RenderError::Type(type_oid))?
                 };
                 if scalar.is_text() && bytes.len() > bytes_max {
                     return Err(RenderError::TooLong);

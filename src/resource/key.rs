@@ -169,9 +169,12 @@ pub fn key_parts(canonical: &str, columns: usize) -> Vec<Cow<'_, str>> {
     }
     canonical
         .split(',')
-        .map(|part| match part.contains('%') {
-            true => Cow::Owned(part.replace("%2C", ",").replace("%25", "%")),
-            false => Cow::Borrowed(part),
+        .map(|part| {
+            if part.contains('%') {
+                Cow::Owned(part.replace("%2C", ",").replace("%25", "%"))
+            } else {
+                Cow::Borrowed(part)
+            }
         })
         .collect()
 }

@@ -41,9 +41,10 @@ pub(super) fn day(text: &str) -> Option<i64> {
 pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let (date, rest) = text.split_at_checked(text.find(['T', 't', ' '])?)?;
-    let days = match before_christ {
-        true => day(&format!("{date} BC"))?,
-        false => day(date)?,
+    let days = if before_christ {
+        day(&format!("{date} BC"))?
+    } else {
+        day(date)?
     };
     let rest = rest.get(1..)?;
     let offset_at = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
@@ -140,9 +141,10 @@ fn offset_seconds(text: &str, hours_max: i64) -> Option<i64> {
 
 /// The number that `text` writes in digits alone.
 fn digits(text: &str) -> Option<i64> {
-    match text.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => text.parse().ok(),
-        false => None,
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
     }
 }
 

@@ -55,9 +55,10 @@ impl Projection {
         }
         let mut unknown = Vec::new();
         let projection = Self::of(wanted, root, "", &mut unknown);
-        match unknown.is_empty() {
-            true => Ok(projection),
-            false => Err(unknown),
+        if unknown.is_empty() {
+            Ok(projection)
+        } else {
+            Err(unknown)
         }
     }
 

@@ -77,9 +77,10 @@ fn split_name(name: &str) -> (String, String) {
         }
     }
     let table = parts.pop().unwrap_or_default();
-    match parts.is_empty() {
-        true => ("public".into(), table),
-        false => (parts.join("."), table),
+    if parts.is_empty() {
+        ("public".into(), table)
+    } else {
+        (parts.join("."), table)
     }
 }
 

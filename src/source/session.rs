@@ -227,9 +227,10 @@ impl Database {
     pub(in crate::source) fn note<T>(&self, outcome: &Result<T, SourceError>) {
         match outcome {
             Err(error @ (SourceError::Pooler(_) | SourceError::Setting { .. })) => {
-                match self.refused.swap(true, Ordering::Relaxed) {
-                    false => tracing::warn!("a connection to PostgreSQL is refused: {error}"),
-                    true => tracing::debug!("a connection to PostgreSQL is refused: {error}"),
+                if !self.refused.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("a connection to PostgreSQL is refused: {error}")
+                } else {
+                    tracing::debug!("a connection to PostgreSQL is refused: {error}")
                 }
             }
             Ok(_) => self.refused.store(false, Ordering::Relaxed),
@@ -261,9 +262,12 @@ impl Database {
         let begun = raw_sql(AssertSqlSafe(begin))
             .fetch_all(&mut *connection)
             .await
-            .map_err(|error| match has_code(&error, PROTOCOL_VIOLATION) {
-                true => SourceError::Pooler("transactions were refused"),
-                false => error.into(),
+            .map_err(|error| {
+                if has_code(&error, PROTOCOL_VIOLATION) {
+                    SourceError::Pooler("transactions were refused")
+                } else {
+                    error.into()
+                }
             });
         self.note(&begun);
         let begun = begun?;
@@ -310,9 +314,10 @@ fn unavailable(error: &sqlx::Error) -> SourceError {
 
 /// What a server, or what stands before it, says to the beginning of a connection.
 fn refusal(error: &sqlx::Error) -> SourceError {
-    match has_code(error, PROTOCOL_VIOLATION) {
-        true => SourceError::Pooler("startup parameters were refused"),
-        false => unavailable(error),
+    if has_code(error, PROTOCOL_VIOLATION) {
+        SourceError::Pooler("startup parameters were refused")
+    } else {
+        unavailable(error)
     }
 }
 

@@ -64,9 +64,10 @@ async fn read_in_moments(guarded: &Guarded, larder: &TestService, moments: &[Mom
         assert_eq!(larder.get(&list).await.status, StatusCode::OK, "{begin}");
         guarded.execute(end).await;
         for key in &keys {
-            let expected = match is_hidden(key) {
-                true => StatusCode::NOT_FOUND,
-                false => StatusCode::OK,
+            let expected = if is_hidden(key) {
+                StatusCode::NOT_FOUND
+            } else {
+                StatusCode::OK
             };
             becomes(larder, key, expected).await;
         }

@@ -316,9 +316,10 @@ async fn each_part_of_a_condition_is_judged() {
             .await;
         let larder = guarded.serve().await;
         let told = larder.admin("/status").await.json();
-        let expected = match why.is_empty() {
-            true => serde_json::Value::Null,
-            false => format!("policy p of public.paper {why}").into(),
+        let expected = if why.is_empty() {
+            serde_json::Value::Null
+        } else {
+            format!("policy p of public.paper {why}").into()
         };
         assert_eq!(told["resources"][0]["uncached"], expected, "{condition}");
         larder.stop().await;

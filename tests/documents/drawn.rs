@@ -65,9 +65,10 @@ impl Drawn {
         };
         let lookups = below("lookup", dice);
         // A row that is looked up shows no children.
-        let children = match table.contains("lookup") {
-            true => Vec::new(),
-            false => below("child", dice),
+        let children = if table.contains("lookup") {
+            Vec::new()
+        } else {
+            below("child", dice)
         };
         Self {
             table,

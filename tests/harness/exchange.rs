@@ -186,9 +186,10 @@ async fn exchange(client: &mut TcpStream, shared: &Shared, own: usize) -> std::i
 impl Shared {
     fn server(&self, own: usize) -> Server {
         let servers = self.servers.lock().unwrap();
-        let other = match self.swap.load(Ordering::SeqCst) {
-            true => servers.get(own ^ 1),
-            false => None,
+        let other = if self.swap.load(Ordering::SeqCst) {
+            servers.get(own ^ 1)
+        } else {
+            None
         };
         Arc::clone(other.unwrap_or(&servers[own]))
     }

@@ -85,13 +85,14 @@ fn row(draw: &mut Draw<'_>, family: char, (from, to): (usize, usize)) -> String 
         .plan
         .family(family)
         .is_some_and(|family| family.form == Form::PartitionedByKey);
-    match by_key {
-        true => format!("'{value}', {}, 'born{}'", rows::part(draw), draw.number),
-        false => format!(
+    if by_key {
+        format!("'{value}', {}, 'born{}'", rows::part(draw), draw.number)
+    } else {
+        format!(
             "'{}', {value}, 'born{}'",
             draw.fresh_id(family),
             draw.number
-        ),
+        )
     }
 }
 
@@ -204,9 +205,10 @@ pub(super) fn detach_and_attach(draw: &mut Draw<'_>) -> Option<Step> {
             draw.number
         ),
     ];
-    let messages = match draw.once_in(2) {
-        true => vec![Message::Sql(format!("begin; {}; commit", parts.join("; ")))],
-        false => parts.map(Message::Sql).to_vec(),
+    let messages = if draw.once_in(2) {
+        vec![Message::Sql(format!("begin; {}; commit", parts.join("; ")))]
+    } else {
+        parts.map(Message::Sql).to_vec()
     };
     definition(draw, "detach and attach", messages)
 }
@@ -298,14 +300,13 @@ pub(super) fn new_ancestor(draw: &mut Draw<'_>) -> Option<Step> {
     let name = draw.new_name(prefix);
     let family = draw.plan.family(prefix)?;
     let owned = draw.owned(&name);
-    let link = match family.is_partitioned() || draw.once_in(2) {
-        true => format!(
+    let link = if family.is_partitioned() || draw.once_in(2) {
+        format!(
             "create table {name} (like {table}) partition by range (part){owned}; \
-             alter table {name} attach partition {table} for values from (minvalue) to (maxvalue)"
-        ),
-        false => {
-            format!("create table {name} (like {table}){owned}; alter table {table} inherit {name}")
-        }
+         alter table {name} attach partition {table} for values from (minvalue) to (maxvalue)"
+        )
+    } else {
+        format!("create table {name} (like {table}){owned}; alter table {table} inherit {name}")
     };
     let from = rows::part(draw);
     let write = format!(

@@ -232,9 +232,10 @@ impl<'a> Draw<'a> {
 
     /// SQL that gives a new table to who owns the others.
     pub(super) fn owned(&self, table: &str) -> String {
-        match self.plan.policies {
-            true => format!("; alter table {table} owner to {}", self.role),
-            false => String::new(),
+        if self.plan.policies {
+            format!("; alter table {table} owner to {}", self.role)
+        } else {
+            String::new()
         }
     }
 

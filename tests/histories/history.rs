@@ -86,9 +86,10 @@ impl History {
         for url in [&main_url, &twin_url] {
             execute(url, &plan.setup(&role.name, database(url))).await;
         }
-        let publisher = match plan.subscribed {
-            true => Some(Publisher::create(&plan.sql).await),
-            false => None,
+        let publisher = if plan.subscribed {
+            Some(Publisher::create(&plan.sql).await)
+        } else {
+            None
         };
         Self {
             main: Client::connect(&main_url).await,
@@ -219,13 +220,15 @@ impl History {
         if passed.is_empty() {
             return Ok(false);
         }
-        let state = match step.while_down {
-            true => self.stop().await,
-            false => None,
+        let state = if step.while_down {
+            self.stop().await
+        } else {
+            None
         };
-        let mut storm = match step.storm {
-            true => Some(Storm::begin(&self.main_url).await),
-            false => None,
+        let mut storm = if step.storm {
+            Some(Storm::begin(&self.main_url).await)
+        } else {
+            None
         };
         self.alike &= storm.is_none();
         let at = [
@@ -270,9 +273,10 @@ impl History {
         let mut both = step.clone();
         both.while_down = false;
         let own = both.messages.split_off(1);
-        let state = match step.while_down {
-            true => self.stop().await,
-            false => None,
+        let state = if step.while_down {
+            self.stop().await
+        } else {
+            None
         };
         let done = self.on_both(both).await?;
         for message in &own {
@@ -376,11 +380,12 @@ impl History {
             self.oracle.contents(&self.plan).await,
             twin.contents(&self.plan).await,
         );
-        match with == without {
-            true => Ok(()),
-            false => Err(format!(
+        if with == without {
+            Ok(())
+        } else {
+            Err(format!(
                 "other rows than without larder:\n{with:?}\n{without:?}"
-            )),
+            ))
         }
     }
 

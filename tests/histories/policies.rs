@@ -42,9 +42,10 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
         .filter(|name| draw.is_followed(name))
         .collect();
     // The policies of an ancestor, or of a part, count for those who name it.
-    let table = match draw.once_in(5) {
-        true => draw.target(prefix).replace("_v", ""),
-        false => draw.one_of(&followed)?.clone(),
+    let table = if draw.once_in(5) {
+        draw.target(prefix).replace("_v", "")
+    } else {
+        draw.one_of(&followed)?.clone()
     };
     let name = ["p0", "p1", "p2"][draw.dice.below(3)];
     let kind = if draw.once_in(3) {

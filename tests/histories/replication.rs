@@ -49,9 +49,10 @@ fn table(draw: &mut Draw<'_>) -> String {
         .map(|(name, _)| name.clone())
         .collect();
     let top = members[0].clone();
-    match draw.once_in(2) {
-        true => top,
-        false => draw.one_of(&members).cloned().unwrap_or(top),
+    if draw.once_in(2) {
+        top
+    } else {
+        draw.one_of(&members).cloned().unwrap_or(top)
     }
 }
 
@@ -97,9 +98,10 @@ pub(super) fn refresh(draw: &mut Draw<'_>) -> Option<Step> {
         return None;
     }
     let table = table(draw);
-    let sql = match draw.once_in(3) {
-        true => format!("alter publication feed drop table {table}"),
-        false => format!("alter publication feed add table {table}"),
+    let sql = if draw.once_in(3) {
+        format!("alter publication feed drop table {table}")
+    } else {
+        format!("alter publication feed add table {table}")
     };
     let mut step = Step::sql("refresh", sql);
     step.place = Place::Subscriber(Change::Refresh);
@@ -179,12 +181,13 @@ impl Publisher {
         if !self.has_all(twin, "twin", &lsn, TWIN_WITHIN).await {
             return Ok(false);
         }
-        match self.has_all(main, "main", &lsn, LARDER_WITHIN).await {
-            true => Ok(true),
-            false => Err(
+        if self.has_all(main, "main", &lsn, LARDER_WITHIN).await {
+            Ok(true)
+        } else {
+            Err(
                 "the subscription of larder's database stands still, the other one gets on"
                     .to_owned(),
-            ),
+            )
         }
     }
 

@@ -104,9 +104,10 @@ pub(super) fn untriggered(draw: &mut Draw<'_>) -> Option<Step> {
         statement(draw),
         format!("alter table {target} enable trigger {which}"),
     ];
-    let messages = match draw.once_in(2) {
-        true => vec![Message::Sql(format!("begin; {}; commit", parts.join("; ")))],
-        false => parts.map(Message::Sql).to_vec(),
+    let messages = if draw.once_in(2) {
+        vec![Message::Sql(format!("begin; {}; commit", parts.join("; ")))]
+    } else {
+        parts.map(Message::Sql).to_vec()
     };
     Some(Step::new("untriggered", messages))
 }
@@ -170,9 +171,10 @@ fn filter(draw: &mut Draw<'_>, prefix: char) -> String {
             let ids: Vec<String> = (0..1 + draw.dice.below(3))
                 .filter_map(|_| draw.known_id(prefix))
                 .collect();
-            match ids.is_empty() {
-                true => "true".to_owned(),
-                false => format!("id in ('{}')", ids.join("', '")),
+            if ids.is_empty() {
+                "true".to_owned()
+            } else {
+                format!("id in ('{}')", ids.join("', '"))
             }
         }
     }
@@ -256,12 +258,12 @@ pub(super) fn insert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String 
             .plan
             .family('r')
             .is_some_and(|roots| roots.form == Form::Partitioned);
-    match composite && !extra.is_empty() {
-        // The other half of the key that is above.
-        true => format!(
+    if composite && !extra.is_empty() {
+        format!(
             "{sql}; update {target} c set up_part = r.part from r0 r where r.id = c.up and c.up_part is null"
-        ),
-        false => sql,
+        )
+    } else {
+        sql
     }
 }
 
@@ -291,11 +293,12 @@ fn link(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
             .family('r')
             .is_some_and(|roots| roots.form == Form::Partitioned);
         let upper = upper(draw);
-        return match composite {
-            true => format!(
+        return if composite {
+            format!(
                 "update {target} set up = {upper}, up_part = (select part from r0 where id = {upper}) where {filter}"
-            ),
-            false => format!("update {target} set up = {upper} where {filter}"),
+            )
+        } else {
+            format!("update {target} set up = {upper} where {filter}")
         };
     }
     let reference = reference(draw);

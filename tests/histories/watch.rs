@@ -146,9 +146,10 @@ impl Watch {
             expected.map_or("none", String::as_str)
         );
         let answered = answer.status == 200 || answer.status == 404;
-        match answered && began > since + MAX_STALENESS {
-            true => Err(format!("stale: {what}")),
-            false => Ok(Verdict::Pending(what)),
+        if answered && began > since + MAX_STALENESS {
+            Err(format!("stale: {what}"))
+        } else {
+            Ok(Verdict::Pending(what))
         }
     }
 }

@@ -82,9 +82,10 @@ impl Sent {
     }
 
     async fn send(&self, larder: &TestService) -> Answer {
-        let query = match self.query.is_empty() {
-            true => String::new(),
-            false => format!("?{}", self.query.join("&")),
+        let query = if self.query.is_empty() {
+            String::new()
+        } else {
+            format!("?{}", self.query.join("&"))
         };
         let path = format!("/{}{}{query}", self.resource, self.rest);
         let method = self.method.clone();

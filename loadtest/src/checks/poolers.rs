@@ -264,15 +264,16 @@ fn judge(counters: &AnswerCounters, serves: bool, log: &str) -> PoolerResult {
         .rev()
         .find(|line| NAMED.iter().any(|name| line.contains(name)));
     let refused = !serves && said.is_some();
-    let text = match serves {
-        true => format!(
+    let text = if serves {
+        format!(
             "{compared:?} documents compared, {} of another resource, {} stale, {} made up, {} requests unanswered",
             count(&counters.strange),
             count(&counters.stale),
             count(&counters.made_up),
             count(&counters.unavailable),
-        ),
-        false => format!("does not serve: {}", said.unwrap_or("and does not say why")),
+        )
+    } else {
+        format!("does not serve: {}", said.unwrap_or("and does not say why"))
     };
     PoolerResult {
         held: counters.violations() == 0 && (refused || compared.iter().all(|count| *count > 0)),

@@ -333,9 +333,10 @@ async fn create_notes(session: &mut SqlSession, notes: &Notes) -> anyhow::Result
 
 /// How larder connects.
 fn url(config: &TestbedConfig, proxy: &FaultProxy, postgres: &Postgres) -> String {
-    let url = match config.proxied {
-        true => &proxy.url,
-        false => postgres.url(),
+    let url = if config.proxied {
+        &proxy.url
+    } else {
+        postgres.url()
     };
     match config.notes {
         0 => url.to_owned(),

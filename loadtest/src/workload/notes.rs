@@ -96,9 +96,10 @@ impl Notes {
 
 fn made(key: u32, shown: bool) -> ExpectedDocument {
     let body = format!(r#"{{"id":{key},"revision":1}}"#);
-    let digest = match shown {
-        true => Digest::of(body.as_bytes()),
-        false => Digest::ABSENT,
+    let digest = if shown {
+        Digest::of(body.as_bytes())
+    } else {
+        Digest::ABSENT
     };
     ExpectedDocument { key, digest }
 }

@@ -144,9 +144,10 @@ fn cross_child(
             change.roots.insert(to, Some(receiver.clone()));
         } else {
             change.set_grandchild(grandchild);
-            let (key, holder) = match moved {
-                true => (to, &mut receiver),
-                false => (from, &mut giver),
+            let (key, holder) = if moved {
+                (to, &mut receiver)
+            } else {
+                (from, &mut giver)
             };
             let child = holder.children.get_mut(&id)?;
             child.grandchildren.insert(grandchild, revision);

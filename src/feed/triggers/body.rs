@@ -86,12 +86,13 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
     let (update, delete) = (["larder_old", "larder_new"], ["larder_old"]);
     let insert = ["larder_new"];
     // Who has the bell's lock gets it again; whom the number of keys brought there asks for the first time.
-    let asked = match config.notify {
-        true => format!(
+    let asked = if config.notify {
+        format!(
             " or larder_logged operator(pg_catalog.>) 0 and {}",
             bell_is_free()
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     format!(
         "  if tg_op operator(pg_catalog.=) 'UPDATE' then\n{update_keys}  \

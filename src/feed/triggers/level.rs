@@ -23,11 +23,12 @@ impl TriggerLevel {
             table.kind == 'p' || !table.descendants.is_empty() || table.has_other_ancestors
         });
         let heirs = |table: &Table| table.kind != 'p' && !table.descendants.is_empty();
-        match in_hierarchy {
-            true => Self::Row {
+        if in_hierarchy {
+            Self::Row {
                 heirs: table.is_some_and(heirs),
-            },
-            false => Self::Statement,
+            }
+        } else {
+            Self::Statement
         }
     }
 }

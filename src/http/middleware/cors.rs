@@ -53,9 +53,10 @@ impl Cors {
         let named = origins.map(|origin| HeaderValue::from_str(origin).ok());
         let any = config.origins.iter().any(|origin| origin == "*");
         Some(Self {
-            origins: match any {
-                true => None,
-                false => Some(named.collect::<Option<Vec<_>>>()?).filter(|named| !named.is_empty()),
+            origins: if any {
+                None
+            } else {
+                Some(named.collect::<Option<Vec<_>>>()?).filter(|named| !named.is_empty())
             },
             methods: list(&config.methods)?,
             headers: list(&config.headers)?,

@@ -190,9 +190,10 @@ impl Stack {
     /// What the router is told of a request that memory did not answer.
     fn resolve(&self, request: &mut Request<'_>) -> Step {
         let asked = request.uri.path_and_query();
-        match asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
-            true => Break(self.ready(request, Problem::uri_too_long().into_full_response())),
-            false => Continue(request.take_resolved()),
+        if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
+            Break(self.ready(request, Problem::uri_too_long().into_full_response()))
+        } else {
+            Continue(request.take_resolved())
         }
     }
 

@@ -57,9 +57,10 @@ pub(super) fn paths(
         let path = path.replace("{resource}", &resource.name);
         if let Value::Object(operations) = &mut operations {
             operations.retain(|method, operation| {
-                let right = match method == "get" || path.ends_with(":batch") {
-                    true => Right::Read,
-                    false => Right::Write,
+                let right = if method == "get" || path.ends_with(":batch") {
+                    Right::Read
+                } else {
+                    Right::Write
                 };
                 match operation {
                     Value::Object(operation) => {

@@ -107,9 +107,12 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
         return Err(Problem::unfit(pointer, &why));
     }
     let is_array = value.is_array();
-    let place = |number: usize| match is_array {
-        true => format!("{pointer}/{number}"),
-        false => pointer.to_owned(),
+    let place = |number: usize| {
+        if is_array {
+            format!("{pointer}/{number}")
+        } else {
+            pointer.to_owned()
+        }
     };
     let mut texts = Vec::with_capacity(columns);
     for (number, part) in parts.into_iter().enumerate() {

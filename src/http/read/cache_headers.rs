@@ -35,9 +35,12 @@ impl CacheHeaders {
     pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>, for_all: bool) -> Self {
         let said = cache_control.unwrap_or(NO_CACHE);
         let says = |directive| said.split(',').any(|said| is_directive(said, directive));
-        let value = |said: &str| match for_all || says("public") || says("private") {
-            true => HeaderValue::from_str(said),
-            false => HeaderValue::try_from(format!("private, {said}")),
+        let value = |said: &str| {
+            if for_all || says("public") || says("private") {
+                HeaderValue::from_str(said)
+            } else {
+                HeaderValue::try_from(format!("private, {said}"))
+            }
         };
         let no_cache = HeaderValue::from_static(NO_CACHE);
         Self {

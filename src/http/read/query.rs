@@ -69,9 +69,10 @@ impl PageParams {
             }
             _ => self.filter(name, value, resource)?,
         };
-        match already {
-            true => Err(Problem::bad_request(format!("{name} is there twice"))),
-            false => Ok(()),
+        if already {
+            Err(Problem::bad_request(format!("{name} is there twice")))
+        } else {
+            Ok(())
         }
     }
 

@@ -52,9 +52,10 @@ fn part(range: &str, bytes: usize) -> Option<RangeRequest> {
             first..bytes.min(last.saturating_add(1))
         }
     };
-    Some(match part.is_empty() {
-        true => RangeRequest::Beyond,
-        false => RangeRequest::Part(part),
+    Some(if part.is_empty() {
+        RangeRequest::Beyond
+    } else {
+        RangeRequest::Part(part)
     })
 }
 

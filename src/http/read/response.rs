@@ -128,9 +128,10 @@ pub(super) async fn encoded(encoding: Encoding, parts: &[Bytes]) -> Option<Vec<u
 
 /// The encoding that is wanted of a body of so many bytes, if it is worth any.
 fn encoding(headers: &HeaderMap, bytes: usize) -> Option<Encoding> {
-    match bytes < ENCODED_BYTES_MIN {
-        true => None,
-        false => negotiate::encoding(headers),
+    if bytes < ENCODED_BYTES_MIN {
+        None
+    } else {
+        negotiate::encoding(headers)
     }
 }
 

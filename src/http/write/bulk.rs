@@ -99,9 +99,10 @@ impl BulkWrite<'_> {
         if preferred(headers, &[HANDLING_LENIENT]).is_some() {
             return Ok(self.lenient(reader, permit));
         }
-        let returned = match self.may_read {
-            true => preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION]),
-            false => Some(RETURN_MINIMAL),
+        let returned = if self.may_read {
+            preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+        } else {
+            Some(RETURN_MINIMAL)
         };
         let stored = self
             .insert_all(reader, returned == Some(RETURN_REPRESENTATION))

@@ -60,9 +60,10 @@ impl DocumentWrite<'_> {
         }
         let repeatable = repeatable(headers, &hash, request.principal.as_deref())?;
         // A principal that may not read does not see what is stored.
-        let preferred = match request.may_read(id) {
-            true => preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION]),
-            false => Some(RETURN_MINIMAL),
+        let preferred = if request.may_read(id) {
+            preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+        } else {
+            Some(RETURN_MINIMAL)
         };
         let is_insert = matches!(action, Action::Insert { .. });
         let write = Write {
@@ -188,9 +189,10 @@ async fn read(
         return Err(Problem::body_too_large(bytes_max));
     }
     let body = read_body(body, bytes_max).await?;
-    match body.is_empty() {
-        true => Err(Problem::bad_request("the request has no body")),
-        false => Ok(body),
+    if body.is_empty() {
+        Err(Problem::bad_request("the request has no body"))
+    } else {
+        Ok(body)
     }
 }
 

@@ -35,9 +35,10 @@ pub fn merge_patch(
         })
     });
     read.flatten().map_err(BodyError::Malformed)?;
-    match faults.found.is_empty() {
-        true => Ok(merged),
-        false => Err(BodyError::Faults(faults.found)),
+    if faults.found.is_empty() {
+        Ok(merged)
+    } else {
+        Err(BodyError::Faults(faults.found))
     }
 }
 

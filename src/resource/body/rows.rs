@@ -118,9 +118,10 @@ impl<'r> Reader<'r> {
             Means::Column(at) if !level.columns[at].generated => {
                 let column = &level.columns[at];
                 // What a link or the path decides is compared with that later.
-                let nullable = match self.is_decided(number, at) {
-                    true => true,
-                    false => column.nullable && !(number == 0 && level.key.contains(&at)),
+                let nullable = if self.is_decided(number, at) {
+                    true
+                } else {
+                    column.nullable && !(number == 0 && level.key.contains(&at))
                 };
                 let read =
                     |faults: &mut Faults| values::given(&column.value, nullable, tokens, faults);

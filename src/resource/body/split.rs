@@ -127,9 +127,10 @@ impl Splitter {
         };
         // What has not come to its end is a document as well.
         let length = found.as_ref().map_or(self.pending(), Range::len);
-        match length > self.bytes_max {
-            true => Err(SplitError::TooLong),
-            false => Ok(found),
+        if length > self.bytes_max {
+            Err(SplitError::TooLong)
+        } else {
+            Ok(found)
         }
     }
 
@@ -189,9 +190,10 @@ impl Splitter {
                 }
             }
         }
-        match self.ended && self.place != Place::After {
-            true => Err(SplitError::Malformed("ends before the array does")),
-            false => Ok(None),
+        if self.ended && self.place != Place::After {
+            Err(SplitError::Malformed("ends before the array does"))
+        } else {
+            Ok(None)
         }
     }
 

@@ -82,9 +82,10 @@ impl Order {
                     wire.value()?;
                 }
                 let type_oid = wire.oid()?;
-                match type_oid == column.type_oid {
-                    true => wire.value(),
-                    false => Err(RenderError::Type(type_oid)),
+                if type_oid == column.type_oid {
+                    wire.value()
+                } else {
+                    Err(RenderError::Type(type_oid))
                 }
             })
             .collect()

@@ -89,8 +89,9 @@ fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
 }
 
 fn date(text: &str) -> Result<Cow<'_, str>, String> {
-    match matches!(text, "infinity" | "-infinity") || moment::day(text).is_some() {
-        true => Ok(Cow::Borrowed(text)),
-        false => Err("is not a date of the form YYYY-MM-DD".to_owned()),
+    if matches!(text, "infinity" | "-infinity") || moment::day(text).is_some() {
+        Ok(Cow::Borrowed(text))
+    } else {
+        Err("is not a date of the form YYYY-MM-DD".to_owned())
     }
 }

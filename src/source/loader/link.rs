@@ -51,9 +51,10 @@ impl Link {
             Err(SourceError::OtherDatabase) => found_anew(&mut following, known.as_ref()).await,
             _ => false,
         };
-        match again {
-            true => self.ask(shared, statement).await,
-            false => outcome,
+        if again {
+            self.ask(shared, statement).await
+        } else {
+            outcome
         }
     }
 
@@ -147,12 +148,13 @@ pub(in crate::source) async fn prove(
     followed: &Identity,
 ) -> Result<(), SourceError> {
     // While the feed follows no epoch nothing is kept, so it need be no more than the same database.
-    let reached = match followed.nonce.is_nil() {
-        true => Identity {
+    let reached = if followed.nonce.is_nil() {
+        Identity {
             epoch_table: 0,
             ..server(connection).await?
-        },
-        false => identity(connection).await?,
+        }
+    } else {
+        identity(connection).await?
     };
     let reached = Identity {
         history: followed.history,

@@ -210,15 +210,16 @@ async fn collect(
             Some(&place) => {
                 let written = document(resource, &row, document_bytes_max, &mut json)?;
                 let several = found[place].is_some();
-                found[place] = Some(match several {
-                    true => Err(SourceError::Ambiguous),
-                    false => written.map(|()| {
+                found[place] = Some(if several {
+                    Err(SourceError::Ambiguous)
+                } else {
+                    written.map(|()| {
                         if texts.capacity() < json.len() {
                             texts = BytesMut::with_capacity(TEXTS_BYTES.max(json.len()));
                         }
                         texts.extend_from_slice(&json);
                         Some(texts.split().freeze())
-                    }),
+                    })
                 });
             }
         }

@@ -100,9 +100,10 @@ impl Waiting {
 
     /// Whether a further statement may begin for a line.
     fn may_begin(&self, line: &Line) -> bool {
-        match line.pause.is_zero() {
-            true => line.statements < self.free,
-            false => line.statements == 0,
+        if line.pause.is_zero() {
+            line.statements < self.free
+        } else {
+            line.statements == 0
         }
     }
 

@@ -152,9 +152,10 @@ impl Transaction<'_> {
         let Some(condition) = &write.condition else {
             return Ok(None);
         };
-        let document = match there {
-            true => Some(self.read_locked(target, key).await?),
-            false => None,
+        let document = if there {
+            Some(self.read_locked(target, key).await?)
+        } else {
+            None
         };
         if !condition(document.as_deref()) {
             return Err(WriteError::Precondition.into());

@@ -53,9 +53,10 @@ impl Queue {
         if self.inserts.len() + self.others.len() >= WAITING_WRITES_MAX || self.closed {
             return Err(SourceError::Overloaded);
         }
-        match job.write.is_groupable() {
-            true => self.inserts.push_back(job),
-            false => self.others.push_back(job),
+        if job.write.is_groupable() {
+            self.inserts.push_back(job)
+        } else {
+            self.others.push_back(job)
         }
         Ok(())
     }

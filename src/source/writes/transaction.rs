@@ -124,15 +124,14 @@ impl Transaction<'_> {
     }
 
     async fn begin_with(&mut self, lock_tables: &str) -> Result<(), Failure> {
-        let begin = match self.database.pooler() {
-            true => {
-                self.database
-                    .begin(&mut self.session, Access::Write)
-                    .await?;
-                prove(&mut self.session.connection, &self.followed).await?;
-                ""
-            }
-            false => "begin isolation level read committed, read write; ",
+        let begin = if self.database.pooler() {
+            self.database
+                .begin(&mut self.session, Access::Write)
+                .await?;
+            prove(&mut self.session.connection, &self.followed).await?;
+            ""
+        } else {
+            "begin isolation level read committed, read write; "
         };
         self.locking_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
         let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");

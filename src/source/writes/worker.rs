@@ -185,12 +185,13 @@ impl Worker {
         let silent = ended.is_err();
         match ended.unwrap_or_else(|_| Err(SourceError::Timeout.into())) {
             Err(failure) if silent || failure.error.is_of_connection() => {
-                Err(match transaction.committing {
-                    true => WriteError::Unknown.into(),
-                    false => Failure {
+                Err(if transaction.committing {
+                    WriteError::Unknown.into()
+                } else {
+                    Failure {
                         again: !silent,
                         ..failure
-                    },
+                    }
                 })
             }
             Err(failure) => {

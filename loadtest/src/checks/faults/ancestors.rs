@@ -218,9 +218,10 @@ pub(super) async fn define(testbed: &mut Testbed, sql: &str) -> anyhow::Result<(
     let mut session = testbed.new_session(FAULT_SLOT)?;
     for attempt in 1..=ATTEMPTS {
         let last = attempt == ATTEMPTS;
-        let plots = match last {
-            true => testbed.all_plots().await,
-            false => Vec::new(),
+        let plots = if last {
+            testbed.all_plots().await
+        } else {
+            Vec::new()
         };
         session.run(LOCK_TIMEOUT).await?;
         let outcome = session.run(sql).await;
@@ -292,9 +293,10 @@ pub(super) async fn take_back(testbed: &mut Testbed) -> anyhow::Result<()> {
         ..
     } in links(testbed).await?
     {
-        let sql = match partition {
-            true => format!("alter table {above} detach partition {below}"),
-            false => format!("alter table {below} no inherit {above}"),
+        let sql = if partition {
+            format!("alter table {above} detach partition {below}")
+        } else {
+            format!("alter table {below} no inherit {above}")
         };
         define(testbed, &sql).await?;
     }

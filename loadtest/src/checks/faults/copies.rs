@@ -123,8 +123,9 @@ async fn transaction(testbed: &mut Testbed) -> anyhow::Result<u64> {
 }
 
 fn remove(directory: &Path) -> anyhow::Result<()> {
-    match directory.exists() {
-        true => Ok(std::fs::remove_dir_all(directory)?),
-        false => Ok(()),
+    if directory.exists() {
+        Ok(std::fs::remove_dir_all(directory)?)
+    } else {
+        Ok(())
     }
 }

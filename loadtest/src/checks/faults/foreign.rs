@@ -129,9 +129,10 @@ async fn attach_and_write(testbed: &mut Testbed) -> anyhow::Result<()> {
         }
     };
     testbed.hold(pause).await;
-    let below = match line.is_partitioned() {
-        true => format!("partition of {above} default"),
-        false => format!("() inherits ({above})"),
+    let below = if line.is_partitioned() {
+        format!("partition of {above} default")
+    } else {
+        format!("() inherits ({above})")
     };
     let sql = format!(
         "create foreign table foreign_{table} {below} server {DATABASE} options (table_name '{table}')"

@@ -43,9 +43,10 @@ pub(super) async fn edit(testbed: &mut Testbed) -> anyhow::Result<()> {
         _ => testbed.write(CHANGES, &format!("{}; ", edits[0])).await?,
     }
     testbed.hold(1.3).await;
-    match testbed.rng.bool() {
-        true => testbed.larder.kill().await?,
-        false => testbed.larder.terminate().await?,
+    if testbed.rng.bool() {
+        testbed.larder.kill().await?
+    } else {
+        testbed.larder.terminate().await?
     }
     let edited = change_and_edit(testbed, edits[1]).await;
     testbed.larder.start_ready().await?;

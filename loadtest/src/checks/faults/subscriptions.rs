@@ -82,9 +82,10 @@ impl Published {
         }
         let mut plot = testbed.plot(self.number).await;
         self.fill(&plot).await?;
-        match testbed.rng.bool() {
-            true => self.with_copy(testbed, &mut plot).await?,
-            false => self.without_copy(testbed).await?,
+        if testbed.rng.bool() {
+            self.with_copy(testbed, &mut plot).await?
+        } else {
+            self.without_copy(testbed).await?
         }
         for _ in 0..CHANGES {
             let revision = testbed.record.revision();

@@ -148,9 +148,10 @@ pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target:
 /// One request; whether the connection is of further use.
 async fn ask(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
     let name = RESOURCES[resource];
-    let key = match resource == RESOURCES.len() - 1 {
-        true => format!("Authorization: Bearer {KEY}\r\n"),
-        false => String::new(),
+    let key = if resource == RESOURCES.len() - 1 {
+        format!("Authorization: Bearer {KEY}\r\n")
+    } else {
+        String::new()
     };
     let asked = Instant::now();
     // The rows that change, and as many that do not.
@@ -190,9 +191,10 @@ async fn ask(counters: &AnswerCounters, resource: usize, connection: &mut HttpCo
             return true;
         }
     }
-    let documents: Result<Vec<OwnedDocument>, _> = match list {
-        true => serde_json::from_slice(answer.body),
-        false => serde_json::from_slice(answer.body).map(|document| vec![document]),
+    let documents: Result<Vec<OwnedDocument>, _> = if list {
+        serde_json::from_slice(answer.body)
+    } else {
+        serde_json::from_slice(answer.body).map(|document| vec![document])
     };
     let Ok(documents) = documents else {
         counters.made_up.fetch_add(1, Ordering::Relaxed);

@@ -73,11 +73,12 @@ impl FaultSpan {
             delayed,
             longest_wait,
         } = self.impact;
-        match self.impact.is_within_goal() {
-            true => String::new(),
-            false => format!(
+        if self.impact.is_within_goal() {
+            String::new()
+        } else {
+            format!(
                 "; larder failed {failed} statements and delayed {delayed}, up to {longest_wait:.0?}"
-            ),
+            )
         }
     }
 }
@@ -255,9 +256,10 @@ impl StaleReport {
                 span.fault == *fault && matches!(span.injection, Injection::Impossible(_))
             });
             if self.times(*fault) == 0 && (self.args.faults.by_name || !impossible) {
-                let why = match impossible {
-                    true => "this machine can't",
-                    false => "the time was too short, give more --seconds",
+                let why = if impossible {
+                    "this machine can't"
+                } else {
+                    "the time was too short, give more --seconds"
                 };
                 failures.push(format!("{} was not injected: {why}", fault.name()));
             }

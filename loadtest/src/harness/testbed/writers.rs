@@ -65,9 +65,10 @@ impl SqlSession {
                 self.was_committed(plot, change, record).await?
             }
         };
-        let outcome = match committed {
-            true => TransactionEnd::Committed(Boottime::now()),
-            false => TransactionEnd::RolledBack,
+        let outcome = if committed {
+            TransactionEnd::Committed(Boottime::now())
+        } else {
+            TransactionEnd::RolledBack
         };
         record.settle(&tickets, outcome);
         if committed {

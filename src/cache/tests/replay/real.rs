@@ -252,9 +252,10 @@ impl Run {
             via: Via::Poll,
             lag_from: None,
         };
-        let event = match pass.resumes {
-            true => Event::Resumed(found),
-            false => Event::Passed(found),
+        let event = if pass.resumes {
+            Event::Resumed(found)
+        } else {
+            Event::Passed(found)
         };
         let cache = Arc::clone(&self.cache);
         GatedThread::start(times.now(), move || cache.follow(event))

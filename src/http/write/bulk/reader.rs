@@ -111,17 +111,16 @@ impl Reader {
                 Err(problem) => return Err(problem),
             };
             let mut parser = self.parser;
-            let (parser, batch) = match parser.splitter.pending() > INLINE_BYTES_MAX {
-                false => {
-                    let batch = parse(&mut parser);
-                    (parser, batch)
-                }
-                true => tokio::task::spawn_blocking(move || {
+            let (parser, batch) = if parser.splitter.pending() <= INLINE_BYTES_MAX {
+                let batch = parse(&mut parser);
+                (parser, batch)
+            } else {
+                tokio::task::spawn_blocking(move || {
                     let batch = parse(&mut parser);
                     (parser, batch)
                 })
                 .await
-                .map_err(|_| Problem::internal("the body was not read to its end"))?,
+                .map_err(|_| Problem::internal("the body was not read to its end"))?
             };
             self.parser = parser;
             match batch? {

@@ -57,9 +57,10 @@ fn number(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
         Token::Number(text) => text,
         Token::String(text @ ("NaN" | "Infinity" | "-Infinity")) => {
             let finite = matches!(value, ValueType::Numeric { digits: Some(_) });
-            return match finite && text != "NaN" {
-                true => Err("must be a finite number or \"NaN\"".into()),
-                false => Ok(text.to_owned()),
+            return if finite && text != "NaN" {
+                Err("must be a finite number or \"NaN\"".into())
+            } else {
+                Ok(text.to_owned())
             };
         }
         _ => return Err("must be a number".into()),
@@ -87,9 +88,10 @@ fn number(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
 
 /// Whether a floating-point type holds a number, of which it makes `value`.
 fn held(number: &Decimal<'_>, value: f64) -> Result<(), Expected> {
-    match value.is_infinite() || (value == 0.0 && !number.is_zero()) {
-        true => Err("must be a number in the range of its floating-point type".into()),
-        false => Ok(()),
+    if value.is_infinite() || (value == 0.0 && !number.is_zero()) {
+        Err("must be a number in the range of its floating-point type".into())
+    } else {
+        Ok(())
     }
 }
 
@@ -106,10 +108,13 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
             _ => Err("must be a uuid of the form 8-4-4-4-12".into()),
         },
         ValueType::Bytea => bytea(text),
-        ValueType::Date => match is_infinite(text) || moment::day(text).is_some() {
-            true => Ok(text.to_owned()),
-            false => Err("must be a date of the form YYYY-MM-DD".into()),
-        },
+        ValueType::Date => {
+            if is_infinite(text) || moment::day(text).is_some() {
+                Ok(text.to_owned())
+            } else {
+                Err("must be a date of the form YYYY-MM-DD".into())
+            }
+        }
         ValueType::Timestamp | ValueType::TimestampTz => {
             let local = *value == ValueType::Timestamp;
             match moment::instant(text, local) {
@@ -126,10 +131,13 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
                 false => Err("must be a time of the form HH:MM:SS".into()),
             }
         }
-        ValueType::Enum(labels) => match labels.iter().any(|label| label == text) {
-            true => Ok(text.to_owned()),
-            false => Err(one_of(labels).into()),
-        },
+        ValueType::Enum(labels) => {
+            if labels.iter().any(|label| label == text) {
+                Ok(text.to_owned())
+            } else {
+                Err(one_of(labels).into())
+            }
+        }
         ValueType::Interval | ValueType::Other => Ok(text.to_owned()),
         ValueType::Composite(_) => Err("must be an object".into()),
         ValueType::Array(_) => Err("must be an array".into()),

@@ -82,9 +82,10 @@ fn write_day(days: i64, out: &mut Vec<u8>) -> bool {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = match month_from_march < 10 {
-        true => month_from_march + 3,
-        false => month_from_march - 9,
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
     };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     // There is no year 0: the one before 1 is 1 BC.

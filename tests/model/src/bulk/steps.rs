@@ -217,9 +217,10 @@ impl Bulk {
                 Change::Range(lies) => {
                     let raise = self.has(Guard::RaiseAll).then_some(Step::Raise);
                     let remove = lies.then_some(Step::Remove);
-                    match self.has(Guard::RaiseBeforeSweep) {
-                        true => steps.extend(raise.into_iter().chain(remove)),
-                        false => steps.extend(remove.into_iter().chain(raise)),
+                    if self.has(Guard::RaiseBeforeSweep) {
+                        steps.extend(raise.into_iter().chain(remove))
+                    } else {
+                        steps.extend(remove.into_iter().chain(raise))
                     }
                     steps.push(Step::QueueSweep(*lies));
                 }
@@ -230,13 +231,17 @@ impl Bulk {
         if changes.contains(&Change::Key) {
             steps.push(Step::QueueDrop);
         }
-        let early = match resumes {
-            true => !self.has(Guard::EnableBehindDrops),
-            false => !self.has(Guard::MarkAfterRenewal),
+        let early = if resumes {
+            !self.has(Guard::EnableBehindDrops)
+        } else {
+            !self.has(Guard::MarkAfterRenewal)
         };
-        let is_before = |step: &Step| match resumes {
-            true => matches!(step, Step::QueueSweep(_) | Step::QueueDrop),
-            false => *step == Step::Renew,
+        let is_before = |step: &Step| {
+            if resumes {
+                matches!(step, Step::QueueSweep(_) | Step::QueueDrop)
+            } else {
+                *step == Step::Renew
+            }
         };
         let place = steps.iter().position(is_before).filter(|_| early);
         steps.insert(place.unwrap_or(steps.len()), end);
@@ -257,9 +262,10 @@ impl Bulk {
             Step::Remove => state.memory = None,
             Step::QueueSweep(lies) => {
                 let sweep = Order::Sweep(lies, generation);
-                match self.has(Guard::SweepInOrder) {
-                    true => state.queue.push(sweep),
-                    false => state.queue.insert(0, sweep),
+                if self.has(Guard::SweepInOrder) {
+                    state.queue.push(sweep)
+                } else {
+                    state.queue.insert(0, sweep)
                 }
             }
             Step::QueueDrop => state.queue.push(Order::Drop(true, generation)),

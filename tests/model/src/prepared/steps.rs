@@ -192,17 +192,20 @@ impl Prepared {
 
     /// What an epoch that begins now keeps.
     fn list(&self, database: &Database) -> Set {
-        let elsewhere = match self.has(Guard::ThisDatabase) {
-            true => database.elsewhere,
-            false => 0,
+        let elsewhere = if self.has(Guard::ThisDatabase) {
+            database.elsewhere
+        } else {
+            0
         };
-        let list = match self.has(Guard::List) {
-            true => database.listed & !elsewhere,
-            false => 0,
+        let list = if self.has(Guard::List) {
+            database.listed & !elsewhere
+        } else {
+            0
         };
-        match self.has(Guard::WholeNumbers) {
-            true => list,
-            false => list >> FIRST,
+        if self.has(Guard::WholeNumbers) {
+            list
+        } else {
+            list >> FIRST
         }
     }
 
