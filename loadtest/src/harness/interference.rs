@@ -2,10 +2,11 @@
 //!
 //! Waits are sampled. A statement waits for larder while all processes that block it are larder's: what would wait for
 //! another process as well is not counted. The waits of one statement add up, and are known to about the interval of
-//! the samples. Failures are reported by the sessions whose statement failed; they are larder's where PostgreSQL's
-//! message or its context names what larder installed, or the deadlock a process of larder's.
+//! the samples. Failures are reported by the sessions whose statement failed. A failure is larder's if PostgreSQL's
+//! message or its context names what larder installed, or if the deadlock names a process of larder's; but never if the
+//! connection or the server was ended, which the faults do.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(100);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// A process counts as larder's for so long after it was last seen: the operating system gives its number to others.
+/// A deadlock is reported within a second.
+const LARDER_SEEN_AGO_MAX: Duration = Duration::from_secs(10);
+/// Prefix of the SQLSTATEs by which PostgreSQL says that an administrator, a crash or a shutdown ended the connection.
+/// `57014` (query canceled) does not begin with it.
+const CONNECTION_ENDED: &str = "57P";
 /// Statements that are shown; more are only counted.
 const SHOWN_MAX: usize = 20;
 const SHOWN_CHARS: usize = 300;
@@ -64,8 +71,8 @@ pub(crate) struct Interference(Mutex<Observed>);
 
 #[derive(Debug, Default)]
 struct Observed {
-    /// Every server process of larder's that has been seen.
-    larders: HashSet<i32>,
+    /// Server processes of larder's, and when each was last seen.
+    larders: HashMap<i32, Instant>,
     /// The last statement of each process that waited for larder.
     statements: HashMap<i32, WaitingStatement>,
     /// Each process, for larder.
@@ -112,7 +119,7 @@ impl Interference {
         let elapsed = last.elapsed();
         *last = Instant::now();
         let mut state = self.lock();
-        state.larders.extend(larders);
+        state.note_larders(larders, Instant::now());
         for row in rows {
             let seconds: f64 = row.try_get("seconds")?;
             let waited = elapsed.min(Duration::from_secs_f64(seconds.max(0.0)));
@@ -138,7 +145,7 @@ impl Interference {
             detail: error.detail().unwrap_or_default(),
             context: error.r#where().unwrap_or_default(),
         };
-        if failure.is_of(&state.larders) && !sql.contains("larder") {
+        if failure.is_larders(&state.larders) && !sql.contains("larder") {
             state.impact.failed += 1;
             state.show(&format!("failed because of larder: {failure:?}: {sql}"));
         } else {
@@ -189,6 +196,13 @@ impl Interference {
 }
 
 impl Observed {
+    /// These server processes are larder's now.
+    fn note_larders(&mut self, pids: Vec<i32>, now: Instant) {
+        self.larders
+            .retain(|_, seen| now.duration_since(*seen) <= LARDER_SEEN_AGO_MAX);
+        self.larders.extend(pids.into_iter().map(|pid| (pid, now)));
+    }
+
     /// A process was found waiting for larder, `waited` longer than at the last sample.
     fn note_wait(
         &mut self,
@@ -238,15 +252,19 @@ struct StatementFailure<'a> {
 }
 
 impl StatementFailure<'_> {
-    /// Whether it is larder's; `larders` are its server processes.
-    fn is_of(&self, larders: &HashSet<i32>) -> bool {
+    /// Whether larder caused it; `larders` are its server processes.
+    fn is_larders(&self, larders: &HashMap<i32, Instant>) -> bool {
         const DEADLOCK: &str = "40P01";
+        // The context tells which function ran when the connection was ended, not why it was.
+        if self.code.starts_with(CONNECTION_ENDED) {
+            return false;
+        }
         let named = [self.message, self.detail, self.context]
             .iter()
             .any(|text| text.contains("larder.") || text.contains("larder_"));
         // "Process 1 waits for ShareLock on transaction 2; blocked by process 3."
         let words: Vec<&str> = self.detail.split([' ', '.', '\n']).collect();
-        let is_larders = |word: &str| word.parse().is_ok_and(|pid| larders.contains(&pid));
+        let is_larders = |word: &str| word.parse().is_ok_and(|pid| larders.contains_key(&pid));
         let deadlocked = words
             .windows(2)
             .any(|pair| pair[0].eq_ignore_ascii_case("process") && is_larders(pair[1]));
@@ -261,7 +279,7 @@ mod tests {
 
     #[test]
     fn failures_are_larders_where_they_name_it() {
-        let larders = HashSet::from([17]);
+        let larders = HashMap::from([(17, Instant::now())]);
         let of = |code, message, detail, context| {
             StatementFailure {
                 code,
@@ -269,7 +287,7 @@ mod tests {
                 detail,
                 context,
             }
-            .is_of(&larders)
+            .is_larders(&larders)
         };
         let cycle = "Process 5 waits for ShareLock on transaction 90; blocked by process 17.\n\
             Process 17 waits for ShareLock on transaction 91; blocked by process 5.";
@@ -296,6 +314,55 @@ mod tests {
             "",
             ""
         ));
+    }
+
+    #[test]
+    fn ends_of_connections_are_not_larders_and_cancellations_in_its_functions_are() {
+        let in_logger = |code, message| {
+            StatementFailure {
+                code,
+                message,
+                detail: "",
+                context: "PL/pgSQL function larder.log_7202605a9de207d8() line 13 at IF",
+            }
+            .is_larders(&HashMap::new())
+        };
+        for (code, message) in [
+            (
+                "57P01",
+                "terminating connection due to administrator command",
+            ),
+            (
+                "57P02",
+                "terminating connection because of crash of another server process",
+            ),
+            ("57P03", "the database system is shutting down"),
+        ] {
+            assert!(!in_logger(code, message), "{code}");
+        }
+        for (code, message) in [
+            ("57014", "canceling statement due to statement timeout"),
+            ("55P03", "canceling statement due to lock timeout"),
+            (
+                "40001",
+                "could not serialize access due to concurrent update",
+            ),
+            ("P0001", "raised by a function"),
+        ] {
+            assert!(in_logger(code, message), "{code}");
+        }
+    }
+
+    #[test]
+    fn processes_are_larders_until_their_numbers_may_be_used_again() {
+        let mut state = Observed::default();
+        let began = Instant::now();
+        state.note_larders(vec![5, 6], began);
+        let later = began + LARDER_SEEN_AGO_MAX;
+        state.note_larders(vec![6], later);
+        assert!(state.larders.contains_key(&5));
+        state.note_larders(vec![], later + Duration::from_secs(1));
+        assert!(!state.larders.contains_key(&5) && state.larders.contains_key(&6));
     }
 
     #[test]
