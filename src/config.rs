@@ -13,6 +13,7 @@ mod environment;
 mod example;
 mod fit;
 mod names;
+mod places;
 mod reading;
 mod resources;
 mod rows;

@@ -8,8 +8,8 @@ use jsonwebtoken::AlgorithmFamily;
 use toml::de::{DeTable, DeValue};
 
 use super::Config;
-use super::fit::Places;
-use super::names::{self, Names};
+use super::names::Names;
+use super::places::{Places, mistake};
 use super::text::{Reader, Table};
 use crate::auth::config::{
     ANONYMOUS, AuthConfig, JwtConfig, KeyDefinition, Secret, UserDefinition,
@@ -71,9 +71,7 @@ fn user(
     let roles = roles(table, "roles", reader).map_or_else(Vec::new, |roles| roles.value);
     if !passwords::is_hash(&password.value) {
         let message = "expected what `larder hash-password` prints ($argon2id$...)";
-        reader
-            .mistakes
-            .push(names::mistake(&password.place, message));
+        reader.refuse_at(&password.place, message);
     }
     Some(UserDefinition {
         name: name?,
@@ -94,13 +92,13 @@ fn key(
     let read = sha256(&hash.value);
     if read.is_none() {
         let message = "expected the key's SHA-256 in 64 hexadecimal digits";
-        reader.mistakes.push(names::mistake(&hash.place, message));
+        reader.refuse_at(&hash.place, message);
     }
     // A key is one principal's, so a second one would take it from the first.
     match read.map(|read| hashes.entry(read)) {
         Some(Entry::Occupied(first)) => {
             let message = format!("the key on line {} has this hash", first.get());
-            reader.mistakes.push(names::mistake(&hash.place, message));
+            reader.refuse_at(&hash.place, message);
         }
         Some(Entry::Vacant(free)) => {
             free.insert(hash.place.line);
@@ -131,7 +129,7 @@ fn name(table: &Table<'_, '_>, names: &mut Names, reader: &mut Reader<'_>) -> Op
     let unusable = |c: char| c == ':' || c.is_control();
     if name.value.is_empty() || name.value.contains(unusable) {
         let message = "expected a name without colons and control characters";
-        reader.mistakes.push(names::mistake(&name.place, message));
+        reader.refuse_at(&name.place, message);
     }
     names.claim(&name, "principal", reader);
     Some(name.value)
@@ -164,7 +162,7 @@ pub(super) fn roles(
         let usable = !role.value.is_empty() && !role.value.contains(char::is_whitespace);
         if !usable {
             let message = "expected a role without white space";
-            reader.mistakes.push(names::mistake(&role.place, message));
+            reader.refuse_at(&role.place, message);
         }
         usable
     });
@@ -188,25 +186,25 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             if !auth.is_on() {
                 // It would mean nothing, and everyone might do everything.
                 let message = "asks for roles, but [auth] has no user, no key and no [auth.jwt]";
-                mistakes.push(names::mistake(&roles.place, message));
+                mistakes.push(mistake(&roles.place, message));
                 continue;
             }
             let unknown = roles.value.iter().filter(|role| !is_known(auth, role));
             let message = |role| format!("nobody has role {role:?}: no user and no key names it");
-            let unknown = unknown.map(|role| names::mistake(&roles.place, message(role)));
+            let unknown = unknown.map(|role| mistake(&roles.place, message(role)));
             mistakes.extend(unknown);
         }
         if let (Some(read), Some(write)) = (&resource.read, &resource.write) {
             let is_open = |roles: &Vec<String>| roles.iter().any(|role| role == ANONYMOUS);
             if is_open(&write.value) && !is_open(&read.value) {
                 let message = "who shows no credentials may write but not read: a write shows what it changes";
-                mistakes.push(names::mistake(&write.place, message));
+                mistakes.push(mistake(&write.place, message));
             }
         }
         let name = &resource.name;
         if auth.signs_in() && SIGNING_IN.contains(&name.value.as_str()) {
             let message = format!("/{} is larder's own: users sign in there", name.value);
-            mistakes.push(names::mistake(&name.place, message));
+            mistakes.push(mistake(&name.place, message));
         }
     }
     mistakes

@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::names;
+use super::names::identifier;
 use super::text::{Reader, Table};
 use crate::resource::definition::Located;
 
@@ -10,10 +10,7 @@ use crate::resource::definition::Located;
 pub(super) fn relation(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Option<Located<String>> {
     let relation = reader.required(table, "table")?;
     if relation.value.trim().is_empty() || relation.value.contains('\0') {
-        reader.mistakes.push(names::mistake(
-            &relation.place,
-            "expected a table such as \"public.dept\"",
-        ));
+        reader.refuse_at(&relation.place, "expected a table such as \"public.dept\"");
     }
     Some(relation)
 }
@@ -41,7 +38,7 @@ pub(super) fn columns(
         _ => reader.strings(table, key, "a column or a list of columns")?,
     };
     for column in &value {
-        names::identifier(&column.value, &column.place, "column", reader);
+        identifier(&column.value, &column.place, "column", reader);
     }
     Some(Located {
         value: value.into_iter().map(|column| column.value).collect(),

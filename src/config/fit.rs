@@ -1,37 +1,9 @@
 //! What concerns several settings at once.
 
+use super::places::Places;
 use super::{Config, access, url};
-use crate::resource::definition::{Mistake, Place, ResourceDefinition};
+use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::server::tls::Tls;
-
-/// Who set a setting last; absent while its default holds.
-#[derive(Default)]
-pub(super) struct Places(Vec<(&'static str, Place)>);
-
-impl Places {
-    /// Notes that `path` was set at `place`.
-    pub(super) fn set(&mut self, path: &'static str, place: Place) {
-        self.0.retain(|(other, _)| *other != path);
-        self.0.push((path, place));
-    }
-
-    /// A mistake where the first of `paths` that anybody set was set.
-    pub(super) fn mistake(&self, paths: &[&str], message: impl Into<String>) -> Mistake {
-        let set = |path: &&str| self.0.iter().find(|(other, _)| other == path);
-        let place = match paths.iter().find_map(set) {
-            Some((_, place)) => place.clone(),
-            None => Place {
-                origin: "built-in default".into(),
-                line: 0,
-                key: paths.join(", "),
-            },
-        };
-        Mistake {
-            place,
-            message: message.into(),
-        }
-    }
-}
 
 /// Finds what is wrong with files that settings name.
 pub(super) fn check_files(config: &Config, places: &Places) -> Option<Mistake> {

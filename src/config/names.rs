@@ -2,7 +2,7 @@
 
 use super::text::Reader;
 use super::value::echo;
-use crate::resource::definition::{Located, Mistake, Place};
+use crate::resource::definition::{Located, Place};
 
 /// PostgreSQL cuts longer identifiers silently (`NAMEDATALEN` - 1).
 const IDENTIFIER_BYTES_MAX: usize = 63;
@@ -26,18 +26,10 @@ impl Names {
                 first.place.line,
                 first.place.key
             );
-            reader.mistakes.push(mistake(&name.place, message));
+            reader.refuse_at(&name.place, message);
         } else {
             self.taken.push(name.clone());
         }
-    }
-}
-
-/// A mistake at a place that is known already.
-pub(super) fn mistake(place: &Place, message: impl Into<String>) -> Mistake {
-    Mistake {
-        place: place.clone(),
-        message: message.into(),
     }
 }
 
@@ -55,7 +47,7 @@ pub(super) fn identifier(name: &str, place: &Place, what: &str, reader: &mut Rea
     } else {
         return true;
     };
-    reader.mistakes.push(mistake(place, message));
+    reader.refuse_at(place, message);
     false
 }
 
@@ -71,12 +63,12 @@ pub(super) fn segment(name: &Located<String>, reader: &mut Reader<'_>) -> bool {
             "{} can't be a path segment: use letters, digits and _ . ~ -, and not just dots",
             echo(&name.value)
         );
-        reader.mistakes.push(mistake(&name.place, message));
+        reader.refuse_at(&name.place, message);
     }
     let reserved = RESERVED.contains(&name.value.as_str());
     if reserved {
         let message = format!("/{} is larder's own path: choose another name", name.value);
-        reader.mistakes.push(mistake(&name.place, message));
+        reader.refuse_at(&name.place, message);
     }
     usable && !reserved
 }

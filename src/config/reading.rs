@@ -7,7 +7,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::access;
 use super::environment::Environment;
-use super::fit::{self, Places};
+use super::fit;
+use super::places::{Places, mistake, unlined};
 use super::resources;
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
 use super::text::{Key, Reader, Text, Value, dotted, nearest, unknown_key};
@@ -45,12 +46,7 @@ impl Reading {
         };
         for setting in &SETTINGS {
             if let Preset::Value(text) = setting.preset {
-                let place = Place {
-                    origin: "built-in default".into(),
-                    line: 0,
-                    key: setting.path.to_owned(),
-                };
-                reading.put(setting, text, place);
+                reading.put(setting, text, unlined("built-in default", setting.path));
             }
         }
         reading.places = Places::default();
@@ -83,17 +79,10 @@ impl Reading {
             let Some(value) = environment.get(&variable) else {
                 continue;
             };
-            let place = Place {
-                origin: "environment".into(),
-                line: 0,
-                key: variable,
-            };
+            let place = unlined("environment", variable);
             match value.to_str() {
                 Some(text) => self.put(setting, text, place),
-                None => self.mistakes.push(Mistake {
-                    place,
-                    message: "is not UTF-8".to_owned(),
-                }),
+                None => self.mistakes.push(mistake(&place, "is not UTF-8")),
             }
         }
         let known: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
@@ -112,11 +101,7 @@ impl Reading {
                 Some(near) => format!("no such setting; did you mean {near}?"),
                 None => "no such setting; `larder config --example` shows them all".to_owned(),
             };
-            let place = Place {
-                origin: "environment".into(),
-                line: 0,
-                key: name.to_owned(),
-            };
+            let place = unlined("environment", name);
             self.mistakes.push(Mistake { place, message });
         }
     }
@@ -128,11 +113,7 @@ impl Reading {
     ) {
         for (path, text) in pairs {
             let path = path.as_ref();
-            let place = Place {
-                origin: "command line".into(),
-                line: 0,
-                key: path.to_owned(),
-            };
+            let place = unlined("command line", path);
             match Setting::find(path) {
                 Some(setting) => self.put(setting, text.as_ref(), place),
                 None => {

@@ -2,7 +2,7 @@
 
 use super::access;
 use super::columns::{columns, relation};
-use super::names::{self, Names};
+use super::names::{Names, segment};
 use super::rows::row;
 use super::text::{Reader, Table, Value};
 use super::value::{echo, found};
@@ -45,7 +45,7 @@ fn resource(
     reader: &mut Reader<'_>,
 ) -> Option<ResourceDefinition> {
     let name = reader.required(table, "name").and_then(|name| {
-        let usable = names::segment(&name, reader);
+        let usable = segment(&name, reader);
         names.claim(&name, "resource", reader);
         usable.then_some(name)
     });
@@ -89,7 +89,7 @@ fn tiers(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Tiers {
             "disk" => tiers.disk = true,
             other => {
                 let message = format!("expected \"memory\" or \"disk\", found {}", echo(other));
-                reader.mistakes.push(names::mistake(&tier.place, message));
+                reader.refuse_at(&tier.place, message);
             }
         }
     }
@@ -107,7 +107,7 @@ fn header_value(
     let trimmed = value.value.trim() == value.value && !value.value.is_empty();
     if !trimmed || !value.value.chars().all(visible) {
         let message = "a header's value is not empty, and holds visible ASCII and spaces between";
-        reader.mistakes.push(names::mistake(&value.place, message));
+        reader.refuse_at(&value.place, message);
     }
     Some(value)
 }
@@ -120,7 +120,7 @@ fn filters(table: &Table<'_, '_>, reader: &mut Reader<'_>) -> Vec<Located<String
     for name in &filters {
         if PARAMETERS.contains(&name.value.as_str()) {
             let message = format!("`{}` is a parameter of every list", name.value);
-            reader.mistakes.push(names::mistake(&name.place, message));
+            reader.refuse_at(&name.place, message);
         }
     }
     filters

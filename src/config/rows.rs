@@ -3,7 +3,7 @@
 use toml::de::DeValue;
 
 use super::columns::{columns, relation};
-use super::names::{self, Names};
+use super::names::{Names, identifier};
 use super::text::{Reader, Table, Value};
 use super::value::found;
 use crate::resource::definition::{
@@ -61,7 +61,7 @@ fn fields(
             value: key.get_ref().to_string(),
             place,
         };
-        names::identifier(&column.value, &column.place, "column", reader);
+        identifier(&column.value, &column.place, "column", reader);
         if let Some(name) = field_name(value, path, names, reader) {
             fields.push(FieldDefinition { column, name });
         }
@@ -151,7 +151,7 @@ fn field_name(
     reader: &mut Reader<'_>,
 ) -> Option<Located<String>> {
     let name = reader.string(value, path)?;
-    if names::identifier(&name.value, &name.place, "field name", reader) {
+    if identifier(&name.value, &name.place, "field name", reader) {
         names.claim(&name, "field", reader);
     }
     Some(name)

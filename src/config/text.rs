@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::names::mistake;
+use super::places::mistake;
 use super::value::found;
 use crate::resource::definition::{Located, Mistake, Place};
 
@@ -91,6 +91,11 @@ impl Reader<'_> {
     /// Adds a mistake at the byte `at`.
     pub(super) fn refuse(&mut self, at: usize, key: impl Into<String>, message: impl Into<String>) {
         self.mistakes.push(self.text.mistake(at, key, message));
+    }
+
+    /// Adds a mistake at a place that is known already.
+    pub(super) fn refuse_at(&mut self, place: &Place, message: impl Into<String>) {
+        self.mistakes.push(mistake(place, message));
     }
 
     /// `value` as a table whose keys are all among `known`.
@@ -182,7 +187,7 @@ impl Reader<'_> {
             };
             if strings.iter().any(|other| other.value == text.value) {
                 let message = format!("`{}` is named twice", text.value);
-                self.mistakes.push(mistake(&text.place, message));
+                self.refuse_at(&text.place, message);
             } else {
                 strings.push(text);
             }

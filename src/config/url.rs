@@ -4,8 +4,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::value::ValueError;
-
 /// Why a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlError {
@@ -20,6 +18,9 @@ pub(super) enum UrlError {
         "its port is not a number from 0 to 65535 (in a password, percent-encode /, ?, #, @ and :)"
     )]
     Port,
+    /// Whoever is between could replace what is fetched.
+    #[error("must begin with https://, or with http:// and a loopback address or localhost")]
+    Unprotected,
 }
 
 /// Accepts what can be a PostgreSQL URL.
@@ -59,9 +60,9 @@ pub(super) fn user(url: &str) -> &str {
 }
 
 /// Accepts what can be the URL of public keys: whoever could change the answer on its way could let anybody in.
-pub(super) fn check_protected(url: &str) -> Result<(), ValueError> {
+pub(super) fn check_protected(url: &str) -> Result<(), UrlError> {
     if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(UrlError::Character.into());
+        return Err(UrlError::Character);
     }
     if url
         .strip_prefix("https://")
@@ -69,7 +70,7 @@ pub(super) fn check_protected(url: &str) -> Result<(), ValueError> {
     {
         return Ok(());
     }
-    let rest = url.strip_prefix("http://").ok_or(ValueError::Unprotected)?;
+    let rest = url.strip_prefix("http://").ok_or(UrlError::Unprotected)?;
     let (authority, _) = split_authority(rest);
     // No user name: what stands before an @ must not pass for a host.
     let host = match authority.parse::<SocketAddr>() {
@@ -80,7 +81,7 @@ pub(super) fn check_protected(url: &str) -> Result<(), ValueError> {
     if !authority.contains('@') && (loopback || host == "localhost") {
         Ok(())
     } else {
-        Err(ValueError::Unprotected)
+        Err(UrlError::Unprotected)
     }
 }
 

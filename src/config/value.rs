@@ -149,12 +149,9 @@ pub(super) enum ValueError {
         most: String,
         found: String,
     },
-    /// Not a PostgreSQL URL; says nothing of what was found.
+    /// A URL that is refused; the message repeats nothing of it.
     #[error(transparent)]
     Url(#[from] url::UrlError),
-    /// Keys must not come from just anybody on the way.
-    #[error("must begin with https://, or with http:// and a loopback address or localhost")]
-    Unprotected,
 }
 
 impl Slot<'_> {
