@@ -49,7 +49,7 @@ use crate::cache::freshness::Freshness;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
-use crate::cache::queue::Disk;
+use crate::cache::queue::DiskTier;
 use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
 use crate::clock::Boottime;
@@ -168,7 +168,7 @@ struct CachedResource {
     fingerprint: Mutex<String>,
     hits_memory: AtomicU64,
     hits_disk: AtomicU64,
-    /// Lookups that memory did not answer.
+    /// LookupBatch that memory did not answer.
     passed_memory: AtomicU64,
 }
 
@@ -177,7 +177,7 @@ pub struct Cache {
     resources: Vec<CachedResource>,
     versions: Arc<Versions>,
     memory: Memory,
-    disk: Option<Disk>,
+    disk: Option<DiskTier>,
     leases: Arc<Leases>,
     loader: Loader,
     metrics: Arc<Metrics>,
@@ -212,7 +212,7 @@ impl Cache {
             let found = move |mark| {
                 opened.send_replace(Some(mark));
             };
-            Some(Disk::start(
+            Some(DiskTier::start(
                 config.disk.clone(),
                 Arc::clone(&versions),
                 Arc::clone(&metrics),
@@ -229,7 +229,7 @@ impl Cache {
     fn assemble(
         config: CacheConfig,
         versions: Arc<Versions>,
-        disk: Option<Disk>,
+        disk: Option<DiskTier>,
         loader: Loader,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -295,7 +295,7 @@ impl Cache {
 
     /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
     pub fn persisted(&self) -> Option<watch::Receiver<Persisted>> {
-        self.disk.as_ref().map(Disk::persisted)
+        self.disk.as_ref().map(DiskTier::persisted)
     }
 
     /// Whether tiers may answer for the resource at the moment `now`.
@@ -340,7 +340,7 @@ impl CachedResource {
         self.uncached.load(Ordering::SeqCst)
     }
 
-    /// Lookups so far.
+    /// LookupBatch so far.
     fn lookups(&self) -> u64 {
         let hits = self.hits_memory.load(Ordering::Relaxed);
         hits + self.passed_memory.load(Ordering::Relaxed)

@@ -1,14 +1,14 @@
-//! The disk tier's files: the only place that knows sled.
+//! The disk tier's files. Only this module and its children name sled.
 //!
-//! One tree holds the entries and the mark, so that a batch of both is atomic. Everything read back is checked; what
-//! does not fit is as good as not there. sled panics on some damage, so every call is caught and becomes an error:
-//! who sees one gives the whole directory up.
+//! One tree holds the entries and the mark, so that a batch of both is atomic. Everything read is checked, and a value
+//! that fails a check is treated as missing. sled panics on some damage, so panics are caught and returned as errors.
+//! After any error the whole directory has to be replaced.
 //!
-//! Damage to sled's log can bring an earlier, whole version of a page back, with documents that were overtaken since,
-//! or take newer ones away. So every batch writes a tally of all that is there then, and an opened directory is used
-//! only if it comes to the same.
+//! Damage to sled's log can bring back an earlier version of a page, with documents that were overtaken since, or lose
+//! newer ones. So every batch also writes a tally of the whole content, and a directory is used only if its content
+//! agrees with its tally.
 //!
-//! What a value looks like is told in `layout`, and in `chunk` how it is cut.
+//! `layout` describes the values, and `chunk` how they are split.
 
 mod chunk;
 pub(super) mod directory;
@@ -18,12 +18,12 @@ mod tally;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cache::disk::layout::{
     Entry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
-    hashed_keys, key_text,
+    hashed_key_prefix, key_text,
 };
 use crate::cache::disk::tally::Tally;
 use crate::cache::document::Found;
@@ -35,55 +35,55 @@ use crate::feed::ranges::Ranges;
 pub struct DiskConfig {
     /// The directory that holds the tier's files.
     pub directory: PathBuf,
-    /// Bytes on disk past which the tier starts again empty.
+    /// Bytes on disk, beyond which the tier is emptied.
     pub bytes_max: u64,
     /// sled's page cache, in bytes.
     pub cache_bytes: u64,
-    /// Entries per write.
+    /// Entries in one batch, at most.
     pub batch_entries: usize,
-    /// The longest wait of an entry for its batch.
+    /// How long an order waits for more orders, at most.
     pub linger: Duration,
 }
 
-/// Entries that a sweep removes in one batch.
-const SWEPT_AT_ONCE: usize = 10_000;
+/// Entries that a sweep removes in one batch, at most.
+const SWEEP_BATCH_ENTRIES: usize = 10_000;
 
 /// Attempts to open a directory, and the pause between them.
 const OPEN_ATTEMPTS: u32 = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why the disk tier failed.
+/// An error of the disk tier.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// An error of sled.
     #[error("sled: {0}")]
     Sled(#[from] sled::Error),
-    /// A panic of sled, caught.
+    /// A panic of sled.
     #[error("sled panicked: {0}")]
     Panicked(String),
     /// The files are being closed.
-    #[error("it is closed")]
+    #[error("the files are closed")]
     Closed,
     /// An error of the directory.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// There is no JSON of the mark.
+    /// The mark can't be written as JSON.
     #[error("the mark can't be written: {0}")]
     Mark(String),
-    /// What was opened is not what was written last.
-    #[error("some of it is missing or of an earlier state")]
+    /// The content does not agree with its tally.
+    #[error("some entries are missing or are from an earlier state")]
     Damaged,
 }
 
 /// An open directory.
 pub struct Store {
-    /// Taken out by drop alone.
+    /// `None` only in drop.
     db: Option<sled::Db>,
-    /// Of all that has been applied.
+    /// Of the whole content.
     tally: Mutex<Tally>,
 }
 
-/// What one write does; the last word on a key counts.
+/// Changes that are written together. Of several for one key the last counts.
 #[derive(Default)]
 pub struct Batch {
     changes: HashMap<Vec<u8>, Option<Vec<u8>>>,
@@ -91,7 +91,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Writes what is known of the key.
+    /// Writes the key's document or absence.
     pub fn put(&mut self, prefix: u64, key: &str, epoch: Epoch, found: &Found) {
         self.changes
             .insert(entry_key(prefix, key), Some(encode(key, epoch, found)));
@@ -105,7 +105,7 @@ impl Batch {
         self.mark = Some(mark);
     }
 
-    /// Puts and removals.
+    /// The number of entries that are written or removed.
     pub(super) fn len(&self) -> usize {
         self.changes.len()
     }
@@ -122,8 +122,8 @@ impl Store {
             .cache_capacity(cache_bytes);
         let mut attempt = 1;
         let db = loop {
-            match caught(|| config.open()) {
-                // sled's threads let go of the lock a little after its last handle has gone.
+            match catch_panic(|| config.open()) {
+                // sled's threads release the lock a little after the last handle is dropped.
                 Err(DiskError::Sled(sled::Error::Io(_))) if attempt < OPEN_ATTEMPTS => {
                     attempt += 1;
                     std::thread::sleep(OPEN_PAUSE);
@@ -137,7 +137,7 @@ impl Store {
         })
     }
 
-    /// The entry of the key that bears `epoch`, if it is whole.
+    /// The entry of the key, if it has `epoch` and is not damaged.
     ///
     /// # Errors
     /// Those of sled.
@@ -151,7 +151,7 @@ impl Store {
     /// # Errors
     /// Those of sled.
     pub fn apply(&self, batch: Batch) -> Result<(), DiskError> {
-        let mut tally = self.tally();
+        let mut tally = self.lock_tally().clone();
         let mut inner = sled::Batch::default();
         let mark = batch.mark.as_ref().map(encode_mark).transpose()?;
         let mark = mark.map(|mark| (MARK_KEY.to_vec(), Some(mark)));
@@ -167,12 +167,12 @@ impl Store {
         }
         chunk::insert(&mut inner, TALLY_KEY, &tally.encode());
         self.call(|db| db.apply_batch(inner))?;
-        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = tally;
+        *self.lock_tally() = tally;
         Ok(())
     }
 
-    /// Removes what the ranges cover of the entries with this prefix, in batches, and all whose keys are hashed, since
-    /// their texts are not in order.
+    /// Removes the entries of this prefix whose keys are in the ranges, in batches. Also removes all entries with hashed
+    /// keys, because hashes are not in the order of keys.
     pub(super) fn sweep(&self, prefix: u64, ranges: &Ranges) -> Result<(), DiskError> {
         for begin in ranges.begins() {
             let begin = entry_key(prefix, begin);
@@ -180,7 +180,7 @@ impl Store {
                 key_text(key).is_some_and(|key| ranges.cover(key))
             })?;
         }
-        self.sweep_from(&hashed_keys(prefix), |_| true)
+        self.sweep_from(&hashed_key_prefix(prefix), |_| true)
     }
 
     fn sweep_from(&self, begin: &[u8], covered: impl Fn(&[u8]) -> bool) -> Result<(), DiskError> {
@@ -196,7 +196,7 @@ impl Store {
                     if covered(&key) {
                         keys.push(key.to_vec());
                     }
-                    if keys.len() == SWEPT_AT_ONCE {
+                    if keys.len() == SWEEP_BATCH_ENTRIES {
                         return Ok((keys, Some(key.to_vec())));
                     }
                 }
@@ -216,19 +216,20 @@ impl Store {
         }
     }
 
-    /// The mark, if there is one and all is there that was there when it was written, and nothing else.
+    /// The mark, if there is one. Reads the whole content to compare it with its tally.
     ///
-    /// Reads everything: see the module.
+    /// # Errors
+    /// [`DiskError::Damaged`] if they differ.
     pub(super) fn recover(&self) -> Result<Option<Mark>, DiskError> {
         let Some(value) = self.call(|db| chunk::get(db, TALLY_KEY))? else {
             return Ok(None);
         };
         let tally = self.call(|db| {
             let mut tally = Tally::default();
-            for item in chunk::begins(db) {
-                let (key, begin) = item?;
+            for item in chunk::value_starts(db) {
+                let (key, start) = item?;
                 if key != TALLY_KEY {
-                    tally.add(&key, &begin);
+                    tally.add(&key, &start);
                 }
             }
             Ok(tally)
@@ -237,28 +238,25 @@ impl Store {
             return Err(DiskError::Damaged);
         }
         let mark = self.call(|db| chunk::get(db, MARK_KEY))?;
-        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = tally;
+        *self.lock_tally() = tally;
         Ok(mark.and_then(|mark| decode_mark(&mark)))
     }
 
-    fn tally(&self) -> Tally {
-        self.tally
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn lock_tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, DiskError> {
         match &self.db {
-            Some(db) => caught(|| call(db)),
+            Some(db) => catch_panic(|| call(db)),
             None => Err(DiskError::Closed),
         }
     }
 
-    /// Holds nothing any more, not even a mark.
+    /// Removes everything, the mark included.
     #[cfg(test)]
-    pub(super) fn empty(&self) -> Result<(), DiskError> {
-        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = Tally::default();
+    pub(super) fn clear(&self) -> Result<(), DiskError> {
+        *self.lock_tally() = Tally::default();
         self.call(|db| db.clear())
     }
 
@@ -266,9 +264,9 @@ impl Store {
         self.call(|db| db.size_on_disk())
     }
 
-    /// Entries that bear one of these numbers.
+    /// The number of entries with one of these numbers as their epoch.
     pub(super) fn entries(&self, epochs: &[u64]) -> u64 {
-        let tally = self.tally();
+        let tally = self.lock_tally();
         epochs.iter().map(|epoch| tally.entries_of(*epoch)).sum()
     }
 
@@ -278,10 +276,10 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// sled flushes when its last handle goes, and may panic there as anywhere.
+    /// sled flushes when its last handle is dropped, and may panic then, too.
     fn drop(&mut self) {
         if let Some(db) = self.db.take()
-            && let Err(error) = caught(|| {
+            && let Err(error) = catch_panic(|| {
                 drop(db);
                 Ok(())
             })
@@ -291,8 +289,8 @@ impl Drop for Store {
     }
 }
 
-/// Runs one call into sled; a panic becomes an error.
-fn caught<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
+/// Calls sled, and turns a panic into an error.
+fn catch_panic<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Ok(result?),
         Err(panic) => {
@@ -303,7 +301,7 @@ fn caught<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
     }
 }
 
-/// What the kernel calls this boot of the machine; empty where it does not say.
+/// The kernel's ID of this boot of the machine; empty if it can't be read.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
@@ -323,7 +321,7 @@ mod tests {
             system: "1".into(),
             database: 2,
             epoch_table: 3,
-            history: uuid::Uuid::nil().to_string(),
+            history: Uuid::nil().to_string(),
             nonce: Uuid::nil().to_string(),
             position: position.into(),
             resources: vec![ResourceMark {
@@ -365,10 +363,10 @@ mod tests {
         assert_eq!(store.entries(&[7]), 1);
     }
 
-    /// What sled makes of damage to its log: some pages are as they were earlier, each whole in itself.
+    /// After damage to its log, sled may show some pages as they were earlier, each whole in itself.
     #[test]
-    fn a_part_of_an_earlier_state_is_no_tier() {
-        type Damage = fn(&sled::Db, &sled::Db) -> sled::Result<()>;
+    fn content_that_is_partly_of_an_earlier_state_is_not_used() {
+        type Corruption = fn(&sled::Db, &sled::Db) -> sled::Result<()>;
         fn copy(from: &sled::Db, to: &sled::Db, key: &[u8]) -> sled::Result<()> {
             let key = [key, &[0; 4]].concat();
             match from.get(&key)? {
@@ -377,13 +375,13 @@ mod tests {
             };
             Ok(())
         }
-        let damages: [Damage; 4] = [
+        let corruptions: [Corruption; 4] = [
             |_, _| Ok(()),
             |before, now| copy(before, now, &entry_key(9, "42")),
             |before, now| copy(before, now, &entry_key(9, "43")),
             |before, now| copy(before, now, MARK_KEY),
         ];
-        for (number, damage) in damages.iter().enumerate() {
+        for (number, corrupt) in corruptions.iter().enumerate() {
             let [earlier, later] = [(); 2].map(|()| tempfile::tempdir().unwrap());
             let open = |directory: &tempfile::TempDir| Store::open(directory.path(), 1 << 20);
             let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
@@ -399,7 +397,7 @@ mod tests {
             batch.mark(mark("2:2:"));
             now.apply(batch).unwrap();
             let handles = (before.db.as_ref().unwrap(), now.db.as_ref().unwrap());
-            damage(handles.0, handles.1).unwrap();
+            corrupt(handles.0, handles.1).unwrap();
             drop(now);
             let found = open(&later).unwrap().recover();
             match number {

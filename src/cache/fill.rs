@@ -227,7 +227,7 @@ impl Cache {
             if let Some(disk) = self.disk.as_ref().filter(|_| cached.tiers.disk && stands()) {
                 #[cfg(test)]
                 reach(Point::Putting);
-                stored |= disk.put(Put {
+                stored |= disk.queue_put(Put {
                     resource: index,
                     prefix: cached.prefix.load(Ordering::SeqCst),
                     stripe,

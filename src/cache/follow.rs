@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::cache::orders::{Dropped, Swept};
-use crate::cache::queue::Disk;
+use crate::cache::orders::{KeyDrop, RangeSweep};
+use crate::cache::queue::DiskTier;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
@@ -51,7 +51,7 @@ impl Cache {
             Event::Resumed(pass) => self.resume(pass),
             Event::NotResumed => {
                 self.resumption.take();
-                self.disk.iter().for_each(Disk::discard);
+                self.disk.iter().for_each(DiskTier::queue_discard);
             }
             Event::Measured(backlog) => self.freshness.set_backlog(backlog),
         }
@@ -94,7 +94,7 @@ impl Cache {
 
     pub(super) fn apply(&self, pass: Pass) {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
-        let may_sweep = self.disk.as_ref().is_none_or(Disk::may_sweep);
+        let may_sweep = self.disk.as_ref().is_none_or(DiskTier::may_sweep);
         for Change { resource, what } in pass.changes {
             self.count_invalidation(resource, pass.via.as_str());
             match what {
@@ -123,7 +123,9 @@ impl Cache {
         #[cfg(test)]
         reach(Point::QueueMark);
         if let Some(mark) = self.mark(&pass.position) {
-            self.disk.iter().for_each(|disk| disk.mark(mark.clone()));
+            self.disk
+                .iter()
+                .for_each(|disk| disk.queue_mark(mark.clone()));
         }
         #[cfg(test)]
         reach(Point::Complete);
@@ -151,7 +153,7 @@ impl Cache {
         if let Some(disk) = &self.disk {
             let prefix = |resource: ResourceId| self.cached(resource).prefix.load(Ordering::SeqCst);
             let ranges = swept.into_iter();
-            disk.sweep(Swept {
+            disk.queue_sweep(RangeSweep {
                 ranges: ranges
                     .map(|(resource, ranges)| (prefix(resource), ranges))
                     .collect(),
@@ -161,9 +163,9 @@ impl Cache {
     }
 
     /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
-    fn invalidate(&self, resource: ResourceId, key: &Arc<str>) -> Dropped {
+    fn invalidate(&self, resource: ResourceId, key: &Arc<str>) -> KeyDrop {
         let (stripe, generation) = self.memory.overtake(resource, key, &self.versions);
-        Dropped {
+        KeyDrop {
             prefix: self.cached(resource).prefix.load(Ordering::SeqCst),
             key: Arc::clone(key),
             stripe,
@@ -171,9 +173,9 @@ impl Cache {
         }
     }
 
-    fn queue_drops(&self, dropped: Vec<Dropped>) {
+    fn queue_drops(&self, dropped: Vec<KeyDrop>) {
         if let Some(disk) = self.disk.as_ref().filter(|_| !dropped.is_empty()) {
-            disk.invalidate(dropped);
+            disk.queue_drops(dropped);
         }
     }
 
@@ -183,7 +185,7 @@ impl Cache {
         let _order = lock(&self.invalidating);
         let dropped = self.invalidate(resource, key);
         if let Some(disk) = &self.disk {
-            disk.drop_at_once(dropped);
+            disk.queue_urgent_drop(dropped);
         }
     }
 
@@ -204,7 +206,9 @@ impl Cache {
                 self.overtake_all(resource);
                 let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
-                self.disk.iter().for_each(|disk| disk.purge(mark.clone()));
+                self.disk
+                    .iter()
+                    .for_each(|disk| disk.queue_purge(mark.clone()));
             }
         }
     }

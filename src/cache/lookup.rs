@@ -196,7 +196,7 @@ impl Cache {
         let disk = self
             .disk
             .as_ref()
-            .filter(|disk| cached.tiers.disk && disk.is_on())?;
+            .filter(|disk| cached.tiers.disk && disk.is_in_use())?;
         #[cfg(test)]
         reach(Point::Clean);
         let stripe = self.versions.stripe(resource, key);

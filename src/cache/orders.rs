@@ -1,4 +1,4 @@
-//! What waits for the disk tier's writer, and what its threads share with those who ask them.
+//! What waits for the disk tier's writer, and the state that the parts of the disk tier share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,15 +15,15 @@ use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 
-/// An entry that has to go.
-pub(super) struct Dropped {
+/// The removal of one key's entry.
+pub(super) struct KeyDrop {
     pub(super) prefix: u64,
     pub(super) key: Arc<str>,
     pub(super) stripe: Stripe,
     pub(super) generation: u64,
 }
 
-/// A document on its way to disk.
+/// The writing of one entry.
 pub(super) struct Put {
     pub(super) resource: ResourceId,
     pub(super) prefix: u64,
@@ -33,56 +33,66 @@ pub(super) struct Put {
     pub(super) found: Found,
 }
 
-/// Keys that have to go, as many as there are.
-pub(super) struct Swept {
+impl Put {
+    /// What it counts for in [`DiskState::queued_bytes`].
+    pub(super) fn body_bytes(&self) -> u64 {
+        let document = self.found.as_ref();
+        document.map_or(0, |document| document.body().len() as u64)
+    }
+}
+
+/// The removal of all entries in ranges of keys.
+pub(super) struct RangeSweep {
     /// Each with the prefix of its resource.
     pub(super) ranges: Vec<(u64, Arc<Ranges>)>,
-    /// Of all stripes, after they were raised for it.
+    /// Of all stripes, after they were raised for the sweep.
     pub(super) generations: Vec<u64>,
 }
 
-/// What happens to the tier, in order.
+/// What the writer is to do.
 pub(super) enum Order {
     Put(Put),
-    Drop(Vec<Dropped>),
-    /// One document that was purged: no log would repeat that, so it has to be off the disk at once.
-    DropAtOnce(Dropped),
-    Sweep(Swept),
+    Drop(Vec<KeyDrop>),
+    /// Like [`Order::Drop`], but flushed at once: the change log does not repeat a purge after a crash.
+    UrgentDrop(KeyDrop),
+    Sweep(RangeSweep),
     Mark(Mark),
-    /// A resource was purged, with the mark of that moment if there is a position. The mark has to be on disk at once: it
-    /// alone tells the entries that were purged from others. Content from an earlier run has its own mark until it has
-    /// caught up, so it is discarded.
+    /// A resource was purged. The mark, if there is a position, has to be on disk at once, because only its epochs tell
+    /// purged entries from others. Content of an earlier run that has not been caught up with is discarded, because its
+    /// own mark still has the epochs from before the purge.
     Purge(Option<Mark>),
-    /// What was found on disk has caught up with `Mark`; these were the generations then.
+    /// The content of an earlier run has been caught up with, as far as this mark says, at these generations.
     Enable(Mark, Vec<u64>),
-    /// What was found on disk is not to be trusted.
+    /// The content of an earlier run can't be used.
     Discard,
     Stop(oneshot::Sender<()>),
 }
 
-/// What the handle, the writer and the reading thread share.
-pub(super) struct Shared {
+/// What the handle of the disk tier, its writer and its reading thread share.
+pub(super) struct DiskState {
     pub(super) config: DiskConfig,
     pub(super) versions: Arc<Versions>,
     pub(super) metrics: Arc<Metrics>,
-    /// Lookups are answered.
-    pub(super) on: AtomicBool,
-    /// An error was seen, or a drop was lost: the writer has to begin anew.
-    pub(super) broken: AtomicBool,
+    /// Lookups are answered and documents are taken in.
+    pub(super) in_use: AtomicBool,
+    /// An error occurred, or a drop could not be queued: the writer has to begin with an empty directory.
+    pub(super) has_failed: AtomicBool,
+    /// The open files.
     pub(super) store: ArcSwapOption<Store>,
+    /// Document bytes in the queue.
     pub(super) queued_bytes: AtomicU64,
     pub(super) queued_sweeps: AtomicUsize,
     pub(super) persisted: watch::Sender<Persisted>,
 }
 
-impl Shared {
+impl DiskState {
     pub(super) fn new(config: DiskConfig, versions: Arc<Versions>, metrics: Arc<Metrics>) -> Self {
         Self {
             config,
             versions,
             metrics,
-            on: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
+            in_use: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             store: ArcSwapOption::empty(),
             queued_bytes: AtomicU64::new(0),
             queued_sweeps: AtomicUsize::new(0),
@@ -90,11 +100,11 @@ impl Shared {
         }
     }
 
-    /// Turns the tier off; the writer begins anew.
-    pub(super) fn give_up(&self, why: &str) {
-        self.on.store(false, Ordering::SeqCst);
-        if !self.broken.swap(true, Ordering::SeqCst) {
-            tracing::warn!("the disk tier is off: {why}");
+    /// Turns the tier off. The writer then replaces its directory by an empty one.
+    pub(super) fn turn_off(&self, reason: &str) {
+        self.in_use.store(false, Ordering::SeqCst);
+        if !self.has_failed.swap(true, Ordering::SeqCst) {
+            tracing::warn!("the disk tier is off: {reason}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The disk tier as the rest of the cache sees it: a queue on the way to disk, and a thread that reads from it.
+//! The disk tier as the rest of the cache sees it: a queue to the thread that writes, and lookups by the thread that
+//! reads.
 //!
-//! One FIFO queue carries everything that happens to the tier, so that order alone keeps it true: a document that was
-//! queued before its invalidation is dropped after it, and a mark is written with or after all drops that it implies.
-//! Documents are left out where too much waits; a drop that can't be queued turns the tier off.
+//! One FIFO queue carries every change of the tier, so its order keeps the content true: a document that was queued
+//! before its invalidation is dropped after it, and a mark is written with or after all drops that it implies. If the
+//! queue is half full, documents are left out. If a drop can't be queued, the tier is turned off.
 
 pub(super) mod lookups;
 
@@ -14,30 +15,35 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::cache::disk::DiskConfig;
 use crate::cache::disk::layout::{Entry, Mark};
 use crate::cache::generation::{Epoch, Versions};
-use crate::cache::orders::{Dropped, Order, Put, Shared, Swept};
-use crate::cache::queue::lookups::{Gatherer, Lookup, answer_all, find};
+use crate::cache::orders::{DiskState, KeyDrop, Order, Put, RangeSweep};
+use crate::cache::queue::lookups::{DiskLookup, LookupBatcher, read_entry, serve_batches};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
 
-/// Orders that may wait. The upper half is kept for drops and marks, which must not be lost.
+/// Orders in the queue, at most.
 const ORDERS_MAX: usize = 20_000;
+/// Of these, reserved for all but documents.
 const ORDERS_RESERVED: usize = 10_000;
-/// Sweeps that wait, at most: each has the generations of all stripes, 512 KiB, and its ranges, some megabytes at most.
+/// Sweeps in the queue, at most: each has the generations of all stripes, 512 KiB, and up to some megabytes of ranges.
 const SWEEPS_MAX: usize = 8;
-/// Document bytes that may wait for the writer.
+/// Bytes of documents in the queue, at most.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
-/// The disk tier.
-pub(super) struct Disk {
-    shared: Arc<Shared>,
+/// A handle of the disk tier.
+pub(super) struct DiskTier {
+    shared: Arc<DiskState>,
     orders: mpsc::Sender<Order>,
-    gatherer: Gatherer,
+    batcher: LookupBatcher,
 }
 
-impl Disk {
-    /// Starts both threads. `opened` is called once, on the writer's thread, with the mark found on disk; then
-    /// [`Disk::enable`] or [`Disk::discard`] decides. Without a mark the tier begins empty by itself.
+impl DiskTier {
+    /// Starts both threads.
+    ///
+    /// If an earlier run has left content with a mark, `opened` is called with it, on the writer's thread. Then the tier
+    /// is in use only after [`DiskTier::queue_enable`] or [`DiskTier::queue_discard`]. Otherwise it begins empty.
+    /// # Errors
+    /// If a thread can't be started.
     pub(super) fn start(
         config: DiskConfig,
         versions: Arc<Versions>,
@@ -45,8 +51,8 @@ impl Disk {
         opened: impl FnOnce(Mark) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
-        let (gatherer, lookups) = Gatherer::new();
-        let shared = Arc::new(Shared::new(config, versions, metrics));
+        let (batcher, lookups) = LookupBatcher::new();
+        let shared = Arc::new(DiskState::new(config, versions, metrics));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()?;
@@ -57,15 +63,15 @@ impl Disk {
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("larder-disk-read".into())
-            .spawn(move || answer_all(|lookup| find(&reader, lookup), lookups))?;
+            .spawn(move || serve_batches(|lookup| read_entry(&reader, lookup), lookups))?;
         Ok(Self {
             shared,
             orders,
-            gatherer,
+            batcher,
         })
     }
 
-    /// A tier that is on and whose queues nobody works on.
+    /// A tier in use without its threads: the test takes orders and lookups.
     #[cfg(test)]
     pub(super) fn detached(
         config: DiskConfig,
@@ -74,50 +80,49 @@ impl Disk {
     ) -> (
         Self,
         mpsc::Receiver<Order>,
-        mpsc::Receiver<lookups::Lookups>,
+        mpsc::Receiver<lookups::LookupBatch>,
     ) {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
-        let shared = Arc::new(Shared::new(config, versions, metrics));
-        shared.on.store(true, Ordering::SeqCst);
-        let (gatherer, lookups) = Gatherer::new();
+        let shared = Arc::new(DiskState::new(config, versions, metrics));
+        shared.in_use.store(true, Ordering::SeqCst);
+        let (batcher, lookups) = LookupBatcher::new();
         let disk = Self {
             shared,
             orders,
-            gatherer,
+            batcher,
         };
         (disk, order_receiver, lookups)
     }
 
     #[cfg(test)]
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<DiskState> {
         &self.shared
     }
 
-    /// Whether lookups are answered.
-    pub(super) fn is_on(&self) -> bool {
-        self.shared.on.load(Ordering::SeqCst)
+    /// Whether lookups are answered and documents are taken in.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.shared.in_use.load(Ordering::SeqCst)
     }
 
-    /// The position up to which everything is on disk.
+    /// The position that the content on disk reflects.
     pub(super) fn persisted(&self) -> watch::Receiver<Persisted> {
         self.shared.persisted.subscribe()
     }
 
-    /// The entry of the key that bears `epoch`. Waits at most 200 ms once the reading thread has been asked.
+    /// The entry of the key, if it has `epoch` and is read in time.
+    ///
+    /// Waits at most 200 ms once the lookup has been sent to the reading thread.
     pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: Epoch) -> Option<Entry> {
         let key = Arc::clone(key);
-        let lookup = Lookup { prefix, key, epoch };
-        self.gatherer.get(lookup).await
+        let lookup = DiskLookup { prefix, key, epoch };
+        self.batcher.get(lookup).await
     }
 
-    /// Queues a document; it is left out where too much waits already. Returns whether it was queued.
-    pub(super) fn put(&self, put: Put) -> bool {
-        let bytes = put
-            .found
-            .as_ref()
-            .map_or(0, |document| document.body().len() as u64);
+    /// Queues a document. Returns false if it was left out, because too much is queued already.
+    pub(super) fn queue_put(&self, put: Put) -> bool {
+        let bytes = put.body_bytes();
         let waiting = self.shared.queued_bytes.load(Ordering::Relaxed);
-        if !self.is_on()
+        if !self.is_in_use()
             || self.orders.capacity() <= ORDERS_RESERVED
             || waiting + bytes > QUEUED_BYTES_MAX
         {
@@ -131,54 +136,54 @@ impl Disk {
         queued
     }
 
-    /// Queues the drops of a pass. Where that is impossible the tier is given up: a lost drop is a stale read.
-    pub(super) fn invalidate(&self, dropped: Vec<Dropped>) {
-        self.must_queue(Order::Drop(dropped));
+    /// Queues the drops of a pass. If the queue is full, turns the tier off: a lost drop would allow a stale read.
+    pub(super) fn queue_drops(&self, drops: Vec<KeyDrop>) {
+        self.queue_or_turn_off(Order::Drop(drops));
     }
 
-    /// Queues the drop of a document that no change was logged of: as [`Disk::invalidate`].
-    pub(super) fn drop_at_once(&self, dropped: Dropped) {
-        self.must_queue(Order::DropAtOnce(dropped));
+    /// Queues a drop that the change log does not have. If the queue is full, turns the tier off.
+    pub(super) fn queue_urgent_drop(&self, drop: KeyDrop) {
+        self.queue_or_turn_off(Order::UrgentDrop(drop));
     }
 
-    /// Whether another sweep may wait. Only the feed queues any.
+    /// Whether another sweep may be queued. Only the feed queues sweeps.
     pub(super) fn may_sweep(&self) -> bool {
         self.shared.queued_sweeps.load(Ordering::Relaxed) < SWEEPS_MAX
     }
 
-    /// Queues the drops of ranges: as [`Disk::invalidate`].
-    pub(super) fn sweep(&self, swept: Swept) {
+    /// Queues the removal of ranges of keys. If the queue is full, turns the tier off.
+    pub(super) fn queue_sweep(&self, sweep: RangeSweep) {
         self.shared.queued_sweeps.fetch_add(1, Ordering::Relaxed);
-        if !self.must_queue(Order::Sweep(swept)) {
+        if !self.queue_or_turn_off(Order::Sweep(sweep)) {
             self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Queues the mark of a pass, behind its drops.
-    pub(super) fn mark(&self, mark: Mark) {
-        // A mark that is lost only makes the next start catch up on more.
+    pub(super) fn queue_mark(&self, mark: Mark) {
+        // Without this mark the next start only has more to catch up on.
         if self.orders.capacity() > ORDERS_RESERVED / 2 {
-            self.must_queue(Order::Mark(mark));
+            self.queue_or_turn_off(Order::Mark(mark));
         }
     }
 
     /// Queues the purge of a whole resource.
-    pub(super) fn purge(&self, mark: Option<Mark>) {
-        self.must_queue(Order::Purge(mark));
+    pub(super) fn queue_purge(&self, mark: Option<Mark>) {
+        self.queue_or_turn_off(Order::Purge(mark));
     }
 
-    /// The drops of everything since the stored mark are queued: the content may be used behind them.
-    pub(super) fn enable(&self, mark: Mark) {
+    /// Has the content of an earlier run used, when the drops queued so far have been applied.
+    pub(super) fn queue_enable(&self, mark: Mark) {
         let generations = self.shared.versions.snapshot();
-        self.must_queue(Order::Enable(mark, generations));
+        self.queue_or_turn_off(Order::Enable(mark, generations));
     }
 
-    /// The content that was found is of no use.
-    pub(super) fn discard(&self) {
-        self.must_queue(Order::Discard);
+    /// Has the content of an earlier run discarded.
+    pub(super) fn queue_discard(&self) {
+        self.queue_or_turn_off(Order::Discard);
     }
 
-    /// Writes what waits, marks an orderly end, and ends the writer.
+    /// Ends the writer, after it has written everything queued and marked the shutdown as orderly.
     pub(super) async fn stop(&self) {
         let (done, ended) = oneshot::channel();
         if self.orders.send(Order::Stop(done)).await.is_ok() && ended.await.is_err() {
@@ -186,7 +191,7 @@ impl Disk {
         }
     }
 
-    /// Bytes on disk, and entries that are not overtaken as a whole. Reads the file system: not on an async worker.
+    /// Bytes on disk, and the number of entries under a current epoch. Reads the file system: not for async workers.
     pub(super) fn size(&self) -> (u64, u64) {
         match &*self.shared.store.load() {
             Some(store) => {
@@ -197,11 +202,11 @@ impl Disk {
         }
     }
 
-    /// Whether it was queued; else the tier is given up.
-    fn must_queue(&self, order: Order) -> bool {
+    /// Returns whether the order was queued. If not, the tier is turned off.
+    fn queue_or_turn_off(&self, order: Order) -> bool {
         let queued = self.orders.try_send(order).is_ok();
         if !queued {
-            self.shared.give_up("too many changes wait for it");
+            self.shared.turn_off("its queue is full");
         }
         queued
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::cache::disk::boot_id;
 use crate::cache::disk::layout::{Mark, ResourceMark};
-use crate::cache::queue::Disk;
+use crate::cache::queue::DiskTier;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
@@ -104,7 +104,7 @@ impl Cache {
         #[cfg(test)]
         reach(Point::QueueEnable);
         if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
-            disk.enable(mark);
+            disk.queue_enable(mark);
         }
     }
 
@@ -148,6 +148,6 @@ pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Op
         return;
     };
     if !cache.resumption.offer(mark) {
-        cache.disk.iter().for_each(Disk::discard);
+        cache.disk.iter().for_each(DiskTier::queue_discard);
     }
 }

@@ -37,7 +37,7 @@ pub struct ResourceStatus {
     pub unfit: Option<String>,
     /// Why no tier keeps its documents; PostgreSQL is asked for them each time.
     pub uncached: Option<String>,
-    /// Lookups since the start.
+    /// LookupBatch since the start.
     pub lookups: u64,
     /// Of these, answered by memory.
     pub hits_memory: u64,
@@ -56,7 +56,7 @@ pub struct TierStatus {
     pub entries: u64,
     /// Bytes it holds.
     pub bytes: u64,
-    /// Lookups it answered since the start.
+    /// LookupBatch it answered since the start.
     pub hits: u64,
 }
 
@@ -134,7 +134,7 @@ impl Cache {
             let (bytes, entries) = disk.size();
             let hits = resources.iter().map(|resource| resource.hits_disk).sum();
             TierStatus {
-                in_use: disk.is_on(),
+                in_use: disk.is_in_use(),
                 entries,
                 bytes,
                 hits,
@@ -211,7 +211,7 @@ impl Cache {
 
     /// Whether the disk tier, if there is one, answers.
     pub fn disk_in_use(&self) -> bool {
-        self.disk.as_ref().is_none_or(|disk| disk.is_on())
+        self.disk.as_ref().is_none_or(|disk| disk.is_in_use())
     }
 
     /// Brings the gauges up to date, for a scrape.
@@ -247,7 +247,7 @@ impl Cache {
         let epoch = self.versions.epoch(resource);
         let stripe = self.versions.stripe(resource, key);
         let disk = match &self.disk {
-            Some(disk) if disk.is_on() && self.versions.clean_generation(stripe).is_some() => {
+            Some(disk) if disk.is_in_use() && self.versions.clean_generation(stripe).is_some() => {
                 let prefix = cached.prefix.load(Ordering::SeqCst);
                 disk.get(prefix, &Arc::from(key), epoch).await
             }
@@ -263,7 +263,7 @@ impl Cache {
             }),
             disk: disk.map(|entry| Kept {
                 found: entry.found.is_some(),
-                age_seconds: entry.since.elapsed().unwrap_or_default().as_secs_f64(),
+                age_seconds: entry.written_at.elapsed().unwrap_or_default().as_secs_f64(),
             }),
             generation: self.versions.generation(stripe),
             fresh: self.is_fresh(cached, Boottime::now()),

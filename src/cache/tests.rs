@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::cache::audit::AuditConfig;
 use crate::cache::generation::Versions;
 use crate::cache::memory::MemoryConfig;
-use crate::cache::queue::Disk;
+use crate::cache::queue::DiskTier;
 use crate::cache::queue::tests::config;
 use crate::cache::{Cache, CacheConfig};
 use crate::clock::Boottime;
@@ -42,7 +42,7 @@ fn loader() -> Loader {
 }
 
 /// A cache whose tiers are fresh and whose resource is trusted but has no definition: what no tier has is an error.
-fn cache(versions: &Arc<Versions>, disk: Option<Disk>) -> Arc<Cache> {
+fn cache(versions: &Arc<Versions>, disk: Option<DiskTier>) -> Arc<Cache> {
     let tiers = Tiers {
         memory: true,
         disk: true,

@@ -1,10 +1,10 @@
-//! The batching task of the disk tier.
+//! The disk tier's writer.
 //!
-//! Orders are gathered up to `batch_entries` or `linger` and applied in one atomic batch; then the stripes that were
-//! dropped are called clean, and only then does the tier answer for them again.
+//! It collects orders, up to `batch_entries` or for `linger`, and applies them in one atomic batch. Then it calls the
+//! stripes of the drops clean, and only then does the tier answer for them again.
 //!
-//! On any error the tier turns off, its directory is set aside, and an empty one is opened. Requests do not notice.
-//! sled blocks, so this runs on a thread of its own.
+//! On any error the tier is turned off, its directory is set aside, and an empty one is opened. Until then requests are
+//! answered without it. sled blocks, so this runs on a thread of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,91 +17,91 @@ use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{Batch, DiskError, Store};
 use crate::cache::generation::Stripe;
-use crate::cache::orders::{Order, Put, Shared, Swept};
+use crate::cache::orders::{DiskState, Order, Put, RangeSweep};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::feed::position::Persisted;
 
-/// Pause between attempts to begin anew.
+/// Pause between attempts to open an empty directory.
 const REOPEN_PAUSE: Duration = Duration::from_secs(5);
-/// The writer looks around at least this often.
+/// How often the writer checks for errors of the reading thread while no order comes.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// A mark alone is written at most this often.
+/// Pause between writes of nothing but a mark.
 const LONE_MARK_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing is kept; another attempt to open a directory at this moment.
+enum WriterState {
+    /// No directory is open. The next attempt is at this moment, or at once.
     Off {
         retry_at: Option<Instant>,
     },
-    /// Old content is open and follows drops, until it is enabled or discarded.
+    /// Content of an earlier run is open. Drops are applied to it, and nothing is read from it.
     Resuming,
-    On,
+    InUse,
 }
 
-/// What has to be written at once.
+/// How soon a mark has to be on disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Haste {
-    /// A mark alone may wait.
-    None,
-    /// The mark.
+enum WriteUrgency {
+    /// With the next entries, or after [`LONE_MARK_PAUSE`].
+    Deferrable,
+    /// With this batch.
     Mark,
-    /// The mark, and past sled's own buffer.
+    /// With this batch, which is flushed out of sled's buffer. So are the batch's entries.
     Flush,
 }
 
 /// Owns what is written to disk.
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<DiskState>,
     orders: mpsc::Receiver<Order>,
-    state: State,
-    /// The newest mark that holds for the content, and whether it is on disk.
+    state: WriterState,
+    /// The newest mark that the content agrees with, and whether it is on disk.
     last_mark: Option<Mark>,
     mark_written: bool,
     mark_written_at: Instant,
-    /// When a broken tier last began anew, or tried to.
-    renewed_at: Option<Instant>,
+    /// When an empty directory was last opened after an error, or could not be opened.
+    reopened_at: Option<Instant>,
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, orders: mpsc::Receiver<Order>) -> Self {
+    pub(super) fn new(shared: Arc<DiskState>, orders: mpsc::Receiver<Order>) -> Self {
         Self {
             shared,
             orders,
-            state: State::Off { retry_at: None },
+            state: WriterState::Off { retry_at: None },
             last_mark: None,
             mark_written: false,
             mark_written_at: Instant::now(),
-            renewed_at: None,
+            reopened_at: None,
         }
     }
 
-    /// Runs until it is stopped. `opened` is called once with the mark that was found.
+    /// Runs until it is stopped. Calls `opened` with the mark of an earlier run, if there is one.
     pub(super) async fn run(mut self, opened: impl FnOnce(Mark)) {
         self.open(opened);
         loop {
-            let (orders, stop) = self.gather().await;
-            self.process(orders);
+            let (orders, stop) = self.next_orders().await;
+            self.apply_orders(orders);
             if let Some(done) = stop {
                 self.finish();
-                // The one who asked may have stopped waiting.
-                let _gone = done.send(());
+                // The receiver may have stopped waiting.
+                let _dropped = done.send(());
                 return;
             }
-            if self.shared.broken.swap(false, Ordering::SeqCst) {
+            if self.shared.has_failed.swap(false, Ordering::SeqCst) {
                 self.close();
             }
-            if let State::Off { retry_at } = self.state
+            if let WriterState::Off { retry_at } = self.state
                 && retry_at.is_none_or(|at| Instant::now() >= at)
             {
-                self.renewed_at = Some(Instant::now());
-                self.begin_empty();
+                self.reopened_at = Some(Instant::now());
+                self.open_empty();
             }
         }
     }
 
-    /// Opens what an earlier run left. Whatever can't be used is set aside.
+    /// Opens what an earlier run left, or an empty directory if that has no mark or can't be used.
     fn open(&mut self, opened: impl FnOnce(Mark)) {
         let config = &self.shared.config;
         remove_set_aside(&config.directory);
@@ -111,32 +111,32 @@ impl Writer {
             .and_then(|store| Ok((store.recover()?, store)));
         match found {
             Ok((Some(mark), store)) => {
-                self.begin_resuming(store, &mark);
+                self.resume_with(store, &mark);
                 opened(mark);
             }
             Ok((None, store)) => {
                 drop(store);
-                self.begin_empty();
+                self.open_empty();
             }
             Err(error) => {
                 tracing::warn!("the disk tier's files can't be used, and it starts empty: {error}");
-                self.begin_empty();
+                self.open_empty();
             }
         }
     }
 
-    /// Keeps what an earlier run left, and answers nothing out of it yet.
-    pub(super) fn begin_resuming(&mut self, store: Store, mark: &Mark) {
+    /// Keeps the content of an earlier run, which is not read until it has been caught up with.
+    pub(super) fn resume_with(&mut self, store: Store, mark: &Mark) {
         self.shared.store.store(Some(Arc::new(store)));
-        self.state = State::Resuming;
-        // Until it has been caught up with, the log must be kept for it.
+        self.state = WriterState::Resuming;
+        // The change log must be kept from there on.
         self.shared
             .persisted
             .send_replace(Persisted::At(mark.position()));
     }
 
-    /// Waits for orders: for the first one at most a second, for more until the batch is full or has lingered.
-    async fn gather(&mut self) -> (Vec<Order>, Option<oneshot::Sender<()>>) {
+    /// Waits for orders: at most a second for the first, then until the batch is full or `linger` is over.
+    async fn next_orders(&mut self) -> (Vec<Order>, Option<oneshot::Sender<()>>) {
         let mut orders = Vec::new();
         let mut entries = 0;
         let mut until = Instant::now() + IDLE_MAX;
@@ -156,21 +156,21 @@ impl Writer {
                     if orders.is_empty() {
                         until = Instant::now() + self.shared.config.linger;
                     }
-                    // Until a sweep is applied, no key is answered for.
-                    let urgent = matches!(
+                    // A sweep is urgent because no stripe is clean until it is applied.
+                    let is_urgent = matches!(
                         order,
                         Order::Sweep(_) | Order::Enable(..) | Order::Discard | Order::Purge(_)
                     );
                     entries += match &order {
-                        Order::Drop(dropped) => dropped.len(),
+                        Order::Drop(drops) => drops.len(),
                         _ => 1,
                     };
-                    // What has come by now shares the flush.
-                    if matches!(order, Order::DropAtOnce(_)) {
+                    // Only orders that are queued already share its flush.
+                    if matches!(order, Order::UrgentDrop(_)) {
                         until = Instant::now();
                     }
                     orders.push(order);
-                    if urgent {
+                    if is_urgent {
                         break;
                     }
                 }
@@ -179,115 +179,118 @@ impl Writer {
         (orders, None)
     }
 
-    pub(super) fn process(&mut self, orders: Vec<Order>) {
+    /// Applies orders in one batch, and what they imply for stripes and the tier.
+    pub(super) fn apply_orders(&mut self, orders: Vec<Order>) {
         let mut batch = Batch::default();
         let mut clean: Vec<(Stripe, u64)> = Vec::new();
-        let mut enabled: Option<Vec<u64>> = None;
-        let mut swept_to: Option<Vec<u64>> = None;
+        // Generations up to which all stripes become clean. Those of a later order are not lower.
+        let mut all_clean: Option<Vec<u64>> = None;
+        let mut enable = false;
         let mut discard = false;
-        let mut haste = Haste::None;
+        let mut urgency = WriteUrgency::Deferrable;
         for order in orders {
             match order {
                 Order::Put(put) => self.add_put(&mut batch, &put),
-                Order::Drop(dropped) => {
-                    for entry in dropped {
-                        batch.remove(entry.prefix, &entry.key);
-                        clean.push((entry.stripe, entry.generation));
+                Order::Drop(drops) => {
+                    for drop in drops {
+                        batch.remove(drop.prefix, &drop.key);
+                        clean.push((drop.stripe, drop.generation));
                     }
                 }
-                Order::DropAtOnce(entry) => {
-                    batch.remove(entry.prefix, &entry.key);
-                    clean.push((entry.stripe, entry.generation));
-                    haste = Haste::Flush;
+                Order::UrgentDrop(drop) => {
+                    batch.remove(drop.prefix, &drop.key);
+                    clean.push((drop.stripe, drop.generation));
+                    urgency = WriteUrgency::Flush;
                 }
-                Order::Sweep(swept) => {
+                Order::Sweep(sweep) => {
                     self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
-                    if let Err(error) = self.sweep(std::mem::take(&mut batch), &swept) {
-                        self.shared.give_up(&error.to_string());
+                    if let Err(error) = self.sweep(std::mem::take(&mut batch), &sweep) {
+                        self.shared.turn_off(&error.to_string());
                     }
-                    swept_to = Some(swept.generations);
+                    all_clean = Some(sweep.generations);
                 }
-                // While old content catches up, its own mark stays: only Enable moves it.
-                Order::Mark(mark) if self.state == State::On => self.take_mark(mark),
-                Order::Purge(Some(mark)) if self.state == State::On => {
-                    self.take_mark(mark);
-                    haste = Haste::Flush;
+                // While content of an earlier run catches up, it keeps its own mark until Enable.
+                Order::Mark(mark) if self.state == WriterState::InUse => self.set_mark(mark),
+                Order::Purge(Some(mark)) if self.state == WriterState::InUse => {
+                    self.set_mark(mark);
+                    urgency = WriteUrgency::Flush;
                 }
-                Order::Purge(_) | Order::Discard => discard |= self.state == State::Resuming,
+                Order::Purge(_) | Order::Discard => discard |= self.state == WriterState::Resuming,
                 Order::Mark(_) => {}
-                Order::Enable(mark, generations) if self.state == State::Resuming => {
-                    self.take_mark(mark);
-                    haste = haste.max(Haste::Mark);
-                    enabled = Some(generations);
+                Order::Enable(mark, generations) if self.state == WriterState::Resuming => {
+                    self.set_mark(mark);
+                    urgency = urgency.max(WriteUrgency::Mark);
+                    all_clean = Some(generations);
+                    enable = true;
                 }
-                Order::Enable(..) => {}
-                Order::Stop(_) => {}
+                Order::Enable(..) | Order::Stop(_) => {}
             }
         }
         if discard {
-            self.begin_empty();
+            self.open_empty();
             return;
         }
-        if matches!(self.state, State::Off { .. }) || self.shared.broken.load(Ordering::SeqCst) {
+        if matches!(self.state, WriterState::Off { .. })
+            || self.shared.has_failed.load(Ordering::SeqCst)
+        {
             return;
         }
         #[cfg(test)]
         reach(Point::Gathered);
-        match self.write(batch, haste) {
+        match self.write(batch, urgency) {
             Ok(()) => {
                 for (stripe, generation) in clean {
                     self.shared.versions.mark_clean(stripe, generation);
                 }
-                if let Some(generations) = swept_to {
+                if let Some(generations) = all_clean {
                     self.shared.versions.mark_all_clean(&generations);
                 }
-                if let Some(generations) = enabled {
-                    self.shared.versions.mark_all_clean(&generations);
-                    self.state = State::On;
-                    self.shared.on.store(true, Ordering::SeqCst);
+                if enable {
+                    self.state = WriterState::InUse;
+                    self.shared.in_use.store(true, Ordering::SeqCst);
                     tracing::info!("the disk tier is in use");
                 }
                 self.check_size();
             }
-            Err(error) => self.shared.give_up(&error.to_string()),
+            Err(error) => self.shared.turn_off(&error.to_string()),
         }
     }
 
-    /// Applies what came before, then removes what the ranges cover. No mark goes along: one may come behind drops that
-    /// are yet to be applied.
-    fn sweep(&self, before: Batch, swept: &Swept) -> Result<(), DiskError> {
+    /// Applies the batch so far, then removes the entries of the ranges. Without a mark: drops may be missing that a mark
+    /// behind the sweep implies.
+    fn sweep(&self, before: Batch, sweep: &RangeSweep) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
         store.apply(before)?;
-        let mut ranges = swept.ranges.iter();
+        let mut ranges = sweep.ranges.iter();
         ranges.try_for_each(|(prefix, ranges)| store.sweep(*prefix, ranges))
     }
 
-    fn take_mark(&mut self, mark: Mark) {
+    fn set_mark(&mut self, mark: Mark) {
         self.last_mark = Some(mark);
         self.mark_written = false;
     }
 
     fn add_put(&self, batch: &mut Batch, put: &Put) {
-        let bytes = put
-            .found
-            .as_ref()
-            .map_or(0, |document| document.body().len() as u64);
-        self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        let versions = &self.shared.versions;
-        if self.state == State::On && versions.version(put.resource, put.stripe) == put.version {
+        let state = &self.shared;
+        state
+            .queued_bytes
+            .fetch_sub(put.body_bytes(), Ordering::Relaxed);
+        if self.state == WriterState::InUse
+            && state.versions.stands(put.resource, put.stripe, put.version)
+        {
             batch.put(put.prefix, &put.key, put.version.epoch, &put.found);
         }
     }
 
-    /// Applies a batch. A mark goes along; alone it waits for its time, unless in haste.
-    fn write(&mut self, mut batch: Batch, haste: Haste) -> Result<(), DiskError> {
+    /// Applies a batch, with the last mark if that is not on disk yet. A mark alone may be left for later.
+    fn write(&mut self, mut batch: Batch, urgency: WriteUrgency) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
         let entries = batch.len();
-        let due = haste != Haste::None
+        let due = urgency != WriteUrgency::Deferrable
             || entries > 0
             || self.mark_written_at.elapsed() >= LONE_MARK_PAUSE;
         let mark = self
@@ -300,7 +303,7 @@ impl Writer {
             return Ok(());
         }
         store.apply(batch)?;
-        if haste == Haste::Flush {
+        if urgency == WriteUrgency::Flush {
             store.flush()?;
         }
         if entries > 0 {
@@ -320,7 +323,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Past the bound the tier starts again empty: sled gives space back too slowly to shrink.
+    /// Empties the tier if it is larger than `bytes_max`: sled gives space back too slowly to shrink.
     fn check_size(&mut self) {
         let Some(store) = self.shared.store.load_full() else {
             return;
@@ -331,26 +334,26 @@ impl Writer {
                 tracing::info!(
                     "the disk tier exceeds its limit with {bytes} bytes and was emptied"
                 );
-                self.begin_empty();
+                self.open_empty();
             }
             Ok(_) => {}
-            Err(error) => self.shared.give_up(&error.to_string()),
+            Err(error) => self.shared.turn_off(&error.to_string()),
         }
     }
 
-    /// Keeps nothing until it begins anew, at once the first time, then after a pause: what broke it, such as a full
+    /// Closes the directory. Another is opened at once the first time, later after a pause: what broke it, such as a full
     /// disk, may break it again.
     fn close(&mut self) {
-        self.shared.on.store(false, Ordering::SeqCst);
+        self.shared.in_use.store(false, Ordering::SeqCst);
         self.shared.store.store(None);
         self.shared.persisted.send_replace(Persisted::Nothing);
         self.last_mark = None;
-        let retry_at = self.renewed_at.map(|at| at + REOPEN_PAUSE);
-        self.state = State::Off { retry_at };
+        let retry_at = self.reopened_at.map(|at| at + REOPEN_PAUSE);
+        self.state = WriterState::Off { retry_at };
     }
 
     /// Sets the directory aside and opens an empty one.
-    fn begin_empty(&mut self) {
+    fn open_empty(&mut self) {
         self.close();
         let config = &self.shared.config;
         let opened = set_aside(&config.directory)
@@ -358,46 +361,46 @@ impl Writer {
             .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes));
         match opened {
             Ok(store) => {
-                self.use_empty(store);
+                self.start_with(store);
                 tracing::info!("the disk tier is in use, empty");
             }
             Err(error) => {
                 let retry_at = Some(Instant::now() + REOPEN_PAUSE);
-                self.state = State::Off { retry_at };
+                self.state = WriterState::Off { retry_at };
                 tracing::warn!("the disk tier can't be opened, and is off for now: {error}");
             }
         }
     }
 
-    /// Uses an empty directory. All invalidations so far hold for it.
-    pub(super) fn use_empty(&mut self, store: Store) {
+    /// Uses an empty directory. All stripes are clean in it.
+    pub(super) fn start_with(&mut self, store: Store) {
         self.shared.store.store(Some(Arc::new(store)));
         self.shared
             .versions
             .mark_all_clean(&self.shared.versions.snapshot());
-        self.state = State::On;
-        self.shared.on.store(true, Ordering::SeqCst);
+        self.state = WriterState::InUse;
+        self.shared.in_use.store(true, Ordering::SeqCst);
     }
 
-    /// A mark that comes alone is written at once, not at some later time.
+    /// Has a mark alone written with the next batch.
     #[cfg(test)]
-    pub(super) fn wait_for_no_mark(&mut self) {
+    pub(super) fn make_mark_due(&mut self) {
         if let Some(due) = Instant::now().checked_sub(LONE_MARK_PAUSE) {
             self.mark_written_at = due;
         }
     }
 
-    /// The last mark says that the end was orderly; then everything reaches the disk.
+    /// Writes a last mark, which says that the shutdown was orderly, and flushes everything.
     fn finish(&mut self) {
-        self.shared.on.store(false, Ordering::SeqCst);
+        self.shared.in_use.store(false, Ordering::SeqCst);
         let Some(store) = self.shared.store.swap(None) else {
             return;
         };
-        if self.state != State::On {
+        if self.state != WriterState::InUse {
             return;
         }
-        if self.shared.broken.load(Ordering::SeqCst) {
-            // A drop was lost, and a mark behind it may have been taken: nothing here may be come back to.
+        if self.shared.has_failed.load(Ordering::SeqCst) {
+            // A drop was lost, and a mark behind it may have been written: the next run must not use this content.
             drop(store);
             if let Err(error) = set_aside(&self.shared.config.directory) {
                 tracing::warn!("the disk tier's files can't be set aside: {error}");
@@ -420,10 +423,10 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// A writer that panicked keeps nothing; without this the log would be kept for it for ever.
+    /// After a panic no content is used any more. Without this the change log would be kept for it for ever.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.shared.on.store(false, Ordering::SeqCst);
+            self.shared.in_use.store(false, Ordering::SeqCst);
             self.shared.persisted.send_replace(Persisted::Nothing);
         }
     }

@@ -1,21 +1,22 @@
-//! Values in chunks, so that no page of sled's tree outgrows sled's log.
+//! Values are stored in chunks, so that no page of sled's tree becomes too large for sled's log.
 //!
-//! sled (0.34.7) writes a page above a quarter of its log's segment, 128 KiB, to a file of its own. Where that file
-//! can't be written, as on a full disk, the space reserved for it in the log stays reserved: from then on every flush
-//! of that tree, its drop included, waits for ever and holds a lock that all trees of the process share. A leaf has up
-//! to 21 items (it is split above 16, and takes in a neighbour below 4), so chunks of 4 KiB keep it far below.
+//! sled (0.34.7) writes a page of more than 128 KiB, a quarter of a segment of its log, to a file of its own. If that
+//! file can't be written, as on a full disk, the space reserved for it in the log stays reserved. From then on every
+//! flush of that tree, also when it is dropped, waits for ever and holds a lock that all trees of the process share. A
+//! leaf has up to 21 items (it is split above 16, and merged with a neighbour below 4), so with chunks of 4 KiB it stays
+//! far below that size.
 
 use sled::{Batch, Db, IVec};
 
 const CHUNK_BYTES: usize = 4_096;
 
-/// Stands before the first chunk: the length of the value.
+/// Bytes of the value's length, which is stored at the start of the first chunk.
 const LENGTH_BYTES: usize = 4;
 
 /// Adds the insertion of `value`, shorter than 4 GiB, to a batch.
 pub(super) fn insert(batch: &mut Batch, key: &[u8], value: &[u8]) {
     let (first, mut rest) = value.split_at(value.len().min(CHUNK_BYTES - LENGTH_BYTES));
-    // What is longer would be cut, and seen as damaged by its checksum when it is read.
+    // A longer value would be truncated, which its checksum shows when it is read.
     let mut chunk = (value.len() as u32).to_be_bytes().to_vec();
     chunk.extend_from_slice(first);
     batch.insert(chunk_key(key, 0), chunk);
@@ -29,17 +30,17 @@ pub(super) fn insert(batch: &mut Batch, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Adds the removal of all chunks that are stored to a batch. Returns how the value begins, if there is one.
+/// Adds the removal of all chunks of a value to a batch. Returns the start of the value, if there is one.
 pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<Option<IVec>> {
     let first = db.get(chunk_key(key, 0))?;
-    // Also where none was found: no answer of a damaged tree may keep an entry that has to go.
+    // Also if it was not found: a damaged tree must not keep an entry that has to be removed.
     batch.remove(chunk_key(key, 0));
     let Some(first) = first else {
         return Ok(None);
     };
-    let begin = begin(&first);
+    let start = value_start(&first);
     if first.len() < CHUNK_BYTES {
-        return Ok(Some(begin));
+        return Ok(Some(start));
     }
     for number in 1.. {
         let chunk_key = chunk_key(key, number);
@@ -48,16 +49,16 @@ pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<Opt
         }
         batch.remove(chunk_key);
     }
-    Ok(Some(begin))
+    Ok(Some(start))
 }
 
-/// Every key, with how its value begins.
-pub(super) fn begins(db: &Db) -> impl Iterator<Item = sled::Result<(IVec, IVec)>> {
+/// Every key, with the start of its value.
+pub(super) fn value_starts(db: &Db) -> impl Iterator<Item = sled::Result<(IVec, IVec)>> {
     let number = 0_u32.to_be_bytes();
     db.iter().filter_map(move |item| match item {
         Ok((key, first)) => {
             let length = key.strip_suffix(&number)?.len();
-            Some(Ok((key.subslice(0, length), begin(&first))))
+            Some(Ok((key.subslice(0, length), value_start(&first))))
         }
         Err(error) => Some(Err(error)),
     })
@@ -76,24 +77,25 @@ pub(super) fn keys(db: &Db, from: &[u8]) -> impl Iterator<Item = sled::Result<IV
 }
 
 /// The first chunk without the value's length.
-fn begin(first: &IVec) -> IVec {
+fn value_start(first: &IVec) -> IVec {
     let cut = first.len().min(LENGTH_BYTES);
     first.subslice(cut, first.len() - cut)
 }
 
-/// The value of a key. A batch that is applied meanwhile may mix two values: for the value's own checksum to notice.
+/// The value of a key. If a batch is applied meanwhile, it may be a mix of two values, which the value's own checksum
+/// shows.
 pub(super) fn get(db: &Db, key: &[u8]) -> sled::Result<Option<IVec>> {
     let Some(first) = db.get(chunk_key(key, 0))? else {
         return Ok(None);
     };
-    let Some((length, begin)) = first.split_first_chunk::<LENGTH_BYTES>() else {
+    let Some((length, start)) = first.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(None);
     };
     let length = u32::from_be_bytes(*length) as usize;
-    if length == begin.len() {
+    if length == start.len() {
         return Ok(Some(first.subslice(LENGTH_BYTES, length)));
     }
-    let mut value = begin.to_vec();
+    let mut value = start.to_vec();
     for number in 1.. {
         if value.len() >= length {
             break;
@@ -142,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_its_end_is_none() {
+    fn an_incomplete_value_is_missing() {
         let directory = tempfile::tempdir().unwrap();
         let db = sled::open(directory.path()).unwrap();
         store(&db, &[7; 3 * CHUNK_BYTES]);
         db.remove(chunk_key(b"k", 2)).unwrap();
         assert_eq!(get(&db, b"k").unwrap(), None);
-        // What is left of it is none of the next value's affair.
+        // Its other chunks are no part of the next value.
         store(&db, b"short");
         assert_eq!(get(&db, b"k").unwrap().unwrap(), b"short");
     }

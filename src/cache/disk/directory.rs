@@ -1,22 +1,22 @@
-//! The directory of the tier: `current` holds the files in use, and what was set aside is on its way out.
+//! The directory of the disk tier: `current` holds the files in use, and `aside-UUID` what is about to be removed.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where the files are.
+/// The directory of the files in use.
 pub(in crate::cache) fn current(directory: &Path) -> PathBuf {
     directory.join("current")
 }
 
-/// Creates the directory, for nobody else to read: it holds documents.
+/// Creates the directory. Only its owner may read it, because it holds documents.
 pub(in crate::cache) fn create(directory: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory)?;
     std::fs::set_permissions(directory, Permissions::from_mode(0o700))
 }
 
-/// Moves the current files out of the way and removes what was set aside.
+/// Sets the files in use aside, and removes everything that is set aside.
 pub(in crate::cache) fn set_aside(directory: &Path) -> std::io::Result<()> {
     create(directory)?;
     let current = current(directory);
@@ -30,7 +30,7 @@ pub(in crate::cache) fn set_aside(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes what was set aside, now or by an earlier run.
+/// Removes everything that is set aside, also by earlier runs.
 pub(in crate::cache) fn remove_set_aside(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;

@@ -1,6 +1,6 @@
-//! What one key's value on disk looks like, and the mark beside all of them.
+//! The layout of an entry on disk, and of the mark.
 //!
-//! Everything read back is checked: a value that does not fit is as good as not there.
+//! Everything read is checked, and a value that fails a check is treated as missing.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,22 +14,22 @@ use crate::cache::generation::Epoch;
 use crate::feed::position::Position;
 use crate::source::session::Identity;
 
-/// The layout of entries and mark; another number, another layout.
+/// The version of this layout. Values of another version are treated as missing.
 const FORMAT: u8 = 3;
 
-/// Where the mark is.
+/// The key of the mark.
 pub(super) const MARK_KEY: &[u8] = b"m";
 
-/// Where the tally is.
+/// The key of the tally.
 pub(super) const TALLY_KEY: &[u8] = b"t";
 
-/// Where a value bears its epoch.
+/// The place of the epoch in a value.
 const EPOCH_BYTES: std::ops::Range<usize> = 10..18;
 
-/// Longer keys are hashed, so that an index page of 256 of them stays far below what sled's log takes (see `chunk`).
+/// Longer keys are hashed, so that an index page of 256 keys stays far below the limit of sled's log (see `chunk`).
 const KEY_TEXT_BYTES_MAX: usize = 64;
 
-/// How far the tier's content reflects the database, stored with it.
+/// The state of the database that the tier's content reflects. It is stored with the content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cache) struct Mark {
     pub(in crate::cache) system: String,
@@ -39,29 +39,29 @@ pub(in crate::cache) struct Mark {
     pub(in crate::cache) nonce: String,
     pub(in crate::cache) position: String,
     pub(in crate::cache) resources: Vec<ResourceMark>,
-    /// The machine's boot: what was written before a crash of the machine is not trusted.
+    /// The boot of the machine when it was written: content from before a crash of the machine is not used.
     pub(in crate::cache) boot: String,
-    /// Written as the last act of an orderly shutdown.
+    /// Written at the end of an orderly shutdown.
     pub(in crate::cache) clean: bool,
 }
 
-/// What is kept of one key.
+/// What the disk tier holds for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The document, or that there is none.
     pub found: Found,
     /// When it was written.
-    pub since: SystemTime,
+    pub written_at: SystemTime,
 }
 
-/// What entries of one resource must bear to be trusted.
+/// What entries of one resource must have to be used in a later run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cache) struct ResourceMark {
     pub(in crate::cache) prefix: u64,
     pub(in crate::cache) fingerprint: String,
-    /// Of documents.
+    /// The epoch of documents.
     pub(in crate::cache) epoch: u64,
-    /// Of remembered absences.
+    /// The epoch of remembered absences.
     pub(in crate::cache) absences: u64,
 }
 
@@ -75,7 +75,7 @@ impl ResourceMark {
 }
 
 impl Mark {
-    /// The database it was written for.
+    /// The database that it was written for; `None` if an ID in it is not valid.
     pub(in crate::cache) fn identity(&self) -> Option<Identity> {
         Some(Identity {
             system: self.system.clone(),
@@ -92,8 +92,8 @@ impl Mark {
     }
 }
 
-/// `d`, prefix (8 bytes), key text; or `h`, prefix, XXH3-128 of the text where that is long. The value bears the whole
-/// key, so two keys of one hash are never taken for each other.
+/// The key of an entry: `d`, prefix (8 bytes), text of the key. For a long text it is `h`, prefix, XXH3-128 of the text.
+/// The value has the whole text, so two keys of one hash are never taken for each other.
 pub(super) fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + key.len().min(KEY_TEXT_BYTES_MAX));
     bytes.push(b'd');
@@ -107,36 +107,36 @@ pub(super) fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
     bytes
 }
 
-/// The key that an entry's key is the text of.
+/// The text of the key within an entry's key that is not hashed.
 pub(super) fn key_text(entry_key: &[u8]) -> Option<&str> {
     std::str::from_utf8(entry_key.get(9..)?).ok()
 }
 
-/// How the entry keys of long keys begin.
-pub(super) fn hashed_keys(prefix: u64) -> Vec<u8> {
+/// What the entry keys of long keys begin with.
+pub(super) fn hashed_key_prefix(prefix: u64) -> Vec<u8> {
     [&b"h"[..], &prefix.to_be_bytes()].concat()
 }
 
-/// The number of the epoch that a value bears.
+/// The epoch of a value.
 pub(super) fn stored_epoch(value: &[u8]) -> Option<u64> {
     let epoch = value.get(EPOCH_BYTES)?.first_chunk()?;
     Some(u64::from_be_bytes(*epoch))
 }
 
-/// Checksum (8 bytes, XXH3 over the rest), format, flag (1: there is a document), epoch (8), time of writing (8,
-/// milliseconds since 1970), key length (4), key, body.
+/// The value of an entry: checksum (8 bytes, XXH3 over the rest), format, flag (1 for a document, 0 for an absence),
+/// epoch (8), time of writing (8, milliseconds since 1970), length of the key (4), key, body.
 pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
     let body = found.as_ref().map_or(&[][..], |document| document.body());
-    let since = SystemTime::now()
+    let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let mut value = Vec::with_capacity(30 + key.len() + body.len());
     value.extend_from_slice(&[0; 8]);
     value.push(FORMAT);
     value.push(u8::from(found.is_some()));
     value.extend_from_slice(&epoch.of(found.is_some()).to_be_bytes());
-    value.extend_from_slice(&since.to_be_bytes());
+    value.extend_from_slice(&now.to_be_bytes());
     // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
     value.extend_from_slice(&(key.len() as u32).to_be_bytes());
     value.extend_from_slice(key.as_bytes());
@@ -146,6 +146,7 @@ pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
     value
 }
 
+/// The entry of `key` that a value holds; `None` if it is damaged, or of another key or epoch.
 pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;
     if xxh3_64(rest).to_be_bytes() != *checksum {
@@ -153,7 +154,7 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
     }
     let (&[format, flag], rest) = rest.split_first_chunk::<2>()?;
     let (stored_epoch, rest) = rest.split_first_chunk::<8>()?;
-    let (since, rest) = rest.split_first_chunk::<8>()?;
+    let (written_at, rest) = rest.split_first_chunk::<8>()?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
     let (stored_key, _body) = rest.split_at_checked(length)?;
@@ -166,10 +167,10 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
         1 => Some(Document::from_text(length, epoch.of(true), rest, true)),
         _ => return None,
     };
-    let since = Duration::from_millis(u64::from_be_bytes(*since));
+    let written_at = Duration::from_millis(u64::from_be_bytes(*written_at));
     Some(Entry {
         found,
-        since: SystemTime::UNIX_EPOCH.checked_add(since)?,
+        written_at: SystemTime::UNIX_EPOCH.checked_add(written_at)?,
     })
 }
 
@@ -199,7 +200,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn entries_round_trip_and_damage_is_seen() {
+    fn entries_round_trip_and_damage_is_detected() {
         for found in [document("{\"a\":1}"), None] {
             let value = encode("42", Epoch::alike(7), &found);
             assert_eq!(

@@ -1,5 +1,5 @@
-//! A tally of all that is stored, to tell a whole tree from one of which a part is missing or of an earlier state, and
-//! entries that are overtaken as a whole from others.
+//! A tally of everything stored: it shows whether a part is missing or from an earlier state, and how many entries have
+//! a current epoch.
 
 use std::collections::HashMap;
 
@@ -9,36 +9,36 @@ use crate::cache::disk::layout::{MARK_KEY, stored_epoch};
 
 /// The number of entries, and a digest of entries and mark.
 ///
-/// The digest is the sum of a hash of each key and the checksum at the beginning of its value, so that it follows every
-/// change and does not depend on the order (AdHash: Bellare and Micciancio, "A New Paradigm for Collision-Free
-/// Hashing", EUROCRYPT 1997). It is there for accidents, not against somebody who can write the files.
+/// The digest is the sum of one hash for each key and the checksum at the start of its value, so that it can be updated
+/// with every change and does not depend on their order (AdHash: Bellare and Micciancio, "A New Paradigm for
+/// Collision-Free Hashing", EUROCRYPT 1997). It shows accidents; it does not protect against deliberate changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// sled counts by walking the tree.
+    /// sled could count them only by reading the whole tree.
     entries: u64,
     digest: u64,
-    /// Of the entries, by the number that they bear; few numbers, each with an entry.
+    /// The number of entries by the number of their epoch, of which there are few.
     by_epoch: HashMap<u64, u64>,
 }
 
 impl Tally {
-    /// `begin` is at least the first 18 bytes of the value.
-    pub(super) fn add(&mut self, key: &[u8], begin: &[u8]) {
-        self.digest = self.digest.wrapping_add(hash(key, begin));
+    /// Counts a value in, of which `start` is at least the first 18 bytes.
+    pub(super) fn add(&mut self, key: &[u8], start: &[u8]) {
+        self.digest = self.digest.wrapping_add(hash(key, start));
         if key != MARK_KEY {
             self.entries = self.entries.wrapping_add(1);
-            if let Some(epoch) = stored_epoch(begin) {
+            if let Some(epoch) = stored_epoch(start) {
                 *self.by_epoch.entry(epoch).or_insert(0) += 1;
             }
         }
     }
 
-    /// The contrary of [`Tally::add`].
-    pub(super) fn remove(&mut self, key: &[u8], begin: &[u8]) {
-        self.digest = self.digest.wrapping_sub(hash(key, begin));
+    /// The inverse of [`Tally::add`].
+    pub(super) fn remove(&mut self, key: &[u8], start: &[u8]) {
+        self.digest = self.digest.wrapping_sub(hash(key, start));
         if key != MARK_KEY {
             self.entries = self.entries.wrapping_sub(1);
-            let epoch = stored_epoch(begin).unwrap_or_default();
+            let epoch = stored_epoch(start).unwrap_or_default();
             if let Some(entries) = self.by_epoch.get_mut(&epoch) {
                 *entries -= 1;
                 if *entries == 0 {
@@ -48,7 +48,7 @@ impl Tally {
         }
     }
 
-    /// Entries that bear this number.
+    /// The number of entries with this number as their epoch.
     pub(super) fn entries_of(&self, epoch: u64) -> u64 {
         self.by_epoch.get(&epoch).copied().unwrap_or(0)
     }
@@ -62,8 +62,8 @@ impl Tally {
     }
 }
 
-fn hash(key: &[u8], begin: &[u8]) -> u64 {
-    match begin.first_chunk::<8>() {
+fn hash(key: &[u8], start: &[u8]) -> u64 {
+    match start.first_chunk::<8>() {
         Some(checksum) => xxh3_64_with_seed(key, u64::from_be_bytes(*checksum)),
         None => xxh3_64(key),
     }

@@ -1,14 +1,14 @@
-//! Lookups on their way to the thread that reads from disk, and back.
+//! Lookups on their way to the thread that reads from disk, and their results on the way back.
 //!
-//! Waking a thread, or a runtime from another thread, costs as much as a read whose pages are in memory. So the first
-//! lookup of a turn of a worker's runtime leads: it lets the turn's other requests come, hands all their lookups over
-//! at once, and tells the others what was found, on the thread that they share.
+//! To wake a thread, or a runtime from another thread, costs as much as a read from pages in memory. So lookups go in
+//! batches: the first lookup on a worker's thread leads one. It yields once, so that the worker's other requests can
+//! join it, sends all their lookups to the reading thread, and hands out the results, on the thread that they share.
 //!
-//! Reads that are slow make misses of what waits; many that are fast do not: PostgreSQL takes longer for each, so that
-//! misses would make an overload worse.
+//! If a read is slow, the lookups that wait behind it are misses. If there are only many lookups, and reads are fast,
+//! they wait: PostgreSQL takes longer for each, so misses would make an overload worse.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Place;
+use std::collections::hash_map::Entry as MapEntry;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,84 +20,107 @@ use tokio::time::Instant;
 
 use crate::cache::disk::layout::Entry;
 use crate::cache::generation::Epoch;
-use crate::cache::orders::Shared;
+use crate::cache::orders::DiskState;
 
-/// Lookups that are handed over at once; more go in parts, so that none waits for too many others.
-const LOOKUPS_MAX: usize = 64;
-/// Of such, as many may wait.
-const HANDED_OVER_MAX: usize = 256;
-/// Where reading stands still for so long, or lookups that were handed over at once take so long, they and what waits
-/// behind them are misses.
-const SLOW: Duration = Duration::from_millis(20);
+/// Lookups in one batch, at most. More go in several batches, so that none waits for too many others.
+const LOOKUPS_PER_BATCH: usize = 64;
+/// Batches that may wait for the reading thread.
+const QUEUED_BATCHES_MAX: usize = 256;
+/// A batch without progress for so long, or that takes so long to read, and the batches behind it are misses.
+const PROGRESS_TIMEOUT: Duration = Duration::from_millis(20);
 /// A lookup that takes longer is a miss, however many are before it.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A key that is looked for.
-pub(in crate::cache) struct Lookup {
+/// A key to look for on disk.
+pub(in crate::cache) struct DiskLookup {
     pub(super) prefix: u64,
     pub(super) key: Arc<str>,
     pub(super) epoch: Epoch,
 }
 
-/// Keys that are looked for at once.
-pub(in crate::cache) struct Lookups {
-    pub(super) lookups: Vec<Lookup>,
-    handed_over: Instant,
-    /// Counts lookups that were answered.
+/// Lookups that are sent to the reading thread together.
+pub(in crate::cache) struct LookupBatch {
+    pub(super) lookups: Vec<DiskLookup>,
+    queued_at: Instant,
+    /// Counts the lookups that the reading thread has answered, of all batches.
     answered: Arc<AtomicU64>,
-    /// What was found, in the same order; what is left out at the end is missing.
-    pub(super) reply: oneshot::Sender<Vec<Option<Entry>>>,
+    /// The results, in the order of the lookups. Lookups beyond the end of the list are misses.
+    pub(super) results: oneshot::Sender<Vec<Option<Entry>>>,
 }
 
-/// A lookup, and whom to tell.
-type Waiting = (Lookup, oneshot::Sender<Option<Entry>>);
+/// A lookup, and where its result goes.
+type PendingLookup = (DiskLookup, oneshot::Sender<Option<Entry>>);
 
-/// Gathers lookups, and hands them over.
-pub(super) struct Gatherer {
-    /// By thread: a leader tells those who wait without waking another.
-    gathered: Mutex<HashMap<ThreadId, Vec<Waiting>>>,
-    handed_over: mpsc::Sender<Lookups>,
-    /// Lookups that were answered.
+/// Collects lookups into batches and sends them to the reading thread.
+pub(super) struct LookupBatcher {
+    /// By the thread of the requests, so that a leader hands out results without waking another thread.
+    pending: Mutex<HashMap<ThreadId, Vec<PendingLookup>>>,
+    batches: mpsc::Sender<LookupBatch>,
+    /// Lookups that the reading thread has answered.
     answered: Arc<AtomicU64>,
 }
 
-/// The duty to end a gathering: who waits in it has no timer, and nobody else may lead meanwhile.
-struct Lead<'g> {
-    gatherer: &'g Gatherer,
+/// The right, and the duty, to send a thread's pending lookups. The others have no timer of their own; if the leader is
+/// dropped, they are dropped with it and are misses.
+struct BatchLeader<'b> {
+    batcher: &'b LookupBatcher,
     thread: Option<ThreadId>,
 }
 
-impl Gatherer {
-    /// With the end at which lookups come out.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Lookups>) {
-        let (handed_over, lookups) = mpsc::channel(HANDED_OVER_MAX);
-        let gatherer = Self {
-            gathered: Mutex::default(),
-            handed_over,
+impl LookupBatcher {
+    /// A batcher, and the receiver of its batches.
+    pub(super) fn new() -> (Self, mpsc::Receiver<LookupBatch>) {
+        let (batches, receiver) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let batcher = Self {
+            pending: Mutex::default(),
+            batches,
             answered: Arc::default(),
         };
-        (gatherer, lookups)
+        (batcher, receiver)
     }
 
-    /// What is found. Once it is handed over it waits as long as lookups are answered, at most 200 ms; a leader that
-    /// goes makes a miss of those who wait for it.
-    pub(super) async fn get(&self, lookup: Lookup) -> Option<Entry> {
-        let (tell, told) = oneshot::channel();
-        if let Some(mut lead) = self.gather((lookup, tell)) {
-            // Until every request that is at hand has had its turn.
+    /// The entry on disk; `None` also if it takes too long.
+    ///
+    /// Once it is sent, a batch waits as long as lookups are answered, at most 200 ms. If the request that leads is
+    /// dropped, the lookups of its batch are misses.
+    pub(super) async fn get(&self, lookup: DiskLookup) -> Option<Entry> {
+        let (sender, result) = oneshot::channel();
+        if let Some(mut leader) = self.join_or_lead((lookup, sender)) {
+            // Lets every request that the runtime has ready join.
             tokio::task::yield_now().await;
-            // Whom it has not told by then it does not tell any more.
-            self.ask_in_time(lead.end()).await;
+            // Drops the senders that it has not used when the time is over, so that no lookup waits on.
+            self.send_within_timeout(leader.take_pending()).await;
         }
-        told.await.ok()?
+        result.await.ok()?
     }
 
-    /// Asks until the time is over, or nothing was answered for long.
-    async fn ask_in_time(&self, gathered: Vec<Waiting>) {
+    /// Adds the lookup to those that are pending on this thread. The first becomes the leader.
+    fn join_or_lead(&self, lookup: PendingLookup) -> Option<BatchLeader<'_>> {
+        let thread = std::thread::current().id();
+        match self.pending().entry(thread) {
+            MapEntry::Occupied(mut pending) => {
+                pending.get_mut().push(lookup);
+                None
+            }
+            MapEntry::Vacant(place) => {
+                place.insert(vec![lookup]);
+                Some(BatchLeader {
+                    batcher: self,
+                    thread: Some(thread),
+                })
+            }
+        }
+    }
+
+    /// Sends lookups and hands out their results, until the time is over or nothing was answered for too long.
+    async fn send_within_timeout(&self, pending: Vec<PendingLookup>) {
         let began = Instant::now();
-        let mut asked = pin!(self.ask(gathered));
+        let mut sending = pin!(self.send(pending));
         let mut answered = self.answered.load(Ordering::Relaxed);
-        while tokio::time::timeout(SLOW, &mut asked).await.is_err() {
+        while tokio::time::timeout(PROGRESS_TIMEOUT, &mut sending)
+            .await
+            .is_err()
+        {
             let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
             if before == answered || began.elapsed() >= LOOKUP_TIMEOUT {
                 return;
@@ -105,117 +128,99 @@ impl Gatherer {
         }
     }
 
-    /// Joins what this thread gathers, or leads.
-    fn gather(&self, waiting: Waiting) -> Option<Lead<'_>> {
-        let thread = std::thread::current().id();
-        match self.gathered().entry(thread) {
-            Place::Occupied(mut gathered) => {
-                gathered.get_mut().push(waiting);
-                None
-            }
-            Place::Vacant(place) => {
-                place.insert(vec![waiting]);
-                Some(Lead {
-                    gatherer: self,
-                    thread: Some(thread),
-                })
-            }
-        }
-    }
-
-    async fn ask(&self, gathered: Vec<Waiting>) {
-        let mut parts = Vec::with_capacity(1);
-        let mut gathered = gathered.into_iter().peekable();
-        while gathered.peek().is_some() {
-            let part = gathered.by_ref().take(LOOKUPS_MAX);
-            let (lookups, tell): (Vec<_>, Vec<_>) = part.unzip();
-            let (reply, answer) = oneshot::channel();
-            // Where too much waits already they are misses.
-            let asked = Lookups {
+    async fn send(&self, pending: Vec<PendingLookup>) {
+        let mut sent = Vec::with_capacity(1);
+        let mut pending = pending.into_iter().peekable();
+        while pending.peek().is_some() {
+            let batch = pending.by_ref().take(LOOKUPS_PER_BATCH);
+            let (lookups, senders): (Vec<_>, Vec<_>) = batch.unzip();
+            let (results, received) = oneshot::channel();
+            let batch = LookupBatch {
                 lookups,
-                handed_over: Instant::now(),
+                queued_at: Instant::now(),
                 answered: Arc::clone(&self.answered),
-                reply,
+                results,
             };
-            if self.handed_over.try_send(asked).is_ok() {
-                parts.push((tell, answer));
+            // If the queue is full, its lookups are misses.
+            if self.batches.try_send(batch).is_ok() {
+                sent.push((senders, received));
             }
         }
-        for (tell, answer) in parts {
-            for (tell, found) in tell.into_iter().zip(answer.await.unwrap_or_default()) {
-                // The request may have gone.
-                let _gone = tell.send(found);
+        for (senders, results) in sent {
+            for (sender, entry) in senders.into_iter().zip(results.await.unwrap_or_default()) {
+                // The request may have been dropped.
+                let _dropped = sender.send(entry);
             }
         }
     }
 
-    fn gathered(&self) -> MutexGuard<'_, HashMap<ThreadId, Vec<Waiting>>> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, HashMap<ThreadId, Vec<PendingLookup>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lead<'_> {
-    /// Takes what was gathered; the next lookup leads anew.
-    fn end(&mut self) -> Vec<Waiting> {
+impl BatchLeader<'_> {
+    /// Takes the lookups that are pending on its thread. The next lookup there leads a new batch.
+    fn take_pending(&mut self) -> Vec<PendingLookup> {
         let thread = self.thread.take();
-        let gathered = thread.and_then(|thread| self.gatherer.gathered().remove(&thread));
-        gathered.unwrap_or_default()
+        let pending = thread.and_then(|thread| self.batcher.pending().remove(&thread));
+        pending.unwrap_or_default()
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for BatchLeader<'_> {
     fn drop(&mut self) {
-        drop(self.end());
+        drop(self.take_pending());
     }
 }
 
-/// Answers lookups by `find` until nobody is left to ask.
-pub(super) fn answer_all(
-    find: impl Fn(&Lookup) -> Option<Entry>,
-    mut handed_over: mpsc::Receiver<Lookups>,
+/// Answers the batches by `read` until the batcher is dropped.
+pub(super) fn serve_batches(
+    read: impl Fn(&DiskLookup) -> Option<Entry>,
+    mut batches: mpsc::Receiver<LookupBatch>,
 ) {
     let mut slow_until = None;
-    while let Some(lookups) = handed_over.blocking_recv() {
-        // Without a reply they are misses.
-        if slow_until.is_none_or(|until| lookups.handed_over > until) {
-            slow_until = answer(&find, lookups).or(slow_until);
+    while let Some(batch) = batches.blocking_recv() {
+        // What was queued during a slow read is dropped, and so becomes misses.
+        if slow_until.is_none_or(|until| batch.queued_at > until) {
+            slow_until = serve_batch(&read, batch).or(slow_until);
         }
     }
 }
 
-/// Answers lookups that were handed over at once. Returns when it was done if reading was slow.
-pub(in crate::cache) fn answer(
-    find: impl Fn(&Lookup) -> Option<Entry>,
-    asked: Lookups,
+/// Answers one batch. Returns when it was done, if reading was slow.
+pub(in crate::cache) fn serve_batch(
+    read: impl Fn(&DiskLookup) -> Option<Entry>,
+    batch: LookupBatch,
 ) -> Option<Instant> {
     let began = Instant::now();
-    let is_slow = || began.elapsed() > SLOW * 9 / 10;
-    let mut found = Vec::with_capacity(asked.lookups.len());
-    for lookup in &asked.lookups {
-        // Whoever asked gave up; under overload the thread must not fall behind for them.
-        if asked.reply.is_closed() {
+    let is_slow = || began.elapsed() > PROGRESS_TIMEOUT * 9 / 10;
+    let mut entries = Vec::with_capacity(batch.lookups.len());
+    for lookup in &batch.lookups {
+        // The leader gave up. Under overload the thread must not fall behind for lookups that are misses already.
+        if batch.results.is_closed() {
             break;
         }
-        // The rest are misses, so that what was found is not too late.
-        if is_slow() || asked.handed_over.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
+        // The rest are misses, so that the entries read so far are in time.
+        if is_slow() || batch.queued_at.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
             break;
         }
-        found.push(find(lookup));
-        asked.answered.fetch_add(1, Ordering::Relaxed);
+        entries.push(read(lookup));
+        batch.answered.fetch_add(1, Ordering::Relaxed);
     }
-    // Nobody waits any more: the lookups took too long.
-    let _gone = asked.reply.send(found);
+    // The leader may have given up since.
+    let _dropped = batch.results.send(entries);
     is_slow().then(Instant::now)
 }
 
-/// Reads from disk.
-pub(in crate::cache) fn find(shared: &Shared, lookup: &Lookup) -> Option<Entry> {
-    // Loaded for each lookup: one that was asked for after a swap must not see what was before it.
+/// Reads one entry from disk.
+pub(in crate::cache) fn read_entry(shared: &DiskState, lookup: &DiskLookup) -> Option<Entry> {
+    // Loaded for each lookup: one that began after the files were replaced must not read from those before.
     match &*shared.store.load() {
-        Some(store) if shared.on.load(Ordering::SeqCst) => store
+        Some(store) if shared.in_use.load(Ordering::SeqCst) => store
             .get(lookup.prefix, &lookup.key, lookup.epoch)
             .unwrap_or_else(|error| {
-                shared.give_up(&error.to_string());
+                shared.turn_off(&error.to_string());
                 None
             }),
         _ => None,
@@ -230,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    fn lookup(key: &str) -> Lookup {
-        Lookup {
+    fn lookup(key: &str) -> DiskLookup {
+        DiskLookup {
             prefix: 0,
             key: Arc::from(key),
             epoch: Epoch::alike(1),
@@ -245,133 +250,133 @@ mod tests {
     fn absent() -> Option<Entry> {
         Some(Entry {
             found: None,
-            since: std::time::SystemTime::UNIX_EPOCH,
+            written_at: std::time::SystemTime::UNIX_EPOCH,
         })
     }
 
-    fn keys(lookups: &Lookups) -> Vec<&str> {
-        let lookups = lookups.lookups.iter();
+    fn keys(batch: &LookupBatch) -> Vec<&str> {
+        let lookups = batch.lookups.iter();
         lookups.map(|lookup| &*lookup.key).collect()
     }
 
     #[tokio::test]
-    async fn lookups_of_one_turn_are_handed_over_at_once_and_told_apart() {
-        let (gatherer, mut lookups) = Gatherer::new();
-        let asked = async {
+    async fn lookups_of_one_turn_are_sent_together_and_answered_each() {
+        let (batcher, mut batches) = LookupBatcher::new();
+        let lookups = async {
             tokio::join!(
-                gatherer.get(lookup("1")),
-                gatherer.get(lookup("2")),
-                gatherer.get(lookup("3"))
+                batcher.get(lookup("1")),
+                batcher.get(lookup("2")),
+                batcher.get(lookup("3"))
             )
         };
-        let answered = async {
-            let lookups = lookups.recv().await.unwrap();
-            assert_eq!(keys(&lookups), ["1", "2", "3"]);
-            lookups.reply.send(vec![absent(), None, absent()]).unwrap();
+        let answers = async {
+            let batch = batches.recv().await.unwrap();
+            assert_eq!(keys(&batch), ["1", "2", "3"]);
+            batch.results.send(vec![absent(), None, absent()]).unwrap();
         };
-        let (found, ()) = tokio::join!(asked, answered);
+        let (found, ()) = tokio::join!(lookups, answers);
         assert_eq!(found, (absent(), None, absent()));
     }
 
     #[tokio::test]
-    async fn more_lookups_than_go_at_once_go_in_parts() {
-        let (gatherer, mut lookups) = Gatherer::new();
-        let asked = (0..=LOOKUPS_MAX).map(|key| gatherer.get(lookup(&key.to_string())));
-        let answered = async {
-            for count in [LOOKUPS_MAX, 1] {
-                let lookups = lookups.recv().await.unwrap();
-                assert_eq!(lookups.lookups.len(), count);
-                lookups.reply.send(vec![absent(); count]).unwrap();
+    async fn more_lookups_than_fit_a_batch_go_in_several() {
+        let (batcher, mut batches) = LookupBatcher::new();
+        let lookups = (0..=LOOKUPS_PER_BATCH).map(|key| batcher.get(lookup(&key.to_string())));
+        let answers = async {
+            for count in [LOOKUPS_PER_BATCH, 1] {
+                let batch = batches.recv().await.unwrap();
+                assert_eq!(batch.lookups.len(), count);
+                batch.results.send(vec![absent(); count]).unwrap();
             }
         };
-        let (found, ()) = tokio::join!(futures_util::future::join_all(asked), answered);
+        let (found, ()) = tokio::join!(futures_util::future::join_all(lookups), answers);
         assert!(found.iter().all(Option::is_some));
     }
 
-    /// Of what waits behind others, misses are made only where reading stands still, or for too long.
+    /// A lookup behind others is a miss only if reading makes no progress, or takes too long.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_answered_as_long_as_others_are() {
+    async fn a_lookup_waits_as_long_as_others_are_answered() {
         for (others, pause, is_found) in [(12, 15, true), (1, 45, false), (30, 15, false)] {
-            let (gatherer, mut lookups) = Gatherer::new();
-            let answered = async {
-                let asked = lookups.recv().await.unwrap();
+            let (batcher, mut batches) = LookupBatcher::new();
+            let answers = async {
+                let batch = batches.recv().await.unwrap();
                 for _ in 0..others {
                     tokio::time::sleep(Duration::from_millis(pause)).await;
-                    asked.answered.fetch_add(1, Ordering::Relaxed);
+                    batch.answered.fetch_add(1, Ordering::Relaxed);
                 }
-                // The one who asked may have gone.
-                let _gone = asked.reply.send(vec![absent()]);
+                // The lookup may have timed out.
+                let _dropped = batch.results.send(vec![absent()]);
             };
-            let (found, ()) = tokio::join!(gatherer.get(lookup("1")), answered);
+            let (found, ()) = tokio::join!(batcher.get(lookup("1")), answers);
             assert_eq!(found.is_some(), is_found, "{others} of {pause} ms");
         }
     }
 
     #[test]
     fn a_slow_read_makes_misses_of_what_waits_behind_it() {
-        let (handed_over, lookups) = mpsc::channel(HANDED_OVER_MAX);
-        let ask = |keys: &[&str]| {
-            let (reply, told) = oneshot::channel();
-            let asked = Lookups {
+        let (sender, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let send = |keys: &[&str]| {
+            let (results, received) = oneshot::channel();
+            let batch = LookupBatch {
                 lookups: keys.iter().copied().map(lookup).collect(),
-                handed_over: Instant::now(),
+                queued_at: Instant::now(),
                 answered: Arc::default(),
-                reply,
+                results,
             };
-            assert!(handed_over.try_send(asked).is_ok());
-            told
+            assert!(sender.try_send(batch).is_ok());
+            received
         };
-        let slow = ask(&["slow", "2"]);
-        let behind = ask(&["3"]);
-        let find = |lookup: &Lookup| {
+        let slow = send(&["slow", "2"]);
+        let behind = send(&["3"]);
+        let read = |lookup: &DiskLookup| {
             if &*lookup.key == "slow" {
-                std::thread::sleep(SLOW);
+                std::thread::sleep(PROGRESS_TIMEOUT);
             }
             absent()
         };
-        let reading = std::thread::spawn(move || answer_all(find, lookups));
+        let reading = std::thread::spawn(move || serve_batches(read, batches));
         assert_eq!(slow.blocking_recv().unwrap(), [absent()]);
         assert!(behind.blocking_recv().is_err());
-        let later = ask(&["4"]);
+        let later = send(&["4"]);
         assert_eq!(later.blocking_recv().unwrap(), [absent()]);
-        drop(handed_over);
+        drop(sender);
         reading.join().unwrap();
     }
 
     #[test]
     fn what_has_waited_too_long_is_not_read() {
-        let (reply, mut told) = oneshot::channel();
-        let handed_over = Instant::now().checked_sub(LOOKUP_TIMEOUT).unwrap();
-        let asked = Lookups {
+        let (results, mut received) = oneshot::channel();
+        let queued_at = Instant::now().checked_sub(LOOKUP_TIMEOUT).unwrap();
+        let batch = LookupBatch {
             lookups: vec![lookup("1")],
-            handed_over,
+            queued_at,
             answered: Arc::default(),
-            reply,
+            results,
         };
-        assert_eq!(answer(|_| absent(), asked), None);
-        assert_eq!(told.try_recv().unwrap(), []);
+        assert_eq!(serve_batch(|_| absent(), batch), None);
+        assert_eq!(received.try_recv().unwrap(), []);
     }
 
-    /// Who waits for it has no timer of its own, and the next lookup must not wait for it.
+    /// The others have no timer of their own, and the next lookup must not wait for the leader.
     #[tokio::test]
-    async fn a_leader_that_goes_makes_a_miss_of_the_others_and_the_next_leads() {
-        for handed_over in [false, true] {
-            let (gatherer, mut lookups) = Gatherer::new();
-            let mut other = pin!(gatherer.get(lookup("2")));
+    async fn a_dropped_leader_makes_misses_of_the_others_and_the_next_leads() {
+        for is_sent in [false, true] {
+            let (batcher, mut batches) = LookupBatcher::new();
+            let mut other = pin!(batcher.get(lookup("2")));
             {
-                let mut leader = pin!(gatherer.get(lookup("1")));
+                let mut leader = pin!(batcher.get(lookup("1")));
                 assert!(poll(&mut leader).is_pending());
                 assert!(poll(&mut other).is_pending());
-                if handed_over {
+                if is_sent {
                     assert!(poll(&mut leader).is_pending());
-                    assert_eq!(keys(&lookups.try_recv().unwrap()), ["1", "2"]);
+                    assert_eq!(keys(&batches.try_recv().unwrap()), ["1", "2"]);
                 }
             }
             assert_eq!(poll(&mut other), Poll::Ready(None));
-            let mut next = pin!(gatherer.get(lookup("3")));
+            let mut next = pin!(batcher.get(lookup("3")));
             assert!(poll(&mut next).is_pending());
             assert!(poll(&mut next).is_pending());
-            assert_eq!(keys(&lookups.try_recv().unwrap()), ["3"]);
+            assert_eq!(keys(&batches.try_recv().unwrap()), ["3"]);
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::cache::disk::Store;
 use crate::cache::document::Document;
-use crate::cache::queue::lookups::Lookups;
+use crate::cache::queue::lookups::LookupBatch;
 use crate::resource::testing::ITEMS;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {
@@ -22,34 +22,34 @@ pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig
     }
 }
 
-fn start(directory: &Path) -> (Disk, Arc<Versions>) {
+fn start(directory: &Path) -> (DiskTier, Arc<Versions>) {
     start_lingering(directory, Duration::from_millis(1))
 }
 
-fn start_lingering(directory: &Path, linger: Duration) -> (Disk, Arc<Versions>) {
+fn start_lingering(directory: &Path, linger: Duration) -> (DiskTier, Arc<Versions>) {
     let versions = Arc::new(Versions::new(1));
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(directory, linger);
-    let disk = Disk::start(config, Arc::clone(&versions), metrics, |_| ()).unwrap();
+    let disk = DiskTier::start(config, Arc::clone(&versions), metrics, |_| ()).unwrap();
     (disk, versions)
 }
 
-/// What the queues of a detached tier hold.
+/// The queues of a tier without threads.
 pub(in crate::cache) struct Orders(
     pub(in crate::cache) mpsc::Receiver<Order>,
-    mpsc::Receiver<Lookups>,
+    mpsc::Receiver<LookupBatch>,
 );
 
 impl Orders {
-    /// Answers the lookup that waits with a document, as the reading thread would.
+    /// Answers the pending lookup with a document, as the reading thread would.
     pub(in crate::cache) fn answer_lookup(&mut self) {
-        let asked = self.1.try_recv().expect("a lookup waits");
-        let lookup = &asked.lookups[0];
+        let batch = self.1.try_recv().expect("a lookup is pending");
+        let lookup = &batch.lookups[0];
         let entry = Entry {
             found: Some(Document::new(&lookup.key, lookup.epoch, b"{}")),
-            since: std::time::SystemTime::now(),
+            written_at: std::time::SystemTime::now(),
         };
-        assert!(asked.reply.send(vec![Some(entry)]).is_ok());
+        assert!(batch.results.send(vec![Some(entry)]).is_ok());
     }
 
     /// The mark of a purge, which is the next order.
@@ -60,12 +60,12 @@ impl Orders {
         }
     }
 
-    /// A word for each order.
+    /// The names of the queued orders.
     pub(in crate::cache) fn names(&mut self) -> Vec<&'static str> {
         std::iter::from_fn(|| self.0.try_recv().ok())
             .map(|order| match order {
                 Order::Put(_) => "put",
-                Order::Drop(_) | Order::DropAtOnce(_) => "drop",
+                Order::Drop(_) | Order::UrgentDrop(_) => "drop",
                 Order::Sweep(_) => "sweep",
                 Order::Mark(_) => "mark",
                 Order::Purge(_) => "purge",
@@ -77,10 +77,10 @@ impl Orders {
     }
 }
 
-pub(in crate::cache) fn detached(versions: &Arc<Versions>) -> (Disk, Orders) {
+pub(in crate::cache) fn detached(versions: &Arc<Versions>) -> (DiskTier, Orders) {
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(Path::new("unused"), Duration::ZERO);
-    let (disk, orders, lookups) = Disk::detached(config, Arc::clone(versions), metrics);
+    let (disk, orders, lookups) = DiskTier::detached(config, Arc::clone(versions), metrics);
     (disk, Orders(orders, lookups))
 }
 
@@ -105,9 +105,9 @@ pub(in crate::cache) fn put(versions: &Versions, key: &str) -> Put {
     }
 }
 
-pub(in crate::cache) fn dropped(versions: &Versions, key: &str) -> Dropped {
+pub(in crate::cache) fn key_drop(versions: &Versions, key: &str) -> KeyDrop {
     let stripe = versions.stripe(ITEMS, key);
-    Dropped {
+    KeyDrop {
         prefix: 0,
         key: Arc::from(key),
         stripe,
@@ -135,7 +135,7 @@ fn is_clean(versions: &Versions, key: &str) -> bool {
         .is_some()
 }
 
-async fn get(disk: &Disk, versions: &Versions, key: &str) -> Option<Entry> {
+async fn get(disk: &DiskTier, versions: &Versions, key: &str) -> Option<Entry> {
     disk.get(0, &Arc::from(key), versions.epoch(ITEMS)).await
 }
 
@@ -144,13 +144,13 @@ async fn get(disk: &Disk, versions: &Versions, key: &str) -> Option<Entry> {
 async fn a_put_that_its_drop_has_overtaken_is_left_out() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, versions) = start(directory.path());
-    until("on", || disk.is_on()).await;
+    until("on", || disk.is_in_use()).await;
     let late = put(&versions, "1");
-    let drop = dropped(&versions, "1");
-    disk.invalidate(vec![drop]);
-    assert!(disk.put(late));
+    let drop = key_drop(&versions, "1");
+    disk.queue_drops(vec![drop]);
+    assert!(disk.queue_put(late));
     let last = put(&versions, "2");
-    assert!(disk.put(last));
+    assert!(disk.queue_put(last));
     until("both written", || disk.size().1 > 0).await;
     assert!(is_clean(&versions, "1"));
     assert_eq!(get(&disk, &versions, "1").await, None);
@@ -161,12 +161,12 @@ async fn a_put_that_its_drop_has_overtaken_is_left_out() {
 async fn a_put_is_gone_after_the_drop_behind_it() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, versions) = start(directory.path());
-    until("on", || disk.is_on()).await;
-    assert!(disk.put(put(&versions, "1")));
+    until("on", || disk.is_in_use()).await;
+    assert!(disk.queue_put(put(&versions, "1")));
     until("written", || disk.size().1 == 1).await;
-    let drop = dropped(&versions, "1");
+    let drop = key_drop(&versions, "1");
     assert!(!is_clean(&versions, "1"));
-    disk.invalidate(vec![drop]);
+    disk.queue_drops(vec![drop]);
     until("clean", || is_clean(&versions, "1")).await;
     assert_eq!(get(&disk, &versions, "1").await, None);
 }
@@ -176,82 +176,82 @@ fn a_drop_that_finds_no_place_turns_the_tier_off() {
     let versions = Arc::new(Versions::new(1));
     let (disk, _orders) = detached(&versions);
     for _ in 0..ORDERS_MAX {
-        disk.invalidate(vec![dropped(&versions, "1")]);
+        disk.queue_drops(vec![key_drop(&versions, "1")]);
     }
-    assert!(disk.is_on());
-    disk.invalidate(vec![dropped(&versions, "2")]);
-    assert!(!disk.is_on());
-    assert!(disk.shared.broken.load(Ordering::SeqCst));
+    assert!(disk.is_in_use());
+    disk.queue_drops(vec![key_drop(&versions, "2")]);
+    assert!(!disk.is_in_use());
+    assert!(disk.shared.has_failed.load(Ordering::SeqCst));
 }
 
 #[test]
 fn puts_leave_place_for_drops() {
     let versions = Arc::new(Versions::new(1));
     let (disk, _orders) = detached(&versions);
-    let queued = (0..ORDERS_MAX).filter(|_| disk.put(put(&versions, "1")));
+    let queued = (0..ORDERS_MAX).filter(|_| disk.queue_put(put(&versions, "1")));
     assert_eq!(queued.count(), ORDERS_MAX - ORDERS_RESERVED);
-    disk.invalidate(vec![dropped(&versions, "1")]);
-    assert!(disk.is_on());
+    disk.queue_drops(vec![key_drop(&versions, "1")]);
+    assert!(disk.is_in_use());
 }
 
 #[tokio::test]
-async fn a_broken_tier_begins_anew_and_is_clean() {
+async fn a_failed_tier_begins_empty_and_is_clean() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, versions) = start(directory.path());
-    until("on", || disk.is_on()).await;
-    assert!(disk.put(put(&versions, "1")));
+    until("on", || disk.is_in_use()).await;
+    assert!(disk.queue_put(put(&versions, "1")));
     until("written", || disk.size().1 == 1).await;
-    drop(dropped(&versions, "1"));
-    disk.shared.give_up("a test asks for it");
-    until("on again", || disk.is_on()).await;
+    drop(key_drop(&versions, "1"));
+    disk.shared.turn_off("a test asks for it");
+    until("on again", || disk.is_in_use()).await;
     assert!(is_clean(&versions, "1"));
     assert_eq!(get(&disk, &versions, "1").await, None);
 }
 
 /// A drop that was lost is missing before the sweep, and before the mark.
 #[tokio::test]
-async fn a_broken_tier_calls_nothing_clean_and_writes_no_mark() {
-    for broken in [false, true] {
+async fn a_failed_tier_calls_nothing_clean_and_writes_no_mark() {
+    for has_failed in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let versions = Arc::new(Versions::new(1));
         let metrics = Arc::new(Metrics::new().unwrap());
         let config = config(directory.path(), Duration::ZERO);
-        let shared = Arc::new(Shared::new(config, Arc::clone(&versions), metrics));
+        let shared = Arc::new(DiskState::new(config, Arc::clone(&versions), metrics));
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
-        writer.use_empty(Store::open(directory.path(), 1 << 20).unwrap());
-        let swept = Swept {
+        writer.start_with(Store::open(directory.path(), 1 << 20).unwrap());
+        let sweep = RangeSweep {
             ranges: vec![(0, Arc::default())],
             generations: versions.raise_all(),
         };
-        if broken {
-            shared.give_up("a test asks for it");
+        if has_failed {
+            shared.turn_off("a test asks for it");
         }
-        writer.process(vec![Order::Sweep(swept), Order::Purge(Some(mark()))]);
-        assert_eq!(is_clean(&versions, "1"), !broken);
+        writer.apply_orders(vec![Order::Sweep(sweep), Order::Purge(Some(mark()))]);
+        assert_eq!(is_clean(&versions, "1"), !has_failed);
         let store = shared.store.load_full().unwrap();
-        assert_eq!(store.recover().unwrap().is_some(), !broken);
+        assert_eq!(store.recover().unwrap().is_some(), !has_failed);
     }
 }
 
-/// A kill before the batch is full would bring it back.
+/// If larder were killed before the batch was full, the document would be back.
 #[tokio::test]
 async fn a_purged_document_is_off_the_disk_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
-    until("on", || disk.is_on()).await;
-    assert!(disk.put(put(&versions, "1")));
-    disk.drop_at_once(dropped(&versions, "1"));
+    until("on", || disk.is_in_use()).await;
+    assert!(disk.queue_put(put(&versions, "1")));
+    disk.queue_urgent_drop(key_drop(&versions, "1"));
     until("clean", || is_clean(&versions, "1")).await;
     assert_eq!(disk.size().1, 0);
 }
 
-/// Its mark names the epochs of before the purge, and is all that a later run goes by.
+/// Its mark has the epochs from before the purge, and a later run knows no other.
 #[tokio::test]
 async fn content_that_waits_to_be_resumed_does_not_outlive_a_purge() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _versions) = start(directory.path());
-    until("on", || disk.is_on()).await;
-    disk.purge(Some(mark()));
+    until("on", || disk.is_in_use()).await;
+    disk.queue_purge(Some(mark()));
     disk.stop().await;
     drop(disk);
     for purge in [false, true] {
@@ -259,22 +259,22 @@ async fn content_that_waits_to_be_resumed_does_not_outlive_a_purge() {
         let resuming = || matches!(&*disk.persisted().borrow(), Persisted::At(_));
         until("opened", resuming).await;
         if purge {
-            disk.purge(None);
-            until("on, empty", || disk.is_on()).await;
+            disk.queue_purge(None);
+            until("on, empty", || disk.is_in_use()).await;
         }
         disk.stop().await;
     }
     let (disk, _versions) = start(directory.path());
-    until("on, without a mark", || disk.is_on()).await;
+    until("on, without a mark", || disk.is_in_use()).await;
 }
 
-/// A mark waits for its batch; one that alone tells purged entries from others does not.
+/// Other marks wait for their batch. Only the mark of a purge tells purged entries from others.
 #[tokio::test]
 async fn the_mark_of_a_purge_is_written_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
-    until("on", || disk.is_on()).await;
-    disk.purge(Some(mark()));
+    until("on", || disk.is_in_use()).await;
+    disk.queue_purge(Some(mark()));
     let persisted = disk.persisted();
     until(
         "on disk",
@@ -285,26 +285,26 @@ async fn the_mark_of_a_purge_is_written_at_once() {
 
 /// What broke it, such as a full disk, may break it again.
 #[tokio::test]
-async fn a_tier_that_breaks_again_pauses() {
+async fn a_tier_that_fails_again_pauses() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, _versions) = start(directory.path());
-    until("on", || disk.is_on()).await;
-    disk.shared.give_up("a test asks for it");
-    until("on again", || disk.is_on()).await;
-    disk.shared.give_up("a test asks for it again");
+    until("on", || disk.is_in_use()).await;
+    disk.shared.turn_off("a test asks for it");
+    until("on again", || disk.is_in_use()).await;
+    disk.shared.turn_off("a test asks for it again");
     until("closed", || {
-        !disk.shared.broken.load(Ordering::SeqCst) && disk.shared.store.load().is_none()
+        !disk.shared.has_failed.load(Ordering::SeqCst) && disk.shared.store.load().is_none()
     })
     .await;
-    assert!(!disk.is_on());
+    assert!(!disk.is_in_use());
 }
 
 #[tokio::test]
-async fn the_directory_is_for_nobody_else() {
+async fn only_the_owner_may_read_the_directory() {
     let base = tempfile::tempdir().unwrap();
     let directory = base.path().join("disk");
     let (disk, _versions) = start(&directory);
-    until("on", || disk.is_on()).await;
+    until("on", || disk.is_in_use()).await;
     let mode = directory.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }

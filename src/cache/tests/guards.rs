@@ -15,8 +15,8 @@ use crate::cache::document::Document;
 use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::orders::Order;
-use crate::cache::queue::Disk;
-use crate::cache::queue::tests::{Orders, config, detached, dropped, put, until};
+use crate::cache::queue::DiskTier;
+use crate::cache::queue::tests::{Orders, config, detached, key_drop, put, until};
 use crate::cache::tests::{MAX_STALENESS, cache, identity};
 use crate::cache::{Cache, LookupError, Provenance, lock};
 use crate::clock::Boottime;
@@ -217,7 +217,7 @@ async fn a_range_leaves_the_disk_and_nothing_else_does() {
     let disk = cache.disk.as_ref().unwrap();
     let late = put(&cache.versions, "10002");
     cache.follow(bulk(range()));
-    assert!(disk.put(late));
+    assert!(disk.queue_put(late));
     let of = |key: &str| cache.versions.stripe(ITEMS, key);
     until("clean", || {
         cache.versions.clean_generation(of("1")).is_some()
@@ -326,7 +326,7 @@ async fn with_disk(directory: &Path, count: u64) -> Arc<Cache> {
     let versions = Arc::new(Versions::new(1));
     let metrics = Arc::new(Metrics::new().unwrap());
     let config = config(directory, Duration::from_secs(60));
-    let disk = Disk::start(
+    let disk = DiskTier::start(
         DiskConfig {
             batch_entries: usize::try_from(count).unwrap(),
             ..config
@@ -336,9 +336,9 @@ async fn with_disk(directory: &Path, count: u64) -> Arc<Cache> {
         |_| (),
     );
     let disk = disk.unwrap();
-    until("on", || disk.is_on()).await;
+    until("on", || disk.is_in_use()).await;
     for key in 1..=count {
-        assert!(disk.put(put(&versions, &key.to_string())));
+        assert!(disk.queue_put(put(&versions, &key.to_string())));
     }
     until("written", || disk.size().1 == count).await;
     cache(&versions, Some(disk))
@@ -355,7 +355,7 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     }
     assert!(answered);
     // The pass has raised the generation; its drop is not queued yet.
-    drop(dropped(&cache.versions, "2"));
+    drop(key_drop(&cache.versions, "2"));
     let answer = cache.lookup(ITEMS, "2").await;
     assert!(matches!(answer, Err(LookupError::NotReady(_))));
 }

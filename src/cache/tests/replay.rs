@@ -111,7 +111,7 @@ fn the_real_cache_does_what_the_model_does() {
             actions: Vec::new(),
         };
         let empty = store.take().expect("the trace before gave it back");
-        empty.empty().unwrap();
+        empty.clear().unwrap();
         let mut times = Times::default();
         times.now = 1;
         let mut run = Run::start(empty, times.now());

@@ -35,7 +35,11 @@ impl Replay<'_> {
         );
         let clean = cache.versions.clean_generation(stripe).is_some();
         assert_eq!(clean, state.clean == state.version.generation, "clean");
-        assert_eq!(run.shared.on.load(Ordering::SeqCst), state.disk_on, "on");
+        assert_eq!(
+            run.shared.in_use.load(Ordering::SeqCst),
+            state.disk_on,
+            "on"
+        );
         assert_eq!(
             cache.is_fresh(&cache.resources[0], now),
             state.is_fresh(),

@@ -13,9 +13,9 @@ use tokio::sync::{mpsc, watch};
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
 use crate::cache::generation::{Epoch, Versions};
-use crate::cache::orders::{Order, Shared};
-use crate::cache::queue::Disk;
-use crate::cache::queue::lookups::Lookups;
+use crate::cache::orders::{DiskState, Order};
+use crate::cache::queue::DiskTier;
+use crate::cache::queue::lookups::LookupBatch;
 use crate::cache::queue::tests::config;
 use crate::cache::resumption::offer_mark;
 use crate::cache::tests::gate::{Arrival, GatedThread, wait_pending};
@@ -64,16 +64,16 @@ pub(super) struct Times {
 /// One run of larder, and what is under way in it.
 pub(super) struct Run {
     pub(super) cache: Arc<Cache>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<DiskState>,
     pub(super) orders: mpsc::Receiver<Order>,
-    pub(super) lookups: mpsc::Receiver<Lookups>,
+    pub(super) lookups: mpsc::Receiver<LookupBatch>,
     /// What has been taken out of `orders` to be looked at.
     pub(super) queue: VecDeque<Order>,
     pub(super) writer: Option<Box<Writer>>,
     pub(super) writing: Option<GatedThread<Written>>,
     pub(super) pass: Option<GatedThread<()>>,
     pub(super) requests: [Option<GatedThread<Answered>>; 2],
-    pub(super) asked: [Option<Lookups>; 2],
+    pub(super) disk_lookups: [Option<LookupBatch>; 2],
     pub(super) floors: [u8; 2],
     pub(super) loads: [Option<Loading>; 2],
     /// What entries on disk bear.
@@ -160,19 +160,21 @@ impl Run {
         let versions = Arc::new(Versions::with_stripes(1, 1));
         let config = config(std::path::Path::new("unused"), Duration::ZERO);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (disk, orders, lookups) = Disk::detached(config, Arc::clone(&versions), metrics);
+        let (disk, orders, lookups) = DiskTier::detached(config, Arc::clone(&versions), metrics);
         let shared = Arc::clone(disk.shared());
         let cache = tests::cache(&versions, Some(disk));
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
         match store.recover().unwrap() {
             Some(mark) => {
-                shared.on.store(false, std::sync::atomic::Ordering::SeqCst);
-                writer.begin_resuming(store, &mark);
+                shared
+                    .in_use
+                    .store(false, std::sync::atomic::Ordering::SeqCst);
+                writer.resume_with(store, &mark);
                 offer(&cache, mark);
             }
             None => {
-                store.empty().unwrap();
-                writer.use_empty(store);
+                store.clear().unwrap();
+                writer.start_with(store);
             }
         }
         cache.resources[0]
@@ -190,7 +192,7 @@ impl Run {
             writing: None,
             pass: None,
             requests: [None, None],
-            asked: [None, None],
+            disk_lookups: [None, None],
             floors: [0; 2],
             loads: [None, None],
             epoch: Epoch::alike(0),
@@ -281,7 +283,7 @@ impl Run {
         drop((self.requests, self.pass, self.writing, self.writer));
         drop((
             self.loads,
-            self.asked,
+            self.disk_lookups,
             self.orders,
             self.lookups,
             self.queue,
@@ -292,7 +294,7 @@ impl Run {
     }
 }
 
-/// As `Disk::start` does it.
+/// As `DiskTier::start` does it.
 fn offer(cache: &Arc<Cache>, mark: Mark) {
     let (_sender, found) = watch::channel(Some(mark));
     let offered = pin!(offer_mark(Arc::downgrade(cache), found));

@@ -9,7 +9,7 @@ use super::real::{Answered, Loading, Run, Times, Written, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
 use crate::cache::orders::Order;
-use crate::cache::queue::lookups::{answer, find};
+use crate::cache::queue::lookups::{read_entry, serve_batch};
 use crate::cache::tests::gate::{Arrival, GatedThread, Point};
 use crate::cache::{Answer, Provenance};
 use crate::resource::testing::ITEMS;
@@ -59,8 +59,8 @@ impl Replay<'_> {
                 let orders = run.queue.drain(..count).collect();
                 let mut writer = run.writer.take().expect("no batch is under way");
                 let (thread, arrival) = GatedThread::start(now, move || {
-                    writer.wait_for_no_mark();
-                    writer.process(orders);
+                    writer.make_mark_due();
+                    writer.apply_orders(orders);
                     Written(writer)
                 });
                 assert!(
@@ -116,8 +116,8 @@ impl Replay<'_> {
             }
             Phase::Disk(_) => {
                 let run = self.run();
-                let asked = run.asked[index].take().expect("it asked the disk");
-                answer(|lookup| find(&run.shared, lookup), asked);
+                let batch = run.disk_lookups[index].take().expect("it asked the disk");
+                serve_batch(|lookup| read_entry(&run.shared, lookup), batch);
                 if !matches!(after.requests[index].phase, Phase::Found(..)) {
                     self.go(index, before, after);
                 }
@@ -148,7 +148,7 @@ impl Replay<'_> {
                 let request = run.requests[index].as_mut();
                 let arrival = request.expect("it is under way").go(now);
                 assert!(matches!(arrival, Arrival::Pending), "{arrival:?}");
-                run.asked[index] = Some(run.lookups.try_recv().expect("it asked the disk"));
+                run.disk_lookups[index] = Some(run.lookups.try_recv().expect("it asked the disk"));
             }
             (Arrival::Pending, Phase::Waiting(load)) => {
                 let leads = before.loads[load].stage == Stage::Free;
