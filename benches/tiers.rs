@@ -88,7 +88,7 @@ impl Tier {
         let version = self.versions.version(DEPTS, stripe);
         let document = Document::new(key, version.epoch(), body);
         self.memory
-            .install_standing(DEPTS, key, Some(document), &self.versions, version)
+            .install_if_current(DEPTS, key, Some(document), &self.versions, version)
     }
 }
 

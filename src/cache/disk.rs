@@ -342,18 +342,18 @@ mod tests {
         {
             let store = Store::open(directory.path(), 1 << 20).unwrap();
             let mut batch = Batch::default();
-            batch.put(9, "42", Epoch::alike(7), &document("{}"));
-            batch.put(9, "43", Epoch::alike(7), &None);
+            batch.put(9, "42", Epoch::both(7), &document("{}"));
+            batch.put(9, "43", Epoch::both(7), &None);
             batch.remove(9, "42");
             batch.mark(mark.clone());
             store.apply(batch).unwrap();
             store.flush().unwrap();
         }
         let store = Store::open(directory.path(), 1 << 20).unwrap();
-        assert_eq!(store.get(9, "42", Epoch::alike(7)).unwrap(), None);
+        assert_eq!(store.get(9, "42", Epoch::both(7)).unwrap(), None);
         assert_eq!(
             store
-                .get(9, "43", Epoch::alike(7))
+                .get(9, "43", Epoch::both(7))
                 .unwrap()
                 .map(|entry| entry.found),
             Some(None)
@@ -387,13 +387,13 @@ mod tests {
             let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
             for store in [&before, &now] {
                 let mut batch = Batch::default();
-                batch.put(9, "42", Epoch::alike(7), &document("{}"));
+                batch.put(9, "42", Epoch::both(7), &document("{}"));
                 batch.mark(mark("1:1:"));
                 store.apply(batch).unwrap();
             }
             let mut batch = Batch::default();
             batch.remove(9, "42");
-            batch.put(9, "43", Epoch::alike(7), &None);
+            batch.put(9, "43", Epoch::both(7), &None);
             batch.mark(mark("2:2:"));
             now.apply(batch).unwrap();
             let handles = (before.db.as_ref().unwrap(), now.db.as_ref().unwrap());
@@ -418,13 +418,13 @@ mod tests {
                 batch.put(
                     9,
                     &key,
-                    Epoch::alike(7),
+                    Epoch::both(7),
                     &document(&"x".repeat(number * 3_000)),
                 );
             }
             store.apply(batch).unwrap();
             let key = format!("{}{round}-19", "k".repeat(3_800));
-            let entry = store.get(9, &key, Epoch::alike(7)).unwrap().unwrap();
+            let entry = store.get(9, &key, Epoch::both(7)).unwrap().unwrap();
             assert_eq!(entry.found.unwrap().body().len(), 57_000);
         }
         store.flush().unwrap();

@@ -1,4 +1,4 @@
-//! A document as the tiers keep it: one block of memory that holds all there is to say of it.
+//! A document as the tiers keep it: key, body, digest, epoch and encodings in one block of memory.
 
 use std::fmt;
 use std::mem::size_of;
@@ -13,22 +13,23 @@ use crate::cache::generation::Epoch;
 use crate::clock::Boottime;
 use crate::sync::AtomicU8;
 
-/// Bytes of an entity tag: 128 bits in hexadecimal, and the quotes.
+/// The length of an entity tag: 128 bits in hexadecimal, and the quotes.
 const ETAG_BYTES: usize = 34;
 
-/// Twice touched is as good as often touched (Yang et al., FIFO queues are all you need, SOSP 2023: two bits).
+/// More touches than this make no difference (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023:
+/// two bits).
 const TOUCHES_MAX: u8 = 3;
 
-/// What stands before key and body in a block. Every byte counts: there is one for each document in memory.
+/// What a block has before key and body. It is kept small, because each document in memory has one.
 struct Head {
     /// XXH3 over the body.
     digest: [u8; 16],
     epoch: u64,
-    since: Boottime,
+    read_at: Boottime,
     key_bytes: u32,
     exists: bool,
     touches: AtomicU8,
-    /// A bit for each encoding that has been made or found to be no smaller; their texts follow the body.
+    /// One bit for each encoding that was made, or found to be no smaller. The encoded bodies follow the body.
     encoded: u8,
 }
 
@@ -37,7 +38,7 @@ impl Head {
         Self {
             digest: digest(body),
             epoch,
-            since: Boottime::now(),
+            read_at: Boottime::now(),
             // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
             key_bytes: key_bytes as u32,
             exists,
@@ -47,27 +48,28 @@ impl Head {
     }
 }
 
-/// What the allocator and the reference count add to a block: a count and a length here, a size in the allocator.
+/// A block without key and body: the head, the reference count, the length, and the allocator's own size.
 const BLOCK_BYTES: usize = size_of::<Head>() + 3 * size_of::<usize>();
 
-/// At the end of a block with encodings: how long each is, in the order of [`Encoding::ALL`].
+/// The end of a block with encodings: the length of each, in the order of [`Encoding::ALL`].
 const LENGTHS_BYTES: usize = Encoding::ALL.len() * size_of::<u32>();
 
-/// Blocks come in multiples of this (glibc and most others, on 64 bits).
+/// Allocators round the size of blocks up to multiples of this (glibc and most others, on 64 bits).
 const BLOCK_STEP: usize = 16;
 
-/// One JSON document with its key and the epoch that it was read under. A clone is a reference to the same.
+/// One JSON document, or an absence, with its key and the epoch under which it was read. A clone is a reference to the
+/// same block.
 #[derive(Clone)]
 pub struct Document(ThinArc<Head, u8>);
 
-/// A document, or that there is none.
+/// The result of reading a key: its document, or `None` if there is no such document.
 pub type Found = Option<Document>;
 
 impl Document {
-    /// The document of `key`, compact JSON, read while its resource was in `epoch`.
+    /// The document of `key`, compact JSON, read under `epoch`.
     pub fn new(key: &str, epoch: Epoch, body: &[u8]) -> Self {
-        let head = Head::new(key.len(), epoch.of(true), body, true);
-        // What is needed for a moment, and is as large as a document, leaves holes between those that stay.
+        let head = Head::new(key.len(), epoch.number(true), body, true);
+        // No temporary buffer: one as large as a document would fragment the memory between documents.
         let zeros = std::iter::repeat_n(0, key.len() + body.len());
         let mut block = ThinArc::from_header_and_iter(head, zeros);
         block.with_arc_mut(|block| {
@@ -80,12 +82,12 @@ impl Document {
         Self(block)
     }
 
-    /// What a tier keeps of a key that has no document.
+    /// The absence of a document of `key`.
     pub(super) fn absent(key: &str, epoch: Epoch) -> Self {
-        Self::from_text(key.len(), epoch.of(false), key.as_bytes(), false)
+        Self::from_text(key.len(), epoch.number(false), key.as_bytes(), false)
     }
 
-    /// Of key and body as they follow each other, here as on disk.
+    /// A document or absence out of `text`: the key, of `key_bytes` bytes, and then the body.
     pub(super) fn from_text(key_bytes: usize, epoch: u64, text: &[u8], exists: bool) -> Self {
         let head = Head::new(key_bytes, epoch, &text[key_bytes..], exists);
         Self(ThinArc::from_header_and_slice(head, text))
@@ -103,7 +105,7 @@ impl Document {
         }
     }
 
-    /// The body in this encoding; none while nobody has made it.
+    /// The body in this encoding; `None` if that has not been made yet.
     pub fn encoded(&self, encoding: Encoding) -> Option<Encoded> {
         if self.head().encoded & bit(encoding) == 0 {
             return None;
@@ -118,7 +120,7 @@ impl Document {
         })
     }
 
-    /// The same document with its body in one more encoding; an empty one says that it would not be smaller.
+    /// The same document with its body in one more encoding; an empty `encoded` says that it would not be smaller.
     pub(super) fn with_encoded(&self, encoding: Encoding, encoded: &[u8]) -> Self {
         let mut lengths = self.lengths();
         let place = encoding as usize;
@@ -131,8 +133,8 @@ impl Document {
         let parts = [before, encoded, behind, lengths.as_flattened()];
         let head = self.head();
         let head = Head {
-            // A moment later: tickets tell it from the one whose place it takes.
-            since: Boottime(head.since.0 + 1),
+            // Not the same moment, so that tickets tell it from the document that it replaces.
+            read_at: Boottime(head.read_at.0 + 1),
             touches: AtomicU8::new(head.touches.load(Ordering::Relaxed)),
             encoded: head.encoded | bit(encoding),
             ..*head
@@ -141,7 +143,7 @@ impl Document {
     }
 
     /// Whether both are references to one block.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(super) fn is_same_block(&self, other: &Self) -> bool {
         std::ptr::eq(self.head(), other.head())
     }
 
@@ -157,7 +159,7 @@ impl Document {
         }
     }
 
-    /// How long the body is in each encoding; 0 where it is not there.
+    /// The length of the body in each encoding; 0 for those that are not there.
     fn lengths(&self) -> [usize; Encoding::ALL.len()] {
         let mut lengths = [0; Encoding::ALL.len()];
         let tail = &self.0.slice[self.0.slice.len() - self.tail_bytes()..];
@@ -172,7 +174,7 @@ impl Document {
         entity_tag(self.digest())
     }
 
-    /// What the entity tag is made of.
+    /// The digest of the body, of which the entity tag is made.
     pub fn digest(&self) -> [u8; 16] {
         self.head().digest
     }
@@ -186,31 +188,31 @@ impl Document {
     }
 
     /// Whether it was read under this epoch.
-    pub(super) fn is_of(&self, epoch: Epoch) -> bool {
-        self.epoch() == epoch.of(self.exists())
+    pub(super) fn has_epoch(&self, epoch: Epoch) -> bool {
+        self.epoch() == epoch.number(self.exists())
     }
 
     /// When it was read.
-    pub(super) fn since(&self) -> Boottime {
-        self.head().since
+    pub(super) fn read_at(&self) -> Boottime {
+        self.head().read_at
     }
 
-    /// Tells it from an earlier or later one of the same key, but for one pair in 65,536.
+    /// Differs from the ID of an earlier or later document of the same key, except in one case in 65,536.
     pub(super) fn id(&self) -> u16 {
-        self.head().since.0 as u16
+        self.head().read_at.0 as u16
     }
 
-    /// False for what `absent` made.
+    /// False for an absence.
     pub(super) fn exists(&self) -> bool {
         self.head().exists
     }
 
-    /// What its block takes.
+    /// The bytes of memory that its block takes.
     pub(super) fn block_bytes(&self) -> usize {
         (BLOCK_BYTES + self.0.slice.len()).next_multiple_of(BLOCK_STEP)
     }
 
-    /// Counts a use. Written only while it matters, so that what many use at once stays in every core's cache.
+    /// Counts a touch. Writes only up to the bound, so that a document that many cores read stays in their caches.
     pub(super) fn touch(&self) {
         let touches = &self.head().touches;
         if touches.load(Ordering::Relaxed) < TOUCHES_MAX {
@@ -218,7 +220,7 @@ impl Document {
         }
     }
 
-    /// Takes one counted use back; false where there is none.
+    /// Subtracts one touch. Returns false if there is none.
     pub(super) fn use_up_touch(&self) -> bool {
         let touches = &self.head().touches;
         let touched = touches.load(Ordering::Relaxed);
@@ -235,7 +237,7 @@ fn bit(encoding: Encoding) -> u8 {
     1 << encoding as u8
 }
 
-/// A document's body in one encoding, for whoever sends it without a copy. Empty where it would not be smaller.
+/// A document's body in one encoding, to be sent without a copy. Empty if it would not be smaller.
 #[derive(Clone)]
 pub struct Encoded {
     document: Document,
@@ -248,12 +250,12 @@ impl AsRef<[u8]> for Encoded {
     }
 }
 
-/// What the entity tag of a body is made of: 128 bits of XXH3.
+/// The digest of a body: 128 bits of XXH3.
 pub fn digest(body: &[u8]) -> [u8; 16] {
     xxh3_128(body).to_be_bytes()
 }
 
-/// A strong entity tag, quotes included, of what has this digest.
+/// The strong entity tag, quotes included, of a body with this digest.
 pub fn entity_tag(digest: [u8; 16]) -> [u8; ETAG_BYTES] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [b'"'; ETAG_BYTES];
@@ -265,14 +267,14 @@ pub fn entity_tag(digest: [u8; 16]) -> [u8; ETAG_BYTES] {
     text
 }
 
-/// The body, for whoever sends it without a copy.
+/// The body, to be sent without a copy.
 impl AsRef<[u8]> for Document {
     fn as_ref(&self) -> &[u8] {
         self.body()
     }
 }
 
-/// The same bytes, whenever they were read.
+/// Documents are equal if their bodies are.
 impl PartialEq for Document {
     fn eq(&self, other: &Self) -> bool {
         self.body() == other.body()
@@ -294,35 +296,35 @@ mod tests {
     #[test]
     fn a_block_keeps_key_and_body_apart() {
         for (key, body) in [("42", "{}"), ("", "{\"a\":1}"), ("7,NO", "")] {
-            let document = Document::new(key, Epoch::alike(9), body.as_bytes());
+            let document = Document::new(key, Epoch::both(9), body.as_bytes());
             assert_eq!(document.key(), key.as_bytes());
             assert_eq!(document.body(), body.as_bytes());
             assert_eq!((document.epoch(), document.exists()), (9, true));
         }
-        let absent = Document::absent("42", Epoch::alike(9));
+        let absent = Document::absent("42", Epoch::both(9));
         assert_eq!((absent.key(), absent.exists()), (&b"42"[..], false));
     }
 
     #[test]
     fn an_entity_tag_is_the_hash_of_the_body_alone() {
-        let etag = Document::new("1", Epoch::alike(1), b"{}").etag();
+        let etag = Document::new("1", Epoch::both(1), b"{}").etag();
         let text = format!("\"{:032x}\"", xxh3_128(b"{}"));
         assert_eq!(etag, text.as_bytes());
-        assert_eq!(etag, Document::new("2", Epoch::alike(2), b"{}").etag());
-        assert_ne!(etag, Document::new("1", Epoch::alike(1), b"[]").etag());
+        assert_eq!(etag, Document::new("2", Epoch::both(2), b"{}").etag());
+        assert_ne!(etag, Document::new("1", Epoch::both(1), b"[]").etag());
     }
 
-    /// What the issue allows for a document is 150 bytes, with its places in map and queues.
+    /// With its places in map and queues a document may take 150 bytes besides key and body.
     #[test]
     fn a_block_costs_little_more_than_its_bytes() {
         assert_eq!(BLOCK_BYTES, 64);
-        let document = Document::new("123456", Epoch::alike(1), &[b'x'; 1_650]);
+        let document = Document::new("123456", Epoch::both(1), &[b'x'; 1_650]);
         assert_eq!(document.block_bytes(), 1_728);
     }
 
     #[test]
-    fn encodings_stand_behind_the_body_in_whatever_order_they_come() {
-        let plain = Document::new("42", Epoch::alike(9), b"{\"a\":1}");
+    fn encodings_follow_the_body_in_any_order() {
+        let plain = Document::new("42", Epoch::both(9), b"{\"a\":1}");
         plain.touch();
         let [zstd, brotli, gzip] = Encoding::ALL;
         assert!(plain.encoded(gzip).is_none());
@@ -344,7 +346,7 @@ mod tests {
             assert_eq!(document.etag(), plain.etag());
             assert_ne!(document.id(), plain.id());
             assert!(document.use_up_touch());
-            // Two, none, four and the lengths.
+            // Two bytes, none, four, and the lengths.
             let grown = document.0.slice.len() - plain.0.slice.len();
             assert_eq!(grown, 6 + LENGTHS_BYTES);
             assert!(document.block_bytes() >= plain.block_bytes() + grown - BLOCK_STEP);
@@ -353,7 +355,7 @@ mod tests {
 
     #[test]
     fn touches_are_counted_up_to_a_bound() {
-        let document = Document::new("1", Epoch::alike(1), b"{}");
+        let document = Document::new("1", Epoch::both(1), b"{}");
         assert!(!document.use_up_touch());
         for _ in 0..300 {
             document.clone().touch();

@@ -17,18 +17,18 @@ pub enum Encoding {
     Gzip,
 }
 
-/// zstd's own choice.
+/// The default of zstd.
 const ZSTD_LEVEL: i32 = 3;
-/// Beyond this brotli's time grows faster than what it saves.
+/// With a higher quality, time grows faster than size falls.
 const BROTLI_QUALITY: u32 = 5;
-/// A window of 256 KiB: brotli takes several times that for a moment, whatever there is to compress.
+/// A window of 256 KiB: brotli allocates several times that, however small the text is.
 const BROTLI_WINDOW_BITS: u32 = 18;
 
 impl Encoding {
-    /// Every encoding, the one that is sent where a client likes all alike first: zstd costs least and saves most.
+    /// All encodings. If a client has no preference, the first is sent: zstd costs least and saves most.
     pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
 
-    /// As `Accept-Encoding` and `Content-Encoding` call it.
+    /// Its name in `Accept-Encoding` and `Content-Encoding`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -37,13 +37,13 @@ impl Encoding {
         }
     }
 
-    /// `parts`, one after the other, encoded; none where that is not smaller.
+    /// The concatenation of `parts`, encoded; `None` if that is not smaller.
     pub fn encode(self, parts: &[Bytes]) -> Option<Vec<u8>> {
         let bytes: usize = parts.iter().map(Bytes::len).sum();
         let encoded = match self {
             Self::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), ZSTD_LEVEL).ok()?;
-                // Where the length is known, zstd takes no more memory than that asks for.
+                // If the length is known, zstd allocates no more than it needs for that.
                 encoder.set_pledged_src_size(Some(bytes as u64)).ok()?;
                 write_all(&mut encoder, parts)?;
                 encoder.finish().ok()?
@@ -67,7 +67,7 @@ impl Encoding {
 }
 
 fn write_all(to: &mut impl Write, parts: &[Bytes]) -> Option<()> {
-    // A vector takes everything.
+    // To write to a vector does not fail.
     parts.iter().try_for_each(|part| to.write_all(part)).ok()
 }
 

@@ -1,19 +1,19 @@
-//! Which entry of the memory tier goes when space runs out: S3-FIFO (Yang et al., "FIFO queues are all you need for
-//! cache eviction", SOSP 2023), made to stand a loop.
+//! Chooses which entry of the memory tier is evicted when space runs out: S3-FIFO (Yang et al., "FIFO queues are all you
+//! need for cache eviction", SOSP 2023), changed for keys that are read in a loop.
 //!
-//! New entries pass a small queue; those touched there move on to the main queue, the others leave and are remembered
-//! as ghosts. The main queue gives each entry another round for every touch. A scan passes through the small queue and
-//! leaves the main one alone. A hit moves nothing: it only counts touches in the entry.
+//! New entries pass a small queue. Entries touched there move on to the main queue; the others are evicted and
+//! remembered as ghosts. The main queue gives each entry another round for every touch. A scan passes through the small
+//! queue and leaves the main queue alone. A hit moves nothing: it only counts a touch in the entry.
 //!
-//! Two things differ from the paper, where keys that come round in a loop slightly larger than the cache push each
-//! other out, each shortly before it is asked for again:
+//! By the paper's rules, keys read in a loop slightly larger than the cache evict each other, each shortly before it is
+//! read again. Two things are different here:
 //!
-//! - A ghost that comes back has to find an untouched entry among the next few of the main queue, whose place it takes.
-//!   Where all are in use it passes the small queue again, so that of a loop most stays, and is hit.
-//! - The small queue has a tenth of the space only where that pays: each entry that leaves it touched lets it grow,
-//!   each other one shrink. It shrinks to 1/200 under a loop, which has no use for it.
+//! - A ghost that returns goes to the main queue only if one of its next few entries is untouched, and evicts that one.
+//!   Otherwise the ghost passes the small queue again, so that most of a loop stays in the cache.
+//! - The small queue has a tenth of the space only if that helps: it grows with each entry that leaves it touched, and
+//!   shrinks with each other one. Under a loop it shrinks to 1/200.
 //!
-//! Traces with the hit ratios of this, of moka and of LRU: `cargo bench --bench tiers`.
+//! `cargo bench --bench tiers` compares its hit ratios with those of moka and of LRU.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -22,27 +22,28 @@ use crate::cache::ghosts::Ghosts;
 use crate::resource::ResourceId;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Queues shorter than this are never swept for tickets of entries that are gone, and so many ghosts are always kept.
+/// Shorter queues are never swept for tickets whose entries are gone. At least so many ghosts are remembered.
 const TICKETS_MIN: usize = 1_024;
 
-/// Tickets that a sweep looks at for each entry that comes: all of some millions at once would hold up whoever fills.
-const SWEPT_AT_ONCE: usize = 8;
+/// Tickets that a sweep looks at for each new entry: to look at some millions at once would delay a fill.
+const TICKETS_PER_SWEEP_STEP: usize = 8;
 
-/// Entries of the main queue that a returning ghost may find untouched. With one, a new hot set takes over slowly; with
-/// four, a loop half again as large as the cache wears its touches off.
-const CONTESTED: usize = 2;
+/// Entries of the main queue among which a returning ghost looks for an untouched one. With one, a new hot set takes
+/// over slowly. With four, a loop half again as large as the cache uses up the touches of its entries.
+const CONTESTED_MAX: usize = 2;
 
-/// Parts of the space that the small queue has at most and at least.
+/// The small queue has at most one part in so many of the space.
 const SMALL_PART_MAX: u64 = 10;
+/// It has at least one part in so many.
 const SMALL_PART_MIN: u64 = 200;
 
-/// An entry's place in a queue. It keeps nothing alive, and there is one for each document in memory.
+/// An entry's place in a queue. It holds no reference to the document.
 pub(super) struct Ticket {
-    /// The entry's place in its map.
+    /// The entry's key in its map.
     pub(super) hash: u64,
     pub(super) weight: u32,
     pub(super) resource: u16,
-    /// Tells the entry from others that have had its place.
+    /// [`Document::id`](crate::cache::document::Document::id), to tell it from other entries of the same key.
     pub(super) id: u16,
 }
 
@@ -52,31 +53,33 @@ impl Ticket {
     }
 }
 
-/// What the memory tier did with the entry whose turn it was.
+/// What the memory tier did with an entry that was to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It had gone already.
-    Gone,
-    /// It was touched and stays.
+pub(super) enum EvictionOutcome {
+    /// It had been removed before.
+    AlreadyGone,
+    /// It was touched, and stays.
     Spared,
-    /// It has gone now.
+    /// It was removed.
     Evicted,
 }
 
-/// Tickets in their order. The weight of those whose entries are gone counts until they are popped or swept.
+/// Tickets, the oldest first. Those whose entries are gone count until they are popped or swept.
 #[derive(Default)]
 struct Queue {
-    /// What the sweep under way has looked at and kept; it stands before the others.
+    /// Tickets that the present sweep has kept. They are older than `tickets`.
     swept: VecDeque<Ticket>,
     tickets: VecDeque<Ticket>,
     bytes: u64,
 }
 
-/// Where sweeping is.
-enum Sweep {
-    /// It begins at so many tickets.
+/// The state of the sweep for tickets whose entries are gone.
+enum SweepState {
+    /// The next begins at so many tickets.
     Due(usize),
+    /// It is in the small queue.
     Small,
+    /// It is in the main queue.
     Main,
 }
 
@@ -85,7 +88,7 @@ struct Queues {
     main: Queue,
     small_bytes_max: u64,
     ghosts: Ghosts,
-    sweep: Sweep,
+    sweep: SweepState,
 }
 
 /// The queues of one memory tier.
@@ -101,7 +104,7 @@ impl Eviction {
             main: Queue::default(),
             small_bytes_max: bytes_max / SMALL_PART_MAX,
             ghosts: Ghosts::new(),
-            sweep: Sweep::Due(TICKETS_MIN),
+            sweep: SweepState::Due(TICKETS_MIN),
         };
         Self {
             bytes_max,
@@ -109,17 +112,19 @@ impl Eviction {
         }
     }
 
-    /// Queues a new entry. `judge` uses up a touch of another or evicts it; `is_live` tells which tickets still have
-    /// their entry, should the queues need a sweep.
+    /// Queues a new entry. `try_evict` evicts another entry or uses up a touch of it; `is_live` tells whether a ticket still
+    /// has its entry.
     pub(super) fn admit(
         &self,
         ticket: Ticket,
-        judge: impl Fn(&Ticket) -> Verdict,
+        try_evict: impl Fn(&Ticket) -> EvictionOutcome,
         is_live: impl Fn(&Ticket) -> bool,
     ) {
         let mut queues = self.lock();
-        let returns = queues.ghosts.take(ticket.hash);
-        if returns && (queues.has_room(&ticket, self.bytes_max) || queues.contest(judge)) {
+        let returns = queues.ghosts.remove(ticket.hash);
+        if returns
+            && (queues.has_room(&ticket, self.bytes_max) || queues.evict_untouched(try_evict))
+        {
             queues.main.push(ticket);
         } else {
             queues.small.push(ticket);
@@ -128,9 +133,9 @@ impl Eviction {
         queues.sweep(is_live);
     }
 
-    /// Lets entries take their turn until one is evicted. `judge` uses up a touch or evicts.
-    /// Returns false where there is nothing left to evict.
-    pub(super) fn evict(&self, judge: impl Fn(&Ticket) -> Verdict) -> bool {
+    /// Evicts one entry. `try_evict` evicts the entry of a ticket or uses up a touch of it.
+    /// Returns false if there is nothing left to evict.
+    pub(super) fn evict(&self, try_evict: impl Fn(&Ticket) -> EvictionOutcome) -> bool {
         let mut queues = self.lock();
         loop {
             let small_is_full = queues.small.bytes > queues.small_bytes_max;
@@ -143,14 +148,14 @@ impl Eviction {
             let Some(ticket) = queue.pop() else {
                 return false;
             };
-            let verdict = judge(&ticket);
-            if from_small && verdict != Verdict::Gone {
-                self.adapt(&mut queues, verdict, ticket.weight);
+            let outcome = try_evict(&ticket);
+            if from_small && outcome != EvictionOutcome::AlreadyGone {
+                self.adapt_small_share(&mut queues, outcome, ticket.weight);
             }
-            match verdict {
-                Verdict::Gone => {}
-                Verdict::Spared => queues.main.push(ticket),
-                Verdict::Evicted => {
+            match outcome {
+                EvictionOutcome::AlreadyGone => {}
+                EvictionOutcome::Spared => queues.main.push(ticket),
+                EvictionOutcome::Evicted => {
                     if from_small {
                         let count = queues.main.len().max(TICKETS_MIN);
                         queues.ghosts.remember(ticket.hash, count);
@@ -161,16 +166,18 @@ impl Eviction {
         }
     }
 
-    /// One touched entry in 32 keeps the small queue's share as it is.
-    fn adapt(&self, queues: &mut Queues, verdict: Verdict, weight: u32) {
+    /// Adapts the small queue's share to an entry that leaves it. One touched entry in 32 keeps the share as it is.
+    fn adapt_small_share(&self, queues: &mut Queues, outcome: EvictionOutcome, weight: u32) {
         let (min, max) = (
             self.bytes_max / SMALL_PART_MIN,
             self.bytes_max / SMALL_PART_MAX,
         );
         let weight = u64::from(weight);
-        let share = match verdict {
-            Verdict::Spared => queues.small_bytes_max + 4 * weight,
-            Verdict::Gone | Verdict::Evicted => queues.small_bytes_max.saturating_sub(weight / 8),
+        let share = match outcome {
+            EvictionOutcome::Spared => queues.small_bytes_max + 4 * weight,
+            EvictionOutcome::AlreadyGone | EvictionOutcome::Evicted => {
+                queues.small_bytes_max.saturating_sub(weight / 8)
+            }
         };
         queues.small_bytes_max = share.clamp(min, max);
     }
@@ -199,24 +206,24 @@ impl Queue {
 
     fn push(&mut self, ticket: Ticket) {
         self.bytes += u64::from(ticket.weight);
-        append(&mut self.tickets, ticket);
+        push_ticket(&mut self.tickets, ticket);
     }
 
     fn pop(&mut self) -> Option<Ticket> {
-        let ticket = take(&mut self.swept).or_else(|| take(&mut self.tickets))?;
+        let ticket = pop_ticket(&mut self.swept).or_else(|| pop_ticket(&mut self.tickets))?;
         self.bytes -= u64::from(ticket.weight);
         Some(ticket)
     }
 
-    /// Looks at some more tickets; returns whether it has looked at all.
+    /// Looks at some more tickets. Returns true when it has looked at all.
     fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) -> bool {
-        for _ in 0..SWEPT_AT_ONCE {
-            let Some(ticket) = take(&mut self.tickets) else {
+        for _ in 0..TICKETS_PER_SWEEP_STEP {
+            let Some(ticket) = pop_ticket(&mut self.tickets) else {
                 self.tickets = std::mem::take(&mut self.swept);
                 return true;
             };
             if is_live(&ticket) {
-                append(&mut self.swept, ticket);
+                push_ticket(&mut self.swept, ticket);
             } else {
                 self.bytes -= u64::from(ticket.weight);
             }
@@ -225,16 +232,16 @@ impl Queue {
     }
 }
 
-fn append(tickets: &mut VecDeque<Ticket>, ticket: Ticket) {
+fn push_ticket(tickets: &mut VecDeque<Ticket>, ticket: Ticket) {
     let count = tickets.len();
     if count == tickets.capacity() {
-        // Doubled, half of it could lie idle: another 16 bytes for each document.
+        // To double it could leave half of it unused: another 16 bytes for each document.
         tickets.reserve_exact(count / 8 + 64);
     }
     tickets.push_back(ticket);
 }
 
-fn take(tickets: &mut VecDeque<Ticket>) -> Option<Ticket> {
+fn pop_ticket(tickets: &mut VecDeque<Ticket>) -> Option<Ticket> {
     let ticket = tickets.pop_front()?;
     let count = tickets.len().max(TICKETS_MIN);
     if tickets.capacity() > 4 * count {
@@ -248,32 +255,33 @@ impl Queues {
         self.small.len() + self.main.len()
     }
 
-    /// Whether the main queue has less than its share, by more than what entries never fill.
+    /// Whether the main queue has room for the ticket within its share.
     fn has_room(&self, ticket: &Ticket, bytes_max: u64) -> bool {
         self.main.bytes + self.small_bytes_max + u64::from(ticket.weight) < bytes_max
     }
 
-    /// Takes the place of the first untouched entry of the main queue, if it comes soon.
-    fn contest(&mut self, judge: impl Fn(&Ticket) -> Verdict) -> bool {
+    /// Evicts the first untouched entry of the main queue, if it is among the next few. Returns false if those are all
+    /// touched.
+    fn evict_untouched(&mut self, try_evict: impl Fn(&Ticket) -> EvictionOutcome) -> bool {
         let mut spared = 0;
-        while spared < CONTESTED
+        while spared < CONTESTED_MAX
             && let Some(ticket) = self.main.pop()
         {
-            match judge(&ticket) {
-                Verdict::Gone => {}
-                Verdict::Spared => {
+            match try_evict(&ticket) {
+                EvictionOutcome::AlreadyGone => {}
+                EvictionOutcome::Spared => {
                     self.main.push(ticket);
                     spared += 1;
                 }
-                Verdict::Evicted => return true,
+                EvictionOutcome::Evicted => return true,
             }
         }
-        spared < CONTESTED
+        spared < CONTESTED_MAX
     }
 
-    /// While the tier fills, what the small queue has above its share moves on.
+    /// While the tier is not full, moves what the small queue has above its share to the main queue.
     fn fill_main(&mut self, bytes_max: u64) {
-        // Not further: the space that a large entry leaves is no reason to let a scan into the main queue.
+        // Not beyond that: the space that a large entry leaves must not let a scan into the main queue.
         let main_bytes_min = bytes_max - bytes_max / SMALL_PART_MAX;
         while self.small.bytes + self.main.bytes <= bytes_max
             && self.main.bytes < main_bytes_min
@@ -284,19 +292,19 @@ impl Queues {
         }
     }
 
-    /// Drops tickets whose entries were invalidated or replaced, some at a time: without it, churn would pile them up.
+    /// Drops tickets whose entries were invalidated or replaced, some at a time. Without it, churn would accumulate them.
     fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
         match self.sweep {
-            Sweep::Due(count) if self.tickets() < count => {}
-            Sweep::Due(_) => self.sweep = Sweep::Small,
-            Sweep::Small => {
+            SweepState::Due(count) if self.tickets() < count => {}
+            SweepState::Due(_) => self.sweep = SweepState::Small,
+            SweepState::Small => {
                 if self.small.sweep(is_live) {
-                    self.sweep = Sweep::Main;
+                    self.sweep = SweepState::Main;
                 }
             }
-            Sweep::Main => {
+            SweepState::Main => {
                 if self.main.sweep(is_live) {
-                    self.sweep = Sweep::Due(TICKETS_MIN.max(2 * self.tickets()));
+                    self.sweep = SweepState::Due(TICKETS_MIN.max(2 * self.tickets()));
                 }
             }
         }
@@ -313,9 +321,9 @@ mod tests {
     fn a_sweep_looks_at_few_tickets_at_a_time_and_keeps_their_order() {
         let count = 8 * TICKETS_MIN as u64;
         let eviction = Eviction::new(100 * count);
-        let looked = Cell::new(0);
+        let seen = Cell::new(0);
         let is_live = |ticket: &Ticket| {
-            looked.set(looked.get() + 1);
+            seen.set(seen.get() + 1);
             ticket.hash.is_multiple_of(4)
         };
         for hash in 0..count {
@@ -325,15 +333,15 @@ mod tests {
                 resource: 0,
                 id: 0,
             };
-            looked.set(0);
-            eviction.admit(ticket, |_| Verdict::Gone, is_live);
-            assert!(looked.get() <= SWEPT_AT_ONCE);
+            seen.set(0);
+            eviction.admit(ticket, |_| EvictionOutcome::AlreadyGone, is_live);
+            assert!(seen.get() <= TICKETS_PER_SWEEP_STEP);
         }
         assert!((eviction.tickets() as u64) < count * 3 / 4);
         let left = RefCell::new(Vec::new());
         let evict = |ticket: &Ticket| {
             left.borrow_mut().push(ticket.hash);
-            Verdict::Evicted
+            EvictionOutcome::Evicted
         };
         while eviction.evict(evict) {}
         let left = left.into_inner();

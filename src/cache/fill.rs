@@ -179,7 +179,7 @@ impl Cache {
         let version = self.versions.version(index, stripe);
         let found = Some(Document::new(key, version.epoch, body));
         self.memory
-            .install_standing(index, key, found, &self.versions, version);
+            .install_if_current(index, key, found, &self.versions, version);
     }
 
     /// Ends a load whose document no tier may keep: answers all who wait.
@@ -210,11 +210,11 @@ impl Cache {
         let document = |body: Bytes| Document::new(lease.key(), version.epoch, &body);
         let found: Found = body.map(document);
         let stripe = self.versions.stripe(index, lease.key());
-        let stands = || self.versions.stands(index, stripe, version);
+        let stands = || self.versions.is_current(index, stripe, version);
         let mut stored = false;
         if cached.is_kept() {
             if cached.tiers.memory {
-                stored = self.memory.install_standing(
+                stored = self.memory.install_if_current(
                     index,
                     lease.key(),
                     found.clone(),

@@ -29,7 +29,7 @@ impl Cache {
             Event::Lost { reason } => self.freshness.lose(reason),
             Event::Restarted(position) => {
                 for (resource, _) in self.numbered() {
-                    self.overtake_all(resource);
+                    self.invalidate_all(resource);
                 }
                 self.freshness.restart(position);
             }
@@ -74,20 +74,20 @@ impl Cache {
         // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
         self.loader.renew();
         // Loads by an earlier definition are void from here on.
-        self.overtake_all(resource);
+        self.invalidate_all(resource);
         cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
         cached.trusted.store(true, Ordering::SeqCst);
     }
 
     fn distrust(&self, resource: ResourceId) {
         self.cached(resource).trusted.store(false, Ordering::SeqCst);
-        self.overtake_all(resource);
+        self.invalidate_all(resource);
     }
 
     /// Makes every entry of the resource a miss, and gives the space of those in memory back.
-    fn overtake_all(&self, resource: ResourceId) {
+    fn invalidate_all(&self, resource: ResourceId) {
         self.versions.renew_epoch(resource);
-        self.memory.sweep_overtaken(resource, &self.versions);
+        self.memory.remove_overtaken(resource, &self.versions);
         // Whoever is asked from here on must not answer by what was planned before.
         self.loader.renew();
     }
@@ -137,7 +137,7 @@ impl Cache {
         }
         // They are misses already.
         for resource in overtaken {
-            self.memory.sweep_overtaken(resource, &self.versions);
+            self.memory.remove_overtaken(resource, &self.versions);
         }
     }
 
@@ -164,7 +164,7 @@ impl Cache {
 
     /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
     fn invalidate(&self, resource: ResourceId, key: &Arc<str>) -> KeyDrop {
-        let (stripe, generation) = self.memory.overtake(resource, key, &self.versions);
+        let (stripe, generation) = self.memory.invalidate(resource, key, &self.versions);
         KeyDrop {
             prefix: self.cached(resource).prefix.load(Ordering::SeqCst),
             key: Arc::clone(key),
@@ -203,7 +203,7 @@ impl Cache {
             None => {
                 self.count_invalidation(resource, "purge");
                 let _order = lock(&self.invalidating);
-                self.overtake_all(resource);
+                self.invalidate_all(resource);
                 let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
                 self.disk

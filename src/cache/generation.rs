@@ -1,9 +1,9 @@
-//! Generations and epochs: what tells a document that is still true from one that has been overtaken.
+//! Generations and epochs: they show whether a document has been overtaken.
 //!
-//! Each key hashes to one of 65,536 counters, its generation, raised whenever the key is invalidated. Whoever fills
-//! reads the counter before asking PostgreSQL and may install only while it stands. A resource's epoch takes the place
-//! of raising all counters where every document of it is invalidated: an entry of another epoch is a miss. Remembered
-//! absences have an epoch of their own, since many new rows end absences and nothing else.
+//! Each key hashes to one of 65,536 counters, its generation, which is raised whenever the key is invalidated. A fill
+//! notes the generation before it asks PostgreSQL, and may install the document only if the generation is still the
+//! same. To invalidate all documents of a resource, its epoch is renewed: an entry of another epoch is a miss. Remembered
+//! absences have an epoch of their own, because new rows end absences but no documents.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use crate::resource::ResourceId;
 use crate::sync::AtomicU64;
 
-/// Counters: enough that two hot keys seldom share one, 1 MiB together with `clean`.
+/// The number of counters: so many that two hot keys seldom share one. With `clean` they take 1 MiB.
 const STRIPES: usize = 65_536;
 
-/// All keys that share a counter, by its place.
+/// All keys that share a counter, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe(usize);
 
@@ -25,7 +25,7 @@ impl Stripe {
     }
 }
 
-/// The epochs of a resource: what its entries bear.
+/// The epochs of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     pub(super) documents: u64,
@@ -33,8 +33,8 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// What an entry bears that holds a document, or else an absence.
-    pub(super) fn of(self, exists: bool) -> u64 {
+    /// The number in an entry that holds a document or, if it does not exist, an absence.
+    pub(super) fn number(self, exists: bool) -> u64 {
         if exists {
             self.documents
         } else {
@@ -42,25 +42,25 @@ impl Epoch {
         }
     }
 
-    /// One of equal numbers.
+    /// The same number for documents and absences.
     #[cfg(test)]
-    pub(super) fn alike(number: u64) -> Self {
+    pub(super) fn both(number: u64) -> Self {
         Self {
             documents: number,
             absences: number,
         }
     }
 
-    /// One that no resource of this or another process has had.
-    fn fresh() -> Self {
+    /// An epoch that no resource of this or another process has had.
+    fn random() -> Self {
         Self {
-            documents: fresh_number(),
-            absences: fresh_number(),
+            documents: random_number(),
+            absences: random_number(),
         }
     }
 }
 
-/// What a key's document must still be under when it is installed.
+/// The generation of a key and the epochs of its resource, noted before a load reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     pub(super) generation: u64,
@@ -68,7 +68,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The epoch of the resource.
+    /// The epochs of the resource.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -84,12 +84,12 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Those of so many resources.
+    /// The versions of so many resources.
     pub fn new(resources: usize) -> Self {
         Self::with_stripes(resources, STRIPES)
     }
 
-    /// The same with another power of two of counters.
+    /// With this number of counters, a power of two.
     pub(super) fn with_stripes(resources: usize, stripes: usize) -> Self {
         let counters = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let versions = Self {
@@ -105,10 +105,10 @@ impl Versions {
         versions
     }
 
-    /// The counter that a key shares with others.
+    /// The stripe of a key.
     pub fn stripe(&self, resource: ResourceId, key: &str) -> Stripe {
         let hash = self.hasher.hash_one((resource, key));
-        // The cast loses upper bits only, which the mask leaves out.
+        // The cast loses only upper bits, which the mask removes anyway.
         Stripe(hash as usize & (self.generations.len() - 1))
     }
 
@@ -116,7 +116,7 @@ impl Versions {
         (0..self.generations.len()).map(Stripe)
     }
 
-    /// The version of what is read from now on.
+    /// The version of the stripe's keys now.
     pub fn version(&self, resource: ResourceId, stripe: Stripe) -> Version {
         Version {
             generation: self.generations[stripe.0].load(Ordering::SeqCst),
@@ -124,12 +124,17 @@ impl Versions {
         }
     }
 
-    /// Whether nothing has been invalidated in the stripe or the resource since `version`.
-    pub(super) fn stands(&self, resource: ResourceId, stripe: Stripe, version: Version) -> bool {
+    /// Whether nothing has been invalidated in the stripe or in the whole resource since `version`.
+    pub(super) fn is_current(
+        &self,
+        resource: ResourceId,
+        stripe: Stripe,
+        version: Version,
+    ) -> bool {
         self.version(resource, stripe) == version
     }
 
-    /// Voids every fill of the stripe that is under way. Returns the new generation.
+    /// Makes every fill of the stripe that is under way void. Returns the new generation.
     pub(super) fn raise(&self, stripe: Stripe) -> u64 {
         self.generations[stripe.0].fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -138,13 +143,13 @@ impl Versions {
         self.generations[stripe.0].load(Ordering::SeqCst)
     }
 
-    /// Voids every fill that is under way, where many keys are invalidated that nobody can name. Returns the new
+    /// Makes every fill that is under way void, for an invalidation whose keys are not known one by one. Returns the new
     /// generations.
     pub(super) fn raise_all(&self) -> Vec<u64> {
         self.stripes().map(|stripe| self.raise(stripe)).collect()
     }
 
-    /// The epochs of a resource. They are read one after the other: an entry depends on one of them.
+    /// The epochs of a resource. They are not read together, because an entry depends on only one of them.
     pub fn epoch(&self, resource: ResourceId) -> Epoch {
         Epoch {
             documents: self.epochs[resource.index()].load(Ordering::SeqCst),
@@ -152,8 +157,8 @@ impl Versions {
         }
     }
 
-    /// What the entries bear that are not overtaken as a whole.
-    pub(super) fn numbers(&self) -> Vec<u64> {
+    /// The epochs of all resources, as numbers.
+    pub(super) fn current_epochs(&self) -> Vec<u64> {
         let resources = ResourceId::in_order().take(self.epochs.len());
         resources
             .map(|resource| self.epoch(resource))
@@ -161,49 +166,49 @@ impl Versions {
             .collect()
     }
 
-    /// Makes every entry of the resource a miss. Epochs never come back, not in a later process either, since the disk
-    /// tier keeps them.
+    /// Makes every entry of the resource a miss. Epochs are never used again, not even in a later process, because the
+    /// disk tier keeps entries.
     pub(super) fn renew_epoch(&self, resource: ResourceId) {
-        self.set_epoch(resource, Epoch::fresh());
+        self.set_epoch(resource, Epoch::random());
     }
 
     /// Makes every remembered absence of the resource a miss.
     pub(super) fn renew_absences(&self, resource: ResourceId) {
-        self.absences[resource.index()].store(fresh_number(), Ordering::SeqCst);
+        self.absences[resource.index()].store(random_number(), Ordering::SeqCst);
     }
 
-    /// Takes over the epochs that trusted entries on disk bear.
+    /// Sets the epochs to those of entries on disk that may be used again.
     pub(super) fn set_epoch(&self, resource: ResourceId, epoch: Epoch) {
         self.epochs[resource.index()].store(epoch.documents, Ordering::SeqCst);
         self.absences[resource.index()].store(epoch.absences, Ordering::SeqCst);
     }
 
-    /// All that was invalidated in the stripe up to `generation` is gone from disk.
+    /// Records that the disk tier has removed everything invalidated in the stripe up to `generation`.
     pub(super) fn mark_clean(&self, stripe: Stripe, generation: u64) {
         self.clean[stripe.0].fetch_max(generation, Ordering::SeqCst);
     }
 
-    /// The disk tier holds nothing that was invalidated until now: it is empty, or a whole position was caught up.
+    /// Records the same for all stripes.
     pub(super) fn mark_all_clean(&self, generations: &[u64]) {
         for (stripe, &generation) in self.stripes().zip(generations) {
             self.mark_clean(stripe, generation);
         }
     }
 
-    /// Every generation at this moment.
+    /// The generations of all stripes.
     pub(super) fn snapshot(&self) -> Vec<u64> {
         self.stripes()
             .map(|stripe| self.generation(stripe))
             .collect()
     }
 
-    /// The generation up to which both agree, if the disk tier has followed all invalidations of the stripe.
+    /// The generation of the stripe, if the stripe is clean.
     pub(super) fn clean_generation(&self, stripe: Stripe) -> Option<u64> {
         let generation = self.generation(stripe);
         (self.clean[stripe.0].load(Ordering::SeqCst) == generation).then_some(generation)
     }
 
-    /// The version under which the disk tier may answer for a key of the stripe.
+    /// The version under which the disk tier may answer for the stripe's keys; `None` if the stripe is not clean.
     pub(super) fn clean_version(&self, resource: ResourceId, stripe: Stripe) -> Option<Version> {
         let generation = self.clean_generation(stripe)?;
         let epoch = self.epoch(resource);
@@ -212,6 +217,6 @@ impl Versions {
 }
 
 /// A number that no epoch of this or another process has had.
-fn fresh_number() -> u64 {
+fn random_number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

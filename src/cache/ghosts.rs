@@ -1,26 +1,28 @@
-//! Keys that left the small queue untouched not long ago: fingerprints in buckets, eight bytes a key.
+//! Ghosts: keys that were evicted from the small queue not long ago, as fingerprints in buckets, eight bytes for each.
 //!
-//! Approximate, which costs hits and nothing else: where too many fingerprints meet in a bucket the oldest are
-//! forgotten early, and a key is taken for another one in 2^32 times.
+//! It is approximate, which can cost hits, but no correctness: if too many fingerprints fall into one bucket, the oldest
+//! are forgotten early, and one key in 2^32 is taken for another.
 
-/// Fingerprints of one bucket, a line of the processor's cache.
-const WAYS: usize = 8;
+/// Ghosts in a bucket, which fills one line of the processor's cache.
+const GHOSTS_PER_BUCKET: usize = 8;
 
-/// A ghost of this age is none.
+/// A ghost of this age has been forgotten.
 const LONG_AGO: u32 = 1 << 31;
 
 #[derive(Clone, Copy, Default)]
 struct Ghost {
     fingerprint: u32,
+    /// The value of [`Ghosts::turn`] when it was remembered.
     turn: u32,
 }
 
-/// A FIFO of fingerprints, bounded by its caller.
+/// A FIFO of fingerprints. Its caller bounds the number.
 pub(super) struct Ghosts {
-    buckets: Vec<[Ghost; WAYS]>,
+    buckets: Vec<[Ghost; GHOSTS_PER_BUCKET]>,
+    /// Counts the ghosts that were remembered so far.
     turn: u32,
-    /// Ghosts older than this many turns have gone.
-    kept: u32,
+    /// Ghosts of this age, in turns, are forgotten.
+    age_max: u32,
 }
 
 impl Ghosts {
@@ -28,17 +30,17 @@ impl Ghosts {
         Self {
             buckets: Vec::new(),
             turn: LONG_AGO,
-            kept: 0,
+            age_max: 0,
         }
     }
 
-    /// Remembers a key by its hash, and about as many as `count` in all.
+    /// Remembers a key by its hash, and about `count` keys in all.
     pub(super) fn remember(&mut self, hash: u64, count: usize) {
-        let slots = self.buckets.len() * WAYS;
-        if slots < count || slots > 2 * (count + WAYS) {
+        let slots = self.buckets.len() * GHOSTS_PER_BUCKET;
+        if slots < count || slots > 2 * (count + GHOSTS_PER_BUCKET) {
             self.resize(count);
         }
-        self.kept = u32::try_from(count).unwrap_or(LONG_AGO).min(LONG_AGO - 1);
+        self.age_max = u32::try_from(count).unwrap_or(LONG_AGO).min(LONG_AGO - 1);
         self.turn = self.turn.wrapping_add(1);
         self.place(Ghost {
             fingerprint: fingerprint(hash),
@@ -46,13 +48,13 @@ impl Ghosts {
         });
     }
 
-    /// Whether the key is remembered; it is forgotten with that.
-    pub(super) fn take(&mut self, hash: u64) -> bool {
-        let (turn, kept) = (self.turn, self.kept);
+    /// Forgets the key. Returns whether it was remembered.
+    pub(super) fn remove(&mut self, hash: u64) -> bool {
+        let (turn, age_max) = (self.turn, self.age_max);
         let fingerprint = fingerprint(hash);
         let found = self.bucket(fingerprint).and_then(|bucket| {
             bucket.iter_mut().find(|ghost| {
-                ghost.fingerprint == fingerprint && turn.wrapping_sub(ghost.turn) < kept
+                ghost.fingerprint == fingerprint && turn.wrapping_sub(ghost.turn) < age_max
             })
         });
         if let Some(ghost) = found {
@@ -62,7 +64,7 @@ impl Ghosts {
         false
     }
 
-    /// Puts the ghost where its key was before, or else in the place of the oldest.
+    /// Replaces the ghost of the same key, or else the oldest of the bucket.
     fn place(&mut self, ghost: Ghost) {
         let now = self.turn;
         let age = |other: &Ghost| {
@@ -78,18 +80,19 @@ impl Ghosts {
         }
     }
 
-    /// Fingerprints keep their order from bucket to bucket, so that they alone tell their place in a larger table.
-    fn bucket(&mut self, fingerprint: u32) -> Option<&mut [Ghost; WAYS]> {
+    /// The bucket of a fingerprint. Buckets are in the order of fingerprints, so the place in a table of another size
+    /// follows from the fingerprint alone.
+    fn bucket(&mut self, fingerprint: u32) -> Option<&mut [Ghost; GHOSTS_PER_BUCKET]> {
         let index = (u64::from(fingerprint) * self.buckets.len() as u64) >> 32;
         self.buckets.get_mut(index as usize)
     }
 
-    /// A little more than `count`, so that it is seldom done.
+    /// Makes room for a little more than `count`, so that the next resize is not soon.
     fn resize(&mut self, count: usize) {
-        let buckets = (count + count / 8) / WAYS + 1;
+        let buckets = (count + count / 8) / GHOSTS_PER_BUCKET + 1;
         let old = std::mem::replace(&mut self.buckets, vec![Default::default(); buckets]);
         for ghost in old.into_iter().flatten() {
-            if self.turn.wrapping_sub(ghost.turn) < self.kept {
+            if self.turn.wrapping_sub(ghost.turn) < self.age_max {
                 self.place(ghost);
             }
         }
@@ -113,13 +116,15 @@ mod tests {
     }
 
     fn left(ghosts: &mut Ghosts, numbers: std::ops::Range<u64>) -> usize {
-        numbers.filter(|&number| ghosts.take(hash(number))).count()
+        numbers
+            .filter(|&number| ghosts.remove(hash(number)))
+            .count()
     }
 
     #[test]
     fn the_youngest_are_remembered_once() {
         let mut ghosts = Ghosts::new();
-        assert!(!ghosts.take(hash(1)));
+        assert!(!ghosts.remove(hash(1)));
         for number in 0..100_000 {
             ghosts.remember(hash(number), 10_000);
         }
@@ -135,9 +140,9 @@ mod tests {
         for number in 0..10_000 {
             ghosts.remember(hash(number), 1_000 + number as usize);
         }
-        assert!(ghosts.buckets.len() * WAYS <= 11_000 * 9 / 8 + WAYS);
+        assert!(ghosts.buckets.len() * GHOSTS_PER_BUCKET <= 11_000 * 9 / 8 + GHOSTS_PER_BUCKET);
         ghosts.remember(hash(10_000), 2_000);
-        assert!(ghosts.buckets.len() * WAYS <= 2_000 * 9 / 8 + WAYS);
+        assert!(ghosts.buckets.len() * GHOSTS_PER_BUCKET <= 2_000 * 9 / 8 + GHOSTS_PER_BUCKET);
         let young = left(&mut ghosts, 8_001..10_001);
         assert!(young > 1_700, "{young}");
         assert_eq!(left(&mut ghosts, 0..8_000), 0);

@@ -208,7 +208,7 @@ impl Cache {
             .found;
         if cached.tiers.memory {
             self.memory
-                .install_standing(resource, &key, found.clone(), &self.versions, version);
+                .install_if_current(resource, &key, found.clone(), &self.versions, version);
         }
         cached.hits_disk.fetch_add(1, Ordering::Relaxed);
         Some(found)

@@ -1,11 +1,11 @@
 //! The memory tier: documents by resource and key, bounded by bytes.
 //!
-//! The only place that knows DashMap. Guards never leave this file: a lookup returns a reference of its own. Which
-//! entry has to go when space runs out is `eviction`'s affair.
+//! Only this module names DashMap. Its guards never leave this file: a lookup returns a reference to the document.
+//! `eviction` chooses which entry is removed when space runs out.
 //!
-//! A map's key is a hash of the document's key, which the document bears itself: a slot takes 17 bytes. Two keys of one
-//! hash push each other out; neither is ever taken for the other. The hash is seeded at random, and DashMap hashes it
-//! once more with SipHash, so nobody who chooses keys can choose where they go.
+//! A map's key is a hash of the document's key, and the document holds the key itself, so a slot takes 17 bytes. Two
+//! keys with the same hash replace each other, and neither is ever taken for the other. The hash has a random seed, and
+//! DashMap hashes it once more with SipHash, so clients that choose keys can't choose their slots.
 
 // The path for `tests/interleavings`, which includes this file from elsewhere.
 #[cfg(test)]
@@ -20,7 +20,7 @@ use dashmap::mapref::entry::Entry as Slot;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cache::document::{Document, Found};
-use crate::cache::eviction::{Eviction, Ticket, Verdict};
+use crate::cache::eviction::{Eviction, EvictionOutcome, Ticket};
 use crate::cache::generation::{Epoch, Stripe, Version, Versions};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
@@ -35,14 +35,14 @@ pub struct MemoryConfig {
     pub bytes_max: u64,
 }
 
-/// What an entry costs besides its block: a slot of 17 bytes in a map that is between 7/16 and 7/8 full, a ticket of 16
-/// and a ghost of 8 in tables with some space to grow.
+/// What an entry takes besides its block: a slot of 17 bytes in a map that is between 7/16 and 7/8 full, a ticket of 16
+/// bytes and a ghost of 8 bytes in tables with some space to grow.
 const OVERHEAD_BYTES: usize = 64;
 
-/// Every so many evictions the maps are looked through for slots to give back: fewer, larger documents need fewer.
-const EVICTIONS_PER_LOOK: u64 = 1 << 14;
+/// After so many evictions, maps that are mostly empty are shrunk: fewer, larger documents need fewer slots.
+const EVICTIONS_PER_SHRINK: u64 = 1 << 14;
 
-/// Locks of one resource's map; DashMap's own choice, 4 for each core, lets few writers block many readers.
+/// Locks of one resource's map. With DashMap's default, 4 for each core, few writers block many readers.
 const SHARDS: usize = 256;
 
 /// Documents of one resource, by the hash of their key.
@@ -78,21 +78,21 @@ impl Memory {
         }
     }
 
-    /// The document, or its remembered absence, if it is kept under `epoch`.
+    /// The document or the remembered absence of the key, if there is one under `epoch`. Counts a touch.
     pub fn get(&self, resource: ResourceId, key: &str, epoch: Epoch) -> Option<Found> {
         let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
-        if !document.is_of(epoch) || document.key() != key.as_bytes() {
+        if !document.has_epoch(epoch) || document.key() != key.as_bytes() {
             return None;
         }
         document.touch();
         Some(document.exists().then(|| document.clone()))
     }
 
-    /// Fills or promotes: keeps `found` if `version`, noted before it was read, still stands when it is installed.
-    /// Returns whether it is kept.
-    pub fn install_standing(
+    /// Fills or promotes: installs `found` if `version`, which was noted before it was read, is still current then.
+    /// Returns whether it was installed.
+    pub fn install_if_current(
         &self,
         resource: ResourceId,
         key: &str,
@@ -102,26 +102,14 @@ impl Memory {
     ) -> bool {
         let stripe = versions.stripe(resource, key);
         let document = found.unwrap_or_else(|| Document::absent(key, version.epoch));
-        document.is_of(version.epoch)
-            && self.install(resource, document, versions, || {
-                versions.stands(resource, stripe, version)
+        document.has_epoch(version.epoch)
+            && self.install(resource, document, versions, |_| {
+                versions.is_current(resource, stripe, version)
             })
     }
 
-    /// Keeps `document` if `valid` holds while the key's place is locked: what invalidates the key later waits for that
-    /// lock and then takes the entry away. Returns whether it is kept.
-    pub(super) fn install(
-        &self,
-        resource: ResourceId,
-        document: Document,
-        versions: &Versions,
-        valid: impl FnOnce() -> bool,
-    ) -> bool {
-        self.put(resource, document, versions, |_| valid())
-    }
-
-    /// Puts `document` in the place of `former`, the same with fewer encodings, if that is still there: nothing has
-    /// invalidated it then, and what does so later takes `document` away. Returns whether it is kept.
+    /// Replaces `former` by `document`, the same document with more encodings, if `former` is still there: then nothing
+    /// has invalidated it. Returns whether it was installed.
     pub fn replace(
         &self,
         resource: ResourceId,
@@ -129,18 +117,19 @@ impl Memory {
         document: Document,
         versions: &Versions,
     ) -> bool {
-        self.put(resource, document, versions, |there| {
-            there.is_some_and(|there| there.is(former))
+        self.install(resource, document, versions, |present| {
+            present.is_some_and(|present| present.is_same_block(former))
         })
     }
 
-    /// Keeps `document` if `valid` holds of what is there, while its place is locked.
-    fn put(
+    /// Installs `document` if `is_valid` returns true for the present entry while the key's slot is locked. A later
+    /// invalidation of the key waits for that lock and then removes the entry. Returns whether it was installed.
+    pub(super) fn install(
         &self,
         resource: ResourceId,
         document: Document,
         versions: &Versions,
-        valid: impl FnOnce(Option<&Document>) -> bool,
+        is_valid: impl FnOnce(Option<&Document>) -> bool,
     ) -> bool {
         let map = self.map_of(resource);
         let weight = weight(&document);
@@ -161,16 +150,16 @@ impl Memory {
         };
         {
             let slot = map.documents.entry(hash);
-            let there = match &slot {
+            let present = match &slot {
                 Slot::Occupied(occupied) => Some(occupied.get()),
                 Slot::Vacant(_) => None,
             };
-            if !valid(there) {
+            if !is_valid(present) {
                 return false;
             }
             self.bytes.fetch_add(weight, Ordering::Relaxed);
             match slot {
-                Slot::Occupied(mut occupied) => self.give_back(&occupied.insert(document)),
+                Slot::Occupied(mut occupied) => self.uncount(&occupied.insert(document)),
                 Slot::Vacant(vacant) => {
                     vacant.insert(document);
                 }
@@ -179,19 +168,19 @@ impl Memory {
         let before = self.evictions();
         self.eviction.admit(
             ticket,
-            |ticket| self.judge(ticket, versions),
+            |ticket| self.try_evict(ticket, versions),
             |ticket| self.is_live(ticket),
         );
-        self.shrink(versions);
-        // Here no lock is held: a map that gives slots back moves all its entries.
-        if before / EVICTIONS_PER_LOOK < self.evictions() / EVICTIONS_PER_LOOK {
-            self.give_back_slots();
+        self.evict_to_bound(versions);
+        // No lock is held here: to shrink a map moves all its entries.
+        if before / EVICTIONS_PER_SHRINK < self.evictions() / EVICTIONS_PER_SHRINK {
+            self.shrink_maps();
         }
         true
     }
 
-    /// Raises the key's generation, then takes its entry away. Returns the stripe and its new generation.
-    pub(super) fn overtake(
+    /// Raises the key's generation, then removes its entry. Returns the stripe and its new generation.
+    pub(super) fn invalidate(
         &self,
         resource: ResourceId,
         key: &str,
@@ -203,46 +192,46 @@ impl Memory {
         let generation = versions.raise(stripe);
         #[cfg(test)]
         reach(Point::Forget);
-        self.invalidate(resource, key);
+        self.remove(resource, key);
         #[cfg(test)]
         reach(Point::QueueDrop);
         (stripe, generation)
     }
 
-    /// Takes the key's entry away.
-    fn invalidate(&self, resource: ResourceId, key: &str) {
+    /// Removes the key's entry.
+    fn remove(&self, resource: ResourceId, key: &str) {
         let map = self.map_of(resource);
         let hash = map.hash(key.as_bytes());
-        let is_its = |_: &u64, document: &Document| document.key() == key.as_bytes();
-        if let Some((_, document)) = map.documents.remove_if(&hash, is_its) {
-            self.give_back(&document);
+        let has_key = |_: &u64, document: &Document| document.key() == key.as_bytes();
+        if let Some((_, document)) = map.documents.remove_if(&hash, has_key) {
+            self.uncount(&document);
         }
     }
 
-    /// Takes the entries of the resource away whose keys are `covered`. Looks at all of them, and keeps few readers
-    /// waiting meanwhile; the caller has raised the generations.
+    /// Removes the entries of the resource whose keys are `covered`. The caller has raised the generations.
+    ///
+    /// Looks at all entries, but locks only one part of the map at a time.
     pub(super) fn sweep(&self, resource: ResourceId, covered: impl Fn(&[u8]) -> bool) {
         self.retain(resource, |document| !covered(document.key()));
     }
 
-    /// Takes the entries of the resource away that are overtaken as a whole. Their epoch has made them misses already;
-    /// this gives their space back.
-    pub(super) fn sweep_overtaken(&self, resource: ResourceId, versions: &Versions) {
+    /// Removes the entries of the resource that are not under its epoch. They are misses already; this frees their space.
+    pub(super) fn remove_overtaken(&self, resource: ResourceId, versions: &Versions) {
         let epoch = versions.epoch(resource);
-        self.retain(resource, |document| document.is_of(epoch));
+        self.retain(resource, |document| document.has_epoch(epoch));
     }
 
     fn retain(&self, resource: ResourceId, stays: impl Fn(&Document) -> bool) {
         self.map_of(resource).documents.retain(|_, document| {
             let stays = stays(document);
             if !stays {
-                self.give_back(document);
+                self.uncount(document);
             }
             stays
         });
     }
 
-    /// Whether a document or its absence is kept under `epoch`, and since when; touches nothing.
+    /// Whether the key's entry under `epoch` has a document, and when it was read. Counts no touch.
     pub(super) fn peek(
         &self,
         resource: ResourceId,
@@ -252,21 +241,21 @@ impl Memory {
         let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
-        let is_its = document.is_of(epoch) && document.key() == key.as_bytes();
-        is_its.then(|| (document.exists(), document.since()))
+        let is_valid = document.has_epoch(epoch) && document.key() == key.as_bytes();
+        is_valid.then(|| (document.exists(), document.read_at()))
     }
 
-    /// Weight of all entries, in bytes.
+    /// The weight of all entries, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Entries of one resource.
+    /// The number of entries of one resource.
     pub fn entries_of(&self, resource: ResourceId) -> u64 {
         self.map_of(resource).documents.len() as u64
     }
 
-    /// Entries that had to go for space so far.
+    /// The number of evictions so far.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
@@ -275,7 +264,8 @@ impl Memory {
         &self.maps[resource.index()]
     }
 
-    fn give_back(&self, document: &Document) {
+    /// Subtracts the weight of an entry that has been removed.
+    fn uncount(&self, document: &Document) {
         self.bytes.fetch_sub(weight(document), Ordering::Relaxed);
     }
 
@@ -285,18 +275,20 @@ impl Memory {
         document.is_some_and(|document| document.id() == ticket.id)
     }
 
-    /// Evicts until the bound holds.
-    fn shrink(&self, versions: &Versions) {
+    /// Evicts until the weight is within the bound.
+    fn evict_to_bound(&self, versions: &Versions) {
         while self.bytes() > self.bytes_max {
-            let evicted = self.eviction.evict(|ticket| self.judge(ticket, versions));
+            let evicted = self
+                .eviction
+                .evict(|ticket| self.try_evict(ticket, versions));
             if !evicted {
                 return;
             }
         }
     }
 
-    /// Gives slots back where most of a map is empty.
-    fn give_back_slots(&self) {
+    /// Shrinks the maps that are mostly empty.
+    fn shrink_maps(&self) {
         for map in &self.maps {
             if map.documents.len() < map.documents.capacity() / 4 {
                 map.documents.shrink_to_fit();
@@ -304,28 +296,28 @@ impl Memory {
         }
     }
 
-    /// What becomes of the entry whose turn it is: spared for a touch, which is used up.
-    fn judge(&self, ticket: &Ticket, versions: &Versions) -> Verdict {
+    /// Evicts the ticket's entry, or spares it and uses up a touch.
+    fn try_evict(&self, ticket: &Ticket, versions: &Versions) -> EvictionOutcome {
         let resource = ticket.resource();
         let epoch = versions.epoch(resource);
-        let mut verdict = Verdict::Gone;
+        let mut outcome = EvictionOutcome::AlreadyGone;
         let documents = &self.map_of(resource).documents;
         let removed = documents.remove_if(&ticket.hash, |_, document| {
             if document.id() != ticket.id {
                 return false;
             }
-            if document.is_of(epoch) && document.use_up_touch() {
-                verdict = Verdict::Spared;
+            if document.has_epoch(epoch) && document.use_up_touch() {
+                outcome = EvictionOutcome::Spared;
                 return false;
             }
             true
         });
         if let Some((_, document)) = removed {
-            self.give_back(&document);
+            self.uncount(&document);
             self.evictions.fetch_add(1, Ordering::Relaxed);
-            return Verdict::Evicted;
+            return EvictionOutcome::Evicted;
         }
-        verdict
+        outcome
     }
 }
 

@@ -195,7 +195,7 @@ impl DiskTier {
     pub(super) fn size(&self) -> (u64, u64) {
         match &*self.shared.store.load() {
             Some(store) => {
-                let entries = store.entries(&self.shared.versions.numbers());
+                let entries = store.entries(&self.shared.versions.current_epochs());
                 (store.bytes().unwrap_or(0), entries)
             }
             None => (0, 0),

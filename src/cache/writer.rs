@@ -278,7 +278,9 @@ impl Writer {
             .queued_bytes
             .fetch_sub(put.body_bytes(), Ordering::Relaxed);
         if self.state == WriterState::InUse
-            && state.versions.stands(put.resource, put.stripe, put.version)
+            && state
+                .versions
+                .is_current(put.resource, put.stripe, put.version)
         {
             batch.put(put.prefix, &put.key, put.version.epoch, &put.found);
         }

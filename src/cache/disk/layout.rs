@@ -135,7 +135,7 @@ pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
     value.extend_from_slice(&[0; 8]);
     value.push(FORMAT);
     value.push(u8::from(found.is_some()));
-    value.extend_from_slice(&epoch.of(found.is_some()).to_be_bytes());
+    value.extend_from_slice(&epoch.number(found.is_some()).to_be_bytes());
     value.extend_from_slice(&now.to_be_bytes());
     // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
     value.extend_from_slice(&(key.len() as u32).to_be_bytes());
@@ -159,12 +159,12 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
     let (stored_key, _body) = rest.split_at_checked(length)?;
     let fits = format == FORMAT
-        && u64::from_be_bytes(*stored_epoch) == epoch.of(flag == 1)
+        && u64::from_be_bytes(*stored_epoch) == epoch.number(flag == 1)
         && stored_key == key.as_bytes();
     let found = match flag {
         _ if !fits => return None,
         0 => None,
-        1 => Some(Document::from_text(length, epoch.of(true), rest, true)),
+        1 => Some(Document::from_text(length, epoch.number(true), rest, true)),
         _ => return None,
     };
     let written_at = Duration::from_millis(u64::from_be_bytes(*written_at));
@@ -196,29 +196,29 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::cache::disk) fn document(text: &str) -> Found {
-        Some(Document::new("42", Epoch::alike(7), text.as_bytes()))
+        Some(Document::new("42", Epoch::both(7), text.as_bytes()))
     }
 
     #[test]
     fn entries_round_trip_and_damage_is_detected() {
         for found in [document("{\"a\":1}"), None] {
-            let value = encode("42", Epoch::alike(7), &found);
+            let value = encode("42", Epoch::both(7), &found);
             assert_eq!(
-                decode(&value, "42", Epoch::alike(7)).map(|entry| entry.found),
+                decode(&value, "42", Epoch::both(7)).map(|entry| entry.found),
                 Some(found.clone())
             );
-            assert_eq!(decode(&value, "43", Epoch::alike(7)), None);
-            assert_eq!(decode(&value, "42", Epoch::alike(8)), None);
+            assert_eq!(decode(&value, "43", Epoch::both(7)), None);
+            assert_eq!(decode(&value, "42", Epoch::both(8)), None);
             for position in 0..value.len() {
                 let mut damaged = value.clone();
                 damaged[position] ^= 1;
                 assert_eq!(
-                    decode(&damaged, "42", Epoch::alike(7)),
+                    decode(&damaged, "42", Epoch::both(7)),
                     None,
                     "byte {position}"
                 );
                 assert_eq!(
-                    decode(&value[..position], "42", Epoch::alike(7)),
+                    decode(&value[..position], "42", Epoch::both(7)),
                     None,
                     "cut at {position}"
                 );

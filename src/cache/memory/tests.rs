@@ -18,7 +18,7 @@ fn put(
 ) -> bool {
     let epoch = versions.epoch(resource);
     let document = Document::new(key, epoch, &vec![b'x'; bytes]);
-    memory.install(resource, document, versions, || true)
+    memory.install(resource, document, versions, |_| true)
 }
 
 fn has(memory: &Memory, versions: &Versions, resource: ResourceId, key: &str) -> bool {
@@ -170,11 +170,11 @@ fn keys_of_one_hash_are_never_taken_for_each_other() {
     map.documents.insert(map.hash(b"1"), other);
     assert!(!has(&memory, &versions, ITEMS, "1"));
     assert_eq!(memory.peek(ITEMS, "1", epoch), None);
-    memory.invalidate(ITEMS, "1");
+    memory.remove(ITEMS, "1");
     assert_eq!(memory.entries_of(ITEMS), 1);
     assert!(put(&memory, &versions, ITEMS, "1", 1_000));
     assert!(has(&memory, &versions, ITEMS, "1"));
-    memory.invalidate(ITEMS, "1");
+    memory.remove(ITEMS, "1");
     assert_eq!((memory.entries_of(ITEMS), memory.bytes()), (0, 0));
 }
 
@@ -182,10 +182,10 @@ fn keys_of_one_hash_are_never_taken_for_each_other() {
 fn a_document_of_another_epoch_is_not_installed() {
     let (memory, versions) = memory(1 << 20);
     let version = versions.version(ITEMS, versions.stripe(ITEMS, "1"));
-    let other = Epoch::alike(version.epoch.documents ^ 1);
+    let other = Epoch::both(version.epoch.documents ^ 1);
     for (epoch, kept) in [(other, false), (version.epoch, true)] {
         let found = Some(Document::new("1", epoch, b"{}"));
-        let installed = memory.install_standing(ITEMS, "1", found, &versions, version);
+        let installed = memory.install_if_current(ITEMS, "1", found, &versions, version);
         assert_eq!(installed, kept);
         assert_eq!(has(&memory, &versions, ITEMS, "1"), kept);
     }
@@ -196,7 +196,7 @@ fn churn_of_one_key_keeps_no_tickets() {
     let (memory, versions) = memory(1 << 20);
     for _ in 0..100_000 {
         put(&memory, &versions, ITEMS, "1", 10);
-        memory.invalidate(ITEMS, "1");
+        memory.remove(ITEMS, "1");
     }
     assert_eq!(memory.bytes(), 0);
     assert!(memory.eviction.tickets() < 5_000);
@@ -206,7 +206,7 @@ fn churn_of_one_key_keeps_no_tickets() {
 fn a_void_fill_is_not_installed() {
     let (memory, versions) = memory(1 << 20);
     let document = Document::absent("1", versions.epoch(ITEMS));
-    assert!(!memory.install(ITEMS, document, &versions, || false));
+    assert!(!memory.install(ITEMS, document, &versions, |_| false));
     assert!(!has(&memory, &versions, ITEMS, "1"));
 }
 
@@ -234,7 +234,7 @@ fn a_document_grows_only_while_it_is_there() {
     let late = plain.with_encoded(Encoding::Zstd, b"z");
     assert!(!memory.replace(ITEMS, &plain, late, &versions));
     // Made of what has been invalidated by now, or read anew.
-    memory.overtake(ITEMS, "1", &versions);
+    memory.invalidate(ITEMS, "1", &versions);
     let late = there.with_encoded(Encoding::Zstd, b"z");
     assert!(!memory.replace(ITEMS, &there, late.clone(), &versions));
     assert_eq!(memory.bytes(), 0);

@@ -239,7 +239,7 @@ mod tests {
         DiskLookup {
             prefix: 0,
             key: Arc::from(key),
-            epoch: Epoch::alike(1),
+            epoch: Epoch::both(1),
         }
     }
 

@@ -258,7 +258,7 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
     let mut ended_early = true;
     let mut raised = false;
     let document = Document::absent(&key, cache.versions.epoch(ITEMS));
-    cache.memory.install(ITEMS, document, &cache.versions, || {
+    cache.memory.install(ITEMS, document, &cache.versions, |_| {
         let (ended, end) = mpsc::channel();
         let passes = Arc::clone(&cache);
         passing = Some(thread::spawn(move || {

@@ -195,7 +195,7 @@ impl Run {
             disk_lookups: [None, None],
             floors: [0; 2],
             loads: [None, None],
-            epoch: Epoch::alike(0),
+            epoch: Epoch::both(0),
             runtime,
         }
     }

@@ -76,7 +76,7 @@ impl World {
     /// Reads the database and fills memory.
     fn load(&self, lease: Lease) {
         let found = document(self.database.load(Ordering::SeqCst), lease.version().epoch);
-        let stored = self.memory.install_standing(
+        let stored = self.memory.install_if_current(
             lease.resource(),
             lease.key(),
             found.clone(),
@@ -118,7 +118,7 @@ impl World {
         let found = (*self.disk.lock().expect("no poison"))?;
         let document = document(found, version.epoch);
         self.memory
-            .install_standing(ITEMS, KEY, document, &self.versions, version);
+            .install_if_current(ITEMS, KEY, document, &self.versions, version);
         Some(found)
     }
 
@@ -128,7 +128,7 @@ impl World {
 
     /// A pass that finds the key: memory, then the disk's queue, which is worked off at once.
     fn pass(&self) {
-        let (stripe, generation) = self.memory.overtake(ITEMS, KEY, &self.versions);
+        let (stripe, generation) = self.memory.invalidate(ITEMS, KEY, &self.versions);
         self.disk.lock().expect("no poison").take();
         self.versions.mark_clean(stripe, generation);
     }
@@ -267,7 +267,7 @@ pub fn eviction_beside_installs() {
                 let document = Some(Document::new(key, version.epoch, &[b'1'; BODY_BYTES]));
                 world
                     .memory
-                    .install_standing(ITEMS, key, document, &world.versions, version);
+                    .install_if_current(ITEMS, key, document, &world.versions, version);
                 world.memory.get(ITEMS, key, world.versions.epoch(ITEMS));
             }
         }
@@ -276,14 +276,14 @@ pub fn eviction_beside_installs() {
         spawn(&world, install(["1", "2", "3"])),
         spawn(&world, install(["3", "1", "4"])),
         spawn(&world, |world| {
-            world.memory.overtake(ITEMS, "1", &world.versions);
-            world.memory.overtake(ITEMS, "3", &world.versions);
+            world.memory.invalidate(ITEMS, "1", &world.versions);
+            world.memory.invalidate(ITEMS, "3", &world.versions);
         }),
     ]);
     let bytes = world.memory.bytes();
     assert!(bytes <= 2 * ENTRY_BYTES_MAX, "{bytes} bytes");
     for key in ["1", "2", "3", "4"] {
-        world.memory.overtake(ITEMS, key, &world.versions);
+        world.memory.invalidate(ITEMS, key, &world.versions);
     }
     assert_eq!(world.memory.entries_of(ITEMS), 0);
     assert_eq!(world.memory.bytes(), 0);
