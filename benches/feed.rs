@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
         group.throughput(Throughput::Elements(count));
         group.bench_function(name, |bencher| {
             let pass = || pass(&cache, &mut next, count);
-            bencher.iter_batched(pass, |pass| cache.follow(black_box(pass)), batch);
+            bencher.iter_batched(pass, |pass| cache.apply_event(black_box(pass)), batch);
         });
     }
     group.finish();

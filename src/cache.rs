@@ -1,18 +1,24 @@
 //! Documents in front of PostgreSQL: lookup, fill and invalidation over both tiers.
 //!
-//! The rules that keep answers true (their names are used throughout this module):
+//! The rules that keep answers true:
 //!
-//! - *Bump before drop.* A pass raises a key's generation, then takes the key out of memory, then queues its drop on
-//!   the way to disk, then the pass's mark; position and `fresh_at` come last.
-//! - *Generation before read.* A load notes the key's generation before its statement is sent. It is installed only
-//!   under the lock of the key's place in memory and only if the generation still stands; the disk writer checks again.
-//! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied, and what
-//!   it answers is promoted to memory only if the generation has stood since.
+//! - *Raise before drop.* A pass raises a key's generation, then removes the key from memory, then queues its drop for
+//!   the disk, then queues its mark. It moves position and `fresh_at` last.
+//! - *Generation before read.* A load notes the key's generation before its statement is sent. The document is installed
+//!   only if the generation is still the same while the key's slot in memory is locked. The disk writer checks again.
+//! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its answer
+//!   is promoted to memory only if the generation is still the same.
 //! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last completed pass, on the
-//!   boot-time clock; else PostgreSQL does.
-//! - *Decided by rows.* Where a policy of row security makes a document depend on more than its rows, no tier keeps it.
+//!   boot-time clock. After that PostgreSQL answers.
+//! - *Only rows decide.* If row security makes a document depend on more than its rows, no tier keeps it.
 //!
-//! Knows no HTTP and no SQL. What keeps documents is in `memory` and `disk`.
+//! This module knows neither HTTP nor SQL. Its main parts:
+//!
+//! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
+//! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
+//! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
+//! - `queue`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a restart.
+//! - `audit`, `status`: a check of hits, and what the admin address shows.
 
 pub mod audit;
 pub mod disk;
@@ -20,10 +26,10 @@ pub mod document;
 pub mod encoding;
 mod eviction;
 mod fill;
-mod follow;
 mod freshness;
 pub mod generation;
 mod ghosts;
+mod invalidation;
 mod lease;
 mod lookup;
 pub mod memory;
@@ -51,7 +57,9 @@ use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
 use crate::cache::queue::DiskTier;
 use crate::cache::resumption::{Resumption, offer_mark};
-pub use crate::cache::status::{Explanation, FeedStatus, Kept, ResourceStatus, Status, TierStatus};
+pub use crate::cache::status::{
+    EntryStatus, Explanation, FeedStatus, ResourceStatus, Status, TierStatus,
+};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::feed::position::Persisted;
@@ -61,20 +69,20 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::Loader;
 
-/// What a cache is made of.
+/// The settings of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// Names and tiers of the resources; their place in this list is what a [`ResourceId`] counts.
+    /// Names and tiers of the resources. A [`ResourceId`] is an index into this list.
     pub resources: Vec<(String, Tiers)>,
     /// The memory tier.
     pub memory: MemoryConfig,
-    /// The disk tier; used if some resource uses it.
+    /// The disk tier. It is started if at least one resource uses it.
     pub disk: DiskConfig,
-    /// Knowledge older than this is not trusted.
+    /// How long ago the last completed pass may have begun for the tiers to be fresh.
     pub max_staleness: Duration,
-    /// What is answered without trust.
+    /// What is answered while the tiers are not fresh.
     pub on_loss: OnLoss,
-    /// The longest wait for a document.
+    /// How long a request waits for a document, at most.
     pub request_timeout: Duration,
     /// The self-audit.
     pub audit: AuditConfig,
@@ -87,39 +95,39 @@ pub enum Provenance {
     Memory,
     /// The disk tier.
     Disk,
-    /// PostgreSQL, since no tier had it.
+    /// PostgreSQL, because no tier had it.
     Miss {
-        /// A tier keeps it now.
+        /// Whether a tier has it now.
         stored: bool,
-        /// Another request asked.
+        /// Whether another request had started the load.
         collapsed: bool,
     },
-    /// PostgreSQL, since the tiers could not be trusted.
+    /// PostgreSQL, because the tiers were not fresh.
     Bypass {
-        /// Another request asked.
+        /// Whether another request had started the load.
         collapsed: bool,
     },
-    /// PostgreSQL, since row security may show other rows at any time ([`Resource::uncached`]).
+    /// PostgreSQL, because row security may show other rows at any time ([`Resource::uncached`]).
     Uncached {
-        /// Another request asked.
+        /// Whether another request had started the load.
         collapsed: bool,
     },
-    /// PostgreSQL, since the tiers had not caught up with the token of the request.
+    /// PostgreSQL, because the tiers had not caught up with a token of the request.
     Ahead {
-        /// Another request asked.
+        /// Whether another request had started the load.
         collapsed: bool,
     },
-    /// A tier that could not be trusted; how old its knowledge is.
+    /// A tier that was not fresh.
     Stale {
-        /// Since the start of the last completed pass.
+        /// The time since the start of the last completed pass.
         age: Duration,
     },
 }
 
-/// A resource as it fits the database at a moment, if it does.
+/// The current definition of a resource, if it fits the database.
 pub type CurrentResource = Guard<Option<Arc<Resource>>>;
 
-/// An answered lookup.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The document, or that there is none.
@@ -128,22 +136,22 @@ pub struct Answer {
     pub provenance: Provenance,
 }
 
-/// Why a lookup has no answer.
+/// Why a lookup failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LookupError {
     /// The resource has not been matched to the database, or no longer fits it.
     #[error("the resource is not ready: {0}")]
     NotReady(String),
-    /// PostgreSQL gave none.
+    /// PostgreSQL could not be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// `request_timeout` is over.
-    #[error("the deadline of the request is over")]
+    /// It took longer than `request_timeout`.
+    #[error("the request took longer than request_timeout")]
     Deadline,
 }
 
 impl LookupError {
-    /// Whether UTF-8 can't carry the document: no other one is concerned.
+    /// Whether the document can't be converted to UTF-8. Other documents are not affected.
     pub(crate) fn is_of_encoding(&self) -> bool {
         matches!(self, Self::Source(error) if error.is_of_encoding())
     }
@@ -153,26 +161,26 @@ impl LookupError {
 struct CachedResource {
     name: String,
     tiers: Tiers,
-    /// The resource as it fits the database now; none where it does not.
+    /// The current definition, if it fits the database.
     current: ArcSwapOption<Resource>,
-    /// What freshness rests on has been checked and stands.
+    /// The definition has been checked, and no change of it has been found since.
     trusted: AtomicBool,
-    /// No tier keeps its documents, since they may change without a change of their rows ([`Resource::uncached`]).
+    /// No tier keeps its documents, because they may change without a change of their rows ([`Resource::uncached`]).
     uncached: AtomicBool,
     /// It does not fit the database.
     unfit: AtomicBool,
-    /// Why there is no current resource.
+    /// Why there is no current definition.
     reason: Mutex<String>,
-    /// Stands before the keys of its entries on disk.
+    /// The prefix of its keys on disk.
     prefix: AtomicU64,
     fingerprint: Mutex<String>,
     hits_memory: AtomicU64,
     hits_disk: AtomicU64,
-    /// LookupBatch that memory did not answer.
-    passed_memory: AtomicU64,
+    /// Lookups that memory did not answer.
+    misses_memory: AtomicU64,
 }
 
-/// Both tiers, and what keeps them true.
+/// Both tiers, and the protocol that keeps them true.
 pub struct Cache {
     resources: Vec<CachedResource>,
     versions: Arc<Versions>,
@@ -184,8 +192,8 @@ pub struct Cache {
     freshness: Freshness,
     request_timeout: Duration,
     auditor: Auditor,
-    /// Held from raising generations until their drops are queued: a stripe is clean up to its last drop's generation,
-    /// so drops must be queued in the order of their generations.
+    /// Held from raising generations until their drops are queued. A drop makes its stripe clean up to its generation, so
+    /// drops must be queued in the order of their generations.
     invalidating: Mutex<()>,
     resumption: Resumption,
 }
@@ -195,7 +203,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Cache {
-    /// Starts the tiers; the disk tier opens beside it.
+    /// Starts the tiers. The disk tier opens its files in the background.
     ///
     /// # Errors
     /// If the disk tier's threads can't be started.
@@ -261,12 +269,12 @@ impl Cache {
 
     /// The resource of this name.
     pub fn id_of(&self, name: &str) -> Option<ResourceId> {
-        let mut resources = self.numbered();
+        let mut resources = self.enumerate();
         resources.find_map(|(resource, cached)| (cached.name == name).then_some(resource))
     }
 
-    /// All resources in order.
-    fn numbered(&self) -> impl Iterator<Item = (ResourceId, &CachedResource)> {
+    /// All resources with their IDs, in order.
+    fn enumerate(&self) -> impl Iterator<Item = (ResourceId, &CachedResource)> {
         ResourceId::in_order().zip(&self.resources)
     }
 
@@ -274,16 +282,16 @@ impl Cache {
         &self.resources[resource.index()]
     }
 
-    /// The resource as it fits the database now.
+    /// The current definition of the resource.
     ///
     /// # Errors
-    /// [`LookupError::NotReady`] where it does not, or not yet.
+    /// [`LookupError::NotReady`] if it does not fit the database, or has not been checked yet.
     pub fn resource(&self, resource: ResourceId) -> Result<Arc<Resource>, LookupError> {
         let current = self.cached(resource).current.load_full();
         current.ok_or_else(|| self.not_ready(resource))
     }
 
-    /// The resource as it fits the database now; empty where it does not, or not yet. Not to be kept for long.
+    /// The current definition of the resource, if it fits the database. The guard must not be held for long.
     #[inline]
     pub fn current(&self, resource: ResourceId) -> CurrentResource {
         self.cached(resource).current.load()
@@ -293,7 +301,7 @@ impl Cache {
         LookupError::NotReady(lock(&self.cached(resource).reason).clone())
     }
 
-    /// The position that everything on disk reflects; of use to the feed, which keeps the log for it.
+    /// The position that everything on disk reflects, from which on the feed keeps the change log.
     pub fn persisted(&self) -> Option<watch::Receiver<Persisted>> {
         self.disk.as_ref().map(DiskTier::persisted)
     }
@@ -303,7 +311,7 @@ impl Cache {
         cached.is_kept() && self.freshness.is_fresh(now)
     }
 
-    /// Ends the loader and writes what waits for the disk.
+    /// Ends the loader and the disk tier, after the disk tier has written what is queued.
     pub async fn stop(&self) {
         self.auditor.stop();
         self.loader.stop().await;
@@ -327,11 +335,11 @@ impl CachedResource {
             fingerprint: Mutex::default(),
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),
-            passed_memory: AtomicU64::new(0),
+            misses_memory: AtomicU64::new(0),
         }
     }
 
-    /// Whether tiers keep its documents, and answer with them while the feed is followed.
+    /// Whether tiers keep its documents.
     fn is_kept(&self) -> bool {
         self.trusted.load(Ordering::SeqCst) && !self.is_uncached()
     }
@@ -340,9 +348,9 @@ impl CachedResource {
         self.uncached.load(Ordering::SeqCst)
     }
 
-    /// LookupBatch so far.
+    /// The number of lookups so far.
     fn lookups(&self) -> u64 {
         let hits = self.hits_memory.load(Ordering::Relaxed);
-        hits + self.passed_memory.load(Ordering::Relaxed)
+        hits + self.misses_memory.load(Ordering::Relaxed)
     }
 }

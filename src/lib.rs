@@ -18,7 +18,7 @@
 //!   ▼
 //! source::writes ── one transaction ── commit ──► as any client's; answered when the pass has been applied
 //!
-//! any client ── commit ──► triggers ──► larder.change ── bell ──► feed: a pass ──► cache::follow
+//! any client ── commit ──► triggers ──► larder.change ── bell ──► feed: a pass ──► cache::invalidation
 //! ```
 //!
 //! # A hit

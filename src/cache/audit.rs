@@ -1,19 +1,19 @@
-//! The self-audit: a share of all hits is read again from PostgreSQL, beside serving, and compared.
+//! The audit: for a sample of the hits, the document is read again from PostgreSQL, in a task of its own, and compared.
 //!
-//! A difference alone proves nothing, since the document may have changed after it was served. What proves that the
-//! entry is bad: a statement read something else, then a pass began and was applied, and yet nothing has been
-//! invalidated in the key's stripe since before the hit. That pass and those before it have seen every transaction that
-//! the statement saw. So the one that makes the difference was applied before the hit, and the entry outlived that or
-//! came after it; or it never reached the key at all.
+//! A difference alone proves nothing, because the document may have changed after it was served. An entry is proved
+//! stale in three steps: a statement reads something else; then a pass begins and is applied; and the version of the key
+//! is still the one from before the hit. The passes up to that one have read every transaction that the statement saw.
+//! So the transaction that makes the difference either was applied before the hit, and the entry should not have been
+//! there, or was not mapped to the key.
 //!
-//! Version and position are noted before the tiers are asked, and only while no invalidation is being applied: a pass
-//! raises a generation before it drops the key, and a hit between the two is legal. Whatever else moves a version (a
-//! purge, a new definition, another key of the stripe) hides a stale entry from one audit and never makes one up. What
-//! is compared are digests of the bytes, as in entity tags; that there is no document is one more thing to compare.
+//! Version and position are noted before the lookup, and only while no invalidation is being applied: a pass raises a
+//! generation before it drops the key, and a hit between these steps is correct. Anything else that changes a version (a
+//! purge, a new definition, another key of the stripe) can hide a stale entry from one audit, but can't make a correct
+//! entry look stale. Digests of the documents are compared, as in entity tags; absences are compared, too.
 //!
-//! The audit reads through the loader without leases: no request joins it, and it fills no tier. It gives way: few
-//! audits at a time, none while keys wait for PostgreSQL or after a slow answer, and none while the tiers are not
-//! fresh.
+//! The audit reads through the loader without a lease: no request joins it, and it fills no tier. It yields to requests:
+//! few audits run at a time, and none while many keys wait for PostgreSQL, after a slow answer, or while the tiers are
+//! not fresh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,59 +29,59 @@ use crate::feed::position::Position;
 use crate::resource::ResourceId;
 use crate::source::loader::{Keep, Load, SentAt};
 
-/// Audits under way, and keys that may wait for PostgreSQL when one begins.
+/// Audits at a time, at most. An audit also begins only if at most so many keys wait for PostgreSQL.
 const AUDITS_MAX: usize = 16;
 
-/// A slower answer of PostgreSQL pauses the audit.
+/// If PostgreSQL takes longer to answer, the audit pauses.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// The audit pauses this many times as long as a slow answer took, so that it is never much of PostgreSQL's work.
+/// The length of such a pause, as a multiple of the time that the answer took.
 const PAUSE_FACTOR: u32 = 5;
 
-/// Pause between two looks whether a pass has been applied; passes are `poll_interval` apart.
-const PASS_PAUSE: Duration = Duration::from_millis(10);
+/// How often the audit checks whether a pass has been applied; passes are `poll_interval` apart.
+const PASS_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much is audited.
+/// Settings of the audit.
 #[derive(Clone, Debug)]
 pub struct AuditConfig {
     /// The share of hits that are read again, from 0 to 1.
     pub sample: f64,
 }
 
-/// Decides what is audited, and how much at a time.
+/// Chooses the lookups that are audited, and limits the audits at a time.
 pub(super) struct Auditor {
-    /// Of all numbers, those below are sampled.
-    below: u64,
-    places: Arc<Semaphore>,
-    /// No audit begins before.
+    /// A lookup is chosen if its scattered number is below.
+    threshold: u64,
+    permits: Arc<Semaphore>,
+    /// A [`Boottime`], before which no audit begins.
     paused_until: AtomicU64,
 }
 
 impl Auditor {
     pub(super) fn new(config: &AuditConfig) -> Self {
         Self {
-            // Saturates; 1.0 leaves out one number of 2^64.
-            below: (config.sample * 2.0_f64.powi(64)) as u64,
-            places: Arc::new(Semaphore::new(AUDITS_MAX)),
+            // The cast saturates, so a sample of 1.0 leaves out one number of 2^64.
+            threshold: (config.sample * 2.0_f64.powi(64)) as u64,
+            permits: Arc::new(Semaphore::new(AUDITS_MAX)),
             paused_until: AtomicU64::new(0),
         }
     }
 
-    /// Whether the lookup of this number is to be audited, should it be a hit.
+    /// Whether the lookup of this number is audited if it is a hit.
     pub(super) fn samples(&self, number: u64) -> bool {
-        self.below > 0 && scattered(number) < self.below
+        self.threshold > 0 && scattered(number) < self.threshold
     }
 
-    /// A place among the audits under way, if there is one.
-    fn place(&self) -> Option<OwnedSemaphorePermit> {
+    /// A permit for an audit, if one may begin now.
+    fn permit(&self) -> Option<OwnedSemaphorePermit> {
         if Boottime::now().0 < self.paused_until.load(Ordering::Relaxed) {
             return None;
         }
-        Arc::clone(&self.places).try_acquire_owned().ok()
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
-    /// Notes how long PostgreSQL took; where that is long, no audit begins for a while.
-    fn answered_after(&self, took: Duration) {
+    /// Begins a pause if PostgreSQL took long to answer.
+    fn record_latency(&self, took: Duration) {
         if took > SLOW {
             let pause = took.saturating_mul(PAUSE_FACTOR).as_nanos();
             let pause = u64::try_from(pause).unwrap_or(u64::MAX);
@@ -90,14 +90,14 @@ impl Auditor {
         }
     }
 
-    /// No audit begins any more; those under way end without a verdict.
+    /// Lets no audit begin any more, and those that wait for a pass end without a result.
     pub(super) fn stop(&self) {
-        self.places.close();
+        self.permits.close();
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) over
-/// a counter: any share of successive numbers is spread evenly and keeps step with no pattern of requests.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). For
+/// successive numbers, the sample is spread evenly and independent of patterns in the requests.
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -105,31 +105,31 @@ fn scattered(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What was true before the tiers were asked.
+/// What an audit needs to know from before the lookup.
 pub(super) struct Audit {
     resource: ResourceId,
     key: Arc<str>,
     version: Version,
     position: Option<Position>,
-    /// Given back when the audit ends.
-    _place: OwnedSemaphorePermit,
+    /// Released when the audit ends.
+    _permit: OwnedSemaphorePermit,
 }
 
-/// What an audit showed.
+/// The result of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum AuditResult {
     /// PostgreSQL has the same document.
     Same,
-    /// Nothing says that it had not changed only after it was served.
+    /// The document is another, but may have changed after it was served.
     Changed,
-    /// The tier holds what a transaction that was applied has overtaken.
+    /// The entry is proved stale.
     Stale,
-    /// PostgreSQL or the feed gave no answer that would allow a verdict.
+    /// PostgreSQL did not answer, or no pass was applied in time.
     Unknown,
 }
 
-impl Verdict {
-    /// The label of metrics.
+impl AuditResult {
+    /// Its label in the metric.
     fn as_str(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -141,27 +141,27 @@ impl Verdict {
 }
 
 impl Cache {
-    /// Notes what the audit of a hit that is yet to come has to know. `None` where none can be made now.
-    pub(super) fn note(&self, resource: ResourceId, key: &str) -> Option<Audit> {
+    /// Notes what an audit needs to know before the lookup. `None` if no audit may begin now.
+    pub(super) fn prepare_audit(&self, resource: ResourceId, key: &str) -> Option<Audit> {
         if self.loader.waiting() > AUDITS_MAX {
             return None;
         }
-        let place = self.auditor.place()?;
+        let permit = self.auditor.permit()?;
         let stripe = self.versions.stripe(resource, key);
-        // Held by whoever invalidates: what has raised the version by now has dropped its keys as well.
+        // If no invalidation is under way, every key whose generation was raised has also been dropped.
         let _idle = self.invalidating.try_lock().ok()?;
         Some(Audit {
             resource,
             key: Arc::from(key),
             version: self.versions.version(resource, stripe),
             position: self.freshness.position(),
-            _place: place,
+            _permit: permit,
         })
     }
 
-    /// Audits what a tier has answered, in a task of its own.
-    pub(super) fn audit(self: &Arc<Self>, noted: Option<Audit>, answer: &Answer) {
-        let Some(audit) = noted else {
+    /// Audits the answer of a tier, in a task of its own. `None` counts an audit that could not be made.
+    pub(super) fn audit(self: &Arc<Self>, prepared: Option<Audit>, answer: &Answer) {
+        let Some(audit) = prepared else {
             return self.count_audit("skipped");
         };
         let tier = match answer.provenance {
@@ -176,39 +176,43 @@ impl Cache {
         let served = answer.found.as_ref().map(|document| document.digest());
         let cache = Arc::clone(self);
         tokio::spawn(async move {
-            let verdict = cache.judge(&audit, served).await;
-            if verdict == Verdict::Stale {
-                cache.end_stale(&audit, tier);
+            let result = cache.compare(&audit, served).await;
+            if result == AuditResult::Stale {
+                cache.drop_stale(&audit, tier);
             }
-            cache.count_audit(verdict.as_str());
+            cache.count_audit(result.as_str());
         });
     }
 
-    fn count_audit(&self, outcome: &str) {
-        self.metrics.audits.with_label_values(&[outcome]).inc();
+    fn count_audit(&self, result: &str) {
+        self.metrics.audits.with_label_values(&[result]).inc();
     }
 
-    async fn judge(&self, audit: &Audit, served: Option<[u8; 16]>) -> Verdict {
+    /// Compares the digest of the document that was served with PostgreSQL's.
+    async fn compare(&self, audit: &Audit, served: Option<[u8; 16]>) -> AuditResult {
         let Some(read) = self.read_again(audit).await else {
-            return Verdict::Unknown;
+            return AuditResult::Unknown;
         };
-        // A pass that begins from here on sees all that the statement saw.
+        // A pass that begins after this moment reads all that the statement saw.
         let read_at = Boottime::now();
         if read == served {
-            return Verdict::Same;
+            return AuditResult::Same;
         }
-        if !self.is_passed(read_at).await {
-            return Verdict::Unknown;
+        if !self.wait_for_pass_after(read_at).await {
+            return AuditResult::Unknown;
         }
         let stripe = self.versions.stripe(audit.resource, &audit.key);
-        if self.versions.version(audit.resource, stripe) == audit.version {
-            Verdict::Stale
+        if self
+            .versions
+            .is_current(audit.resource, stripe, audit.version)
+        {
+            AuditResult::Stale
         } else {
-            Verdict::Changed
+            AuditResult::Changed
         }
     }
 
-    /// The digest of the document that PostgreSQL has now, or that there is none; `None` without an answer.
+    /// The digest of the document in PostgreSQL, `Some(None)` for an absence; `None` if PostgreSQL did not answer.
     async fn read_again(&self, audit: &Audit) -> Option<Option<[u8; 16]>> {
         let cached = self.cached(audit.resource);
         let began = Boottime::now();
@@ -223,32 +227,32 @@ impl Cache {
             asked_at: began,
             sent_at: SentAt::default(),
             done: Box::new(move |loaded, keep| {
-                // The audit waits until the loader drops this. What no tier may hold says nothing of what one holds.
-                let _ended = done.send(loaded.map(|body| (keep == Keep::Yes).then_some(body)));
+                // A document that no tier may keep can't be compared with that of a tier.
+                let _sent = done.send(loaded.map(|body| (keep == Keep::Yes).then_some(body)));
             }),
         });
         let loaded = loaded.await;
-        self.auditor.answered_after(Boottime::now().since(began));
+        self.auditor.record_latency(Boottime::now().since(began));
         let body = loaded.ok()?.ok()??;
         Some(body.map(|body| digest(&body)))
     }
 
-    /// Waits until a pass that began after `moment` is applied. False if the tiers cease to be fresh before.
-    async fn is_passed(&self, moment: Boottime) -> bool {
+    /// Waits until a pass that began after `moment` has been applied. Returns false if the tiers cease to be fresh before.
+    async fn wait_for_pass_after(&self, moment: Boottime) -> bool {
         loop {
             if self.freshness.fresh_at() > moment {
                 return true;
             }
             let behind = !self.freshness.is_fresh(Boottime::now());
-            if behind || self.auditor.places.is_closed() {
+            if behind || self.auditor.permits.is_closed() {
                 return false;
             }
-            tokio::time::sleep(PASS_PAUSE).await;
+            tokio::time::sleep(PASS_CHECK_INTERVAL).await;
         }
     }
 
-    /// Drops the entry, then tells of it.
-    fn end_stale(&self, audit: &Audit, tier: &str) {
+    /// Drops the entry and reports it.
+    fn drop_stale(&self, audit: &Audit, tier: &str) {
         self.drop_document(audit.resource, &audit.key, "audit");
         self.metrics.audit_stale.inc();
         let now = self.freshness.position();
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_sampled_and_spread() {
+    fn the_sample_is_spread_evenly() {
         let sampled = |sample: f64, numbers: std::ops::Range<u64>| {
             let auditor = auditor(sample);
             numbers.filter(|&number| auditor.samples(number)).count()
@@ -293,24 +297,24 @@ mod tests {
     }
 
     #[test]
-    fn places_are_bounded_and_come_back() {
+    fn audits_at_a_time_are_limited() {
         let auditor = auditor(1.0);
-        let held: Vec<_> = (0..AUDITS_MAX).map(|_| auditor.place()).collect();
+        let held: Vec<_> = (0..AUDITS_MAX).map(|_| auditor.permit()).collect();
         assert!(held.iter().all(Option::is_some));
-        assert!(auditor.place().is_none());
+        assert!(auditor.permit().is_none());
         drop(held);
-        assert!(auditor.place().is_some());
+        assert!(auditor.permit().is_some());
         auditor.stop();
-        assert!(auditor.place().is_none());
+        assert!(auditor.permit().is_none());
     }
 
     #[test]
     fn a_slow_answer_pauses_the_audit() {
         let auditor = auditor(1.0);
-        auditor.answered_after(SLOW);
-        assert!(auditor.place().is_some());
-        auditor.answered_after(Duration::from_secs(60));
-        assert!(auditor.place().is_none());
+        auditor.record_latency(SLOW);
+        assert!(auditor.permit().is_some());
+        auditor.record_latency(Duration::from_secs(60));
+        assert!(auditor.permit().is_none());
         let until = Boottime(auditor.paused_until.load(Ordering::Relaxed));
         let pause = until.since(Boottime::now());
         assert!(pause > Duration::from_secs(290) && pause <= Duration::from_secs(300));

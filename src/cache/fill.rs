@@ -1,11 +1,9 @@
-//! From PostgreSQL into the tiers: one load for all who wait for a key, kept where nothing has overtaken it.
+//! Loads from PostgreSQL: one for all requests that wait for a key, stored in the tiers if nothing has overtaken it.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-use bytes::Bytes;
 
 use crate::cache::document::{Document, Found};
 use crate::cache::encoding::Encoding;
@@ -20,18 +18,18 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::{Keep, Load, Loaded};
 
-/// How often a waiting request asks itself whether PostgreSQL can still be hoped for.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How often a waiting request checks whether the feed has lost PostgreSQL.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a request waits for PostgreSQL while the feed has lost it.
+/// How long a request waits for PostgreSQL while the feed has lost it, at most.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(750);
 
-/// Why PostgreSQL is asked.
+/// Why a document is loaded from PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum LoadReason {
     /// No tier has the document.
     Miss,
-    /// The tiers can't be trusted.
+    /// The tiers are not fresh.
     Bypass,
     /// No tier keeps documents of the resource.
     Uncached,
@@ -40,54 +38,55 @@ pub(super) enum Why {
 }
 
 impl Cache {
+    /// Loads the document of `key`, or waits for a load of it that is under way.
     pub(super) async fn load(
         self: &Arc<Self>,
-        index: ResourceId,
+        resource: ResourceId,
         key: Arc<str>,
-        why: Why,
+        reason: LoadReason,
     ) -> Result<Answer, LookupError> {
-        // A statement that was sent before the request may not see what its token stands for. Where no tier keeps the
-        // document, generations don't tell either whether it has changed since.
-        let max_age = match why {
-            Why::Miss | Why::Bypass => self.freshness.max_staleness(),
-            Why::Uncached | Why::Ahead => Duration::ZERO,
+        // A statement that was sent before the request may not see the transaction of its token. If no tier keeps the
+        // document, generations don't show whether it has changed since.
+        let max_age = match reason {
+            LoadReason::Miss | LoadReason::Bypass => self.freshness.max_staleness(),
+            LoadReason::Uncached | LoadReason::Ahead => Duration::ZERO,
         };
         let began = Boottime::now();
         loop {
             #[cfg(test)]
             reach(Point::Load);
-            let stripe = self.versions.stripe(index, &key);
-            let version = self.versions.version(index, stripe);
-            // After the version: a definition that is replaced later takes the epoch of the version along.
-            let resource = self.resource(index)?;
+            let stripe = self.versions.stripe(resource, &key);
+            let version = self.versions.version(resource, stripe);
+            // After the version, so that a later change of the definition also makes the version outdated.
+            let definition = self.resource(resource)?;
             #[cfg(test)]
             reach(Point::Noted);
-            let granted = self.leases.grant(index, &key, version, max_age);
+            let granted = self.leases.grant(resource, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
-                    self.send(lease, resource, began);
+                    self.send(lease, definition, began);
                     (waiter, false)
                 }
                 Grant::Wait(waiter) => (waiter, true),
             };
-            // A leader that went without an outcome leaves the lead to whoever waits.
-            if let Some(outcome) = self.wait(index, &mut waiter, began).await? {
+            // If the load ended without an outcome, the next waiter leads.
+            if let Some(outcome) = self.wait(resource, &mut waiter, began).await? {
                 let found = outcome.found?;
-                let provenance = match why {
-                    Why::Miss => Provenance::Miss {
+                let provenance = match reason {
+                    LoadReason::Miss => Provenance::Miss {
                         stored: outcome.stored,
                         collapsed,
                     },
-                    Why::Bypass => Provenance::Bypass { collapsed },
-                    Why::Uncached => Provenance::Uncached { collapsed },
-                    Why::Ahead => Provenance::Ahead { collapsed },
+                    LoadReason::Bypass => Provenance::Bypass { collapsed },
+                    LoadReason::Uncached => Provenance::Uncached { collapsed },
+                    LoadReason::Ahead => Provenance::Ahead { collapsed },
                 };
                 return Ok(Answer { found, provenance });
             }
         }
     }
 
-    /// Hands the load to the loader; the lease goes along and fills the tiers when the document comes.
+    /// Gives a load to the loader. The lease goes with it, and fills the tiers when the load ends.
     fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>, asked_at: Boottime) {
         let cache = Arc::clone(self);
         let key = Arc::clone(lease.key());
@@ -97,49 +96,50 @@ impl Cache {
             key,
             asked_at,
             sent_at,
-            done: Box::new(move |loaded, keep| match keep {
-                Keep::Yes => cache.fill(lease, loaded),
-                Keep::No => Cache::pass_on(lease, loaded),
-            }),
+            done: Box::new(move |loaded, keep| cache.fill(lease, loaded, keep)),
         });
     }
 
-    /// Waits for a load within bounds. `None` if it ended without an outcome.
+    /// Waits for a load, within the limits. `None` if it ended without an outcome.
     async fn wait(
         &self,
-        index: ResourceId,
+        resource: ResourceId,
         waiter: &mut Waiter,
         began: Boottime,
     ) -> Result<Option<Outcome>, LookupError> {
-        let outcome = self.within_bounds(index, began, waiter.outcome()).await?;
+        let outcome = self
+            .wait_within_limits(resource, began, waiter.outcome())
+            .await?;
         if outcome.is_none() && Boottime::now().since(began) > self.request_timeout {
             return Err(LookupError::Deadline);
         }
         Ok(outcome)
     }
 
-    /// The canonical keys of a page, as PostgreSQL has them now.
+    /// The canonical keys of a page, read from PostgreSQL.
     ///
     /// Waits as [`Cache::lookup`] does.
     /// # Errors
     /// See [`LookupError`].
-    pub async fn keys(&self, index: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
-        let reading = self.loader.keys(self.resource(index)?, page);
-        let keys = self.within_bounds(index, Boottime::now(), reading).await?;
+    pub async fn keys(&self, resource: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
+        let reading = self.loader.keys(self.resource(resource)?, page);
+        let keys = self
+            .wait_within_limits(resource, Boottime::now(), reading)
+            .await?;
         Ok(keys?)
     }
 
-    /// What PostgreSQL's `answer` comes to, within the time that a request may take, and less where the feed has lost
-    /// PostgreSQL.
-    async fn within_bounds<T>(
+    /// Waits for an answer of PostgreSQL: at most `request_timeout`, and at most [`UNREACHABLE_WAIT`] while the feed has
+    /// lost PostgreSQL.
+    async fn wait_within_limits<T>(
         &self,
-        index: ResourceId,
+        resource: ResourceId,
         began: Boottime,
         answer: impl Future<Output = T>,
     ) -> Result<T, LookupError> {
         let mut answer = pin!(answer);
         loop {
-            if let Ok(answered) = tokio::time::timeout(PATIENCE, &mut answer).await {
+            if let Ok(answered) = tokio::time::timeout(RECHECK_INTERVAL, &mut answer).await {
                 return Ok(answered);
             }
             let now = Boottime::now();
@@ -147,104 +147,89 @@ impl Cache {
             if waited >= self.request_timeout {
                 return Err(LookupError::Deadline);
             }
-            // A feed that has lost PostgreSQL is the sign that this load may have lost it too.
+            // If the feed has lost PostgreSQL, this load probably has, too.
             if !self.freshness.is_fresh(now) && waited >= UNREACHABLE_WAIT {
-                tracing::debug!("gave up waiting for {}", self.cached(index).name);
+                tracing::debug!("gave up waiting for {}", self.cached(resource).name);
                 return Err(SourceError::Unavailable("it does not answer".into()).into());
             }
         }
     }
 
-    /// Keeps the body of `document` in one more encoding beside it, where memory has that very document; an empty
-    /// text says that it would not be smaller. Returns the document with it.
+    /// Adds the body in one more encoding to `document`, and replaces the document in memory if it is still there. An
+    /// empty `encoded` says that it would not be smaller. Returns the document with the encoding.
     pub fn keep_encoded(
         &self,
-        index: ResourceId,
+        resource: ResourceId,
         document: &Document,
         encoding: Encoding,
         encoded: &[u8],
     ) -> Document {
         let larger = document.with_encoded(encoding, encoded);
-        if self.cached(index).tiers.memory {
+        if self.cached(resource).tiers.memory {
             self.memory
-                .replace(index, document, larger.clone(), &self.versions);
+                .replace(resource, document, larger.clone(), &self.versions);
         }
         larger
     }
 
-    /// Keeps a document in memory that came from nowhere: for benches, which have no PostgreSQL.
+    /// Installs a document in memory, for benches without PostgreSQL.
     #[doc(hidden)]
-    pub fn keep(&self, index: ResourceId, key: &str, body: &[u8]) {
-        let stripe = self.versions.stripe(index, key);
-        let version = self.versions.version(index, stripe);
+    pub fn keep(&self, resource: ResourceId, key: &str, body: &[u8]) {
+        let stripe = self.versions.stripe(resource, key);
+        let version = self.versions.version(resource, stripe);
         let found = Some(Document::new(key, version.epoch, body));
         self.memory
-            .install_if_current(index, key, found, &self.versions, version);
+            .install_if_current(resource, key, found, &self.versions, version);
     }
 
-    /// Ends a load whose document no tier may keep: answers all who wait.
-    fn pass_on(lease: Lease, loaded: Loaded) {
+    /// Ends a load: stores what was loaded, if it may be kept and nothing has overtaken it, and gives it to all waiters.
+    pub(super) fn fill(&self, lease: Lease, loaded: Loaded, keep: Keep) {
         let epoch = lease.version().epoch;
         let found = loaded.map(|body| body.map(|body| Document::new(lease.key(), epoch, &body)));
-        lease.complete(Outcome {
-            found,
-            stored: false,
-        });
+        let stored = match &found {
+            Ok(found) if keep == Keep::Yes => self.store(&lease, found),
+            _ => false,
+        };
+        lease.complete(Outcome { found, stored });
     }
 
-    /// Ends a load: keeps the document where nothing has overtaken it, and answers all who wait.
-    pub(super) fn fill(&self, lease: Lease, loaded: Loaded) {
-        let body = match loaded {
-            Ok(body) => body,
-            Err(error) => {
-                lease.complete(Outcome {
-                    found: Err(error),
-                    stored: false,
-                });
-                return;
-            }
-        };
-        let index = lease.resource();
-        let cached = self.cached(index);
-        let version = lease.version();
-        let document = |body: Bytes| Document::new(lease.key(), version.epoch, &body);
-        let found: Found = body.map(document);
-        let stripe = self.versions.stripe(index, lease.key());
-        let stands = || self.versions.is_current(index, stripe, version);
+    /// Installs what was loaded in memory, and queues it for the disk. Returns whether a tier has it.
+    fn store(&self, lease: &Lease, found: &Found) -> bool {
+        let (resource, key, version) = (lease.resource(), lease.key(), lease.version());
+        let cached = self.cached(resource);
+        let stripe = self.versions.stripe(resource, key);
+        let is_current = || self.versions.is_current(resource, stripe, version);
         let mut stored = false;
         if cached.is_kept() {
             if cached.tiers.memory {
-                stored = self.memory.install_if_current(
-                    index,
-                    lease.key(),
-                    found.clone(),
-                    &self.versions,
-                    version,
-                );
+                let (found, versions) = (found.clone(), &self.versions);
+                stored = self
+                    .memory
+                    .install_if_current(resource, key, found, versions, version);
             }
             #[cfg(test)]
             reach(Point::Installed);
-            if let Some(disk) = self.disk.as_ref().filter(|_| cached.tiers.disk && stands()) {
+            if let Some(disk) = self.disk.as_ref()
+                && cached.tiers.disk
+                && is_current()
+            {
                 #[cfg(test)]
                 reach(Point::Putting);
                 stored |= disk.queue_put(Put {
-                    resource: index,
+                    resource,
                     prefix: cached.prefix.load(Ordering::SeqCst),
                     stripe,
                     version,
-                    key: Arc::clone(lease.key()),
+                    key: Arc::clone(key),
                     found: found.clone(),
                 });
             }
         }
-        if !stands() {
+        if !is_current() {
             self.metrics.fills_void.inc();
         }
         #[cfg(test)]
         reach(Point::Ending);
-        lease.complete(Outcome {
-            found: Ok(found),
-            stored,
-        });
+        stored
     }
 }

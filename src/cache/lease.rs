@@ -1,7 +1,7 @@
 //! Leases: at most one load for each key at a time. The first request leads, the others wait for its outcome.
 //!
-//! The lease travels with the load, not with the request: a request that goes away takes nothing along, and a lease
-//! that is dropped wakes its waiters (after "leases" in Nishtala et al., Scaling Memcache at Facebook, NSDI 2013).
+//! The lease belongs to the load, not to the request: the load goes on if the request is dropped, and a dropped lease
+//! wakes its waiters (after "leases" in Nishtala et al., "Scaling Memcache at Facebook", NSDI 2013).
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -17,17 +17,18 @@ use crate::source::SourceError;
 use crate::source::loader::SentAt;
 use crate::sync::Mutex;
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) found: Result<Found, SourceError>,
-    /// A tier keeps it.
+    /// Whether a tier has it now.
     pub(super) stored: bool,
 }
 
 type Key = (ResourceId, Arc<str>);
 
-struct Flight {
+/// What other requests need to know of a load to join it.
+struct InFlightLoad {
     version: Version,
     sent_at: SentAt,
     outcome: watch::Receiver<Option<Outcome>>,
@@ -36,14 +37,14 @@ struct Flight {
 /// The loads under way.
 #[derive(Default)]
 pub(super) struct Leases {
-    flights: Mutex<HashMap<Key, Arc<Flight>>>,
+    loads: Mutex<HashMap<Key, Arc<InFlightLoad>>>,
 }
 
-/// What a request gets for a key that is in no tier.
+/// The part of a request in the load of its key.
 pub(super) enum Grant {
-    /// It leads: the lease goes with the load.
+    /// It starts the load, which takes the lease, and waits for it.
     Lead(Lease, Waiter),
-    /// Another leads.
+    /// It waits for a load that another request has started.
     Wait(Waiter),
 }
 
@@ -51,20 +52,20 @@ pub(super) enum Grant {
 pub(super) struct Lease {
     leases: Arc<Leases>,
     key: Key,
-    flight: Arc<Flight>,
+    load: Arc<InFlightLoad>,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
-/// Waits for a load.
+/// Waits for the outcome of a load.
 pub(super) struct Waiter {
     outcome: watch::Receiver<Option<Outcome>>,
 }
 
 impl Leases {
-    /// Joins the load of the key that is under way, or leads one.
+    /// Joins a load of the key that is under way, or leads a new one.
     ///
-    /// A load is joined only if nothing has been invalidated since it began, and if its statement, once sent, is not
-    /// older than `max_age`: while the feed is down, generations stand still.
+    /// A load is joined only if its version is current, and if its statement was sent at most `max_age` ago or has not
+    /// been sent: while the feed is down, versions do not change.
     pub(super) fn grant(
         self: &Arc<Self>,
         resource: ResourceId,
@@ -73,29 +74,29 @@ impl Leases {
         max_age: Duration,
     ) -> Grant {
         let key = (resource, Arc::clone(key));
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(flight) = flights.get(&key) {
-            let young = match flight.sent_at.get() {
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(load) = loads.get(&key) {
+            let is_young = match load.sent_at.get() {
                 None => true,
                 Some(sent_at) => Boottime::now().is_within(max_age, sent_at),
             };
-            if young && flight.version == version {
+            if is_young && load.version == version {
                 return Grant::Wait(Waiter {
-                    outcome: flight.outcome.clone(),
+                    outcome: load.outcome.clone(),
                 });
             }
         }
         let (sender, receiver) = watch::channel(None);
-        let flight = Arc::new(Flight {
+        let load = Arc::new(InFlightLoad {
             version,
             sent_at: SentAt::default(),
             outcome: receiver.clone(),
         });
-        flights.insert(key.clone(), Arc::clone(&flight));
+        loads.insert(key.clone(), Arc::clone(&load));
         let lease = Lease {
             leases: Arc::clone(self),
             key,
-            flight,
+            load,
             outcome: sender,
         };
         Grant::Lead(lease, Waiter { outcome: receiver })
@@ -111,41 +112,41 @@ impl Lease {
         &self.key.1
     }
 
-    /// What the key's document must still be under when it is installed.
+    /// The version that has to be current when the document is installed.
     pub(super) fn version(&self) -> Version {
-        self.flight.version
+        self.load.version
     }
 
     pub(super) fn sent_at(&self) -> SentAt {
-        self.flight.sent_at.clone()
+        self.load.sent_at.clone()
     }
 
-    /// Ends the load and tells everyone.
+    /// Ends the load, and gives the outcome to all waiters.
     pub(super) fn complete(self, outcome: Outcome) {
-        // Later requests must find the tier or lead anew, so the flight leaves before its waiters wake (in drop).
-        self.retire();
+        // Before the waiters wake, so that they can't join this load again.
+        self.deregister();
         self.outcome.send_replace(Some(outcome));
     }
 
-    /// Takes the flight off the list, unless a newer one has taken its place.
-    fn retire(&self) {
-        let mut flights = self
+    /// Removes the load, unless a newer one has replaced it.
+    fn deregister(&self) {
+        let mut loads = self
             .leases
-            .flights
+            .loads
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if flights
+        if loads
             .get(&self.key)
-            .is_some_and(|flight| Arc::ptr_eq(flight, &self.flight))
+            .is_some_and(|load| Arc::ptr_eq(load, &self.load))
         {
-            flights.remove(&self.key);
+            loads.remove(&self.key);
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.retire();
+        self.deregister();
     }
 }
 
@@ -186,10 +187,10 @@ mod tests {
     async fn waiters_get_the_leaders_outcome() {
         let leases = Arc::new(Leases::default());
         let Grant::Lead(lease, _) = grant(&leases, VERSION) else {
-            panic!("someone leads")
+            panic!("the first request leads")
         };
         let Grant::Wait(mut waiter) = grant(&leases, VERSION) else {
-            panic!("nobody leads")
+            panic!("the second request waits")
         };
         lease.complete(outcome());
         assert!(waiter.outcome().await.is_some());
@@ -200,10 +201,10 @@ mod tests {
     async fn a_dropped_lease_wakes_its_waiters() {
         let leases = Arc::new(Leases::default());
         let Grant::Lead(lease, _) = grant(&leases, VERSION) else {
-            panic!("someone leads")
+            panic!("the first request leads")
         };
         let Grant::Wait(mut waiter) = grant(&leases, VERSION) else {
-            panic!("nobody leads")
+            panic!("the second request waits")
         };
         drop(lease);
         assert!(waiter.outcome().await.is_none());
@@ -217,7 +218,7 @@ mod tests {
             ..VERSION
         };
         let Grant::Lead(old, _) = grant(&leases, VERSION) else {
-            panic!("someone leads")
+            panic!("the first request leads")
         };
         let Grant::Lead(_new, _) = grant(&leases, newer) else {
             panic!("joined an old load")
@@ -230,18 +231,18 @@ mod tests {
     fn a_load_sent_long_ago_is_not_joined() {
         let leases = Arc::new(Leases::default());
         let Grant::Lead(lease, _) = grant(&leases, VERSION) else {
-            panic!("someone leads")
+            panic!("the first request leads")
         };
         lease.sent_at().mark(Boottime(1));
         assert!(matches!(grant(&leases, VERSION), Grant::Lead(..)));
     }
 
     #[test]
-    fn whoever_needs_a_new_statement_joins_only_one_that_is_not_sent() {
+    fn a_request_that_needs_a_new_statement_joins_only_one_that_is_not_sent() {
         let leases = Arc::new(Leases::default());
         let join = || leases.grant(ITEMS, &Arc::from("42"), VERSION, Duration::ZERO);
         let Grant::Lead(lease, _) = join() else {
-            panic!("someone leads")
+            panic!("the first request leads")
         };
         assert!(matches!(join(), Grant::Wait(_)));
         lease.sent_at().mark(Boottime(Boottime::now().0 - 1));

@@ -1,4 +1,4 @@
-//! From the tiers, in their order: what a request reads, or why PostgreSQL has to be asked.
+//! Lookups: memory, then disk, then a load from PostgreSQL.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cache::audit::Audit;
 use crate::cache::document::Found;
-use crate::cache::fill::Why;
+use crate::cache::fill::LoadReason;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
@@ -18,7 +18,7 @@ use crate::source::token::Token;
 const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 impl Cache {
-    /// The document of `key`, a canonical text, if memory has it and may answer at the moment `now`.
+    /// The document of `key`, a canonical text, if memory has it and is fresh at the moment `now`.
     #[inline]
     pub fn try_memory(
         self: &Arc<Self>,
@@ -33,30 +33,31 @@ impl Cache {
         }
     }
 
-    /// What memory has, which is known to be fresh.
+    /// The document of `key`, if memory has it. The caller has checked that the tiers are fresh.
     #[inline]
     fn fresh_from_memory(self: &Arc<Self>, resource: ResourceId, key: &str) -> Option<Answer> {
         if !self.cached(resource).tiers.memory {
             return None;
         }
-        let noted = self.sample(resource, key);
+        let prepared = self.sample_for_audit(resource, key);
         let found = self.lookup_memory(resource, key)?;
         let answer = Answer {
             found,
             provenance: Provenance::Memory,
         };
-        if let Some(noted) = noted {
-            self.audit(noted, &answer);
+        if let Some(prepared) = prepared {
+            self.audit(prepared, &answer);
         }
         Some(answer)
     }
 
-    /// For a lookup that is to be audited: what its audit has to know, if one can be made now.
-    fn sample(&self, resource: ResourceId, key: &str) -> Option<Option<Audit>> {
+    /// Chooses some lookups for the audit. Returns `Some` for these, with what the audit needs; `Some(None)` if it can't
+    /// be made now.
+    fn sample_for_audit(&self, resource: ResourceId, key: &str) -> Option<Option<Audit>> {
         let number = self.cached(resource).lookups();
         self.auditor
             .samples(number)
-            .then(|| self.note(resource, key))
+            .then(|| self.prepare_audit(resource, key))
     }
 
     fn lookup_memory(&self, resource: ResourceId, key: &str) -> Option<Found> {
@@ -70,9 +71,9 @@ impl Cache {
         Some(found)
     }
 
-    /// Reads the document of `key`, a canonical text, out of the fastest tier that has it.
+    /// Reads the document of `key`, a canonical text, from the fastest tier that has it.
     ///
-    /// Waits at most `request_timeout`, and less than a second while PostgreSQL is out of reach. Cancel safe: the load
+    /// Waits at most `request_timeout`, and less than a second while PostgreSQL can't be reached. Cancel safe: a load
     /// goes on without the request.
     ///
     /// # Errors
@@ -83,7 +84,7 @@ impl Cache {
         key: &str,
     ) -> Result<Answer, LookupError> {
         let now = Boottime::now();
-        // Freshness is decided once.
+        // Checked once, so that all steps of the lookup agree.
         let fresh = self.is_fresh(self.cached(resource), now);
         if fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
             return Ok(answer);
@@ -91,8 +92,8 @@ impl Cache {
         self.lookup_below(resource, key, now, fresh).await
     }
 
-    /// As [`Cache::lookup`] after [`Cache::try_memory`] had no answer at the moment `now`: memory is asked again only for
-    /// a stale one.
+    /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only for a
+    /// stale document.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -106,7 +107,8 @@ impl Cache {
         self.lookup_below(resource, key, now, fresh).await
     }
 
-    /// A stale answer of memory, or else what disk and PostgreSQL have.
+    /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, the
+    /// disk tier, PostgreSQL.
     async fn lookup_below(
         self: &Arc<Self>,
         resource: ResourceId,
@@ -115,44 +117,43 @@ impl Cache {
         fresh: bool,
     ) -> Result<Answer, LookupError> {
         let cached = self.cached(resource);
-        let mut stale = None;
-        if !fresh && self.serves_stale(cached) && !cached.is_uncached() {
-            let age = now.since(self.freshness.fresh_at());
-            stale = Some(Provenance::Stale { age });
-        }
+        let serves_stale = !fresh && self.serves_stale(cached);
+        let stale = serves_stale.then(|| Provenance::Stale {
+            age: now.since(self.freshness.fresh_at()),
+        });
         if let Some(provenance) = stale
             && cached.tiers.memory
             && let Some(found) = self.lookup_memory(resource, key)
         {
             return Ok(Answer { found, provenance });
         }
-        let noted = if fresh {
-            self.sample(resource, key)
+        let prepared = if fresh {
+            self.sample_for_audit(resource, key)
         } else {
             None
         };
-        cached.passed_memory.fetch_add(1, Ordering::Relaxed);
+        cached.misses_memory.fetch_add(1, Ordering::Relaxed);
         if (fresh || stale.is_some())
             && let Some(found) = self.lookup_disk(resource, key).await
         {
             let provenance = stale.unwrap_or(Provenance::Disk);
             let answer = Answer { found, provenance };
-            if let Some(noted) = noted {
-                self.audit(noted, &answer);
+            if let Some(prepared) = prepared {
+                self.audit(prepared, &answer);
             }
             return Ok(answer);
         }
-        let why = match fresh {
-            true => Why::Miss,
-            false if cached.is_uncached() => Why::Uncached,
-            false => Why::Bypass,
+        let reason = match fresh {
+            true => LoadReason::Miss,
+            false if cached.is_uncached() => LoadReason::Uncached,
+            false => LoadReason::Bypass,
         };
-        self.load(resource, Arc::from(key), why).await
+        self.load(resource, Arc::from(key), reason).await
     }
 
-    /// As [`Cache::lookup`], of a document at least as new as the transactions of `tokens`, which have committed.
+    /// As [`Cache::lookup`], for a document that reflects the committed transactions of `tokens`.
     ///
-    /// Waits for the feed to catch up with them for at most a tenth of a second; then PostgreSQL answers.
+    /// Waits at most 100 ms for the feed to catch up with them, and then loads from PostgreSQL.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -162,35 +163,37 @@ impl Cache {
         key: &str,
         tokens: &[Token],
     ) -> Result<Answer, LookupError> {
-        if self.freshness.covers_within(tokens, TOKEN_WAIT).await {
+        if self.freshness.wait_covered(tokens, TOKEN_WAIT).await {
             return self.lookup(resource, key).await;
         }
         self.cached(resource)
-            .passed_memory
+            .misses_memory
             .fetch_add(1, Ordering::Relaxed);
-        self.load(resource, Arc::from(key), Why::Ahead).await
+        self.load(resource, Arc::from(key), LoadReason::Ahead).await
     }
 
-    /// Waits until what the transaction of `token` did, which has committed, has been applied here.
+    /// Waits until the feed has applied the committed transaction of `token`, at most `max_staleness` and
+    /// `request_timeout`.
     ///
-    /// At most `max_staleness`, and that is as good: the last pass that does not cover it began before it committed,
-    /// so by then no tier answers with what it knew before. With `on_loss = "serve-stale"` one does, and says so. And
-    /// at most `request_timeout`: where that is shorter, a read may need the token to see the write.
+    /// After `max_staleness` no tier answers with older documents either, because the last pass that does not cover the
+    /// transaction began before it committed. The exception is `on_loss = "serve-stale"`, which marks them as stale. If
+    /// `request_timeout` is shorter, a read may need the token to see the write.
     pub async fn catch_up(&self, token: &Token) {
         let limit = self.freshness.max_staleness().min(self.request_timeout);
         self.freshness.catch_up(token, limit).await;
     }
 
-    /// The longest wait of a request.
+    /// The time that a request may wait for a document.
     pub fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
 
+    /// Whether the tiers answer for the resource also while they are not fresh.
     fn serves_stale(&self, cached: &CachedResource) -> bool {
-        self.freshness.serves_stale() && cached.current.load().is_some()
+        self.freshness.serves_stale() && cached.current.load().is_some() && !cached.is_uncached()
     }
 
-    /// The document of `key`, if disk has it and what it has is clean; kept in memory from now on.
+    /// The document of `key`, if the disk tier has it and its stripe is clean. Promotes it to memory.
     async fn lookup_disk(&self, resource: ResourceId, key: &str) -> Option<Found> {
         let cached = self.cached(resource);
         let disk = self

@@ -1,13 +1,13 @@
-//! What one run of larder leaves on disk for the next, and what the next takes over.
+//! The use of the disk tier's content after a restart of larder.
 //!
-//! A [`Mark`] on disk names the database and the position that the disk tier's content reflects, and the fingerprints
-//! and epochs of the resources.
+//! The content comes with a [`Mark`]: the database and the position that it reflects, and the fingerprints and epochs of
+//! the resources.
 //!
-//! - *Nothing before its pass.* Content that was found answers no lookup until the feed has read a pass from the mark's
-//!   position, and the drops of that pass are queued before the order that turns the tier on.
-//! - *Once.* The mark is taken by the pass that resumes from it, or with it the content is discarded.
-//! - *What was followed only.* A resource's epochs are taken over only if it is kept, has the same shape and
-//!   fingerprint, and shows no table with row security. The entries of all others are misses for ever.
+//! - The content answers no lookup until the feed has read a pass from the mark's position. The drops of that pass are
+//!   queued before the order that makes the content usable.
+//! - The mark is used for one pass, or the content is discarded.
+//! - A resource's epochs are used again only if it is kept, its shape and fingerprint are the same, and none of its
+//!   tables has row security. The entries of other resources stay misses for ever.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, Weak};
@@ -24,11 +24,12 @@ use crate::feed::Pass;
 use crate::feed::position::Position;
 use crate::source::session::Identity;
 
-/// The mark of an earlier run, until the feed has caught up with it.
+/// The mark of an earlier run, until the feed has caught up from there.
 pub(super) struct Resumption {
     found: Mutex<Option<Mark>>,
-    /// The database and the position of `found`, for the feed.
+    /// The database and the position of the mark, for the feed.
     offered: watch::Sender<Option<(Identity, Position)>>,
+    /// The present boot of the machine.
     boot: String,
 }
 
@@ -45,11 +46,11 @@ impl Resumption {
         self.offered.subscribe()
     }
 
-    /// Offers the mark to the feed, if it can be trusted after this boot of the machine. Returns whether it can.
+    /// Offers the mark to the feed. Returns false if it can't be used, because the machine may have crashed since.
     fn offer(&self, mark: Mark) -> bool {
-        // Where the kernel does not name its boots, only an orderly end is trusted.
-        let whole = mark.clean || (!self.boot.is_empty() && mark.boot == self.boot);
-        let Some(identity) = mark.identity().filter(|_| whole) else {
+        // If the kernel has no ID of the boot, only the mark of an orderly shutdown is used.
+        let is_complete = mark.clean || (!self.boot.is_empty() && mark.boot == self.boot);
+        let Some(identity) = mark.identity().filter(|_| is_complete) else {
             return false;
         };
         let position = mark.position();
@@ -58,7 +59,7 @@ impl Resumption {
         true
     }
 
-    /// The mark, for the one pass that may resume from it.
+    /// Takes the mark, for the one pass that may resume from it.
     pub(super) fn take(&self) -> Option<Mark> {
         lock(&self.found).take()
     }
@@ -70,37 +71,38 @@ impl Resumption {
 }
 
 impl Cache {
-    /// What an earlier run left on disk and the feed may catch up with.
+    /// The database and position from which the feed may resume, if an earlier run has left content on disk.
     pub fn resumable(&self) -> watch::Receiver<Option<(Identity, Position)>> {
         self.resumption.offered()
     }
 
-    /// Content from an earlier run has been caught up with: what bears the right shape and fingerprint is used.
+    /// Applies the pass that catches up from the mark, and has the content used of resources that are still the same.
     pub(super) fn resume(&self, pass: Pass) {
         let Some(found) = self.resumption.take() else {
-            return self.apply(pass);
+            return self.apply_pass(pass);
         };
         #[cfg(test)]
         reach(Point::TakeEpoch);
-        for (resource, cached) in self.numbered() {
+        for (resource, cached) in self.enumerate() {
             let prefix = cached.prefix.load(Ordering::SeqCst);
             let fingerprint = lock(&cached.fingerprint).clone();
-            let trusted = found
+            let same = found
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            // What is not kept is not followed either: the mark behind this pass must not vouch for it. Of row security
-            // it says nothing: larder may have stopped before it noticed that its role saw other rows for a moment.
+            // A resource that is not kept is not followed, so its entries must not be used after a later restart either.
+            // Neither those of tables with row security: larder may have stopped before it noticed that its role saw other
+            // rows for a moment.
             let current = cached.current.load();
-            let guarded = current
+            let has_row_security = current
                 .as_ref()
                 .is_some_and(|resource| resource.row_security.is_some());
-            if let Some(mark) = trusted.filter(|_| cached.is_kept() && !guarded) {
+            if let Some(mark) = same.filter(|_| cached.is_kept() && !has_row_security) {
                 self.versions.set_epoch(resource, mark.epoch());
             }
         }
         let position = pass.position.clone();
-        self.apply(pass);
+        self.apply_pass(pass);
         #[cfg(test)]
         reach(Point::QueueEnable);
         if let (Some(disk), Some(mark)) = (&self.disk, self.mark(&position)) {
@@ -108,11 +110,11 @@ impl Cache {
         }
     }
 
-    /// The mark of `position`, for the next run; `None` without a disk tier, and before the feed has found a database.
+    /// The mark of `position`, for the next run; `None` without a disk tier, and before the feed has reached a database.
     pub(super) fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
         let identity = self.freshness.feed().identity.clone()?;
-        let resources = self.numbered().map(|(resource, cached)| {
+        let resources = self.enumerate().map(|(resource, cached)| {
             let epoch = self.versions.epoch(resource);
             ResourceMark {
                 prefix: cached.prefix.load(Ordering::SeqCst),
@@ -135,7 +137,7 @@ impl Cache {
     }
 }
 
-/// Waits for the mark found on disk and offers it to the feed.
+/// Waits until the writer has found a mark on disk, and offers it to the feed.
 pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Option<Mark>>) {
     let Ok(mark) = found
         .wait_for(Option::is_some)

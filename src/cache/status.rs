@@ -1,4 +1,4 @@
-//! What the admin address tells about the tiers.
+//! The state of the cache, as the admin address shows it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,47 +31,47 @@ pub struct Status {
 pub struct ResourceStatus {
     /// Its name.
     pub name: String,
-    /// It fits the database and its changes are seen.
+    /// It fits the database, and the feed follows its changes.
     pub ready: bool,
-    /// Why it does not fit the database; it is not served.
+    /// Why it does not fit the database. It is not served then.
     pub unfit: Option<String>,
-    /// Why no tier keeps its documents; PostgreSQL is asked for them each time.
+    /// Why no tier keeps its documents, which are read from PostgreSQL each time.
     pub uncached: Option<String>,
-    /// LookupBatch since the start.
+    /// Lookups since the start of larder.
     pub lookups: u64,
-    /// Of these, answered by memory.
+    /// Lookups that memory answered.
     pub hits_memory: u64,
-    /// Of these, answered by disk.
+    /// Lookups that the disk tier answered.
     pub hits_disk: u64,
-    /// Entries in memory that are not overtaken.
+    /// Entries in memory.
     pub memory_entries: u64,
 }
 
 /// One tier's part of the status.
 #[derive(Clone, Debug, Serialize)]
 pub struct TierStatus {
-    /// It answers.
+    /// Whether it answers lookups.
     pub in_use: bool,
-    /// Entries it holds that are not overtaken.
+    /// Entries that it holds.
     pub entries: u64,
-    /// Bytes it holds.
+    /// Bytes that it holds.
     pub bytes: u64,
-    /// LookupBatch it answered since the start.
+    /// Lookups that it has answered since the start of larder.
     pub hits: u64,
 }
 
 /// The feed's part of the status.
 #[derive(Clone, Debug, Serialize)]
 pub struct FeedStatus {
-    /// All that is in this snapshot has been applied.
+    /// The transactions in this snapshot have been applied.
     pub position: Option<String>,
-    /// Since the start of the last completed pass.
+    /// The time since the start of the last completed pass.
     pub age_seconds: Option<f64>,
-    /// Tiers are trusted.
+    /// Whether the last completed pass is recent enough for tiers to answer.
     pub fresh: bool,
-    /// Why the database can't be followed, since the last completed pass.
+    /// Why the database can't be followed; `None` since a pass succeeded.
     pub lost: Option<String>,
-    /// How long the change log was at the last look, some seconds ago.
+    /// The length of the change log when it was last measured, some seconds ago.
     pub log: Option<Backlog>,
 }
 
@@ -82,34 +82,34 @@ pub struct Explanation {
     pub resource: String,
     /// The key's canonical text.
     pub key: String,
-    /// The memory tier has it.
-    pub memory: Option<Kept>,
-    /// The disk tier has it, and may be asked now.
-    pub disk: Option<Kept>,
-    /// Invalidations of the key's stripe so far.
+    /// Its entry in the memory tier.
+    pub memory: Option<EntryStatus>,
+    /// Its entry in the disk tier, if the disk tier may answer for it now.
+    pub disk: Option<EntryStatus>,
+    /// The generation of the key: how often its stripe was invalidated so far.
     pub generation: u64,
-    /// Tiers may answer for the resource.
+    /// Whether tiers may answer for the resource.
     pub fresh: bool,
-    /// Why no tier keeps documents of the resource; PostgreSQL is asked for them each time.
+    /// Why no tier keeps documents of the resource, which are read from PostgreSQL each time.
     pub uncached: Option<String>,
-    /// All that is in this snapshot has been applied.
+    /// The transactions in this snapshot have been applied.
     pub position: Option<String>,
 }
 
 /// A tier's entry of one key.
 #[derive(Clone, Debug, Serialize)]
-pub struct Kept {
-    /// There is a document; else its absence is remembered.
+pub struct EntryStatus {
+    /// True for a document, false for a remembered absence.
     pub found: bool,
-    /// How long the tier has had it.
+    /// How long ago it was read or, on disk, written.
     pub age_seconds: f64,
 }
 
 impl Cache {
-    /// Counts what the tiers hold. Reads the file system: not on an async worker.
+    /// The status of resources, tiers and feed. Reads the file system: not for async workers.
     pub fn status(&self) -> Status {
         let resources: Vec<ResourceStatus> = self
-            .numbered()
+            .enumerate()
             .map(|(resource, cached)| ResourceStatus {
                 name: cached.name.clone(),
                 ready: cached.trusted.load(Ordering::SeqCst),
@@ -151,25 +151,24 @@ impl Cache {
 
     fn feed_status(&self) -> FeedStatus {
         let feed = self.freshness.feed();
-        let since = |passed_at| Boottime::now().since(passed_at).as_secs_f64();
+        let since = |pass_began_at| Boottime::now().since(pass_began_at).as_secs_f64();
         FeedStatus {
             position: feed.position.as_ref().map(ToString::to_string),
             lost: feed.lost.clone(),
             log: feed.backlog.clone(),
-            age_seconds: feed.passed_at.map(since),
+            age_seconds: feed.pass_began_at.map(since),
             fresh: self.freshness.is_fresh(Boottime::now()),
         }
     }
 
-    /// How long ago the moment is up to which the feed has followed everything; `None` before the first pass, and
-    /// where it lies ahead of the clock.
+    /// How long ago `fresh_at` is; `None` before the first pass, and if it is ahead of the clock.
     pub fn feed_age(&self) -> Option<Duration> {
         let fresh_at = self.freshness.fresh_at();
         let now = Boottime::now();
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
 
-    /// The resources that don't fit the database, each with the reason.
+    /// The resources that do not fit the database, each with the reason.
     pub fn unfit(&self) -> Vec<String> {
         let why = |cached: &CachedResource| {
             Some(format!("resource {}: {}", cached.name, cached.why_unfit()?))
@@ -177,7 +176,8 @@ impl Cache {
         self.resources.iter().filter_map(why).collect()
     }
 
-    /// Why larder is not ready, if it is not: a feed that is behind, resources that are not known yet, or none that fits.
+    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, or no resource fits. `None` if it
+    /// is ready.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
         let behind = !self.freshness.is_fresh(Boottime::now());
@@ -209,12 +209,12 @@ impl Cache {
         }
     }
 
-    /// Whether the disk tier, if there is one, answers.
+    /// Whether the disk tier answers lookups; true also if there is no disk tier.
     pub fn disk_in_use(&self) -> bool {
         self.disk.as_ref().is_none_or(|disk| disk.is_in_use())
     }
 
-    /// Brings the gauges up to date, for a scrape.
+    /// Sets the gauges, for a scrape of the metrics.
     pub fn observe(&self) {
         let status = self.status();
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -241,7 +241,7 @@ impl Cache {
             .inc_by(self.memory.evictions().saturating_sub(counted));
     }
 
-    /// Where the document of `key` is kept.
+    /// Which tiers have the document of `key`, and whether they may answer.
     pub async fn explain(&self, resource: ResourceId, key: &str) -> Explanation {
         let cached = self.cached(resource);
         let epoch = self.versions.epoch(resource);
@@ -257,11 +257,11 @@ impl Cache {
         Explanation {
             resource: cached.name.clone(),
             key: key.to_owned(),
-            memory: memory.map(|(found, since)| Kept {
+            memory: memory.map(|(found, read_at)| EntryStatus {
                 found,
-                age_seconds: Boottime::now().since(since).as_secs_f64(),
+                age_seconds: Boottime::now().since(read_at).as_secs_f64(),
             }),
-            disk: disk.map(|entry| Kept {
+            disk: disk.map(|entry| EntryStatus {
                 found: entry.found.is_some(),
                 age_seconds: entry.written_at.elapsed().unwrap_or_default().as_secs_f64(),
             }),
@@ -283,7 +283,7 @@ impl CachedResource {
         unfit.then(|| lock(&self.reason).clone())
     }
 
-    /// Why no tier keeps its documents, as the resource fits the database now.
+    /// Why no tier keeps its documents, by the current definition.
     fn why_uncached(&self) -> Option<String> {
         let current = self.current.load();
         current.as_ref()?.uncached.clone()

@@ -25,7 +25,7 @@ use crate::feed::ranges::Ranges;
 use crate::feed::{Change, Event, Pass, Via, What};
 use crate::metrics::Metrics;
 use crate::resource::testing::ITEMS;
-use crate::source::loader::Loaded;
+use crate::source::loader::{Keep, Loaded};
 use crate::source::token::Token;
 
 fn pass(key: &str) -> Event {
@@ -74,13 +74,13 @@ fn with_queue() -> (Arc<Cache>, Orders) {
 async fn a_fill_that_a_pass_has_overtaken_is_kept_nowhere() {
     let (cache, mut orders) = with_queue();
     let lease = lead(&cache, "1");
-    cache.follow(pass("1"));
+    cache.apply_event(pass("1"));
     assert_eq!(orders.names(), ["drop"]);
-    cache.fill(lease, document());
+    cache.fill(lease, document(), Keep::Yes);
     assert!(!in_memory(&cache, "1"));
     assert!(orders.names().is_empty());
 
-    cache.fill(lead(&cache, "1"), document());
+    cache.fill(lead(&cache, "1"), document(), Keep::Yes);
     assert!(in_memory(&cache, "1"));
     assert_eq!(orders.names(), ["put"]);
 }
@@ -90,7 +90,7 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
     let mut cache = cache(&Arc::new(Versions::new(1)), None);
     let most = Duration::from_secs(5);
     Arc::get_mut(&mut cache).unwrap().request_timeout = most;
-    cache.follow(Event::Reached(identity()));
+    cache.apply_event(Event::Reached(identity()));
     for nonce in [Uuid::nil(), Uuid::max()] {
         let began = tokio::time::Instant::now();
         cache.catch_up(&Token { nonce, xid: 10 }).await;
@@ -103,8 +103,8 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
 #[tokio::test]
 async fn a_purge_of_a_resource_is_marked_on_disk() {
     let (cache, mut orders) = with_queue();
-    cache.follow(Event::Reached(identity()));
-    cache.follow(pass("1"));
+    cache.apply_event(Event::Reached(identity()));
+    cache.apply_event(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
     let epoch = cache.versions.epoch(ITEMS);
     cache.purge(ITEMS, None);
@@ -135,18 +135,18 @@ fn range() -> What {
 #[tokio::test]
 async fn new_roots_end_absences_and_leave_documents() {
     let (cache, mut orders) = with_queue();
-    cache.fill(lead(&cache, "1"), document());
-    cache.fill(lead(&cache, "2"), Ok(None));
+    cache.fill(lead(&cache, "1"), document(), Keep::Yes);
+    cache.fill(lead(&cache, "2"), Ok(None), Keep::Yes);
     let late = lead(&cache, "3");
     assert!(in_memory(&cache, "2"));
-    cache.follow(bulk(What::Absences));
+    cache.apply_event(bulk(What::Absences));
     assert!(in_memory(&cache, "1"));
     assert!(!in_memory(&cache, "2"));
     assert_eq!(cache.memory.entries_of(ITEMS), 1);
     // Nobody may join it either.
     drop(lead(&cache, "3"));
     orders.names();
-    cache.fill(late, Ok(None));
+    cache.fill(late, Ok(None), Keep::Yes);
     assert!(!in_memory(&cache, "3"));
     assert!(orders.names().is_empty());
 }
@@ -155,17 +155,17 @@ async fn new_roots_end_absences_and_leave_documents() {
 async fn a_range_ends_its_keys_and_every_load_under_way() {
     let (cache, mut orders) = with_queue();
     for key in ["10001", "20001", "1", "100010"] {
-        cache.fill(lead(&cache, key), document());
+        cache.fill(lead(&cache, key), document(), Keep::Yes);
     }
     let late = lead(&cache, "10002");
     orders.names();
-    cache.follow(bulk(range()));
+    cache.apply_event(bulk(range()));
     assert_eq!(orders.names(), ["sweep"]);
     let kept = ["20001", "1", "100010"]
         .iter()
         .all(|key| in_memory(&cache, key));
     assert!(kept && !in_memory(&cache, "10001"));
-    cache.fill(late, document());
+    cache.fill(late, document(), Keep::Yes);
     assert!(!in_memory(&cache, "10002"));
     assert!(orders.names().is_empty());
 }
@@ -183,7 +183,7 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
             what,
         });
     }
-    cache.follow(Event::Passed(pass));
+    cache.apply_event(Event::Passed(pass));
     let Ok(Order::Sweep(swept)) = orders.0.try_recv() else {
         panic!("no sweep first");
     };
@@ -198,14 +198,14 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
 #[tokio::test]
 async fn few_sweeps_wait() {
     let (cache, mut orders) = with_queue();
-    cache.fill(lead(&cache, "20001"), document());
+    cache.fill(lead(&cache, "20001"), document(), Keep::Yes);
     orders.names();
     for _ in 0..8 {
-        cache.follow(bulk(range()));
+        cache.apply_event(bulk(range()));
     }
     assert!(in_memory(&cache, "20001"));
     assert_eq!(orders.names(), ["sweep"; 8]);
-    cache.follow(bulk(range()));
+    cache.apply_event(bulk(range()));
     assert!(!in_memory(&cache, "20001"));
     assert!(orders.names().is_empty());
 }
@@ -216,7 +216,7 @@ async fn a_range_leaves_the_disk_and_nothing_else_does() {
     let cache = with_disk(directory.path(), 12_000).await;
     let disk = cache.disk.as_ref().unwrap();
     let late = put(&cache.versions, "10002");
-    cache.follow(bulk(range()));
+    cache.apply_event(bulk(range()));
     assert!(disk.queue_put(late));
     let of = |key: &str| cache.versions.stripe(ITEMS, key);
     until("clean", || {
@@ -241,7 +241,7 @@ async fn a_fill_that_a_null_link_has_overtaken_is_kept_nowhere() {
     let (cache, mut orders) = with_queue();
     let lease = lead(&cache, "1");
     cache.versions.renew_epoch(ITEMS);
-    cache.fill(lease, document());
+    cache.fill(lease, document(), Keep::Yes);
     assert!(!in_memory(&cache, "1"));
     assert!(orders.names().is_empty());
 }
@@ -262,7 +262,7 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
         let (ended, end) = mpsc::channel();
         let passes = Arc::clone(&cache);
         passing = Some(thread::spawn(move || {
-            passes.follow(pass("1"));
+            passes.apply_event(pass("1"));
             // Nobody waits for it any more.
             let _late = ended.send(());
         }));
@@ -282,8 +282,8 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
 #[tokio::test]
 async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
     let (cache, mut orders) = with_queue();
-    cache.follow(Event::Reached(identity()));
-    cache.follow(pass("1"));
+    cache.apply_event(Event::Reached(identity()));
+    cache.apply_event(pass("1"));
     assert_eq!(orders.names(), ["drop", "mark"]);
 }
 
@@ -291,12 +291,12 @@ async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
 #[tokio::test]
 async fn no_audit_begins_while_a_pass_is_applied() {
     let (cache, _orders) = with_queue();
-    assert!(cache.note(ITEMS, "1").is_some());
+    assert!(cache.prepare_audit(ITEMS, "1").is_some());
     let key: Arc<str> = Arc::from("1");
     let passing = lock(&cache.invalidating);
-    assert!(cache.note(ITEMS, &key).is_none());
+    assert!(cache.prepare_audit(ITEMS, &key).is_none());
     drop(passing);
-    assert!(cache.note(ITEMS, &key).is_some());
+    assert!(cache.prepare_audit(ITEMS, &key).is_some());
 }
 
 /// The drop of a key vouches for all that share its generation: a pass under way may have raised it, and be about to
@@ -372,7 +372,7 @@ async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
             assert!(lookup.as_mut().poll(&mut context).is_pending());
         }
         if overtaken {
-            cache.follow(pass(key));
+            cache.apply_event(pass(key));
         }
         orders.answer_lookup();
         assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);

@@ -1,7 +1,7 @@
 //! Random traces of the model in `tests/model`, replayed against the real cache: what has been explored there is what
 //! runs here.
 //!
-//! Each step of a trace is made by the real code: `Cache::lookup`, `fill`, `follow` and the disk tier's writer run on
+//! Each step of a trace is made by the real code: `Cache::lookup`, `fill`, `apply_event` and the disk tier's writer run on
 //! threads that wait at the gates between the model's steps ([`super::gate`]), over a real sled store and a clock that only
 //! the trace moves. After each step everything that can be seen of the cache is compared with the model's state, and
 //! each answer is checked by itself against what was committed when. In the statement's stead the trace says what a

@@ -105,8 +105,8 @@ impl Service {
             metrics: Arc::clone(&metrics),
         };
         let follower = Arc::clone(&cache);
-        let feed =
-            feed::start(setup, move |event| follower.follow(event)).context("starting the feed")?;
+        let feed = feed::start(setup, move |event| follower.apply_event(event))
+            .context("starting the feed")?;
         let (access_log, log_written) = access_log(config, &metrics)?.unzip();
         let public = PublicConfig {
             docs: config.docs,

@@ -207,9 +207,9 @@ impl Run {
             .resumption
             .found()
             .map(|mark| mark.resources[0].epoch());
-        cache.follow(Event::Reached(tests::identity()));
-        cache.follow(Event::Restarted(position(commits)));
-        cache.follow(Event::Defined {
+        cache.apply_event(Event::Reached(tests::identity()));
+        cache.apply_event(Event::Restarted(position(commits)));
+        cache.apply_event(Event::Defined {
             resource: ITEMS,
             definition: Arc::new(named("items")),
             fingerprint: "f".into(),
@@ -260,7 +260,7 @@ impl Run {
             Event::Passed(found)
         };
         let cache = Arc::clone(&self.cache);
-        GatedThread::start(times.now(), move || cache.follow(event))
+        GatedThread::start(times.now(), move || cache.apply_event(event))
     }
 
     /// A document on its way into the tiers, up to the first gate.

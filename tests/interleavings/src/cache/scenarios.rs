@@ -1,7 +1,7 @@
 //! Small worlds of a database, a feed, requests and the tiers, each for one execution under the scheduler.
 //!
 //! The database is one counter: the document's value, which a commit raises. Requests take the same steps as
-//! `Cache::lookup` and `Cache::load`, the feed those of `Cache::follow`, with a slot in the place of the disk tier.
+//! `Cache::lookup` and `Cache::load`, the feed those of `Cache::apply_event`, with a slot in the place of the disk tier.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
-//! What the feed finds, applied to both tiers. The feed's thread alone calls this, one event after the other.
+//! Applies the events of the feed to both tiers, and drops documents at an operator's request.
 //!
-//! The order within a pass is what keeps answers true: each key's generation is raised, then the key is dropped from
-//! memory, then its drop is queued on the way to disk, then the pass's mark; position and `fresh_at` come last. Ranges
-//! of keys go the same way, with the generations of all keys.
+//! The order of steps within a pass keeps answers true: raise each key's generation, remove the key from memory, queue
+//! its drop for the disk, queue the mark of the pass, and at last move position and `fresh_at`. Ranges of keys take the
+//! same steps, with the generations of all keys.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,20 +18,20 @@ use crate::feed::{Change, Event, Pass, What};
 use crate::resource::{Resource, ResourceId};
 
 impl Cache {
-    /// Takes in what the feed has found. Called by the feed's thread alone, one event after the other.
-    pub fn follow(&self, event: Event) {
-        let _order = lock(&self.invalidating);
+    /// Applies an event of the feed. Only the feed's thread calls it, with one event after the other.
+    pub fn apply_event(&self, event: Event) {
+        let _invalidating = lock(&self.invalidating);
         match event {
             Event::Reached(identity) => {
-                self.freshness.reach(identity.clone());
+                self.freshness.set_identity(identity.clone());
                 self.loader.follow(Some(identity));
             }
-            Event::Lost { reason } => self.freshness.lose(reason),
+            Event::Lost { reason } => self.freshness.set_lost(reason),
             Event::Restarted(position) => {
-                for (resource, _) in self.numbered() {
+                for (resource, _) in self.enumerate() {
                     self.invalidate_all(resource);
                 }
-                self.freshness.restart(position);
+                self.freshness.set_position(position);
             }
             Event::Defined {
                 resource,
@@ -47,7 +47,7 @@ impl Cache {
                 self.cached(resource).unfit.store(true, Ordering::SeqCst);
                 self.cached(resource).current.store(None);
             }
-            Event::Passed(pass) => self.apply(pass),
+            Event::Passed(pass) => self.apply_pass(pass),
             Event::Resumed(pass) => self.resume(pass),
             Event::NotResumed => {
                 self.resumption.take();
@@ -65,15 +65,15 @@ impl Cache {
         if let Some(why) = uncached.as_ref().filter(|_| !cached.is_uncached()) {
             tracing::warn!("documents of {} are not cached: {why}", cached.name);
         }
-        // Before loads under the new epoch end; the end of it only when those under the old one are void.
+        // Set before a load by this definition can end. Reset, further down, only when loads by the old one are void.
         cached
             .uncached
             .fetch_or(uncached.is_some(), Ordering::SeqCst);
         cached.current.store(Some(definition));
         cached.unfit.store(false, Ordering::SeqCst);
-        // Server processes may have planned, or remembered types and roles, by what stood between two definitions.
+        // Connections may have plans, types and roles in memory from between the two definitions.
         self.loader.renew();
-        // Loads by an earlier definition are void from here on.
+        // From here on, loads by an earlier definition are void.
         self.invalidate_all(resource);
         cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
         cached.trusted.store(true, Ordering::SeqCst);
@@ -84,15 +84,16 @@ impl Cache {
         self.invalidate_all(resource);
     }
 
-    /// Makes every entry of the resource a miss, and gives the space of those in memory back.
+    /// Makes every entry of the resource a miss, and removes those in memory.
     fn invalidate_all(&self, resource: ResourceId) {
         self.versions.renew_epoch(resource);
         self.memory.remove_overtaken(resource, &self.versions);
-        // Whoever is asked from here on must not answer by what was planned before.
+        // Later loads must not use plans that were made before.
         self.loader.renew();
     }
 
-    pub(super) fn apply(&self, pass: Pass) {
+    /// Applies a pass: see the module.
+    pub(super) fn apply_pass(&self, pass: Pass) {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
         let may_sweep = self.disk.as_ref().is_none_or(DiskTier::may_sweep);
         for Change { resource, what } in pass.changes {
@@ -104,14 +105,15 @@ impl Cache {
                     self.versions.renew_absences(resource);
                     overtaken.push(resource);
                 }
-                // Ranges, too, where the disk does not keep up.
+                // Ranges, too, if too many sweeps wait for the disk.
                 What::Ranges(_) | What::All => {
                     self.versions.renew_epoch(resource);
                     overtaken.push(resource);
                 }
             }
         }
-        // A sweep vouches for the disk up to all generations: no drop may be missing that raised one of them.
+        // A sweep makes all stripes clean up to the generations that it raised. So no key of this pass may be raised
+        // before it: the drop of that key would come behind the sweep.
         if !swept.is_empty() {
             self.sweep(swept);
         }
@@ -135,14 +137,14 @@ impl Cache {
             let lag = Boottime::now().since(lag_from);
             self.metrics.invalidation_lag.observe(lag.as_secs_f64());
         }
-        // They are misses already.
+        // Their entries are misses already. To remove them can take a while.
         for resource in overtaken {
             self.memory.remove_overtaken(resource, &self.versions);
         }
     }
 
-    /// Raises all generations, since nobody knows which keys of the ranges are there, takes those out of memory, and
-    /// queues the same for the disk.
+    /// Raises all generations, because loads of any keys in the ranges may be under way, removes the keys of the ranges
+    /// from memory, and queues a sweep for the disk.
     fn sweep(&self, swept: Vec<(ResourceId, Arc<Ranges>)>) {
         let generations = self.versions.raise_all();
         for (resource, ranges) in &swept {
@@ -162,7 +164,7 @@ impl Cache {
         }
     }
 
-    /// Raises the key's generation, then takes it out of memory; the disk's drop is for the caller to queue.
+    /// Raises the key's generation and removes it from memory. Returns the drop, for the caller to queue.
     fn invalidate(&self, resource: ResourceId, key: &Arc<str>) -> KeyDrop {
         let (stripe, generation) = self.memory.invalidate(resource, key, &self.versions);
         KeyDrop {
@@ -179,10 +181,10 @@ impl Cache {
         }
     }
 
-    /// Drops one document from all tiers, though no change of it has come; `via` says why.
+    /// Drops one document from all tiers without an event of the feed; `via` is the reason.
     pub(super) fn drop_document(&self, resource: ResourceId, key: &Arc<str>, via: &str) {
         self.count_invalidation(resource, via);
-        let _order = lock(&self.invalidating);
+        let _invalidating = lock(&self.invalidating);
         let dropped = self.invalidate(resource, key);
         if let Some(disk) = &self.disk {
             disk.queue_urgent_drop(dropped);
@@ -202,7 +204,7 @@ impl Cache {
             Some(key) => self.drop_document(resource, &Arc::from(key), "purge"),
             None => {
                 self.count_invalidation(resource, "purge");
-                let _order = lock(&self.invalidating);
+                let _invalidating = lock(&self.invalidating);
                 self.invalidate_all(resource);
                 let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
