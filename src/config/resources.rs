@@ -7,6 +7,7 @@ use super::rows::row;
 use super::text::{Reader, Table, Value};
 use super::value::{echo, found};
 use crate::resource::definition::{Located, ResourceDefinition, Tiers};
+use crate::resource::page::PARAMETERS;
 
 /// What `[[resource]]` may hold.
 pub(super) const RESOURCE_KEYS: [&str; 13] = [
@@ -24,8 +25,6 @@ pub(super) const RESOURCE_KEYS: [&str; 13] = [
     "children",
     "lookups",
 ];
-/// What the query of a list may say besides its filters.
-const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
 
 /// Reads the value of `resource`; what can't be used is left out and told in the reader's mistakes.
 pub(super) fn read(value: &Value<'_>, reader: &mut Reader<'_>) -> Vec<ResourceDefinition> {

@@ -129,7 +129,7 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
             let key = resource.key.canonical(&path[key..])?;
             Ok((id, Some(key.into_owned())))
         }
-        Part::Batch | Part::Unknown => Err(Problem::no_such_resource()),
+        Part::Batch | Part::Session | Part::Unknown => Err(Problem::no_such_resource()),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
-use crate::http::request::Request;
+use crate::http::request::{Part, REFRESH, Request, SIGNIN};
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
@@ -89,8 +89,8 @@ impl Auth {
             return Router::new();
         }
         Router::new()
-            .route(session::SIGNIN, post(session::signin))
-            .route(session::REFRESH, post(session::refresh))
+            .route(SIGNIN, post(session::signin))
+            .route(REFRESH, post(session::refresh))
             // The router adds Allow, which it alone knows.
             .method_not_allowed_fallback(async || Problem::wrong_method().into_response())
             .with_state(Arc::clone(self))
@@ -109,7 +109,7 @@ impl Auth {
     /// What is known of a request without verifying anything.
     pub(super) fn admission(&self, request: &Request<'_>) -> Admission {
         // These look at credentials of their own.
-        if self.authenticator.signs_in() && session::is_path(request.uri.path()) {
+        if self.authenticator.signs_in() && request.target.part == Part::Session {
             return Admission::Admitted(Admitted::Anonymous);
         }
         let outcome = match credential(request.headers, self.authenticator.cookie()) {

@@ -22,23 +22,21 @@ use axum::http::{HeaderMap, Response};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
-use crate::cache::Cache;
+use crate::documents::Documents;
 use crate::http::auth::Auth;
 use crate::http::docs::tagged;
 use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::problem::Problem;
 use crate::resource::{Resource, ResourceId};
 
-/// The route of `/openapi.json`; writes may have an `Idempotency-Key` if they are `repeatable`.
+/// The route of `/openapi.json`.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(
-    cache: Arc<Cache>,
+    documents: Documents,
     auth: Option<Arc<Auth>>,
-    repeatable: bool,
 ) -> Router<S> {
     let description = Arc::new(Description {
-        cache,
+        documents,
         auth,
-        repeatable,
         rendered: ArcSwapOption::empty(),
     });
     let respond = move |headers: HeaderMap| ready(description.response(&headers));
@@ -50,11 +48,9 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(
 
 /// The document, rendered again when a resource has changed.
 struct Description {
-    cache: Arc<Cache>,
+    documents: Documents,
     /// `None`: no operation requires authentication.
     auth: Option<Arc<Auth>>,
-    /// Writes may have an `Idempotency-Key`.
-    repeatable: bool,
     rendered: ArcSwapOption<Rendered>,
 }
 
@@ -74,8 +70,8 @@ impl Description {
 
     /// The document of the resources that fit the database; if none does, why the first one does not.
     fn current(&self) -> Result<Arc<Rendered>, Problem> {
-        let count = self.cache.names().count();
-        let resources = (0..count).map(|index| self.cache.resource(ResourceId::new(index)));
+        let ids = self.documents.names().zip(ResourceId::in_order());
+        let resources = ids.map(|(_, id)| self.documents.resource(id));
         let (fitting, others): (Vec<_>, Vec<_>) = resources.partition(Result::is_ok);
         let resources: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
         if let (true, Some(Err(error))) = (resources.is_empty(), others.into_iter().next()) {
@@ -87,7 +83,8 @@ impl Description {
                 && rendered.resources.iter().zip(&resources).all(is_same)
         });
         Ok(rendered.unwrap_or_else(|| {
-            let document = document(&resources, self.auth.as_deref(), self.repeatable);
+            let repeatable = self.documents.keeps_answers();
+            let document = document(&resources, self.auth.as_deref(), repeatable);
             let text = Bytes::from(document.to_string());
             let rendered = Arc::new(Rendered { resources, text });
             self.rendered.store(Some(Arc::clone(&rendered)));
@@ -96,7 +93,8 @@ impl Description {
     }
 }
 
-/// The description of these resources, and of the roles that they require.
+/// The description of these resources, and of the roles that they require; writes may have an `Idempotency-Key` if they
+/// are `repeatable`.
 fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) -> Value {
     let template = Template::parse();
     let mut names = Names::default();

@@ -21,6 +21,11 @@ use crate::source::token::Token;
 /// Follows the name of a resource where a body names its documents. No resource's name holds a colon.
 const BATCH: &str = "batch";
 
+/// Exchanges a name and a password for a token.
+pub(super) const SIGNIN: &str = "/signin";
+/// Exchanges a token for a newer one.
+pub(super) const REFRESH: &str = "/refresh";
+
 /// What the path of a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -41,6 +46,8 @@ pub(super) enum Part {
         /// Where the key begins in the path.
         key: usize,
     },
+    /// [`SIGNIN`] or [`REFRESH`], unless a resource has that name.
+    Session,
     /// Nothing of it.
     Unknown,
 }
@@ -66,7 +73,11 @@ impl Target {
             Some((name, operation)) => (name, Some(operation)),
             None => (&*segment, None),
         };
+        let resource = id_of(name);
         let part = match (operation, key) {
+            (None, None) if resource.is_none() && (path == SIGNIN || path == REFRESH) => {
+                Part::Session
+            }
             (None, None) => Part::Collection,
             (Some(BATCH), None) => Part::Batch,
             (None, Some(key)) if !key.contains('/') => Part::Document {
@@ -74,10 +85,7 @@ impl Target {
             },
             _ => Part::Unknown,
         };
-        Self {
-            resource: id_of(name),
-            part,
-        }
+        Self { resource, part }
     }
 
     /// The right that an operation on it takes.
@@ -96,7 +104,7 @@ impl Part {
             Self::Batch => "POST, OPTIONS",
             _ if !writable => "GET, HEAD, OPTIONS",
             Self::Document { .. } => "GET, HEAD, PUT, PATCH, DELETE, OPTIONS",
-            Self::Collection | Self::Unknown => "GET, HEAD, POST, OPTIONS",
+            Self::Collection | Self::Session | Self::Unknown => "GET, HEAD, POST, OPTIONS",
         }
     }
 }
@@ -205,6 +213,7 @@ impl<'r> Request<'r> {
         Self {
             principal,
             missed,
+            client: OnceLock::from(client),
             ..Self::new(Head::of_parts(head), target, client, &[])
         }
     }
@@ -240,6 +249,16 @@ impl<'r> Request<'r> {
     /// The key of the document that the path names, as it stands there: `key` of [`Part::Document`].
     pub(super) fn key(&self, key: usize) -> &'r str {
         self.uri.path().get(key..).unwrap_or_default()
+    }
+
+    /// The name of the resource as it stands in the path, percent-encoded if the client has sent it so.
+    pub(super) fn resource_name(&self) -> &'r str {
+        let path = self.uri.path();
+        let end = match self.target.part {
+            Part::Document { key } => key - 1,
+            _ => path.len(),
+        };
+        path.get(1..end).unwrap_or_default()
     }
 
     /// What follows `?`.
@@ -297,6 +316,10 @@ mod tests {
         is("/a/1/", true, Part::Unknown);
         is("/b/1", false, Part::Document { key: 3 });
         is("/b", false, Part::Collection);
+        is("/signin", false, Part::Session);
+        is("/refresh", false, Part::Session);
+        is("/%73ignin", false, Part::Collection);
+        is("/signin/1", false, Part::Document { key: 8 });
         is("/", false, Part::Collection);
         is("*", false, Part::Collection);
         is("/%ff/1", false, Part::Document { key: 5 });

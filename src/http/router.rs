@@ -8,7 +8,6 @@ use axum::extract::State;
 use axum::http::header::ALLOW;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 
-use crate::cache::Cache;
 use crate::clock::Boottime;
 use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
@@ -26,17 +25,10 @@ const REQUEST: &str = "request";
 const POSTGRES: &str = "postgres";
 
 /// All paths of the public address; `described`: those that describe it as well.
-pub(super) fn router(
-    state: &HttpState,
-    cache: Arc<Cache>,
-    auth: Option<Arc<Auth>>,
-    described: bool,
-) -> Router {
+pub(super) fn router(state: &HttpState, auth: Option<Arc<Auth>>, described: bool) -> Router {
     let sessions = auth.as_ref().map(|auth| auth.router());
-    let described = described.then(|| {
-        let repeatable = state.documents.keeps_answers();
-        docs::router().merge(openapi::router(cache, auth, repeatable))
-    });
+    let described =
+        described.then(|| docs::router().merge(openapi::router(state.documents.clone(), auth)));
     // Paths of documents are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
     let router = described.unwrap_or_default().fallback(handle);
     let router = router.with_state(state.clone());

@@ -27,7 +27,7 @@ pub(super) async fn write_documents(
 ) -> Result<Response<Body>, Problem> {
     let documents = &state.documents;
     let resource = documents.resource(id)?;
-    let name = request.uri.path().split('/').nth(1).unwrap_or_default();
+    let name = request.resource_name();
     let inserts = *request.method == Method::POST && part == Part::Collection;
     if inserts && resource.writable.is_ok() {
         let framing;

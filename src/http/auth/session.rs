@@ -21,17 +21,11 @@ use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::request::Resolved;
 
-pub(in crate::http) const SIGNIN: &str = "/signin";
-pub(in crate::http) const REFRESH: &str = "/refresh";
 /// Of a request that came over no connection.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// A name, a password, and what JSON needs around them.
 const BODY_BYTES_MAX: usize = 4 << 10;
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
-pub(super) fn is_path(path: &str) -> bool {
-    path == SIGNIN || path == REFRESH
-}
 
 /// The body of `POST /signin` without HTTP Basic.
 #[derive(Deserialize)]

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
+use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, Method, Response, StatusCode};
 use axum::{BoxError, Router};
 use futures_util::future::{BoxFuture, Either, FutureExt};
@@ -78,8 +79,15 @@ struct Stack {
     trusted_proxies: Vec<IpNet>,
 }
 
-/// Goes on with the router, or breaks with the answer. `None`: the credential has to be verified first.
+/// Breaks with the answer, or goes on with what is known of the request so far.
 type Step<C = Resolved> = ControlFlow<Response<AnswerBody>, C>;
+
+/// A request that has no answer yet.
+struct Pending {
+    resolved: Resolved,
+    /// Its credential has to be verified before anything else.
+    is_unverified: bool,
+}
 
 impl PublicService {
     /// Serves the documents of `cache` to the principals that `auth` admits, writes those of clients by `writes`, and
@@ -91,10 +99,10 @@ impl PublicService {
         config: PublicConfig,
         auth: Option<Arc<Auth>>,
     ) -> Self {
-        let documents = Documents::new(Arc::clone(&cache), writes);
+        let documents = Documents::new(cache, writes);
         let state = HttpState::new(documents, metrics, config.cache_headers);
         let stack = Stack {
-            router: router(&state, cache, auth.clone(), config.docs),
+            router: router(&state, auth.clone(), config.docs),
             cors: Cors::new(&config.cors),
             access_log: config.access_log,
             limiter: config.limiter,
@@ -126,13 +134,13 @@ impl Stack {
         Request::new(head, target, peer, &self.trusted_proxies)
     }
 
-    /// What a look at the head comes to.
+    /// Passes a request through the middleware, and answers it if that needs no waiting.
     #[inline]
-    fn look(
+    fn run_middleware(
         &self,
         request: &mut Request<'_>,
         entry: &mut Option<Box<Entry>>,
-    ) -> Step<Option<Resolved>> {
+    ) -> Step<Pending> {
         if let Some(limiter) = &self.limiter
             && let Err(seconds) = limiter.check(request.client())
         {
@@ -149,7 +157,12 @@ impl Stack {
             match auth.admission(request) {
                 Admission::Admitted(sender) => admitted = Some(sender),
                 Admission::Refused(refusal) => return Break(self.ready(request, refusal)),
-                Admission::Unknown => return Continue(None),
+                Admission::Unknown => {
+                    return Continue(Pending {
+                        resolved: request.take_resolved(),
+                        is_unverified: true,
+                    });
+                }
             }
         }
         let principal = || admitted.as_ref().and_then(Admitted::principal);
@@ -160,12 +173,20 @@ impl Stack {
             return Break(answer);
         }
         request.principal = principal();
-        self.resolve(request).map_continue(Some)
+        self.resolve(request).map_continue(|resolved| Pending {
+            resolved,
+            is_unverified: false,
+        })
     }
 
-    /// Verifies the credential of a request, and looks at the rest of it.
-    async fn verify(&self, head: Head<'_>, peer: IpAddr, entry: &mut Option<Box<Entry>>) -> Step {
-        let mut request = self.request(head, peer);
+    /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one.
+    async fn verify(
+        &self,
+        head: &Parts,
+        resolved: Resolved,
+        entry: &mut Option<Box<Entry>>,
+    ) -> Step {
+        let mut request = Request::resume(head, resolved);
         if let Some(auth) = &self.auth {
             match auth.verify(&request).await {
                 Ok(principal) => request.principal = Some(principal),
@@ -212,21 +233,21 @@ impl Stack {
         answer.map(http_body_util::Either::Left)
     }
 
-    /// Answers a request that had no answer at once; without `resolved` its credential is verified first.
+    /// Answers a request that [`Stack::run_middleware`] did not answer.
     async fn finish<B>(
         self: Arc<Self>,
         request: http::Request<B>,
-        resolved: Option<Resolved>,
-        peer: IpAddr,
+        pending: Pending,
         mut entry: Option<Box<Entry>>,
     ) -> Answered
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
-        let step = match resolved {
-            Some(resolved) => Continue(resolved),
-            None => self.verify(Head::of_parts(&head), peer, &mut entry).await,
+        let step = if pending.is_unverified {
+            self.verify(&head, pending.resolved, &mut entry).await
+        } else {
+            Continue(pending.resolved)
         };
         let answer = match step {
             Break(answer) => answer,
@@ -288,14 +309,14 @@ where
         let mut request = stack.request(Head::of(&http), self.peer);
         let log = stack.access_log.as_ref();
         let mut entry = log.map(|_| Box::new(Entry::begin(&request)));
-        match stack.look(&mut request, &mut entry) {
+        match stack.run_middleware(&mut request, &mut entry) {
             Break(answer) => {
                 stack.log(entry, &answer);
                 Either::Left(ready(Ok(answer)))
             }
             // hyper moves this future, so what only a miss needs is kept elsewhere.
-            Continue(resolved) => {
-                let answering = Arc::clone(stack).finish(http, resolved, self.peer, entry);
+            Continue(pending) => {
+                let answering = Arc::clone(stack).finish(http, pending, entry);
                 Either::Right(answering.boxed())
             }
         }
