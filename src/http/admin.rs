@@ -57,9 +57,9 @@ pub fn router(admin: Admin) -> Router {
         .route("/explain/{resource}/", get(explain))
         .route("/purge/{resource}/", post(purge))
         .route("/log-level", get(log_level).put(set_log_level))
-        .fallback(|| async { Problem::no_such_operation().into_response() })
+        .fallback(|| async { Problem::NO_SUCH_OPERATION.into_response() })
         // The router adds Allow, which it alone knows.
-        .method_not_allowed_fallback(|| async { Problem::wrong_method().into_response() })
+        .method_not_allowed_fallback(|| async { Problem::METHOD_NOT_ALLOWED.into_response() })
         .layer(from_fn_with_state(admin.token.clone(), token::check))
         .with_state(admin)
 }
@@ -98,7 +98,7 @@ async fn status(State(admin): State<Admin>) -> Response {
 async fn explain(State(admin): State<Admin>, request: Request) -> Response {
     match target(&admin.cache, request.uri().path()) {
         Ok((index, Some(key))) => json(&admin.cache.explain(index, &key).await),
-        Ok((_, None)) => Problem::no_such_operation().into_response(),
+        Ok((_, None)) => Problem::NO_SUCH_OPERATION.into_response(),
         Err(problem) => problem.into_response(),
     }
 }
@@ -121,7 +121,7 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
     let verb = path.get(1..).and_then(|path| path.find('/'));
     let path = verb.map_or("", |end| &path[end + 1..]);
     let target = Target::parse(path, |name| cache.id_of(name));
-    let id = target.resource.ok_or_else(Problem::no_such_resource)?;
+    let id = target.resource.ok_or(Problem::NO_SUCH_RESOURCE)?;
     match target.part {
         Part::Collection => Ok((id, None)),
         Part::Document { key } => {
@@ -129,14 +129,14 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
             let key = resource.key.canonical(&path[key..])?;
             Ok((id, Some(key.into_owned())))
         }
-        Part::Batch | Part::Session | Part::Unknown => Err(Problem::no_such_resource()),
+        Part::Batch | Part::Session | Part::Unknown => Err(Problem::NO_SUCH_RESOURCE),
     }
 }
 
 async fn log_level(State(admin): State<Admin>) -> Response {
     match &admin.log_level {
         Some(level) => format!("{}\n", level.current()).into_response(),
-        None => Problem::no_such_operation().into_response(),
+        None => Problem::NO_SUCH_OPERATION.into_response(),
     }
 }
 
@@ -145,7 +145,7 @@ async fn set_log_level(
     filter: Result<String, StringRejection>,
 ) -> Response {
     let Some(level) = &admin.log_level else {
-        return Problem::no_such_operation().into_response();
+        return Problem::NO_SUCH_OPERATION.into_response();
     };
     let filter = match filter {
         Ok(filter) => filter,

@@ -92,7 +92,7 @@ impl Auth {
             .route(SIGNIN, post(session::signin))
             .route(REFRESH, post(session::refresh))
             // The router adds Allow, which it alone knows.
-            .method_not_allowed_fallback(async || Problem::wrong_method().into_response())
+            .method_not_allowed_fallback(async || Problem::METHOD_NOT_ALLOWED.into_response())
             .with_state(Arc::clone(self))
     }
 

@@ -30,7 +30,7 @@ pub(super) fn broken(error: &(dyn Error + 'static)) -> Problem {
     // axum wraps errors of the connection.
     let mut causes = iter::successors(Some(error), |&error| error.source());
     if causes.any(|cause| cause.is::<BodyTimeout>()) {
-        Problem::body_too_slow()
+        Problem::BODY_TOO_SLOW
     } else {
         Problem::bad_request("the body broke off")
     }

@@ -73,7 +73,7 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
         routes.route(file.path, get(respond))
     });
     // The router adds Allow.
-    routes.method_not_allowed_fallback(|| ready(Problem::wrong_method().into_response()))
+    routes.method_not_allowed_fallback(|| ready(Problem::METHOD_NOT_ALLOWED.into_response()))
 }
 
 impl File {

@@ -43,7 +43,7 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(
     // The router adds Allow.
     Router::new()
         .route("/openapi.json", get(respond))
-        .method_not_allowed_fallback(|| ready(Problem::wrong_method().into_response()))
+        .method_not_allowed_fallback(|| ready(Problem::METHOD_NOT_ALLOWED.into_response()))
 }
 
 /// The document, rendered again when a resource has changed.

@@ -2,6 +2,7 @@
 //!
 //! Details are for clients: no SQL, no host name, no value out of a table. Causes are logged.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -30,11 +31,12 @@ const UNIQUE_VIOLATION: &str = "23505";
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
-    detail: String,
+    detail: Cow<'static, str>,
     /// SQLSTATE.
     code: Option<String>,
+    /// The value of `Allow`.
     allow: Option<&'static str>,
-    /// Seconds after which to ask again.
+    /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
 }
@@ -59,80 +61,121 @@ pub(super) struct ProblemBody<'a> {
     errors: &'a [FieldError],
 }
 
+macro_rules! problems {
+    ($($(#[$doc:meta])* $name:ident = $status:ident, $detail:literal;)*) => {
+        impl Problem {
+            $($(#[$doc])* pub(super) const $name: Self = Self::fixed(StatusCode::$status, $detail);)*
+        }
+    };
+}
+
+// The problems whose detail is always the same.
+problems! {
+    NO_SUCH_PATH = NOT_FOUND, "there is nothing at this path; documents are at /RESOURCE/KEY";
+    /// As [`Problem::NO_SUCH_PATH`], on the admin address.
+    NO_SUCH_OPERATION = NOT_FOUND, "there is nothing at this path of the admin address";
+    NO_SUCH_RESOURCE = NOT_FOUND, "there is no resource of this name";
+    NO_SUCH_DOCUMENT = NOT_FOUND, "there is no document with this key";
+    /// As [`Problem::method_not_allowed`], without `Allow`, which the router adds.
+    METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED,
+        "the method is not allowed here; the Allow header lists the methods that are";
+    NOT_ACCEPTABLE = NOT_ACCEPTABLE, "only application/json is available, which the Accept header excludes";
+    BODY_TOO_SLOW = REQUEST_TIMEOUT, "the request body arrived too slowly";
+    URI_TOO_LONG = URI_TOO_LONG, "the path and query are too long";
+    PRECONDITION_FAILED = PRECONDITION_FAILED, "the condition of If-Match or If-None-Match is not met";
+    /// `fields` of a stored document whose bytes are not as larder writes them.
+    NOT_PROJECTED = INTERNAL_SERVER_ERROR, "the stored document could not be split into fields";
+
+    NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
+    UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
+    OVERLOADED = SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL";
+    TABLE_ALTERED = SERVICE_UNAVAILABLE,
+        "a table of the document was dropped or altered, or larder's role may not read it";
+    TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time";
+    NOT_READABLE = INTERNAL_SERVER_ERROR, "PostgreSQL could not return this document";
+    UNEXPECTED = INTERNAL_SERVER_ERROR, "PostgreSQL returned an unexpected response";
+    TOO_LARGE = INTERNAL_SERVER_ERROR, "the document is longer than document_max";
+    AMBIGUOUS = INTERNAL_SERVER_ERROR, "several rows have this key";
+
+    INVALID_DOCUMENT = UNPROCESSABLE_ENTITY, "the document does not fit the resource";
+    STORED_TOO_LARGE = PAYLOAD_TOO_LARGE, "the stored document would be longer than document_max";
+    KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
+    EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
+    COMMIT_UNKNOWN = SERVICE_UNAVAILABLE,
+        "the connection to PostgreSQL was lost during the commit; the write may have been committed";
+    WRITE_TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time; the write may have been committed";
+    CONFLICT = CONFLICT, "it conflicts with an existing row (unique or foreign key constraint)";
+    INVALID_VALUES = UNPROCESSABLE_ENTITY, "PostgreSQL rejected the values";
+    WRITE_FORBIDDEN = FORBIDDEN, "larder's role may not write this to the tables";
+    ROWS_LOCKED = SERVICE_UNAVAILABLE, "other transactions hold locks on these rows";
+    TABLE_LOCKED = SERVICE_UNAVAILABLE,
+        "another transaction holds a lock on a table of this resource, as a migration does";
+}
+
 impl Problem {
-    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    const fn fixed(status: StatusCode, detail: &'static str) -> Self {
+        Self::with_detail(status, Cow::Borrowed(detail))
+    }
+
+    const fn with_detail(status: StatusCode, detail: Cow<'static, str>) -> Self {
+        let retry_after = match status {
+            StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_SECONDS),
+            _ => None,
+        };
         Self {
             status,
-            detail: detail.into(),
+            detail,
             code: None,
             allow: None,
-            retry_after: (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_SECONDS),
+            retry_after,
             errors: Vec::new(),
         }
     }
 
-    pub(super) fn no_such_path() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "there is nothing at this path; documents are at /RESOURCE/KEY",
-        )
-    }
-
-    /// As [`Problem::no_such_path`], on the admin address.
-    pub(super) fn no_such_operation() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "there is nothing at this path of the admin address",
-        )
-    }
-
-    pub(super) fn no_such_resource() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "there is no resource of this name")
-    }
-
-    pub(super) fn no_such_document() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "there is no document with this key")
+    fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::with_detail(status, detail.into())
     }
 
     pub(super) fn method_not_allowed(allow: &'static str) -> Self {
         let detail = format!("the method is not allowed here; allowed: {allow}");
+        Self::not_allowed(allow, detail)
+    }
+
+    /// As [`Problem::method_not_allowed`], for a resource that can't be written, and why.
+    pub(super) fn read_only(allow: &'static str, why: &str) -> Self {
+        Self::not_allowed(allow, why.to_owned())
+    }
+
+    fn not_allowed(allow: &'static str, detail: String) -> Self {
         Self {
             allow: Some(allow),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         }
     }
 
-    /// As [`Problem::method_not_allowed`], where whoever sends it adds `Allow`.
-    pub(super) fn wrong_method() -> Self {
-        Self::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "the method is not allowed here; the Allow header lists the methods that are",
-        )
-    }
-
-    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+    pub(super) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// Whoever sends it adds `WWW-Authenticate`.
-    pub(super) fn unauthorized(detail: &str) -> Self {
+    /// The caller adds `WWW-Authenticate`.
+    pub(super) fn unauthorized(detail: &'static str) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    pub(super) fn forbidden(detail: &str) -> Self {
+    pub(super) fn forbidden(detail: &'static str) -> Self {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
-    /// Not as much at a time, but again after so many `seconds`.
-    pub(super) fn too_many_requests(detail: &str, seconds: u64) -> Self {
+    /// The client sends more than it may; it may try again after so many `seconds`.
+    pub(super) fn too_many_requests(detail: &'static str, seconds: u64) -> Self {
         Self {
             retry_after: Some(seconds),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
         }
     }
 
-    /// Not now, and not for want of PostgreSQL.
-    pub(super) fn unavailable(detail: &str) -> Self {
+    /// larder can't answer now, for another reason than PostgreSQL.
+    pub(super) fn unavailable(detail: &'static str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
@@ -146,11 +189,19 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
-    pub(super) fn body_too_slow() -> Self {
-        Self::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the request body arrived too slowly",
-        )
+    /// More documents than a response to a bulk write returns.
+    pub(super) fn too_many_documents(documents_max: usize) -> Self {
+        let detail = format!("return=representation returns at most {documents_max} documents");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    /// A transaction was open and waited for the body, of which `bytes` or the rest had to arrive within `limit`.
+    pub(super) fn bulk_body_too_slow(bytes: usize, limit: Duration) -> Self {
+        let kib = bytes >> 10;
+        let detail = format!(
+            "neither {kib} KiB nor the end of the body arrived within {limit:?}, so nothing was written"
+        );
+        Self::new(StatusCode::REQUEST_TIMEOUT, detail)
     }
 
     pub(super) fn unsupported_media_type(expected: &str) -> Self {
@@ -158,18 +209,13 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
-    pub(super) fn not_acceptable() -> Self {
-        let detail = "only application/json is available, which the Accept header excludes";
-        Self::new(StatusCode::NOT_ACCEPTABLE, detail)
-    }
-
     pub(super) fn range_not_satisfiable(bytes: usize) -> Self {
         let detail = format!("the document has {bytes} bytes");
         Self::new(StatusCode::RANGE_NOT_SATISFIABLE, detail)
     }
 
-    /// A body whose part at `pointer` (RFC 6901) does not fit.
-    pub(super) fn unfit(pointer: &str, why: &str) -> Self {
+    /// A body whose part at `pointer` (RFC 6901) is not valid.
+    pub(super) fn invalid_part(pointer: &str, why: &str) -> Self {
         let detail = match pointer {
             "" => format!("the body {why}"),
             pointer => format!("{pointer} {why}"),
@@ -177,31 +223,7 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
-    /// A document whose bytes are not what its resource makes of rows.
-    pub(super) fn unprojected() -> Self {
-        Self::internal("the stored document could not be split into fields")
-    }
-
-    pub(super) fn uri_too_long() -> Self {
-        Self::new(StatusCode::URI_TOO_LONG, "the path and query are too long")
-    }
-
-    /// As [`Problem::method_not_allowed`], where the resource is only read, and why.
-    pub(super) fn only_read(allow: &'static str, why: &str) -> Self {
-        Self {
-            allow: Some(allow),
-            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, why)
-        }
-    }
-
-    pub(super) fn precondition_failed() -> Self {
-        Self::new(
-            StatusCode::PRECONDITION_FAILED,
-            "the condition of If-Match or If-None-Match is not met",
-        )
-    }
-
-    pub(super) fn internal(detail: impl Into<String>) -> Self {
+    pub(super) fn internal(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
@@ -211,7 +233,7 @@ impl Problem {
 
     /// The same, and which of many documents it is about: `place` names it.
     pub(super) fn at(mut self, place: &str) -> Self {
-        self.detail = format!("{place}: {}", self.detail);
+        self.detail = format!("{place}: {}", self.detail).into();
         self
     }
 
@@ -231,21 +253,6 @@ impl Problem {
         self.errors.clear();
         let last = first + count.saturating_sub(1);
         self.at(&format!("one of the documents {first} to {last}"))
-    }
-
-    /// Of a body that a transaction waits for.
-    pub(super) fn too_slow(bytes: usize, patience: Duration) -> Self {
-        let kib = bytes >> 10;
-        let detail = format!(
-            "neither {kib} KiB nor the end of the body arrived within {patience:?}, so nothing was written"
-        );
-        Self::new(StatusCode::REQUEST_TIMEOUT, detail)
-    }
-
-    /// As [`Problem::body_too_large`], of documents to give back.
-    pub(super) fn too_many_documents(documents_max: usize) -> Self {
-        let detail = format!("return=representation returns at most {documents_max} documents");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// What there is to say, as JSON.
@@ -298,14 +305,8 @@ impl From<StringRejection> for Problem {
 impl From<LookupError> for Problem {
     fn from(error: LookupError) -> Self {
         match error {
-            LookupError::NotReady(_) => Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the resource is not ready; /status on the admin address says why",
-            ),
-            LookupError::Deadline => Self::new(
-                StatusCode::GATEWAY_TIMEOUT,
-                "PostgreSQL did not answer in time",
-            ),
+            LookupError::NotReady(_) => Self::NOT_READY,
+            LookupError::Deadline => Self::TIMEOUT,
             LookupError::Source(error) => Self::from(error),
         }
     }
@@ -322,10 +323,7 @@ impl From<BodyError> for Problem {
                 });
                 Self {
                     errors: faults.collect(),
-                    ..Self::new(
-                        StatusCode::UNPROCESSABLE_ENTITY,
-                        "the document does not fit the resource",
-                    )
+                    ..Self::INVALID_DOCUMENT
                 }
             }
         }
@@ -335,33 +333,15 @@ impl From<BodyError> for Problem {
 impl From<WriteError> for Problem {
     fn from(error: WriteError) -> Self {
         match error {
-            WriteError::Source(SourceError::TooLarge) => Self::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "the stored document would be longer than document_max",
-            ),
+            WriteError::Source(SourceError::TooLarge) => Self::STORED_TOO_LARGE,
             WriteError::Source(error) => Self::from(error),
-            WriteError::Unknown => Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the connection to PostgreSQL was lost during the commit; the write may have been committed",
-            ),
-            WriteError::Deadline => Self::new(
-                StatusCode::GATEWAY_TIMEOUT,
-                "PostgreSQL did not answer in time; the write may have been committed",
-            ),
-            WriteError::Exists => Self {
-                code: Some(UNIQUE_VIOLATION.into()),
-                ..Self::new(
-                    StatusCode::CONFLICT,
-                    "a document with this key, or with another value that must be unique, exists",
-                )
-            },
-            WriteError::Absent => Self::no_such_document(),
-            WriteError::Precondition => Self::precondition_failed(),
+            WriteError::Unknown => Self::COMMIT_UNKNOWN,
+            WriteError::Deadline => Self::WRITE_TIMEOUT,
+            WriteError::Exists => Self::EXISTS.with_code(UNIQUE_VIOLATION),
+            WriteError::Absent => Self::NO_SUCH_DOCUMENT,
+            WriteError::Precondition => Self::PRECONDITION_FAILED,
             WriteError::Body(error) => Self::from(error),
-            WriteError::KeyReused => Self::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "the Idempotency-Key was used for another request",
-            ),
+            WriteError::KeyReused => Self::KEY_REUSED,
             WriteError::Refused {
                 code,
                 refusal,
@@ -375,50 +355,30 @@ impl From<WriteError> for Problem {
 /// statement names is gone (`undefined_table`, `undefined_column`, `undefined_object`, `invalid_schema_name`), forbidden
 /// (`insufficient_privilege`), or of another kind or type (`wrong_object_type`, `undefined_function` for an operator,
 /// `datatype_mismatch`, `cannot_coerce`, `feature_not_supported` for a plan whose result has another type).
-const GONE: [&str; 10] = [
+const ALTERED: [&str; 10] = [
     "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
 ];
 
 impl Problem {
-    fn gone() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "a table of the document was dropped or altered, or larder's role may not read it",
-        )
+    fn with_code(mut self, code: impl Into<String>) -> Self {
+        self.code = Some(code.into());
+        self
     }
 
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
-        let (status, detail) = match refusal {
-            Refusal::Conflict => (
-                StatusCode::CONFLICT,
-                "it conflicts with an existing row (unique or foreign key constraint)",
-            ),
-            Refusal::Invalid => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "PostgreSQL rejected the values",
-            ),
-            Refusal::Forbidden => (
-                StatusCode::FORBIDDEN,
-                "larder's role may not write this to the tables",
-            ),
-            Refusal::Busy => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "other transactions hold locks on these rows",
-            ),
-            Refusal::TableLocked => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "another transaction holds a lock on a table of this resource, as a migration does",
-            ),
+        let mut problem = match refusal {
+            Refusal::Conflict => Self::CONFLICT,
+            Refusal::Invalid => Self::INVALID_VALUES,
+            Refusal::Forbidden => Self::WRITE_FORBIDDEN,
+            Refusal::Busy => Self::ROWS_LOCKED,
+            Refusal::TableLocked => Self::TABLE_LOCKED,
         };
-        let fault = |pointer| FieldError {
+        let fault = pointer.map(|pointer| FieldError {
             pointer,
-            detail: detail.into(),
-        };
-        Self {
-            code: Some(code),
-            errors: pointer.map(fault).into_iter().collect(),
-            ..Self::new(status, detail)
-        }
+            detail: problem.detail.clone().into_owned(),
+        });
+        problem.errors.extend(fault);
+        problem.with_code(code)
     }
 }
 
@@ -431,45 +391,28 @@ impl From<SourceError> for Problem {
             | SourceError::OtherDatabase
             | SourceError::Pooler(_)
             | SourceError::Setting { .. } => {
-                tracing::debug!("no answer from PostgreSQL: {error}");
-                Self::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "PostgreSQL can't be reached, and the cached documents are not known to be fresh",
-                )
+                tracing::debug!("PostgreSQL can't be used: {error}");
+                Self::UNREACHABLE
             }
-            SourceError::Overloaded => Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many requests wait for PostgreSQL",
-            ),
-            SourceError::Timeout => Self::new(
-                StatusCode::GATEWAY_TIMEOUT,
-                "PostgreSQL did not answer in time",
-            ),
-            SourceError::Refused { ref code, .. } if GONE.contains(&code.as_str()) => {
-                let code = Some(code.clone());
+            SourceError::Overloaded => Self::OVERLOADED,
+            SourceError::Timeout => Self::TIMEOUT,
+            SourceError::Refused { ref code, .. } if ALTERED.contains(&code.as_str()) => {
                 tracing::debug!("a document can't be read: {error}");
-                Self {
-                    code,
-                    ..Self::gone()
-                }
+                Self::TABLE_ALTERED.with_code(code)
             }
             SourceError::Altered(_) | SourceError::RowSecurity => {
                 tracing::debug!("a document can't be read: {error}");
-                Self::gone()
+                Self::TABLE_ALTERED
             }
             SourceError::Refused { ref code, .. } => {
-                let code = Some(code.clone());
                 tracing::error!("a document can't be read: {error}");
-                Self {
-                    code,
-                    ..Self::internal("PostgreSQL could not return this document")
-                }
+                Self::NOT_READABLE.with_code(code)
             }
-            SourceError::TooLarge => Self::internal("the document is longer than document_max"),
-            SourceError::Ambiguous => Self::internal("several rows have this key"),
+            SourceError::TooLarge => Self::TOO_LARGE,
+            SourceError::Ambiguous => Self::AMBIGUOUS,
             SourceError::Unexpected(_) => {
                 tracing::error!("a document can't be read: {error}");
-                Self::internal("PostgreSQL returned an unexpected response")
+                Self::UNEXPECTED
             }
         }
     }

@@ -241,8 +241,8 @@ impl<'r> Request<'r> {
     pub(super) fn resource(&self) -> Result<(ResourceId, Part), Problem> {
         match (self.target.resource, self.target.part) {
             (Some(resource), part) if part != Part::Unknown => Ok((resource, part)),
-            (None, Part::Document { .. }) => Err(Problem::no_such_resource()),
-            _ => Err(Problem::no_such_path()),
+            (None, Part::Document { .. }) => Err(Problem::NO_SUCH_RESOURCE),
+            _ => Err(Problem::NO_SUCH_PATH),
         }
     }
 

@@ -212,7 +212,7 @@ impl Stack {
     fn resolve(&self, request: &mut Request<'_>) -> Step {
         let asked = request.uri.path_and_query();
         if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
-            Break(self.ready(request, Problem::uri_too_long().into_full_response()))
+            Break(self.ready(request, Problem::URI_TOO_LONG.into_full_response()))
         } else {
             Continue(request.take_resolved())
         }

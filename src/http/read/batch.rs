@@ -69,21 +69,24 @@ async fn keys_in_body(
 fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem> {
     let object = body
         .as_object()
-        .ok_or_else(|| Problem::unfit("", "is not an object: send {\"keys\":[…]}"))?;
+        .ok_or_else(|| Problem::invalid_part("", "is not an object: send {\"keys\":[…]}"))?;
     let mut keys = None;
     for (name, value) in object.iter() {
         let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
         if name != "keys" {
-            return Err(Problem::unfit(&pointer, "is unknown: send {\"keys\":[…]}"));
+            return Err(Problem::invalid_part(
+                &pointer,
+                "is unknown: send {\"keys\":[…]}",
+            ));
         }
         if keys.replace(value).is_some() {
-            return Err(Problem::unfit(&pointer, "is there twice"));
+            return Err(Problem::invalid_part(&pointer, "is there twice"));
         }
     }
-    let keys = keys.ok_or_else(|| Problem::unfit("/keys", "is missing"))?;
+    let keys = keys.ok_or_else(|| Problem::invalid_part("/keys", "is missing"))?;
     let keys = keys
         .as_array()
-        .ok_or_else(|| Problem::unfit("/keys", "is not an array"))?;
+        .ok_or_else(|| Problem::invalid_part("/keys", "is not an array"))?;
     if keys.len() > KEYS_MAX {
         return Err(Problem::too_many_keys(KEYS_MAX));
     }
@@ -104,7 +107,7 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
             1 => "is not one number or string".to_owned(),
             _ => format!("is not an array of {columns} parts, each a number or a string"),
         };
-        return Err(Problem::unfit(pointer, &why));
+        return Err(Problem::invalid_part(pointer, &why));
     }
     let is_array = value.is_array();
     let place = |number: usize| {
@@ -116,13 +119,13 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
     };
     let mut texts = Vec::with_capacity(columns);
     for (number, part) in parts.into_iter().enumerate() {
-        let text = text_of(part).map_err(|why| Problem::unfit(&place(number), why))?;
+        let text = text_of(part).map_err(|why| Problem::invalid_part(&place(number), why))?;
         texts.push(text);
     }
     let canonical = shape.canonical_of(&texts);
     canonical.map_err(|(number, why)| {
         let why = format!("is no key: {why}");
-        Problem::unfit(&place(number), &why)
+        Problem::invalid_part(&place(number), &why)
     })
 }
 
@@ -179,7 +182,7 @@ pub(super) async fn respond(
                 body.push(b',');
             }
             let written = fields.write(document.body(), &mut body);
-            written.ok_or_else(Problem::unprojected)?;
+            written.ok_or(Problem::NOT_PROJECTED)?;
         }
         body.extend_from_slice(end.as_bytes());
         hash.update(&body);

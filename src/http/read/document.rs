@@ -56,7 +56,7 @@ pub(in crate::http) fn try_memory(
     };
     let mut response = match &answer.found {
         Some(document) => response::document(headers, document).ok()?,
-        None => Problem::no_such_document().into_full_response(),
+        None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
     };
     let cache_headers = state.cache_headers(id)?;
     let key = Some((&resource.key, &*key));
@@ -94,7 +94,7 @@ pub(in crate::http) async fn read_document(
         }
     };
     let mut response = match &answer.found {
-        None => Problem::no_such_document().into_full_response(),
+        None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
         Some(document) => match &reading.fields {
             Some(fields) => projected(&reading, fields, document).await?,
             None => whole_or_part(&reading, document, request.method).await,
@@ -114,7 +114,7 @@ async fn projected(
 ) -> Result<Response<FullBody>, Problem> {
     let mut body = Vec::new();
     let written = fields.write(document.body(), &mut body);
-    written.ok_or_else(Problem::unprojected)?;
+    written.ok_or(Problem::NOT_PROJECTED)?;
     let etag = entity_tag(xxh3_128(&body).to_be_bytes());
     Ok(response::made(reading.headers, &etag, || vec![body.into()]).await)
 }
@@ -127,7 +127,7 @@ async fn whole_or_part(
 ) -> Response<FullBody> {
     let headers = reading.headers;
     if !matches(headers, &document.etag()) {
-        return Problem::precondition_failed().into_full_response();
+        return Problem::PRECONDITION_FAILED.into_full_response();
     }
     if *method == Method::GET
         && let Some(part) = response::part(headers, document)
@@ -149,5 +149,5 @@ async fn whole_or_part(
         None => response::document(&HeaderMap::new(), document),
     };
     // An encoding that was just made is there.
-    response.unwrap_or_else(|_| Problem::unprojected().into_full_response())
+    response.unwrap_or_else(|_| Problem::NOT_PROJECTED.into_full_response())
 }

@@ -38,13 +38,13 @@ impl<'r> Reading<'r> {
         id: ResourceId,
     ) -> Result<Self, Problem> {
         if !accepts_json(request.headers) {
-            return Err(Problem::not_acceptable());
+            return Err(Problem::NOT_ACCEPTABLE);
         }
         let cache_headers = state.cache_headers(id);
         Ok(Self {
             documents: &state.documents,
             id,
-            cache_headers: cache_headers.ok_or_else(Problem::no_such_resource)?,
+            cache_headers: cache_headers.ok_or(Problem::NO_SUCH_RESOURCE)?,
             tokens: request.tokens()?,
             resource: state.documents.resource(id)?,
             headers: request.headers,

@@ -94,7 +94,7 @@ pub(super) async fn made(
     body: impl FnOnce() -> Vec<Bytes>,
 ) -> Response<FullBody> {
     if !matches(headers, etag) {
-        return Problem::precondition_failed().into_full_response();
+        return Problem::PRECONDITION_FAILED.into_full_response();
     }
     if let Some(response) = not_modified(headers, etag) {
         return response;

@@ -132,7 +132,8 @@ impl BulkWrite<'_> {
             // What is wrong with the next batch is told after what is wrong with this one.
             let reading = async {
                 let following = timeout(limit, batches.try_next()).await;
-                Ok(following.unwrap_or_else(|_| Err(Problem::too_slow(BATCH_BYTES, limit))))
+                Ok(following
+                    .unwrap_or_else(|_| Err(Problem::bulk_body_too_slow(BATCH_BYTES, limit))))
             };
             let (keys, following) = try_join(inserting, reading).await?;
             stored.count += count;

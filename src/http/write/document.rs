@@ -76,7 +76,7 @@ impl DocumentWrite<'_> {
         };
         let written = match documents.write(write).await {
             Err(WriteError::Exists) if is_if_none_match_any(headers) => {
-                return Err(Problem::precondition_failed());
+                return Err(Problem::PRECONDITION_FAILED);
             }
             written => written?,
         };
@@ -136,7 +136,7 @@ async fn action(
 ) -> Result<Action, Problem> {
     let writable = match &resource.writable {
         Ok(writable) => writable,
-        Err(why) => return Err(Problem::only_read(part.methods(false), why)),
+        Err(why) => return Err(Problem::read_only(part.methods(false), why)),
     };
     let headers = request.headers;
     let canonical = |key| resource.key.canonical(request.key(key));
