@@ -9,8 +9,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::StringRejection;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::cache::Cache;
 use crate::http::admin::token::AdminToken;
+use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
 use crate::http::request::{Part, Target};
 use crate::metrics::Metrics;
@@ -169,8 +170,9 @@ fn json(value: &impl Serialize) -> Response {
     match simd_json::to_string(value) {
         Ok(text) => {
             let mut response = Response::new(Body::from(text));
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, APPLICATION_JSON);
             response
         }
         Err(error) => Problem::internal(error.to_string()).into_response(),

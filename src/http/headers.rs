@@ -20,15 +20,22 @@ pub(super) const RETURN_MINIMAL: &str = "return=minimal";
 pub(super) const RETURN_REPRESENTATION: &str = "return=representation";
 pub(super) const HANDLING_LENIENT: &str = "handling=lenient";
 
-/// The transactions that the answer must show. A proxy may join several headers (RFC 9110, section 5.3).
+/// The members of a list that may be spread over several header lines (RFC 9110, section 5.3); empty ones as well.
+#[inline]
+pub(super) fn members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(name).iter();
+    let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
+    members.map(str::trim_ascii)
+}
+
+/// The transactions that the answer must show.
+///
+/// # Errors
+/// 400 if one of the tokens is malformed.
 pub(super) fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
-    let values = headers.get_all(LARDER_TOKEN).iter();
-    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
-    listed
-        .map(|token| token.trim().parse())
-        .map(|token| {
-            token.map_err(|why: TokenError| Problem::bad_request(format!("Larder-Token: {why}")))
-        })
+    let malformed = |why: TokenError| Problem::bad_request(format!("Larder-Token: {why}"));
+    members(headers, LARDER_TOKEN)
+        .map(|token| token.parse().map_err(malformed))
         .collect()
 }
 
@@ -49,9 +56,7 @@ pub(super) fn media_type<'a>(
 
 /// Which of the preferences `known` (RFC 7240), that exclude each other, the client has, if any; the first one counts.
 pub(super) fn preferred(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {
-    let values = headers.get_all(PREFER).iter();
-    let listed = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
-    let mut found = listed.filter_map(|preference| {
+    let mut found = members(headers, PREFER).filter_map(|preference| {
         let preference = preference.split(';').next().unwrap_or_default();
         let plain: String = preference
             .chars()

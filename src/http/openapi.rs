@@ -25,6 +25,7 @@ use serde_json::{Map, Value, json};
 use crate::documents::Documents;
 use crate::http::auth::Auth;
 use crate::http::docs::tagged;
+use crate::http::headers::JSON;
 use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::problem::Problem;
 use crate::resource::{Resource, ResourceId};
@@ -63,7 +64,7 @@ struct Rendered {
 impl Description {
     fn response(&self, request_headers: &HeaderMap) -> Response<Body> {
         match self.current() {
-            Ok(rendered) => tagged(request_headers, "application/json", rendered.text.clone()),
+            Ok(rendered) => tagged(request_headers, JSON, rendered.text.clone()),
             Err(problem) => problem.into_response(),
         }
     }

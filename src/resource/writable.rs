@@ -114,8 +114,8 @@ impl Writable {
     }
 }
 
-/// `name` as a part of a JSON pointer.
-pub(super) fn pointer_token(name: &str) -> String {
+/// `name` as a part of a JSON pointer (RFC 6901, section 3).
+pub(crate) fn pointer_token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 

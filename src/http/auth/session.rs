@@ -18,6 +18,7 @@ use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
+use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
 use crate::http::problem::Problem;
 use crate::http::request::Resolved;
 
@@ -72,12 +73,10 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
     {
         return Ok(shown.bytes.to_vec());
     }
-    let media_type = head.headers.get(CONTENT_TYPE);
-    let media_type = media_type.and_then(|value| value.to_str().ok()?.split(';').next());
-    if !media_type.is_some_and(|name| name.trim().eq_ignore_ascii_case("application/json")) {
-        let detail = "application/json with name and password, unless you sign in by HTTP Basic";
-        return Err(Problem::unsupported_media_type(detail));
-    }
+    media_type(&head.headers, &[JSON]).map_err(|_| {
+        let expected = "application/json with name and password, unless you sign in by HTTP Basic";
+        Problem::unsupported_media_type(expected)
+    })?;
     let body = read_body(body, BODY_BYTES_MAX).await?;
     let asked = serde_json::from_slice::<Credentials>(&body);
     // Without what was sent: it may hold a password.
@@ -135,7 +134,7 @@ impl Auth {
         let body = simd_json::to_string(&granted).unwrap_or_default();
         let mut response = Response::new(FullBody::new(body.into()));
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, APPLICATION_JSON);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(cookie) = self.cookie(head, &signed) {
             headers.insert(SET_COOKIE, cookie);

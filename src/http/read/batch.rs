@@ -25,6 +25,7 @@ use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
+use crate::resource::writable::pointer_token;
 
 /// Bytes of a body that names keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -72,7 +73,7 @@ fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem
         .ok_or_else(|| Problem::invalid_part("", "is not an object: send {\"keys\":[…]}"))?;
     let mut keys = None;
     for (name, value) in object.iter() {
-        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        let pointer = format!("/{}", pointer_token(name));
         if name != "keys" {
             return Err(Problem::invalid_part(
                 &pointer,

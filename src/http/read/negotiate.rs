@@ -1,9 +1,10 @@
 //! What a client takes: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
 
+use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
-use axum::http::{HeaderMap, HeaderValue};
 
 use crate::cache::encoding::Encoding;
+use crate::http::headers::{JSON, members};
 
 /// Whether JSON may be sent. Almost everyone says `*/*` or nothing.
 pub(in crate::http) fn accepts_json(headers: &HeaderMap) -> bool {
@@ -23,7 +24,7 @@ fn wants_json(headers: &HeaderMap) -> bool {
         let specificity = match range {
             "*/*" => 0,
             _ if range.eq_ignore_ascii_case("application/*") => 1,
-            _ if range.eq_ignore_ascii_case("application/json") => 2,
+            _ if range.eq_ignore_ascii_case(JSON) => 2,
             _ => continue,
         };
         best = best.max(Some((specificity, weight)));
@@ -80,9 +81,7 @@ pub(in crate::http) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
 
 /// The members of a list such as `gzip;q=0.5, *`, and how much each is wanted, in thousandths.
 fn preferences(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, u16)> {
-    let lines = headers.get_all(name).iter();
-    let listed = lines.flat_map(|line: &HeaderValue| line.to_str().unwrap_or_default().split(','));
-    listed.filter_map(|member| {
+    members(headers, name).filter_map(|member| {
         let mut parts = member.split(';').map(str::trim_ascii);
         let name = parts.next().filter(|name| !name.is_empty())?;
         let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
@@ -99,6 +98,8 @@ fn thousandths(weight: &str) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn headers(name: &HeaderName, lines: &[&'static str]) -> HeaderMap {

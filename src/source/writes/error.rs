@@ -3,7 +3,7 @@
 use sqlx::postgres::PgDatabaseError;
 
 use crate::resource::body::BodyError;
-use crate::resource::writable::Writable;
+use crate::resource::writable::{Writable, pointer_token};
 use crate::source::SourceError;
 
 /// Why a document was not written.
@@ -218,5 +218,5 @@ fn pointer(error: &PgDatabaseError, writable: &Writable) -> Option<String> {
         .find(|known| known.column == column)?
         .field
         .as_ref()?;
-    Some(format!("/{}", field.replace('~', "~0").replace('/', "~1")))
+    Some(format!("/{}", pointer_token(field)))
 }
