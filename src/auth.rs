@@ -331,8 +331,12 @@ impl From<TokenError> for AuthError {
     fn from(error: TokenError) -> Self {
         match error {
             TokenError::Invalid(why) => Self::Token(why),
-            TokenError::UnknownKey => Self::Token("no key is for the token"),
-            TokenError::NoKeys => Self::Unavailable("the keys of tokens are not known yet"),
+            TokenError::UnknownKey => {
+                Self::Token("no key is configured for the token's header (alg and kid)")
+            }
+            TokenError::NoKeys => {
+                Self::Unavailable("the keys that verify tokens have not been fetched yet")
+            }
         }
     }
 }

@@ -131,7 +131,7 @@ impl Documents {
                     Ok(found) => *answer = Some(found),
                     Err(error) if error.is_of_encoding() => {
                         tracing::warn!(
-                            "a document can't be read as UTF-8 and is left out: {error}"
+                            "a document can't be converted to UTF-8 and is left out: {error}"
                         );
                     }
                     Err(error) => return Err(error),

@@ -49,7 +49,7 @@ pub enum LogLevelError {
     #[error("a filter has at most {FILTER_BYTES_MAX} bytes")]
     TooLong,
     /// The logs have been shut down.
-    #[error("the log filter is gone")]
+    #[error("logging has been shut down")]
     Gone,
 }
 
@@ -60,7 +60,7 @@ pub enum TelemetryError {
     #[error(transparent)]
     Level(#[from] LogLevelError),
     /// Something else in the process logs already.
-    #[error("logs have been set up before")]
+    #[error("logging is already set up in this process")]
     AlreadySetUp(#[from] tracing_subscriber::util::TryInitError),
 }
 
@@ -107,7 +107,7 @@ pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     if let Some(ignored) = ignored {
         tracing::warn!(
             filter = ignored,
-            "RUST_LOG is not a filter; logging at {DEFAULT_FILTER}"
+            "RUST_LOG is not a valid filter and is ignored; the filter is {DEFAULT_FILTER}"
         );
     }
     Ok(LogLevel {

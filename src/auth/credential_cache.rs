@@ -64,7 +64,7 @@ impl CredentialCache {
         let mut seed = [0; 8];
         // Without random bytes nothing else of larder's, TLS first, works either.
         if SystemRandom::new().fill(&mut seed).is_err() {
-            tracing::error!("no random bytes for the cache of credentials");
+            tracing::error!("the system gave no random bytes for the credential cache");
         }
         Self {
             buckets: (0..buckets.max(1)).map(|_| ArcSwap::default()).collect(),

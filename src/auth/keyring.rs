@@ -75,7 +75,7 @@ impl Keyring {
         };
         let setting = "auth.jwt.jwks_file";
         let keyring = Self::of_set(&read(path, setting)?, algorithms);
-        let message = || "holds no set of keys (RFC 7517)".to_owned();
+        let message = || "contains no JSON Web Key Set (RFC 7517)".to_owned();
         keyring
             .map(Some)
             .ok_or_else(|| mistake(path, setting, message()))
@@ -215,7 +215,8 @@ fn secret(config: &JwtConfig) -> Result<Option<Vec<u8>>, Mistake> {
         (None, None) => return Ok(None),
     };
     if secret.len() < least {
-        let message = format!("needs at least {least} bytes: openssl rand -hex {least}");
+        let message =
+            format!("needs at least {least} bytes; `openssl rand -hex {least}` makes one");
         return Err(mistake(origin, setting, message));
     }
     Ok(Some(secret))

@@ -52,7 +52,7 @@ impl Keys {
         if let (Some(path), Some(keyring)) = (&config.jwks_file, &keyring)
             && keyring.is_empty()
         {
-            let message = "holds no key for any of `algorithms`".to_owned();
+            let message = "contains no key for any of `algorithms`".to_owned();
             return Err(keyring::mistake(path, "auth.jwt.jwks_file", message));
         }
         let keys = Arc::new(Self {
@@ -110,10 +110,10 @@ impl Keys {
                     fetched.json = json;
                     self.replace(keyring);
                 }
-                None => tracing::warn!("auth.jwt.jwks_url: no set of keys (RFC 7517)"),
+                None => tracing::warn!("auth.jwt.jwks_url returned no JSON Web Key Set (RFC 7517)"),
             },
             // Without the URL, which may hold a password.
-            Err(error) => tracing::warn!("auth.jwt.jwks_url: {error:#}"),
+            Err(error) => tracing::warn!("auth.jwt.jwks_url can't be fetched: {error:#}"),
         }
     }
 
@@ -128,7 +128,7 @@ impl Keys {
                 "the key set has no key for any of `algorithms`: no token is valid any more"
             )
         } else {
-            tracing::info!("the keys for tokens were read again")
+            tracing::info!("the keys that verify tokens were replaced")
         }
     }
 }
@@ -174,7 +174,7 @@ async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
                     Ok(None) => {}
                     Err(mistake) => {
                         tracing::warn!(
-                            "the keys for tokens can't be read again and stay in force: {mistake}"
+                            "the keys that verify tokens can't be read again; the old keys stay in force: {mistake}"
                         )
                     }
                 }
@@ -184,7 +184,7 @@ async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
         match tokio::task::spawn_blocking(look).await {
             Ok(files) => known = files,
             Err(error) => {
-                tracing::error!("the key files can't be watched any more: {error}");
+                tracing::error!("the key files are no longer watched for changes: {error}");
                 return;
             }
         }
@@ -202,16 +202,20 @@ async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
         .build()?;
     let answer = client.get(url).send().await;
     let mut answer = answer.map_err(reqwest::Error::without_url)?;
-    ensure!(answer.status().is_success(), "answered {}", answer.status());
+    ensure!(
+        answer.status().is_success(),
+        "the server responded with {}",
+        answer.status()
+    );
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(reqwest::Error::without_url)? {
         body.extend_from_slice(&part);
         ensure!(
             body.len() as u64 <= BYTES_MAX,
-            "more than {BYTES_MAX} bytes"
+            "the response is longer than {BYTES_MAX} bytes"
         );
     }
-    ensure!(!body.is_empty(), "an empty answer");
+    ensure!(!body.is_empty(), "the response is empty");
     Ok(body)
 }
 

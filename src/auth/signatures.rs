@@ -33,7 +33,7 @@ pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         if PROVIDER.install_default().is_err() {
-            tracing::error!("another provider than ring verifies tokens");
+            tracing::error!("jsonwebtoken uses another cryptography provider than ring");
         }
     });
 }

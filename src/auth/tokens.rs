@@ -142,11 +142,15 @@ fn verify(
     }
     // RFC 7515, section 4.1.11: larder knows no extension that a token could insist on.
     if header.crit.is_some() {
-        return Err(TokenError::Invalid("the token asks for an extension"));
+        return Err(TokenError::Invalid(
+            "the token requires an extension (crit) that is not supported",
+        ));
     }
     let key = keyring.find(&header).map_err(|error| match error {
         NoKey::Unknown => TokenError::UnknownKey,
-        NoKey::Unfit => TokenError::Invalid("no key is for the token"),
+        NoKey::Unfit => {
+            TokenError::Invalid("no key is configured for the token's header (alg and kid)")
+        }
     })?;
     let decoded = decode::<Map<String, Value>>(token, key, &validation(config, header.alg));
     let mut claims = decoded
@@ -196,9 +200,9 @@ fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
     match error.kind() {
         ErrorKind::ExpiredSignature => EXPIRED,
         ErrorKind::ImmatureSignature => "the token is not valid yet",
-        ErrorKind::InvalidIssuer => "the token is of another issuer",
-        ErrorKind::InvalidAudience => "the token is for another audience",
-        ErrorKind::MissingRequiredClaim(_) => "the token lacks a claim: exp, iss or aud",
+        ErrorKind::InvalidIssuer => "the token's issuer (iss) is not accepted",
+        ErrorKind::InvalidAudience => "the token's audience (aud) is not accepted",
+        ErrorKind::MissingRequiredClaim(_) => "the token lacks a required claim (exp, iss or aud)",
         ErrorKind::InvalidSignature => "the token's signature is wrong",
         _ => "the token is malformed",
     }

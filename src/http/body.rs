@@ -32,7 +32,7 @@ pub(super) fn broken(error: &(dyn Error + 'static)) -> Problem {
     if causes.any(|cause| cause.is::<BodyTimeout>()) {
         Problem::BODY_TOO_SLOW
     } else {
-        Problem::bad_request("the body broke off")
+        Problem::bad_request("the request body ended early")
     }
 }
 

@@ -97,7 +97,7 @@ problems! {
     TOO_LARGE = INTERNAL_SERVER_ERROR, "the document is longer than document_max";
     AMBIGUOUS = INTERNAL_SERVER_ERROR, "several rows have this key";
 
-    INVALID_DOCUMENT = UNPROCESSABLE_ENTITY, "the document does not fit the resource";
+    INVALID_DOCUMENT = UNPROCESSABLE_ENTITY, "the document does not match the resource; `errors` lists what is wrong";
     STORED_TOO_LARGE = PAYLOAD_TOO_LARGE, "the stored document would be longer than document_max";
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
     EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
@@ -210,7 +210,8 @@ impl Problem {
     }
 
     pub(super) fn range_not_satisfiable(bytes: usize) -> Self {
-        let detail = format!("the document has {bytes} bytes");
+        let detail =
+            format!("the range begins after the end of the document, which has {bytes} bytes");
         Self::new(StatusCode::RANGE_NOT_SATISFIABLE, detail)
     }
 

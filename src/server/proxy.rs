@@ -33,7 +33,7 @@ pub(super) async fn read_client(
     } else if first.starts_with(b"PROXY ") {
         read_line(stream, &first).await?
     } else {
-        return Err(invalid("there is none"));
+        return Err(invalid("the signature is missing"));
     };
     Ok(client.map(|address| address.to_canonical()))
 }
@@ -44,7 +44,7 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
     let family = stream.read_u8().await? >> 4;
     let bytes = usize::from(stream.read_u16().await?);
     if bytes > REST_BYTES_MAX {
-        return Err(invalid("it is too long"));
+        return Err(invalid("the header is too long"));
     }
     let mut rest = vec![0; bytes];
     stream.read_exact(&mut rest).await?;
@@ -61,7 +61,7 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
         }
         // Unspecified, or a socket of Unix.
         (0x21, 0 | 3) => Ok(None),
-        _ => Err(invalid("it is malformed")),
+        _ => Err(invalid("the header is malformed")),
     }
 }
 
@@ -73,11 +73,11 @@ async fn read_line(
     let mut line = first.to_vec();
     while !line.ends_with(b"\r\n") {
         if line.len() == LINE_BYTES_MAX {
-            return Err(invalid("it is too long"));
+            return Err(invalid("the header is too long"));
         }
         line.push(stream.read_u8().await?);
     }
-    let malformed = || invalid("it is malformed");
+    let malformed = || invalid("the header is malformed");
     let line = str::from_utf8(&line).map_err(|_| malformed())?;
     let words: Vec<&str> = line.trim_ascii_end().split(' ').collect();
     match words[..] {

@@ -190,7 +190,7 @@ async fn a_body_that_does_not_fit_names_the_place() {
     let composite = batch("/parts:batch", r#"{"keys":[[7,"NO"],["x","NO"]]}"#).await;
     assert_problem(&composite, 422);
     assert!(
-        composite.body.contains("/keys/1/0 is no key"),
+        composite.body.contains("/keys/1/0 is not a valid key"),
         "{composite:?}"
     );
     assert_problem(&batch("/parts:batch", r#"{"keys":["7,NO"]}"#).await, 422);

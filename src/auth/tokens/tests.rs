@@ -125,7 +125,7 @@ fn issuer_and_audience_are_the_configured_ones() {
     };
     refused(
         with(&config, json!({"aud": "anything"})),
-        "another audience",
+        "audience",
     );
     config.issuer = Some("https://a".to_owned());
     config.audience = Some("larder".to_owned());
@@ -135,11 +135,11 @@ fn issuer_and_audience_are_the_configured_ones() {
     refused(with(&config, json!({"aud": "larder"})), "lacks");
     refused(
         with(&config, json!({"iss": "https://b", "aud": "larder"})),
-        "another issuer",
+        "issuer",
     );
     refused(
         with(&config, json!({"iss": "https://a", "aud": "x"})),
-        "another audience",
+        "audience",
     );
     refused(with(&config, json!({"iss": 1, "aud": "larder"})), "lacks");
     refused(

@@ -48,7 +48,8 @@ impl AdminToken {
         };
         let (path, setting) = source(config);
         if token.len() < BYTES_MIN {
-            let message = format!("needs at least {BYTES_MIN} bytes: openssl rand -hex 32");
+            let message =
+                format!("needs at least {BYTES_MIN} bytes; `openssl rand -hex 32` makes one");
             return Err(mistake(path, setting, message));
         }
         let random = |_| mistake(path, setting, "the system gives no random bytes".to_owned());
@@ -97,7 +98,7 @@ pub(super) async fn check(
 ) -> Response {
     match token {
         Some(token) if !PROBES.contains(&request.uri().path()) && !token.admits(&request) => {
-            let detail = "this takes the token of the admin address";
+            let detail = "the admin address requires its token (Authorization: Bearer)";
             let mut response = Problem::unauthorized(detail).into_response();
             let bearer = HeaderValue::from_static("Bearer realm=\"larder admin\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, bearer);

@@ -37,7 +37,7 @@ fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&HeaderValue>,
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (first, None) => Ok(first),
-        _ => Err(Malformed("a request has one credential")),
+        _ => Err(Malformed("a request must have only one credential")),
     }
 }
 
@@ -51,7 +51,9 @@ fn authorization(value: &[u8]) -> Result<Credential<'_>, Malformed> {
     } else if scheme.eq_ignore_ascii_case(b"basic") {
         Scheme::Basic
     } else {
-        return Err(Malformed("the scheme is neither Basic nor Bearer"));
+        return Err(Malformed(
+            "the authentication scheme must be Basic or Bearer",
+        ));
     };
     Ok(Credential { scheme, bytes })
 }

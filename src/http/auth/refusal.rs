@@ -10,7 +10,7 @@ use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
 pub(super) const FORGED: &str =
-    "to change something with a cookie, the request must have the Origin of this host";
+    "a write that is authenticated by a cookie must have this host as its Origin";
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
 const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";

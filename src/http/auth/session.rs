@@ -105,7 +105,7 @@ impl Auth {
         } = head;
         let shown = credential(headers, self.authenticator.cookie());
         let shown = shown.map_err(|malformed| Denied::Unauthorized(malformed.0))?;
-        let token = "send the token to renew";
+        let token = "the token to renew is missing";
         let shown = shown.ok_or(Denied::Unauthorized(token))?;
         if is_forgery(shown.scheme, method, uri, headers) {
             return Err(Denied::Forbidden(FORGED));
@@ -125,7 +125,7 @@ impl Auth {
         auth_time: u64,
     ) -> Result<Response<FullBody>, Denied> {
         let signed = self.authenticator.sign(principal, auth_time);
-        let signed = signed.ok_or(Denied::Token("the session is over: sign in again"))?;
+        let signed = signed.ok_or(Denied::Token("the session has ended; sign in again"))?;
         let granted = Granted {
             token: &signed.token,
             expires_in: signed.expires_in,

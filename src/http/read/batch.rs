@@ -81,7 +81,7 @@ fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem
             ));
         }
         if keys.replace(value).is_some() {
-            return Err(Problem::invalid_part(&pointer, "is there twice"));
+            return Err(Problem::invalid_part(&pointer, "is given twice"));
         }
     }
     let keys = keys.ok_or_else(|| Problem::invalid_part("/keys", "is missing"))?;
@@ -125,7 +125,7 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
     }
     let canonical = shape.canonical_of(&texts);
     canonical.map_err(|(number, why)| {
-        let why = format!("is no key: {why}");
+        let why = format!("is not a valid key: {why}");
         Problem::invalid_part(&place(number), &why)
     })
 }

@@ -39,7 +39,9 @@ impl Query {
             }
         }
         if keys.is_some() && !page.is_empty() {
-            return Err(Problem::bad_request("use either keys or a page, not both"));
+            return Err(Problem::bad_request(
+                "keys can't be combined with limit, after or filters",
+            ));
         }
         Ok(Self {
             keys,
@@ -70,7 +72,7 @@ impl PageParams {
             _ => self.filter(name, value, resource)?,
         };
         if already {
-            Err(Problem::bad_request(format!("{name} is there twice")))
+            Err(Problem::bad_request(format!("{name} is given twice")))
         } else {
             Ok(())
         }
@@ -83,7 +85,7 @@ impl PageParams {
             let mut names: Vec<String> = PARAMETERS.map(str::to_owned).into();
             names.extend(filters.map(|filter| filter.name.clone()));
             return Err(Problem::bad_request(format!(
-                "{} is no parameter of this list, which takes {}",
+                "unknown parameter {}; the parameters of this list are {}",
                 listed(&[name.to_owned()]),
                 names.join(", ")
             )));
@@ -97,7 +99,7 @@ impl PageParams {
                 Some(canonical.map_err(|why| refuse(&why))?)
             }
             Some(("is", "null")) => None,
-            _ => return Err(refuse("is asked for as eq.VALUE or is.null")),
+            _ => return Err(refuse("must be eq.VALUE or is.null")),
         };
         let already = self.filters.iter().any(|(taken, _)| *taken == place);
         self.filters.push((place, value));
@@ -124,7 +126,9 @@ fn limit(value: &str) -> Result<usize, Problem> {
     let limit = value.parse().ok();
     let limit = limit.filter(|limit| (1..=LIMIT_MAX).contains(limit));
     limit.ok_or_else(|| {
-        Problem::bad_request(format!("limit is a whole number from 1 to {LIMIT_MAX}"))
+        Problem::bad_request(format!(
+            "limit must be a whole number from 1 to {LIMIT_MAX}"
+        ))
     })
 }
 

@@ -90,7 +90,7 @@ impl BulkWrite<'_> {
         body: Body,
     ) -> Result<Response<Body>, Problem> {
         if headers.contains_key(IDEMPOTENCY_KEY) {
-            let why = "Idempotency-Key applies to requests with one document";
+            let why = "Idempotency-Key can't be used with many documents";
             return Err(Problem::bad_request(why));
         }
         let permit = self.documents.bulk_permit()?;

@@ -115,7 +115,8 @@ fn repeatable(
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     let key = bare.unwrap_or(key);
     if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-        let why = format!("Idempotency-Key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} ASCII characters");
+        let why =
+            format!("Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} ASCII characters");
         return Err(Problem::bad_request(why));
     }
     Ok(Some(Repeatable {

@@ -120,7 +120,7 @@ impl Reader {
                     (parser, batch)
                 })
                 .await
-                .map_err(|_| Problem::internal("the body was not read to its end"))?
+                .map_err(|_| Problem::internal("the body could not be parsed"))?
             };
             self.parser = parser;
             match batch? {
@@ -174,7 +174,7 @@ pub(super) type Document = Result<Rows, Problem>;
 impl Parser {
     fn rows(&mut self) -> Result<Option<Batch<Rows>>, Problem> {
         let Ok(writable) = &self.resource.writable else {
-            return Err(Problem::internal("a write to what is only read"));
+            return Err(Problem::internal("the resource can't be written"));
         };
         let (first, bytes_max) = (self.count, self.bytes_max);
         let mut rows = Rows::of(writable);
@@ -202,7 +202,7 @@ impl Parser {
 
     fn each(&mut self) -> Result<Option<Batch<Vec<Document>>>, Problem> {
         let Ok(writable) = &self.resource.writable else {
-            return Err(Problem::internal("a write to what is only read"));
+            return Err(Problem::internal("the resource can't be written"));
         };
         let (first, bytes_max) = (self.count, self.bytes_max);
         let mut documents = Vec::new();
