@@ -1,11 +1,11 @@
-//! Listeners and connections, whatever protocol is spoken on them.
+//! Listeners and connections, independent of the protocol above TLS.
 //!
-//! [`serve`] accepts connections within [`Limits`], reads a header of the PROXY protocol and makes TLS where configured,
-//! and hands socket, peer and activity to the protocol of the address. It closes connections that idle or stall, which
-//! `connections` finds at each of its checks, and drains all at the end. [`rate`] counts requests of a client. Nothing
-//! here knows a request or a document.
+//! [`serve`] accepts connections within [`Limits`], reads the header of the PROXY protocol and makes the TLS handshake if
+//! these are configured, and passes socket, peer and activity to the protocol of the address. It closes connections that
+//! are idle or do not make progress, which `connections` finds at each of its checks, and drains all at the end. [`rate`]
+//! limits the requests of each client. Nothing here knows a request or a document.
 //!
-//! Each connection stays on the runtime it was given to: it meets no lock and no other thread on its way to an answer.
+//! Each connection stays on the runtime that it was given to, so an answer takes no lock and waits for no other thread.
 
 mod activity;
 mod connection;
@@ -29,45 +29,44 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 pub use crate::server::activity::Activity;
-pub(crate) use crate::server::activity::{Order, Stage, Unsent};
+pub(crate) use crate::server::activity::{ConnectionCommand, Stage, UnsentBytes};
 pub use crate::server::limits::Limits;
-pub(crate) use crate::server::limits::{network, trusts};
+pub(crate) use crate::server::limits::{client_network, trusts};
 pub use crate::server::socket::Socket;
 
 use crate::metrics::Metrics;
 use crate::server::connection::ConnectionConfig;
 use crate::server::connections::{CHECK_INTERVAL, Connections};
-use crate::server::listener::{Client, Listener};
+use crate::server::listener::{AcceptedConnection, Listener};
 use crate::server::tls::Tls;
 
-/// Clients that the kernel lets in before they are accepted, as tokio asks for when it binds.
+/// Connections that wait in the kernel until they are accepted; tokio sets the same limit.
 const BACKLOG_MAX: usize = 1_024;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The client's address; one of IPv4 is never written as one of IPv6.
+    /// The client's address. An IPv4 address is never mapped to IPv6.
     pub address: IpAddr,
-    /// Whether it came over TLS.
+    /// Whether it uses TLS.
     pub secure: bool,
 }
 
 /// How an address is served.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// What clients may take.
+    /// Limits of clients.
     pub limits: Limits,
-    /// Counts connections that larder closes.
+    /// Counts the connections that larder closes.
     pub metrics: Arc<Metrics>,
-    /// Without it, clients are served without TLS.
+    /// The certificate; `None` for an address without TLS.
     pub tls: Option<Arc<Tls>>,
 }
 
-/// Serves each connection by `protocol` until `stop` ends; then accepts nothing more and ends when every connection has
-/// ended.
+/// Serves each connection by `protocol` until `stop` ends; then accepts no more, and ends when every connection has ended.
 ///
-/// Connections are dealt out to `runtimes` in turn. The protocol reports to the activity what it reads and answers, and
-/// ends as that says. One that has sent no whole request at the stop is closed within 2.1 s.
+/// Connections are distributed to `runtimes` in turn. The protocol reports to the activity what it reads and writes, and
+/// obeys its commands. A connection that has no whole request at the stop is closed within 2.1 s.
 pub async fn serve<P, F>(
     listener: TcpListener,
     protocol: P,
@@ -91,16 +90,17 @@ pub async fn serve<P, F>(
     let mut connections = Connections::new(&limits, metrics.connections_closed.clone());
     let mut accepting = Listener::new(limits, metrics);
     let mut runtimes = runtimes.iter().cycle();
-    let mut open = |connections: &mut Connections, accepting: &mut Listener, client: Client| {
-        let admitted = accepting.admit(&client, connections.tasks.len());
-        if let (Some(admitted), Some(runtime)) = (admitted, runtimes.next()) {
-            let activity = Arc::new(Activity::default());
-            let config = connection_config.clone();
-            let (protocol, own) = (protocol.clone(), Arc::clone(&activity));
-            let served = connection::serve(client, admitted, config, protocol, own);
-            connections.spawn(served, activity, runtime);
-        }
-    };
+    let mut open =
+        |connections: &mut Connections, accepting: &mut Listener, client: AcceptedConnection| {
+            let slot = accepting.admit(&client, connections.tasks.len());
+            if let (Some(slot), Some(runtime)) = (slot, runtimes.next()) {
+                let activity = Arc::new(Activity::default());
+                let config = connection_config.clone();
+                let (protocol, own) = (protocol.clone(), Arc::clone(&activity));
+                let served = connection::serve(client, slot, config, protocol, own);
+                connections.spawn(served, activity, runtime);
+            }
+        };
     let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stop = pin!(stop);
@@ -110,28 +110,28 @@ pub async fn serve<P, F>(
             accepted = accepting.accept(&listener) => match accepted {
                 Ok(client) => open(&mut connections, &mut accepting, client),
                 Err(error) if concerns_one_client(&error) => {}
-                Err(error) => accepting.failed(&error, &listener),
+                Err(error) => accepting.handle_error(&error, &listener),
             },
-            Some(ended) = connections.tasks.join_next_with_id() => connections.forget(ended),
+            Some(ended) = connections.tasks.join_next_with_id() => connections.remove(ended),
             _ = checks.tick() => connections.check(),
         }
     }
-    for client in waiting_clients(listener) {
+    for client in waiting_connections(listener) {
         open(&mut connections, &mut accepting, client);
     }
     connections.drain().await;
 }
 
-/// Connections that the kernel has accepted already: their requests may have been sent, too. Closes the listener.
-fn waiting_clients(listener: TcpListener) -> Vec<Client> {
+/// Connections that the kernel has already accepted, whose requests may have been sent too. Closes the listener.
+fn waiting_connections(listener: TcpListener) -> Vec<AcceptedConnection> {
     let Ok(listener) = listener.into_std() else {
         return Vec::new();
     };
-    // The listener does not block, so this ends where no connection waits any more.
+    // The listener does not block, so this ends when no connection waits any more.
     std::iter::from_fn(|| listener.accept().ok())
         .take(BACKLOG_MAX)
         .filter(|(stream, _)| stream.set_nonblocking(true).is_ok())
-        .map(Client::new)
+        .map(AcceptedConnection::new)
         .collect()
 }
 

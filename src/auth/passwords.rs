@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Principal;
 use crate::auth::config::UserDefinition;
-use crate::server::network;
+use crate::server::client_network;
 
 /// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
 const WAITING_MAX: usize = 256;
@@ -170,7 +170,7 @@ impl Passwords {
         if let Some(check) = under_way.and_then(|under_way| under_way.check.upgrade()) {
             return Ok(check);
         }
-        let client = network(address);
+        let client = client_network(address);
         let own = checks.values().filter(|check| check.client == client);
         if own.count() >= CHECKS_PER_CLIENT_MAX {
             return Err(Busy::Client);

@@ -30,23 +30,24 @@ use tower_service::Service;
 
 pub use crate::http::connection::request_body::{BodyTimeout, RequestBody};
 
-use crate::http::connection::counted::Counted;
-use crate::server::{self, Activity, Order, Peer, ServerConfig, Socket, Stage};
+use crate::http::connection::counted::CountedBody;
+use crate::server::{self, Activity, ConnectionCommand, Peer, ServerConfig, Socket, Stage};
 
-/// The longest head of a request, and what hyper buffers of an answer whose parts come one by one.
+/// The longest head of a request, and the most bytes that hyper buffers of an answer of unknown length.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
-/// Requests over HTTP/2 that one connection has at a time; fewer are not recommended (RFC 9113, section 6.5.2).
+/// Concurrent requests of an HTTP/2 connection. RFC 9113, section 6.5.2, recommends no fewer.
 const STREAMS_MAX: u32 = 100;
-/// Requests that a client may take back before they were looked at; one more and the connection ends (CVE-2023-44487,
-/// "rapid reset"). h2 bounds by itself the frames that a list of headers comes in (CONTINUATION flood, h2 0.4.4).
+/// Requests that a client may reset before they are handled; one more ends the connection (CVE-2023-44487, "rapid reset").
+/// h2 itself limits the frames of a header list (CONTINUATION flood, h2 0.4.4).
 const RESET_STREAMS_MAX: usize = 20;
-/// The same for requests that larder has to reset, since they break the protocol (RUSTSEC-2024-0003).
+/// The same for requests that larder resets because they violate the protocol (RUSTSEC-2024-0003).
 const ERROR_STREAMS_MAX: usize = 256;
-/// A connection without any request may hold one that was not read yet; hyper would close it at once.
+/// How long a connection without any request may still send one when draining begins: hyper would close it at once, and
+/// a request that was sent but not read would be lost.
 const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
-/// Serves each connection by the service that `make` makes for it, over HTTP/1.1 or HTTP/2, until `stop` ends and every
+/// Serves each connection by the service that `make` creates for it, over HTTP/1.1 or HTTP/2, until `stop` ends and every
 /// request has been answered: see [`server::serve`].
 pub async fn serve<S, B>(
     listener: TcpListener,
@@ -67,7 +68,7 @@ pub async fn serve<S, B>(
     server::serve(listener, protocol, runtimes, config, stop).await;
 }
 
-/// Answers the requests that come over `socket` by `service`, until the connection ends or is told to.
+/// Answers the requests of `socket` by `service`, until the connection ends or is commanded to.
 async fn serve_connection<S, B>(
     socket: Socket,
     service: S,
@@ -85,44 +86,44 @@ async fn serve_connection<S, B>(
     }
     let io = TokioIo::new(socket);
     let counted = Arc::clone(&activity);
-    // hyper shares it among the requests of the connection; none is called within another's call.
+    // hyper shares the service among the requests of a connection, and calls it for one request at a time.
     let service = RefCell::new(service);
     let service = service_fn(move |request: Request<Incoming>| {
-        let unsent = counted.unsent(request.version() == Version::HTTP_2);
-        let answering = counted.answer();
+        let unsent = counted.count_unsent(request.version() == Version::HTTP_2);
+        let in_progress = counted.begin_request();
         let hsts = hsts.clone();
         let request = request.map(|body| RequestBody::new(body, body_timeout));
         service
             .borrow_mut()
             .call(request)
             .map_ok(move |mut answer| {
-                if unsent.is_none() && answering.load(Ordering::Relaxed) {
+                if unsent.is_none() && in_progress.load(Ordering::Relaxed) {
                     answer.headers_mut().insert(CONNECTION, CLOSE);
                 }
                 if let Some(hsts) = hsts {
                     let headers = answer.headers_mut();
                     headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(&hsts));
                 }
-                answer.map(|body| Counted::new(body, unsent, answering))
+                answer.map(|body| CountedBody::new(body, unsent, in_progress))
             })
     });
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut stage = Stage::Serving;
     let mut grace = None;
-    // Before any order is obeyed, the connection takes in what has come by then.
+    // Before a command is obeyed, the connection reads what the client has already sent.
     let served = poll_fn(|context| {
         activity.waker.register(context.waker());
-        let served = poll_to_the_wire(connection.as_mut(), &activity, context);
+        let served = poll_and_send(connection.as_mut(), &activity, context);
         if served.is_ready() {
             return served;
         }
         if activity.must_close(stage) {
             return Poll::Ready(Ok(()));
         }
-        if stage == Stage::Serving && activity.is_told(Order::Drain) {
+        if stage == Stage::Serving && activity.has_command(ConnectionCommand::Drain) {
             let grace = grace.get_or_insert_with(|| Box::pin(sleep(FIRST_READ_GRACE)));
-            let fresh = activity.steps.load(Ordering::Relaxed) == 0;
-            if fresh && grace.as_mut().poll(context).is_pending() {
+            let is_fresh = activity.progress.load(Ordering::Relaxed) == 0;
+            if is_fresh && grace.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
             stage = Stage::Draining;
@@ -130,7 +131,7 @@ async fn serve_connection<S, B>(
                 return Poll::Pending;
             }
             connection.as_mut().graceful_shutdown();
-            return poll_to_the_wire(connection.as_mut(), &activity, context);
+            return poll_and_send(connection.as_mut(), &activity, context);
         }
         Poll::Pending
     });
@@ -139,11 +140,11 @@ async fn serve_connection<S, B>(
     }
 }
 
-/// Both versions of HTTP, with their bounds.
+/// hyper's builder for both versions of HTTP, with the limits of larder.
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
-    // A client may say that it has no more to ask and still wait for its answer, as `nc -N` does.
+    // A client may close its sending side and still wait for the answer, as `nc -N` does.
     http1.half_close(true).max_buf_size(BUFFER_BYTES_MAX);
     builder
         .http2()
@@ -154,18 +155,18 @@ fn builder() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Polls `connection`; before it waits, what it has kept back of its answers is sent.
-fn poll_to_the_wire<C: Future>(
+/// Polls `connection`; before it waits, answers that were held back are sent.
+fn poll_and_send<C: Future>(
     mut connection: Pin<&mut C>,
     activity: &Activity,
     context: &mut Context<'_>,
 ) -> Poll<C::Output> {
     let mut served = connection.as_mut().poll(context);
-    if served.is_pending() && activity.holds.load(Ordering::Relaxed) {
-        // Every poll of a connection flushes its socket, which obeys as soon as nothing is to be held.
-        activity.holds.store(false, Ordering::Relaxed);
+    if served.is_pending() && activity.is_holding.load(Ordering::Relaxed) {
+        // Every poll of a connection flushes its socket, which sends all once nothing is held back.
+        activity.is_holding.store(false, Ordering::Relaxed);
         served = connection.poll(context);
-        if activity.holds.load(Ordering::Relaxed) {
+        if activity.is_holding.load(Ordering::Relaxed) {
             context.waker().wake_by_ref();
         }
     }

@@ -1,4 +1,15 @@
-//! What has happened on a connection, and what it is told.
+//! What has happened on a connection, and the command that its task has been given.
+//!
+//! The connection's task counts what it reads and writes. The periodic check of all connections (`connections`) reads the
+//! counts, and commands the task to drain or to close. A command to close holds only while nothing has happened since the
+//! check: the task compares [`Activity::expected`] with the count that the command names.
+//!
+//! | the connection waits for | `head` | requests in progress | unsent | limit, command |
+//! | --- | --- | --- | --- | --- |
+//! | its first request, or the rest of a head (HTTP/1.1) | odd | no | no | `header_timeout`, `CloseHead` |
+//! | the next request | even | no | no | `idle_timeout`, `CloseIdle` |
+//! | larder's answer | even | yes | no | none: a request has limits of its own |
+//! | the client to read its answer | any | any | yes | `write_timeout`, `CloseUnsent` |
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,103 +19,107 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
-/// This share of what is unsent over HTTP/2 has to be taken within `write_timeout`.
+/// The client has to read this share of what is unsent over HTTP/2 within `write_timeout`.
 const UNSENT_SHARE: u64 = 64;
-/// And so many bytes at least.
-const TAKEN_BYTES_MIN: u64 = 1 << 10;
+/// It has to read at least so many bytes.
+const READ_BYTES_MIN: u64 = 1 << 10;
 
-/// Where the server is in its life.
+/// Whether the server accepts connections, or ends those that are open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Serving,
     Draining,
 }
 
-/// What a connection has been told.
+/// What a connection is to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Order {
-    /// End after the answers at hand.
+pub(crate) enum ConnectionCommand {
+    /// End after the requests in progress.
     Drain = 1,
-    /// End at once, if nothing has happened since.
-    Close = 2,
-    /// End at once, if no request has been read since.
+    /// End at once, unless [`Activity::progress`] has changed since.
+    CloseIdle = 2,
+    /// End at once, unless [`Activity::head`] has changed since.
     CloseHead = 3,
-    /// End at once, if the client has not taken enough since.
+    /// End at once, unless the client has read enough since.
     CloseUnsent = 4,
 }
 
-/// What has happened on a connection, and what it is told.
+/// What has happened on a connection, and the command that its task has been given.
 pub struct Activity {
-    /// One reference more for each request that was read and whose answer is being made; whether it was told to drain.
-    answering: Arc<AtomicBool>,
-    /// Bytes of answers over HTTP/2 that are not written, since the client says how much may come; and one more for each
-    /// answer that has not ended.
+    /// The number of references, less one, is the number of requests in progress. The value: whether the connection has
+    /// been commanded to drain.
+    in_progress: Arc<AtomicBool>,
+    /// Bytes of answers over HTTP/2 that hyper has not written, since the client limits how much may be sent to it; and
+    /// one more for each answer that has not ended.
     unsent: Arc<AtomicU64>,
-    /// The socket has no place for what has to be written.
-    pub(crate) full: AtomicBool,
-    /// Answers are kept back, so that they can be sent together with what may follow.
-    pub(crate) holds: AtomicBool,
-    /// Requests read, and writes that the client's side took; over HTTP/2 requests alone, since a client has its pings
-    /// and settings answered whatever it asks or takes.
-    pub(crate) steps: AtomicU64,
-    /// Bytes that the client's side took.
+    /// The socket's buffer in the kernel is full.
+    pub(crate) is_full: AtomicBool,
+    /// Answers are held back, so that they can be sent together with those that may follow.
+    pub(crate) is_holding: AtomicBool,
+    /// Raised with each request that was read, and over HTTP/1.1 with each write. Writes over HTTP/2 do not count, since
+    /// a client's pings and settings are answered even if it sends no request and reads no answer.
+    pub(crate) progress: AtomicU64,
+    /// Bytes that were written to the socket.
     pub(crate) sent: AtomicU64,
-    /// Twice the requests read, and one more while the head of the next is awaited: before the first request, and once
-    /// anything came after the last answer.
+    /// Twice the number of requests that were read; one more while the head of the next request is awaited: before the
+    /// first request, and from the first byte after the last answer.
     pub(crate) head: AtomicU64,
-    /// There was a request over HTTP/2, where much else may come besides.
-    multiplexed: AtomicBool,
-    /// What `steps` or `head` is if nothing has happened since it was told to close; what `sent` is if enough has.
+    /// The client has sent a request over HTTP/2.
+    is_multiplexed: AtomicBool,
+    /// The value that a command to close compares a count with: `progress` or `head` as the check has seen it, or the
+    /// value that `sent` reaches once the client has read enough.
     pub(crate) expected: AtomicU64,
-    /// An [`Order`], or 0.
-    order: AtomicU8,
-    /// Wakes the connection for its order.
+    /// A [`ConnectionCommand`], or 0.
+    command: AtomicU8,
+    /// Wakes the connection's task for its command.
     pub(crate) waker: AtomicWaker,
 }
 
 impl Default for Activity {
     fn default() -> Self {
         Self {
-            answering: Arc::default(),
+            in_progress: Arc::default(),
             unsent: Arc::default(),
-            full: AtomicBool::default(),
-            holds: AtomicBool::default(),
-            steps: AtomicU64::default(),
+            is_full: AtomicBool::default(),
+            is_holding: AtomicBool::default(),
+            progress: AtomicU64::default(),
             sent: AtomicU64::default(),
             head: AtomicU64::new(1),
-            multiplexed: AtomicBool::default(),
+            is_multiplexed: AtomicBool::default(),
             expected: AtomicU64::default(),
-            order: AtomicU8::default(),
+            command: AtomicU8::default(),
             waker: AtomicWaker::default(),
         }
     }
 }
 
-// Only the connection's own task counts, so that nothing is lost though it is loaded and stored.
+// Only the connection's own task changes the counts, so a load and a store lose nothing.
 impl Activity {
-    /// A request was read. Whoever makes its answer keeps what this returns: by then, whether to drain.
-    pub(crate) fn answer(&self) -> Arc<AtomicBool> {
-        self.step();
+    /// Counts a request that was read. The request is in progress until the result is dropped; the result's value says
+    /// whether the connection has been commanded to drain.
+    pub(crate) fn begin_request(&self) -> Arc<AtomicBool> {
+        self.count_progress();
         let head = self.head.load(Ordering::Relaxed);
         self.head
             .store((head | 1).wrapping_add(1), Ordering::Relaxed);
-        Arc::clone(&self.answering)
+        Arc::clone(&self.in_progress)
     }
 
-    /// Something was read.
-    pub(crate) fn receive(&self) {
+    /// Notes that bytes were read.
+    pub(crate) fn note_read(&self) {
         let head = self.head.load(Ordering::Relaxed);
         self.head.store(head | 1, Ordering::Relaxed);
     }
 
-    /// So many bytes were written: what came before belonged to a request that is being answered.
-    pub(crate) fn send(&self, bytes: usize) {
+    /// Counts bytes that were written. Bytes that were read before belong to the request that is being answered, not to
+    /// the head of another.
+    pub(crate) fn note_written(&self, bytes: usize) {
         let sent = self.sent.load(Ordering::Relaxed);
         self.sent
             .store(sent.wrapping_add(bytes as u64), Ordering::Relaxed);
         if !self.is_multiplexed() {
-            self.step();
+            self.count_progress();
         }
         let head = self.head.load(Ordering::Relaxed);
         if head > 1 {
@@ -112,47 +127,50 @@ impl Activity {
         }
     }
 
-    /// What the body of an answer keeps where answers are multiplexed, as over HTTP/2. Elsewhere the socket alone tells
-    /// what is unsent.
-    pub(crate) fn unsent(&self, multiplexed: bool) -> Option<Unsent> {
+    /// The count of unsent bytes for the body of an answer over HTTP/2 (`multiplexed`). Over HTTP/1.1 the socket shows
+    /// whether something is unsent.
+    pub(crate) fn count_unsent(&self, multiplexed: bool) -> Option<UnsentBytes> {
         multiplexed.then(|| {
-            self.multiplexed.store(true, Ordering::Relaxed);
-            Unsent {
+            self.is_multiplexed.store(true, Ordering::Relaxed);
+            UnsentBytes {
                 bytes: 0,
-                all: Arc::clone(&self.unsent),
+                total: Arc::clone(&self.unsent),
             }
         })
     }
 
-    /// Whether the client is to be told that its next answer is the last: over HTTP/1.1 it may have sent a request
-    /// that was not read yet, which is lost where the connection just ends. HTTP/2 has GOAWAY.
+    /// Whether the connection ends with an answer that has `Connection: close`. Over HTTP/1.1 the client may have sent a
+    /// request that was not read yet, which would be lost if the connection ended without that header. HTTP/2 has GOAWAY.
     pub(crate) fn announces_end(&self) -> bool {
-        let asked = self.steps.load(Ordering::Relaxed) > 0;
-        asked && !self.is_multiplexed()
+        let has_progress = self.progress.load(Ordering::Relaxed) > 0;
+        has_progress && !self.is_multiplexed()
     }
 
     fn is_multiplexed(&self) -> bool {
-        self.multiplexed.load(Ordering::Relaxed)
+        self.is_multiplexed.load(Ordering::Relaxed)
     }
 
-    fn step(&self) {
-        let steps = self.steps.load(Ordering::Relaxed);
-        self.steps.store(steps.wrapping_add(1), Ordering::Relaxed);
+    fn count_progress(&self) {
+        let progress = self.progress.load(Ordering::Relaxed);
+        self.progress
+            .store(progress.wrapping_add(1), Ordering::Relaxed);
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        if order == Order::Drain {
-            self.answering.store(true, Ordering::Relaxed);
+    /// Gives the connection's task a command, and wakes it.
+    pub(crate) fn give_command(&self, command: ConnectionCommand) {
+        if command == ConnectionCommand::Drain {
+            self.in_progress.store(true, Ordering::Relaxed);
         }
-        self.order.store(order as u8, Ordering::Release);
+        self.command.store(command as u8, Ordering::Release);
         self.waker.wake();
     }
 
-    pub(crate) fn is_told(&self, order: Order) -> bool {
-        self.order.load(Ordering::Acquire) == order as u8
+    /// Whether this is the last command that was given.
+    pub(crate) fn has_command(&self, command: ConnectionCommand) -> bool {
+        self.command.load(Ordering::Acquire) == command as u8
     }
 
-    /// What `future` gives, unless the connection is to close before.
+    /// The output of `future`; `None` if the connection has to close before that.
     pub(crate) async fn unless_closed<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -166,77 +184,79 @@ impl Activity {
         .await
     }
 
-    /// Whether it is to end at once: it was told so, and nothing has happened since.
+    /// Whether the connection has to end at once: it was commanded to, and nothing has happened since.
     pub(crate) fn must_close(&self, stage: Stage) -> bool {
         let expected = self.expected.load(Ordering::Relaxed);
-        let same = |counted: &AtomicU64| counted.load(Ordering::Relaxed) == expected;
-        let still = (self.is_told(Order::Close) && same(&self.steps))
-            || (self.is_told(Order::CloseHead) && same(&self.head));
-        let stuck = self.is_told(Order::CloseUnsent)
+        let is_expected = |count: &AtomicU64| count.load(Ordering::Relaxed) == expected;
+        let is_idle = (self.has_command(ConnectionCommand::CloseIdle)
+            && is_expected(&self.progress))
+            || (self.has_command(ConnectionCommand::CloseHead) && is_expected(&self.head));
+        let is_stuck = self.has_command(ConnectionCommand::CloseUnsent)
             && self.is_unsent()
             && self.sent.load(Ordering::Relaxed) < expected;
-        stuck || (still && !self.owes(stage))
+        is_stuck || (is_idle && !self.is_busy(stage))
     }
 
-    /// Whether a head is awaited and nothing else.
+    /// Whether the connection waits for a head and for nothing else.
     pub(crate) fn awaits_head(&self) -> bool {
         self.head.load(Ordering::Relaxed) & 1 == 1 && !self.is_multiplexed()
     }
 
-    /// Whether the client still has something to get. Draining has a bound of its own, so whoever reads slowly, which
-    /// the kernel tells only now and then, is cut off by that alone.
-    pub(crate) fn owes(&self, stage: Stage) -> bool {
-        Arc::strong_count(&self.answering) > 1 || (stage == Stage::Draining && self.is_unsent())
+    /// Whether the client still has to receive something. While serving, a client that does not read its answers counts as
+    /// idle, and `write_timeout` limits it. While draining, the kernel reports too seldom that a slow client reads, so only
+    /// `shutdown_timeout` limits it.
+    pub(crate) fn is_busy(&self, stage: Stage) -> bool {
+        Arc::strong_count(&self.in_progress) > 1 || (stage == Stage::Draining && self.is_unsent())
     }
 
-    /// Whether there is an answer that the client does not take.
+    /// Whether there is an answer that the client does not read.
     pub(crate) fn is_unsent(&self) -> bool {
-        self.full.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed) > 0
+        self.is_full.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes that a client with unsent answers has to take within the time for that. Over HTTP/2 they are a share of
-    /// what waits for it: to let much wait costs the client that it takes much, and its pings alone are too few.
-    pub(crate) fn least_to_take(&self) -> u64 {
+    /// Bytes that a client with unsent answers has to read within `write_timeout`. Over HTTP/2 they are a share of what is
+    /// unsent, so a client that requests much has to read much; answers to its pings alone are too few.
+    pub(crate) fn bytes_to_read(&self) -> u64 {
         if !self.is_multiplexed() {
             return 1;
         }
         let share = self.unsent.load(Ordering::Relaxed) / UNSENT_SHARE;
-        share.max(TAKEN_BYTES_MIN)
+        share.max(READ_BYTES_MIN)
     }
 }
 
-/// Bytes of an answer over HTTP/2 that are not written.
-pub(crate) struct Unsent {
+/// Bytes of an answer over HTTP/2 that hyper has not written. Dropping it takes them out of the connection's total.
+pub(crate) struct UnsentBytes {
     bytes: u64,
-    all: Arc<AtomicU64>,
+    total: Arc<AtomicU64>,
 }
 
-impl Unsent {
+impl UnsentBytes {
     /// Counts `bytes` more.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts none any more: what there is was taken, and the client owes nothing for what is still to come.
-    pub(crate) fn forget(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    /// Sets the count to 0: the client has read all that there is, and does not have to read what larder still makes.
+    pub(crate) fn clear(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = 0;
     }
 
-    /// What a part of so many bytes keeps; a body of a length that was not known has more than was counted.
-    pub(crate) fn part(&mut self, bytes: u64) -> Self {
+    /// Splits off the count of a part of so many bytes. A body of unknown length may have more bytes than were counted.
+    pub(crate) fn split_off(&mut self, bytes: u64) -> Self {
         self.add((bytes + 1).saturating_sub(self.bytes));
         self.bytes -= bytes;
         Self {
             bytes,
-            all: Arc::clone(&self.all),
+            total: Arc::clone(&self.total),
         }
     }
 }
 
-impl Drop for Unsent {
+impl Drop for UnsentBytes {
     fn drop(&mut self) {
-        self.forget();
+        self.clear();
     }
 }

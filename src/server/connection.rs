@@ -1,4 +1,4 @@
-//! The beginning of a connection: the client behind a proxy, and TLS.
+//! The beginning of a connection: the header of the PROXY protocol, and the TLS handshake.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 
 use crate::metrics::Metrics;
 use crate::server::activity::Activity;
-use crate::server::limits::Admitted;
-use crate::server::listener::Client;
+use crate::server::limits::ClientSlot;
+use crate::server::listener::AcceptedConnection;
 use crate::server::socket::Socket;
 use crate::server::stream::Stream;
 use crate::server::tls::Tls;
@@ -20,24 +20,24 @@ use crate::server::{Peer, proxy};
 #[derive(Clone)]
 pub(super) struct ConnectionConfig {
     pub(super) tls: Option<Arc<Tls>>,
-    /// Proxies that are trusted send first for which client they have connected.
+    /// Trusted proxies begin each connection with a header of the PROXY protocol.
     pub(super) proxy_protocol: bool,
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// Serves `client` by `protocol`, until the connection ends or is told to.
+/// Serves `client` by `protocol`, until the connection ends or is commanded to.
 pub(super) async fn serve<F>(
-    client: Client,
-    mut admitted: Admitted,
+    client: AcceptedConnection,
+    mut slot: ClientSlot,
     config: ConnectionConfig,
     protocol: impl Fn(Socket, Peer, Arc<Activity>) -> F,
     activity: Arc<Activity>,
 ) where
     F: Future<Output = ()>,
 {
-    let Client { stream, mut peer } = client;
+    let AcceptedConnection { stream, mut peer } = client;
     peer.secure = config.tls.is_some();
-    let Some(stream) = open(stream, &mut peer, &mut admitted, &config, &activity).await else {
+    let Some(stream) = open(stream, &mut peer, &mut slot, &config, &activity).await else {
         return;
     };
     drop(config);
@@ -45,32 +45,33 @@ pub(super) async fn serve<F>(
     protocol(socket, peer, activity).await;
 }
 
-/// What to read from and to write to, unless the connection is to close before.
+/// Prepares the connection; `None` if that fails, or if the connection has to close before.
 async fn open(
     stream: StdStream,
     peer: &mut Peer,
-    admitted: &mut Admitted,
+    slot: &mut ClientSlot,
     config: &ConnectionConfig,
     activity: &Activity,
 ) -> Option<Stream> {
-    // Boxed, or every connection would have place for it.
-    let prepared = Box::pin(prepare(stream, peer, admitted, config));
+    // Boxed, or the task of every connection would be larger by this future for all of its life.
+    let prepared = Box::pin(prepare(stream, peer, slot, config));
     let prepared = activity.unless_closed(prepared).await?;
     prepared
         .inspect_err(|error| tracing::debug!("a connection can't be served: {error}"))
         .ok()
 }
 
-/// Sets the address of `peer` where it is behind a proxy, and makes the TLS handshake where there is TLS.
+/// Reads the header of the PROXY protocol, which sets the address of `peer`, and makes the TLS handshake, if these are
+/// configured.
 async fn prepare(
     stream: StdStream,
     peer: &mut Peer,
-    admitted: &mut Admitted,
+    slot: &mut ClientSlot,
     config: &ConnectionConfig,
 ) -> io::Result<Stream> {
     let mut stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
-    if config.proxy_protocol && admitted.is_proxy() {
+    if config.proxy_protocol && slot.is_uncounted() {
         let client = proxy::read_client(&mut stream).await.inspect_err(|error| {
             // A proxy may connect and send nothing, as a health check.
             if error.kind() == ErrorKind::InvalidData {
@@ -82,7 +83,7 @@ async fn prepare(
         })?;
         if let Some(client) = client {
             peer.address = client;
-            if !admitted.count(client) {
+            if !slot.count(client) {
                 let closed = &config.metrics.connections_closed;
                 closed.with_label_values(&["connections_per_address"]).inc();
                 return Err(io::Error::other(

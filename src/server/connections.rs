@@ -1,8 +1,8 @@
 //! The open connections, and the periodic check of their activity.
 //!
 //! hyper's own timeout for request heads would start a timer for each request. Here one check a second goes through all
-//! connections: one that takes too long for its first request or for a head, sends no request, or reads nothing of its
-//! answer is closed. A request pays for that only by being counted.
+//! connections, and closes those that take too long for their first request or for a head, send no request, or read
+//! nothing of their answers. A request only has to be counted for that.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, interval_at};
 
-use crate::server::activity::{Activity, Order, Stage};
+use crate::server::activity::{Activity, ConnectionCommand, Stage};
 use crate::server::limits::Limits;
 
 /// Time between two checks of the open connections.
@@ -31,7 +31,7 @@ struct IdleTicks {
 }
 
 impl IdleTicks {
-    /// One check more than fits into the time, since the first may come at once.
+    /// One more check than fits into the time, since the first check may come at once.
     fn of(limits: &Limits) -> Self {
         let ticks = |time: Duration| {
             let ticks = time.as_millis().div_ceil(CHECK_INTERVAL.as_millis()) + 1;
@@ -55,72 +55,76 @@ impl IdleTicks {
 /// The open connections.
 pub(super) struct Connections {
     pub(super) tasks: JoinSet<()>,
-    seen: HashMap<Id, Seen>,
+    tracked: HashMap<Id, TrackedConnection>,
     idle_ticks: IdleTicks,
     closed: IntCounterVec,
 }
 
-struct Seen {
+struct TrackedConnection {
     activity: Arc<Activity>,
-    /// What the last check has found.
-    steps: u64,
+    /// The activity's counts at the last check.
+    progress: u64,
     head: u64,
-    /// Checks since then that have found nothing new, and nothing to be answered or sent.
-    still: u32,
-    head_still: u32,
-    /// What was sent when the client had last taken enough, or had nothing to take.
+    /// Checks in a row that have found no progress, no request in progress and nothing unsent.
+    idle_checks: u32,
+    head_checks: u32,
+    /// The activity's count when the client had last read enough, or had nothing to read.
     sent: u64,
     /// Checks since then.
-    unsent_still: u32,
+    unsent_checks: u32,
 }
 
-impl Seen {
+impl TrackedConnection {
     fn check(&mut self) {
         let is_unsent = self.activity.is_unsent();
-        let steps = self.activity.steps.load(Ordering::Relaxed);
-        let idle = !self.activity.owes(Stage::Draining);
-        let same = steps == self.steps && idle;
-        self.still = if same { self.still + 1 } else { 0 };
-        self.steps = steps;
+        let progress = self.activity.progress.load(Ordering::Relaxed);
+        let idle = !self.activity.is_busy(Stage::Draining);
+        let same = progress == self.progress && idle;
+        self.idle_checks = if same { self.idle_checks + 1 } else { 0 };
+        self.progress = progress;
         let sent = self.activity.sent.load(Ordering::Relaxed);
-        if is_unsent && sent < self.enough() {
-            self.unsent_still += 1;
+        if is_unsent && sent < self.sent_required() {
+            self.unsent_checks += 1;
         } else {
-            (self.sent, self.unsent_still) = (sent, 0);
+            (self.sent, self.unsent_checks) = (sent, 0);
         }
         let head = self.activity.head.load(Ordering::Relaxed);
         let same = head == self.head && self.activity.awaits_head();
-        self.head_still = if same { self.head_still + 1 } else { 0 };
+        self.head_checks = if same { self.head_checks + 1 } else { 0 };
         self.head = head;
     }
 
-    /// What is sent once the client has taken enough of what waits for it.
-    fn enough(&self) -> u64 {
-        self.sent.saturating_add(self.activity.least_to_take())
+    /// The value of [`Activity::sent`] once the client has read enough of what waits for it.
+    fn sent_required(&self) -> u64 {
+        self.sent.saturating_add(self.activity.bytes_to_read())
     }
 
-    /// Which of its limits the connection has passed, and what it is told then.
-    fn overdue(&self, idle_ticks: &IdleTicks, stage: Stage) -> Option<(&'static str, Order)> {
-        // Whatever else is being made for it.
-        if self.unsent_still >= idle_ticks.write {
-            return Some(("write", Order::CloseUnsent));
+    /// The limit that the connection has exceeded, and the command that it gets for it.
+    fn overdue(
+        &self,
+        idle_ticks: &IdleTicks,
+        stage: Stage,
+    ) -> Option<(&'static str, ConnectionCommand)> {
+        // Even if other requests are in progress.
+        if self.unsent_checks >= idle_ticks.write {
+            return Some(("write", ConnectionCommand::CloseUnsent));
         }
-        if self.activity.owes(stage) {
+        if self.activity.is_busy(stage) {
             return None;
         }
-        if self.head_still >= idle_ticks.head {
-            return Some(("header", Order::CloseHead));
+        if self.head_checks >= idle_ticks.head {
+            return Some(("header", ConnectionCommand::CloseHead));
         }
-        (self.still >= idle_ticks.idle).then_some(("idle", Order::Close))
+        (self.idle_checks >= idle_ticks.idle).then_some(("idle", ConnectionCommand::CloseIdle))
     }
 }
 
 impl Connections {
-    /// `closed` counts what is closed, by why.
+    /// `closed` counts the connections that are closed, by the limit that they exceed.
     pub(super) fn new(limits: &Limits, closed: IntCounterVec) -> Self {
         Self {
             tasks: JoinSet::new(),
-            seen: HashMap::new(),
+            tracked: HashMap::new(),
             idle_ticks: IdleTicks::of(limits),
             closed,
         }
@@ -133,19 +137,19 @@ impl Connections {
         runtime: &Handle,
     ) {
         let task = self.tasks.spawn_on(served, runtime);
-        let seen = Seen {
+        let tracked = TrackedConnection {
             activity,
-            steps: 0,
+            progress: 0,
             head: 0,
-            still: 0,
-            head_still: 0,
+            idle_checks: 0,
+            head_checks: 0,
             sent: 0,
-            unsent_still: 0,
+            unsent_checks: 0,
         };
-        self.seen.insert(task.id(), seen);
+        self.tracked.insert(task.id(), tracked);
     }
 
-    pub(super) fn forget(&mut self, ended: Result<(Id, ()), JoinError>) {
+    pub(super) fn remove(&mut self, ended: Result<(Id, ()), JoinError>) {
         let id = match ended {
             Ok((id, ())) => id,
             Err(error) => {
@@ -153,36 +157,36 @@ impl Connections {
                 error.id()
             }
         };
-        self.seen.remove(&id);
+        self.tracked.remove(&id);
     }
 
-    /// Closes connections that have passed a limit.
+    /// Closes connections that have exceeded a limit.
     pub(super) fn check(&mut self) {
         check(
-            self.seen.values_mut(),
+            self.tracked.values_mut(),
             &self.idle_ticks,
             Stage::Serving,
             &self.closed,
         );
     }
 
-    /// Lets each connection end after the answers at hand, and ends when all have.
+    /// Commands each connection to end after the requests in progress, and waits until all have ended.
     pub(super) async fn drain(mut self) {
-        for seen in self.seen.values_mut() {
-            seen.check();
-            (seen.still, seen.head_still) = (0, 0);
-            seen.activity.order(Order::Drain);
+        for tracked in self.tracked.values_mut() {
+            tracked.check();
+            (tracked.idle_checks, tracked.head_checks) = (0, 0);
+            tracked.activity.give_command(ConnectionCommand::Drain);
         }
         let mut checks = interval_at(Instant::now() + DRAIN_INTERVAL, DRAIN_INTERVAL);
         loop {
             tokio::select! {
                 ended = self.tasks.join_next_with_id() => match ended {
-                    Some(ended) => self.forget(ended),
+                    Some(ended) => self.remove(ended),
                     None => return,
                 },
                 _ = checks.tick() => {
-                    let seen = self.seen.values_mut();
-                    check(seen, &IdleTicks::DRAINING, Stage::Draining, &self.closed);
+                    let tracked = self.tracked.values_mut();
+                    check(tracked, &IdleTicks::DRAINING, Stage::Draining, &self.closed);
                 }
             }
         }
@@ -190,24 +194,28 @@ impl Connections {
 }
 
 fn check<'a>(
-    all: impl Iterator<Item = &'a mut Seen>,
+    all: impl Iterator<Item = &'a mut TrackedConnection>,
     idle_ticks: &IdleTicks,
     stage: Stage,
     closed: &IntCounterVec,
 ) {
-    for seen in all {
-        seen.check();
-        if let Some((reason, order)) = seen.overdue(idle_ticks, stage) {
-            let expected = match order {
-                Order::CloseHead => seen.head,
-                Order::CloseUnsent => seen.enough(),
-                _ => seen.steps,
+    for tracked in all {
+        tracked.check();
+        if let Some((reason, command)) = tracked.overdue(idle_ticks, stage) {
+            let expected = match command {
+                ConnectionCommand::CloseHead => tracked.head,
+                ConnectionCommand::CloseUnsent => tracked.sent_required(),
+                _ => tracked.progress,
             };
-            seen.activity.expected.store(expected, Ordering::Relaxed);
-            seen.activity.order(order);
+            tracked.activity.expected.store(expected, Ordering::Relaxed);
+            tracked.activity.give_command(command);
             closed.with_label_values(&[reason]).inc();
-            // Where something has happened since, it goes on, and has its time again.
-            (seen.still, seen.head_still, seen.unsent_still) = (0, 0, 0);
+            // If something has happened since, the connection goes on and its times begin again.
+            (
+                tracked.idle_checks,
+                tracked.head_checks,
+                tracked.unsent_checks,
+            ) = (0, 0, 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What clients may take, and how many there are.
+//! Limits of clients, and how many connections each client has.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// Bits of an address of IPv6 that make out a client: a network of this size is what one subscriber gets (RFC 6177).
+/// Bits of an IPv6 address that identify a client: a subscriber gets a network of this size (RFC 6177).
 const NETWORK_BITS: u32 = 64;
 
 /// Section `[limits]`.
@@ -17,21 +17,21 @@ pub struct Limits {
     pub connections: usize,
     /// Open connections of one client's address.
     pub connections_per_address: usize,
-    /// From the connection to the first request, and from a request's first byte to the end of its head.
+    /// The longest time from the connection to the first request, and from a request's first byte to the end of its head.
     pub header_timeout: Duration,
-    /// Without a request.
+    /// The longest time without a request.
     pub idle_timeout: Duration,
-    /// For what a client sends of a body beyond the least rate.
+    /// How long larder waits in total for a body whose client sends slower than the least rate.
     pub body_timeout: Duration,
-    /// In which a client takes nothing of its answer.
+    /// The longest time in which a client reads nothing of its answer.
     pub write_timeout: Duration,
-    /// Requests of one client; 0 for as many as it likes.
+    /// Requests of one client; 0: not limited.
     pub requests_per_second: u32,
     /// Requests that a client may send at once after a pause.
     pub burst: u32,
-    /// Networks whose word is taken for whom they ask.
+    /// Proxies whose `X-Forwarded-For` and PROXY protocol headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// They say so by the PROXY protocol, before anything else.
+    /// Trusted proxies begin each connection with a header of the PROXY protocol.
     pub proxy_protocol: bool,
 }
 
@@ -42,13 +42,13 @@ pub(crate) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
 
 /// Open connections by client.
 #[derive(Clone)]
-pub(super) struct Clients {
+pub(super) struct ClientCounts {
     connections_max: usize,
     trusted: Arc<[IpNet]>,
     connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Clients {
+impl ClientCounts {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             connections_max: limits.connections_per_address,
@@ -58,34 +58,34 @@ impl Clients {
     }
 
     /// Counts a connection of `address`, unless it has too many.
-    pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
-        let mut admitted = Admitted {
+    pub(super) fn admit(&self, address: IpAddr) -> Option<ClientSlot> {
+        let mut slot = ClientSlot {
             client: None,
             clients: self.clone(),
         };
-        admitted.count(address).then_some(admitted)
+        slot.count(address).then_some(slot)
     }
 }
 
-/// A connection that counts.
-pub(super) struct Admitted {
+/// A connection's place in the count of its client; dropping it gives the place back.
+pub(super) struct ClientSlot {
     client: Option<IpAddr>,
-    clients: Clients,
+    clients: ClientCounts,
 }
 
-impl Admitted {
-    /// Whether it is that of a proxy which has not said yet for whom.
-    pub(super) fn is_proxy(&self) -> bool {
+impl ClientSlot {
+    /// Whether it counts for no client: it is a trusted proxy's, whose PROXY header has not been read yet.
+    pub(super) fn is_uncounted(&self) -> bool {
         self.client.is_none()
     }
 
-    /// Counts the connection as one of `address`, unless that has too many. Behind a proxy that is trusted are many
-    /// clients, so its own are not counted.
+    /// Counts the connection for `address`; false if that has too many already. Connections of a trusted proxy are not
+    /// counted, since many clients are behind it.
     pub(super) fn count(&mut self, address: IpAddr) -> bool {
         if trusts(&self.clients.trusted, address) {
             return true;
         }
-        let client = network(address);
+        let client = client_network(address);
         let mut connections = lock(&self.clients.connections);
         let open = connections.entry(client).or_default();
         if *open >= self.clients.connections_max {
@@ -97,7 +97,7 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         let Some(client) = self.client else {
             return;
@@ -112,13 +112,13 @@ impl Drop for Admitted {
     }
 }
 
-/// Numbers are whole whoever panicked.
+/// The counts are consistent even if a thread has panicked while it held the lock.
 fn lock(connections: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
     connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whom limits count as one.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+/// The address or network that limits count as one client.
+pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
@@ -132,8 +132,8 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn clients(connections_max: usize) -> Clients {
-        Clients {
+    fn clients(connections_max: usize) -> ClientCounts {
+        ClientCounts {
             connections_max,
             trusted: Arc::new(["10.0.0.0/8".parse().unwrap()]),
             connections: Arc::default(),

@@ -1,4 +1,4 @@
-//! Accepts connections as far as limits and descriptors allow.
+//! Accepts connections within the limits and as long as there are file descriptors.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -14,20 +14,20 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 use crate::server::Peer;
-use crate::server::limits::{Admitted, Clients, Limits};
+use crate::server::limits::{ClientCounts, ClientSlot, Limits};
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after an accept that failed because file descriptors or memory were exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-/// What lasts is warned of this often.
+/// Time between two warnings while connections are refused.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A connection that was accepted.
-pub(super) struct Client {
+pub(super) struct AcceptedConnection {
     pub(super) stream: StdStream,
     pub(super) peer: Peer,
 }
 
-impl Client {
+impl AcceptedConnection {
     pub(super) fn new((stream, address): (StdStream, SocketAddr)) -> Self {
         let address = address.ip().to_canonical();
         Self {
@@ -40,26 +40,27 @@ impl Client {
     }
 }
 
-/// Accepts connections, as far as the limits and the system have room for them.
+/// Accepts connections, within the limits and as long as the system has file descriptors.
 pub(super) struct Listener {
     limits: Limits,
-    clients: Clients,
+    clients: ClientCounts,
     metrics: Arc<Metrics>,
-    /// Given up for a moment where no descriptor is left, so that a client can be told.
+    /// A file descriptor that is closed for a moment if no other is left, so that a waiting connection can be accepted and
+    /// closed.
     reserve: Option<File>,
-    /// Nobody is let in until then.
-    shut_until: Option<Instant>,
+    /// No connection is accepted before this time.
+    paused_until: Option<Instant>,
     warned_at: Option<Instant>,
 }
 
 impl Listener {
     pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
         Self {
-            clients: Clients::new(&limits),
+            clients: ClientCounts::new(&limits),
             limits,
             metrics,
             reserve: reserve(),
-            shut_until: None,
+            paused_until: None,
             warned_at: None,
         }
     }
@@ -67,57 +68,60 @@ impl Listener {
     /// The next connection.
     ///
     /// Cancel safe.
-    pub(super) async fn accept(&mut self, listener: &TcpListener) -> io::Result<Client> {
-        if let Some(until) = self.shut_until {
+    pub(super) async fn accept(
+        &mut self,
+        listener: &TcpListener,
+    ) -> io::Result<AcceptedConnection> {
+        if let Some(until) = self.paused_until {
             sleep_until(until).await;
-            self.shut_until = None;
+            self.paused_until = None;
         }
         let (stream, address) = listener.accept().await?;
         if self.reserve.is_none() {
             self.reserve = reserve();
         }
-        Ok(Client::new((stream.into_std()?, address)))
+        Ok(AcceptedConnection::new((stream.into_std()?, address)))
     }
 
-    /// Whether `client` may stay beside `open` others; what it gets counts it.
-    pub(super) fn admit(&mut self, client: &Client, open: usize) -> Option<Admitted> {
+    /// Counts `client`, unless there are too many connections; `open` others are.
+    pub(super) fn admit(&mut self, client: &AcceptedConnection, open: usize) -> Option<ClientSlot> {
         if open >= self.limits.connections {
-            self.refused("connections", &"limits.connections is reached");
+            self.note_refusal("connections", &"limits.connections is reached");
             return None;
         }
-        let admitted = self.clients.admit(client.peer.address);
-        if admitted.is_none() {
+        let slot = self.clients.admit(client.peer.address);
+        if slot.is_none() {
             let address = client.peer.address;
             let why = format_args!("limits.connections_per_address is reached by {address}");
-            self.refused("connections_per_address", &why);
+            self.note_refusal("connections_per_address", &why);
         }
-        admitted
+        slot
     }
 
-    /// What to do where a connection could not be accepted.
-    pub(super) fn failed(&mut self, error: &io::Error, listener: &TcpListener) {
+    /// Handles an error of accept: closes a connection that waits if there is no file descriptor for it, or pauses.
+    pub(super) fn handle_error(&mut self, error: &io::Error, listener: &TcpListener) {
         let errno = error.raw_os_error().map(Errno::from_raw);
-        let full = matches!(errno, Some(Errno::EMFILE | Errno::ENFILE));
-        self.refused("descriptors", error);
-        // Who waits would else wait until there is a descriptor again.
-        if full && self.reserve.take().is_some() {
+        let is_full = matches!(errno, Some(Errno::EMFILE | Errno::ENFILE));
+        self.note_refusal("descriptors", error);
+        // Otherwise the client would wait until there is a descriptor again.
+        if is_full && self.reserve.take().is_some() {
             drop(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
             self.reserve = reserve();
         }
-        if !full || self.reserve.is_none() {
-            self.shut_until = Some(Instant::now() + ACCEPT_PAUSE);
+        if !is_full || self.reserve.is_none() {
+            self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
         }
     }
 
-    fn refused(&mut self, reason: &'static str, why: &dyn Display) {
+    fn note_refusal(&mut self, reason: &'static str, why: &dyn Display) {
         self.metrics
             .connections_closed
             .with_label_values(&[reason])
             .inc();
-        let silent = self
+        let is_silent = self
             .warned_at
             .is_some_and(|warned_at| warned_at.elapsed() < WARNING_INTERVAL);
-        if !silent {
+        if !is_silent {
             self.warned_at = Some(Instant::now());
             tracing::warn!("connections are refused: {why}");
         }

@@ -1,28 +1,28 @@
-//! The PROXY protocol, versions 1 and 2: a proxy says first for whom it has connected (HAProxy, `proxy-protocol.txt`).
+//! The PROXY protocol, versions 1 and 2: a proxy begins a connection with the address of its client (HAProxy,
+//! `proxy-protocol.txt`).
 //!
-//! Not a byte more is read than the header has: the next one is TLS or HTTP. Parsers of others take a buffer that may
-//! hold both.
+//! No byte beyond the header is read, since TLS or HTTP follows. Parsers in crates take a buffer that may hold both.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How version 2 begins; version 1 is no shorter.
+/// The first bytes of version 2; a header of version 1 is at least as long.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// A header of version 1 with the end of its line.
 const LINE_BYTES_MAX: usize = 107;
-/// What follows the 16 bytes that each header of version 2 has; clouds add what they know of the connection.
+/// Bytes after the first 16 of a header of version 2: addresses, and what cloud providers add about the connection.
 const REST_BYTES_MAX: usize = 2 << 10;
-/// Where the client's address would stand, and the proxy's, in IPv4 and in IPv6, each with its port.
+/// Bytes of the client's and the proxy's addresses and ports, for IPv4 and IPv6.
 const V4_BYTES: usize = 12;
 const V6_BYTES: usize = 36;
 
-/// The client that the header at the beginning of `stream` names; `None` where the proxy speaks for itself, or says
-/// nothing that is an IP address.
+/// The client in the header at the beginning of `stream`; `None` if the connection is the proxy's own, or if the header
+/// has no IP address.
 ///
 /// # Errors
-/// Something else than a header, or one that is too long.
+/// The stream does not begin with a header, or the header is too long.
 pub(super) async fn read_client(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<IpAddr>> {
@@ -49,7 +49,7 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
     let mut rest = vec![0; bytes];
     stream.read_exact(&mut rest).await?;
     match (command, family) {
-        // The proxy's own, such as a look at whether larder lives.
+        // LOCAL: the proxy's own connection, such as a health check.
         (0x20, _) => Ok(None),
         (0x21, 1) if bytes >= V4_BYTES => {
             let address = rest.first_chunk::<4>();
@@ -59,7 +59,7 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
             let address = rest.first_chunk::<16>();
             Ok(address.map(|address| Ipv6Addr::from(*address).into()))
         }
-        // Unspecified, or a socket of Unix.
+        // Unspecified, or a Unix socket.
         (0x21, 0 | 3) => Ok(None),
         _ => Err(invalid("the header is malformed")),
     }

@@ -1,4 +1,4 @@
-//! The rate limiter: requests of each client, by the address that counts as one client.
+//! The rate limiter: how many requests each client may send.
 
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
@@ -12,13 +12,13 @@ use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed, StateStore};
 
 use crate::metrics::Metrics;
-use crate::server::{Limits, network};
+use crate::server::{Limits, client_network};
 
-/// Counts of 8 bytes that clients are spread over.
+/// The number of counts, 8 bytes each. A hash of a client's address selects one.
 const COUNTS: usize = 1 << 16;
 
-/// Requests of clients: a fixed number of counts, however many clients there are, and no lock. Two clients seldom share
-/// one; which ones do is drawn at each start, so that no client can aim at another.
+/// Requests by client: a fixed number of counts for any number of clients, and no lock. Two clients seldom share a count.
+/// Which clients do is random at each start, so a client can't use up another's requests on purpose.
 struct Counts {
     hasher: RandomState,
     counts: Vec<InMemoryState>,
@@ -43,7 +43,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// `None` where requests are not limited.
+    /// `None` if requests are not limited.
     pub fn new(limits: &Limits, metrics: Arc<Metrics>) -> Option<Self> {
         let quota = Quota::per_second(NonZeroU32::new(limits.requests_per_second)?);
         let burst = NonZeroU32::new(limits.burst)?;
@@ -60,12 +60,17 @@ impl RateLimiter {
         })
     }
 
-    /// Counts a request of `client`; the seconds to wait where it is one too many.
+    /// Counts a request of `client`.
+    ///
+    /// # Errors
+    /// The request exceeds the limit: the seconds after which another one is allowed.
     pub(crate) fn check(&self, client: IpAddr) -> Result<(), u64> {
-        self.limiter.check_key(&network(client)).map_err(|refused| {
-            self.metrics.requests_refused.inc();
-            let now = self.limiter.clock().now();
-            refused.wait_time_from(now).as_secs().saturating_add(1)
-        })
+        self.limiter
+            .check_key(&client_network(client))
+            .map_err(|refused| {
+                self.metrics.requests_refused.inc();
+                let now = self.limiter.clock().now();
+                refused.wait_time_from(now).as_secs().saturating_add(1)
+            })
     }
 }

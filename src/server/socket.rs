@@ -1,8 +1,8 @@
-//! A connection's socket: what the client's side takes counts as activity, and small writes go out together.
+//! A connection's socket: reports reads and writes to the activity, and sends small writes together.
 //!
-//! hyper writes each answer of a pipeline by itself, and each frame of HTTP/2. From the second one to what was read at
-//! once they are kept back, and sent together before the connection waits. One answer to one request is sent at once:
-//! a short one is copied, since its head and its body cost the kernel less as one piece, a long one goes out of the
+//! hyper writes each answer of a pipeline separately, and each frame of HTTP/2. If what was read at once leads to several
+//! writes, those from the second on are held back, and sent together before the connection waits. A single answer is sent
+//! at once: a short one is copied, since head and body cost the kernel less as one piece; a long one is sent from the
 //! document's own memory.
 
 use std::cell::Cell;
@@ -19,30 +19,30 @@ use tokio::task::unconstrained;
 use crate::server::activity::Activity;
 use crate::server::stream::Stream;
 
-/// What is gathered at most.
+/// The most bytes that are gathered.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
-/// A longer write goes out by itself: to copy it would cost more than the system call that is saved.
+/// A longer write is sent by itself: to copy it would cost more than the system call that is saved.
 const COPIED_BYTES_MAX: usize = 16 << 10;
-/// The same for an answer that is sent alone: what is saved is that the kernel puts two pieces together.
+/// The same for a single answer, where copying saves the kernel only the handling of two pieces.
 const COPIED_ALONE_BYTES_MAX: usize = 4 << 10;
 
 thread_local! {
-    /// For the next connection that gathers: hardly ever do two have something unsent, and this one is in the core's
-    /// cache.
+    /// The memory for the next connection that gathers writes. Two connections of a thread hardly ever gather at the same
+    /// time, and this memory is in the core's cache.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A socket that gathers small writes, and tells its activity.
+/// A socket that gathers small writes, and reports to its activity.
 pub struct Socket {
     stream: Stream,
     activity: Arc<Activity>,
-    /// Taken as written; without memory where nothing is gathered.
+    /// Writes that are held back, although hyper takes them for done; has no memory if there are none.
     gathered: Vec<u8>,
-    /// How much of that has been sent.
+    /// Bytes of `gathered` that have been sent.
     sent: usize,
-    /// Since the client has sent something.
+    /// Writes since the client has last sent something.
     writes: usize,
-    /// What was read before led to several writes, so it is likely to do so again.
+    /// What was read before led to several writes, so the next read is likely to as well.
     several: bool,
 }
 
@@ -84,7 +84,7 @@ impl Socket {
         };
         let gather = bytes <= copied_max;
         let place = GATHERED_BYTES_MAX.saturating_sub(self.gathered.len());
-        if !gather || bytes > place || !self.activity.holds.load(Ordering::Relaxed) {
+        if !gather || bytes > place || !self.activity.is_holding.load(Ordering::Relaxed) {
             ready!(self.poll_drain(context))?;
         }
         if !gather {
@@ -97,16 +97,16 @@ impl Socket {
         for slice in slices {
             self.gathered.extend_from_slice(slice);
         }
-        self.activity.holds.store(hold, Ordering::Relaxed);
+        self.activity.is_holding.store(hold, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
     }
 
-    /// Sends what is gathered, and gives its memory back.
+    /// Sends what is gathered, and returns its memory to the thread.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.gathered.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        self.activity.holds.store(false, Ordering::Relaxed);
+        self.activity.is_holding.store(false, Ordering::Relaxed);
         while self.sent < self.gathered.len() {
             let rest = &self.gathered[self.sent..];
             let sent = Pin::new(&mut self.stream).poll_write(context, rest);
@@ -123,18 +123,18 @@ impl Socket {
 
     fn count(&self, sent: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(sent) = &sent {
-            self.activity.send(*sent.as_ref().unwrap_or(&0));
+            self.activity.note_written(*sent.as_ref().unwrap_or(&0));
         }
         let full = sent.is_pending();
-        self.activity.full.store(full, Ordering::Relaxed);
+        self.activity.is_full.store(full, Ordering::Relaxed);
         sent
     }
 }
 
 impl Drop for Socket {
-    /// hyper ends some connections without a shutdown: after an offer to change the protocol, or half of a request.
-    /// What was answered before is sent all the same, as far as the socket takes it; what hyper itself has not written
-    /// by then is lost with it. Over TLS the client is told that this is the end, and nobody cuts it short.
+    /// hyper ends some connections without a shutdown: after an offer to change the protocol, or after an incomplete
+    /// request. Gathered answers are still sent, as far as the socket's buffer has room; what hyper has not written by then
+    /// is lost. Over TLS the client gets a close_notify, so it knows that the answer was not truncated.
     fn drop(&mut self) {
         let is_plain = matches!(self.stream, Stream::Plain(_));
         if is_plain && self.sent == self.gathered.len() {
@@ -144,7 +144,7 @@ impl Drop for Socket {
             ready!(self.poll_drain(context))?;
             Pin::new(&mut self.stream).poll_shutdown(context)
         })));
-        let _as_far_as_it_goes = sent.poll(&mut Context::from_waker(Waker::noop()));
+        let _best_effort = sent.poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 
@@ -157,7 +157,7 @@ impl AsyncRead for Socket {
         let filled = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > filled {
-            self.activity.receive();
+            self.activity.note_read();
             if self.writes > 0 {
                 self.several = self.writes > 1;
                 self.writes = 0;
@@ -189,14 +189,14 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.activity.holds.load(Ordering::Relaxed) {
+        if self.activity.is_holding.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_drain(context))?;
-        // TLS keeps what the socket has no place for.
+        // TLS buffers what the socket has no room for.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         let full = flushed.is_pending();
-        self.activity.full.store(full, Ordering::Relaxed);
+        self.activity.is_full.store(full, Ordering::Relaxed);
         flushed
     }
 

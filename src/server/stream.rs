@@ -1,4 +1,4 @@
-//! What a connection's bytes come by: TCP, with TLS or without.
+//! A connection's byte stream: TCP, with TLS or without.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// Its name in ALPN (RFC 9113, section 3.2).
+/// HTTP/2's name in ALPN (RFC 9113, section 3.2).
 const HTTP_2: &[u8] = b"h2";
 
-/// One type for both, so that hyper is compiled once; TCP alone pays a branch.
+/// One type for both, so that hyper is compiled only once. Without TLS it costs a branch.
 pub(super) enum Stream {
     Plain(TcpStream),
     Secure(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
-    /// Whether that was agreed on when hands were shaken.
+    /// Whether HTTP/2 was agreed on in the TLS handshake.
     pub(super) fn is_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
 /// Section `[tls]`.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
-    /// PEM: the certificate, then those that lead to a root. Without it there is no TLS.
+    /// PEM: the certificate, then the intermediate certificates. Without it there is no TLS.
     pub certificate_file: Option<PathBuf>,
     /// PEM: the certificate's key, as PKCS#8, SEC1 or PKCS#1.
     pub key_file: Option<PathBuf>,
@@ -23,22 +23,22 @@ pub struct TlsConfig {
     pub hsts: Option<HeaderValue>,
 }
 
-/// Why there is no certificate to use.
+/// Why the certificate can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file with the certificate.
+    /// The certificate file can't be read, or contains no certificate.
     #[error("no certificate can be read from {0:?}: {1}")]
     Certificate(PathBuf, PemError),
-    /// The file with the key.
+    /// The key file can't be read, or contains no private key.
     #[error("no private key can be read from {0:?}: {1}")]
     Key(PathBuf, PemError),
-    /// What they hold.
+    /// The key is not the certificate's, or rustls does not support one of them.
     #[error("certificate and key can't be used: {0}")]
     Unusable(#[from] RustlsError),
 }
 
 impl TlsError {
-    /// The setting to blame.
+    /// The setting that the error is about.
     pub fn setting(&self) -> &'static str {
         match self {
             Self::Certificate(..) | Self::Unusable(_) => "tls.certificate_file",
@@ -58,10 +58,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads both files; `None` where none are configured. Blocks on the file system.
+    /// Reads both files; `None` if none are configured. Blocks on the file system.
     ///
     /// # Errors
-    /// [`TlsError`] where there is nothing usable in them.
+    /// [`TlsError`] if they contain no usable certificate and key.
     pub fn load(config: &TlsConfig) -> Result<Option<Self>, TlsError> {
         let (Some(certificate_file), Some(key_file)) = (&config.certificate_file, &config.key_file)
         else {
@@ -78,10 +78,10 @@ impl Tls {
         }))
     }
 
-    /// Reads both files again, for connections that come from now on. Blocks on the file system.
+    /// Reads both files again, for new connections. Blocks on the file system.
     ///
     /// # Errors
-    /// [`TlsError`] where there is nothing usable in them; what was in force stays.
+    /// [`TlsError`] if they contain no usable certificate and key; the old ones then stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
         let next = read(&self.certificate_file, &self.key_file, &self.tickets)?;
         self.current.store(Arc::new(next));

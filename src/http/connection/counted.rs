@@ -1,4 +1,4 @@
-//! The body of an answer, counted while its parts are not written.
+//! The body of an answer, which counts its bytes as unsent until hyper has written them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,19 +8,23 @@ use std::task::{Context, Poll};
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-use crate::server::Unsent;
+use crate::server::UnsentBytes;
 
-/// A body whose parts hold on to `unsent` until they are written or given up.
-pub(super) struct Counted<B> {
+/// A body whose parts count as unsent until they are written or dropped.
+pub(super) struct CountedBody<B> {
     body: B,
-    unsent: Option<Unsent>,
-    /// Where the answer is still being made.
-    _answering: Option<Arc<AtomicBool>>,
+    unsent: Option<UnsentBytes>,
+    /// Set while the answer is still being made.
+    _in_progress: Option<Arc<AtomicBool>>,
 }
 
-impl<B: HttpBody> Counted<B> {
-    pub(super) fn new(body: B, mut unsent: Option<Unsent>, answering: Arc<AtomicBool>) -> Self {
-        // What comes part by part is still being made, maybe of a request that has not ended either.
+impl<B: HttpBody> CountedBody<B> {
+    pub(super) fn new(
+        body: B,
+        mut unsent: Option<UnsentBytes>,
+        in_progress: Arc<AtomicBool>,
+    ) -> Self {
+        // A body of unknown length is still being made, perhaps from a request that has not ended either.
         let is_being_made = body.size_hint().exact().is_none();
         if let Some(unsent) = &mut unsent {
             unsent.add(body.size_hint().lower().saturating_add(1));
@@ -28,23 +32,23 @@ impl<B: HttpBody> Counted<B> {
         Self {
             body,
             unsent,
-            _answering: is_being_made.then_some(answering),
+            _in_progress: is_being_made.then_some(in_progress),
         }
     }
 }
 
-struct Part {
+struct CountedPart {
     bytes: Bytes,
-    _unsent: Unsent,
+    _unsent: UnsentBytes,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for CountedPart {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for CountedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -58,10 +62,10 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Counted<B> {
             return frame;
         };
         if frame.is_pending() {
-            unsent.forget();
+            unsent.clear();
         }
-        let mut part = |bytes: Bytes| Part {
-            _unsent: unsent.part(bytes.len() as u64),
+        let mut part = |bytes: Bytes| CountedPart {
+            _unsent: unsent.split_off(bytes.len() as u64),
             bytes,
         };
         frame.map_ok(|frame| frame.map_data(|bytes| Bytes::from_owner(part(bytes))))

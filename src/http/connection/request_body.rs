@@ -1,4 +1,4 @@
-//! The body of a request, with a bound on how long its client may take.
+//! The body of a request, with a limit on how long its client may take.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// What a client has to send, on the average, once `body_timeout` is used up; as Apache's `RequestReadTimeout` has it.
+/// The average rate that a client has to reach once `body_timeout` is used up, as in Apache's `RequestReadTimeout`.
 const LEAST_BYTES_PER_SECOND: u64 = 500;
 
 /// The client sends its body too slowly.
@@ -20,21 +20,22 @@ pub struct BodyTimeout;
 
 /// The body of a request.
 ///
-/// It ends in [`BodyTimeout`] where the client has let it wait for `body_timeout`; each 500 bytes that come give a second
-/// back. Time in which nobody reads it does not count.
+/// It fails with [`BodyTimeout`] once larder has waited for the client for `body_timeout` in total. Each 500 bytes that
+/// arrive add a second, up to `body_timeout`. Time in which larder does not read the body does not count.
 pub struct RequestBody {
     body: Incoming,
-    /// `None` where there is nothing to come.
+    /// `None` if the body is empty.
     pace: Option<Box<Pace>>,
 }
 
 struct Pace {
-    /// What the client may still use.
+    /// How long larder still waits for the client.
     left: Duration,
-    /// What was allowed from the beginning.
+    /// `body_timeout`.
     most: Duration,
+    /// Bytes that have not been turned into time yet.
     bytes: u64,
-    /// Since when the client is waited for, and when that ends.
+    /// Since when larder waits for the client, and the end of that wait.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -53,12 +54,12 @@ impl RequestBody {
 }
 
 impl Pace {
-    fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let left = self.left;
-        let (_, late) = self
+        let (_, timeout) = self
             .waiting
             .get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
-        late.as_mut().poll(context)
+        timeout.as_mut().poll(context)
     }
 
     fn count(&mut self, bytes: usize) {
@@ -86,7 +87,7 @@ impl HttpBody for RequestBody {
             return frame.map_err(Into::into);
         };
         if frame.is_pending() {
-            ready!(pace.poll_late(context));
+            ready!(pace.poll_timeout(context));
             return Poll::Ready(Some(Err(BodyTimeout.into())));
         }
         if let Poll::Ready(Some(Ok(frame))) = &frame {

@@ -59,7 +59,7 @@ async fn answers_to_a_pipeline_leave_together() {
         client.write_all(requests.as_bytes()).await.unwrap();
         let all = |received: &str| received.matches("\r\n\r\ntext").count() == 16;
         read_until(&mut client, all).await;
-        let before = std::mem::replace(&mut steps, activity.steps.load(Ordering::Relaxed));
+        let before = std::mem::replace(&mut steps, activity.progress.load(Ordering::Relaxed));
         let writes = steps - before - 16;
         assert!(writes <= writes_max, "{writes}");
     }
