@@ -1,4 +1,4 @@
-//! Bodies of requests that are read as a whole.
+//! Bodies of requests that are read completely before they are parsed.
 
 use std::error::Error;
 use std::iter;
@@ -12,21 +12,21 @@ use crate::http::problem::Problem;
 /// The body of a request.
 ///
 /// # Errors
-/// 408 where it comes too slowly, 413 beyond `bytes_max`, 400 where it breaks off.
+/// 408 if it arrives too slowly, 413 if it is longer than `bytes_max`, 400 if it ends early.
 pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let read = Limited::new(body, bytes_max).collect().await;
     let read = read.map_err(|error| {
         if error.is::<LengthLimitError>() {
             Problem::body_too_large(bytes_max)
         } else {
-            broken(&*error)
+            body_problem(&*error)
         }
     })?;
     Ok(read.to_bytes())
 }
 
-/// Why a request's body came to no end.
-pub(super) fn broken(error: &(dyn Error + 'static)) -> Problem {
+/// The problem for a body that could not be read to its end.
+pub(super) fn body_problem(error: &(dyn Error + 'static)) -> Problem {
     // axum wraps errors of the connection.
     let mut causes = iter::successors(Some(error), |&error| error.source());
     if causes.any(|cause| cause.is::<BodyTimeout>()) {

@@ -5,25 +5,25 @@ use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 
 use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
-use crate::http::read::negotiate::allows;
+use crate::http::read::negotiate::accepts_encoding;
 use crate::source::writes::Condition;
 
-/// What of `If-None-Match` names `etag`, a strong entity tag with its quotes, or that of another encoding of the same
-/// that the client still takes: that tag, or `etag` itself for `*`.
+/// The entity tag in `If-None-Match` that matches `etag`, a strong tag with its quotes. It may be the tag of the same body
+/// in an encoding that the client accepts. For `*` it is `etag` itself.
 ///
-/// Comparison is weak, as section 13.1.2 asks: `W/` before a tag does not count. Several header lines are one list.
-pub(super) fn none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
+/// The comparison is weak, as section 13.1.2 requires: `W/` before a tag is ignored. Several header lines are one list.
+pub(super) fn find_none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
     let mut lines = headers.get_all(IF_NONE_MATCH).iter();
-    let takes = |encoding| allows(headers, encoding);
-    lines.find_map(|value| named(value.as_bytes(), etag, Comparison::Weak, takes))
+    let accepts = |encoding| accepts_encoding(headers, encoding);
+    lines.find_map(|value| find_tag(value.as_bytes(), etag, Comparison::Weak, accepts))
 }
 
-/// Whether `If-Match` lets what has `etag` be read (RFC 9110, section 13.1.1), in whichever encoding it names it.
-pub(super) fn matches(headers: &HeaderMap, etag: &[u8]) -> bool {
+/// Whether the condition of `If-Match` holds for a body with `etag` (RFC 9110, section 13.1.1), in any encoding.
+pub(super) fn if_match_holds(headers: &HeaderMap, etag: &[u8]) -> bool {
     let mut lists = headers.get_all(IF_MATCH).iter().peekable();
-    let takes = |_| true;
+    let accepts = |_| true;
     lists.peek().is_none()
-        || lists.any(|list| named(list.as_bytes(), etag, Comparison::Strong, takes).is_some())
+        || lists.any(|list| find_tag(list.as_bytes(), etag, Comparison::Strong, accepts).is_some())
 }
 
 /// How tags are compared (RFC 9110, section 8.8.3.2).
@@ -33,12 +33,12 @@ enum Comparison {
     Weak,
 }
 
-/// The first tag in `list` of what has `etag`, as it is or in an encoding that `takes` says yes to.
-fn named<'t>(
+/// The first tag in `list` that matches `etag`, without an encoding or with one that `accepts` allows.
+fn find_tag<'t>(
     mut list: &'t [u8],
     etag: &'t [u8],
     comparison: Comparison,
-    takes: impl Fn(Encoding) -> bool,
+    accepts: impl Fn(Encoding) -> bool,
 ) -> Option<&'t [u8]> {
     if list.trim_ascii() == b"*" {
         return Some(etag);
@@ -53,11 +53,11 @@ fn named<'t>(
             Some(tag) => (true, tag),
             None => (false, list),
         };
-        // A tag may hold commas, so it ends at its own closing quote.
+        // A tag may contain commas, so it ends at its closing quote.
         let inner = tag.strip_prefix(b"\"")?;
         let length = inner.iter().position(|&byte| byte == b'"')?;
         let (tag, rest) = tag.split_at(length + 2);
-        let same = tag == etag || encoding_of(tag, etag).is_some_and(&takes);
+        let same = tag == etag || encoding_of(tag, etag).is_some_and(&accepts);
         if same && (comparison == Comparison::Weak || !weak) {
             return Some(tag);
         }
@@ -65,7 +65,7 @@ fn named<'t>(
     }
 }
 
-/// The encoding whose name `tag` has before its closing quote, where it is `etag` but for that.
+/// The encoding of `tag`, if `tag` is `etag` with the name of an encoding before the closing quote.
 fn encoding_of(tag: &[u8], etag: &[u8]) -> Option<Encoding> {
     let plain = etag.strip_suffix(b"\"").unwrap_or(etag);
     let suffix = tag
@@ -76,14 +76,14 @@ fn encoding_of(tag: &[u8], etag: &[u8]) -> Option<Encoding> {
     encodings.find(|encoding| encoding.name().as_bytes() == name)
 }
 
-/// Whether `If-None-Match: *` says that nothing must exist.
+/// Whether `If-None-Match: *` is sent: the document must not exist.
 pub(super) fn is_if_none_match_any(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(IF_NONE_MATCH).iter();
     values.any(|value| value.as_bytes().trim_ascii() == b"*")
 }
 
-/// What `If-Match` and `If-None-Match` ask of the document that a write finds.
-pub(super) fn condition(headers: &HeaderMap) -> Option<Condition> {
+/// The condition of `If-Match` and `If-None-Match` on the document that a write finds.
+pub(super) fn write_condition(headers: &HeaderMap) -> Option<Condition> {
     let lists = |name| -> Vec<Vec<u8>> {
         let values = headers.get_all(name).iter();
         values.map(|value| value.as_bytes().to_vec()).collect()
@@ -100,11 +100,11 @@ pub(super) fn condition(headers: &HeaderMap) -> Option<Condition> {
         let matches = wanted.is_empty()
             || wanted
                 .iter()
-                .any(|list| named(list, &etag, Comparison::Strong, |_| true).is_some());
+                .any(|list| find_tag(list, &etag, Comparison::Strong, |_| true).is_some());
         matches
             && !unwanted
                 .iter()
-                .any(|list| named(list, &etag, Comparison::Weak, |_| true).is_some())
+                .any(|list| find_tag(list, &etag, Comparison::Weak, |_| true).is_some())
     }))
 }
 
@@ -124,7 +124,7 @@ mod tests {
             "W/\"b\", \"b\"",
         ] {
             assert!(
-                named(list.as_bytes(), etag, Comparison::Strong, |_| true).is_some(),
+                find_tag(list.as_bytes(), etag, Comparison::Strong, |_| true).is_some(),
                 "{list}"
             );
         }
@@ -139,7 +139,7 @@ mod tests {
             "\"a\" \"c\"",
         ] {
             assert!(
-                named(list.as_bytes(), etag, Comparison::Strong, |_| true).is_none(),
+                find_tag(list.as_bytes(), etag, Comparison::Strong, |_| true).is_none(),
                 "{list}"
             );
         }
@@ -157,18 +157,18 @@ mod tests {
             " , \"b\"",
         ] {
             assert_eq!(
-                named(list.as_bytes(), etag, Comparison::Weak, |_| true),
+                find_tag(list.as_bytes(), etag, Comparison::Weak, |_| true),
                 Some(&etag[..]),
                 "{list}"
             );
         }
         let encoded = b"\"x\", W/\"b-gzip\"";
         assert_eq!(
-            named(encoded, etag, Comparison::Weak, |_| true),
+            find_tag(encoded, etag, Comparison::Weak, |_| true),
             Some(&b"\"b-gzip\""[..])
         );
         assert_eq!(
-            named(encoded, etag, Comparison::Weak, |_| false),
+            find_tag(encoded, etag, Comparison::Weak, |_| false),
             None,
             "the client takes it no more"
         );
@@ -187,7 +187,7 @@ mod tests {
             "\"-gzip\"",
         ] {
             assert_eq!(
-                named(list.as_bytes(), etag, Comparison::Weak, |_| true),
+                find_tag(list.as_bytes(), etag, Comparison::Weak, |_| true),
                 None,
                 "{list}"
             );

@@ -1,4 +1,4 @@
-//! Headers and media types that several answers share.
+//! Headers and media types that several modules use.
 
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
@@ -28,19 +28,22 @@ pub(super) fn members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<It
     members.map(str::trim_ascii)
 }
 
-/// The transactions that the answer must show.
+/// The transactions that the response must reflect.
 ///
 /// # Errors
 /// 400 if one of the tokens is malformed.
-pub(super) fn tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
+pub(super) fn parse_tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
     let malformed = |why: TokenError| Problem::bad_request(format!("Larder-Token: {why}"));
     members(headers, LARDER_TOKEN)
         .map(|token| token.parse().map_err(malformed))
         .collect()
 }
 
-/// Which of the types `accepted` the body of a request is of, by its `Content-Type` without parameters.
-pub(super) fn media_type<'a>(
+/// The one of the media types `accepted` that `Content-Type` names; its parameters are ignored.
+///
+/// # Errors
+/// 415 if it names another.
+pub(super) fn require_media_type<'a>(
     headers: &HeaderMap,
     accepted: &[&'a str],
 ) -> Result<&'a str, Problem> {
@@ -54,8 +57,8 @@ pub(super) fn media_type<'a>(
     found.copied().ok_or_else(unsupported)
 }
 
-/// Which of the preferences `known` (RFC 7240), that exclude each other, the client has, if any; the first one counts.
-pub(super) fn preferred(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {
+/// The first of the preferences `known` that the client sends (RFC 7240). They exclude each other.
+pub(super) fn find_preference(headers: &HeaderMap, known: &[&'static str]) -> Option<&'static str> {
     let mut found = members(headers, PREFER).filter_map(|preference| {
         let preference = preference.split(';').next().unwrap_or_default();
         let plain: String = preference
@@ -79,7 +82,7 @@ mod tests {
             for value in values {
                 headers.append(PREFER, HeaderValue::from_static(value));
             }
-            preferred(&headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+            find_preference(&headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
         };
         assert_eq!(of(&[]), None);
         assert_eq!(of(&["respond-async"]), None);

@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use crate::auth::{Principal, Right};
 use crate::clock::Boottime;
 use crate::http::forwarded;
-use crate::http::headers::tokens;
+use crate::http::headers::parse_tokens;
 use crate::http::problem::Problem;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
@@ -271,7 +271,7 @@ impl<'r> Request<'r> {
     /// # Errors
     /// A token that is none.
     pub(super) fn tokens(&self) -> Result<Vec<Token>, Problem> {
-        tokens(self.headers)
+        parse_tokens(self.headers)
     }
 
     /// Whether its principal may read the documents of `resource`.

@@ -1,4 +1,4 @@
-//! Many documents in one answer: `/RESOURCE?keys=…`, `/RESOURCE:batch`, and what lists share with them.
+//! Many documents in one response: `/RESOURCE?keys=…`, `/RESOURCE:batch`, and what lists share with them.
 
 use std::borrow::Cow;
 
@@ -14,26 +14,26 @@ use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, Provenance};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
-use crate::http::headers::{JSON, media_type};
+use crate::http::headers::{JSON, require_media_type};
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
 use crate::http::read::query::KEYS_MAX;
-use crate::http::read::reading::Reading;
-use crate::http::read::response::made;
-use crate::http::read::{Answered, query};
+use crate::http::read::reading::ReadRequest;
+use crate::http::read::response::build_response;
+use crate::http::read::{ReadResult, query};
 use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 use crate::resource::writable::pointer_token;
 
-/// Bytes of a body that names keys.
+/// The longest body of a batch request.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// A longer document is sent from where it lies.
+/// A longer document is sent from its own memory, not copied.
 const COPIED_BYTES_MAX: usize = 4096;
 
-/// What stands around documents and missing keys.
+/// An estimate of the bytes around documents and missing keys.
 const FRAME_BYTES: usize = 32;
 
 /// Answers `POST /RESOURCE:batch`.
@@ -42,32 +42,31 @@ pub(in crate::http) async fn read_batch(
     request: &Request<'_>,
     resource: ResourceId,
     body: Body,
-) -> Answered<Body> {
-    let mut reading = Reading::begin(state, request, resource)?;
-    reading.fields = query::fields(request.query(), &reading.resource)?;
-    let keys = keys_in_body(request.headers, body, &reading.resource.key).await?;
-    let answered = read_keys(&reading, &keys).await;
+) -> ReadResult<Body> {
+    let mut read = ReadRequest::begin(state, request, resource)?;
+    read.fields = query::parse_fields(request.query(), &read.resource)?;
+    let keys = keys_in_body(request.headers, body, &read.resource.key).await?;
+    let answered = read_keys(&read, &keys).await;
     answered.map(|(detail, response)| (detail, response.map(Body::new)))
 }
 
-/// The keys that a body asks for, in its order and canonical: `{"keys":[…]}`. A body without a media type is taken for
-/// JSON.
+/// The canonical keys of the body `{"keys":[…]}`, in its order. A body without `Content-Type` is taken as JSON.
 async fn keys_in_body(
     headers: &HeaderMap,
     body: Body,
     shape: &KeyShape,
 ) -> Result<Vec<String>, Problem> {
     if headers.contains_key(CONTENT_TYPE) {
-        media_type(headers, &[JSON])?;
+        require_media_type(headers, &[JSON])?;
     }
     // The parser rewrites what it reads.
     let mut text = read_body(body, BODY_BYTES_MAX).await?.to_vec();
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|_| Problem::bad_request("the body is not JSON"))?;
-    keys_of(tape.as_value(), shape)
+    parse_keys(tape.as_value(), shape)
 }
 
-fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem> {
+fn parse_keys(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem> {
     let object = body
         .as_object()
         .ok_or_else(|| Problem::invalid_part("", "is not an object: send {\"keys\":[…]}"))?;
@@ -92,11 +91,11 @@ fn keys_of(body: Value<'_, '_>, shape: &KeyShape) -> Result<Vec<String>, Problem
         return Err(Problem::too_many_keys(KEYS_MAX));
     }
     let keys = keys.iter().enumerate();
-    keys.map(|(number, key)| key_of(key, &format!("/keys/{number}"), shape))
+    keys.map(|(number, key)| parse_key(key, &format!("/keys/{number}"), shape))
         .collect()
 }
 
-fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<String, Problem> {
+fn parse_key(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<String, Problem> {
     let columns = shape.columns.len();
     let parts: Vec<Value<'_, '_>> = match value.as_array() {
         Some(parts) => parts.iter().collect(),
@@ -120,7 +119,7 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
     };
     let mut texts = Vec::with_capacity(columns);
     for (number, part) in parts.into_iter().enumerate() {
-        let text = text_of(part).map_err(|why| Problem::invalid_part(&place(number), why))?;
+        let text = key_text(part).map_err(|why| Problem::invalid_part(&place(number), why))?;
         texts.push(text);
     }
     let canonical = shape.canonical_of(&texts);
@@ -130,8 +129,8 @@ fn key_of(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<Strin
     })
 }
 
-/// A part of a key as text. Numbers that the parser can't hold exactly are refused, not rounded.
-fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
+/// A part of a key as text. Numbers that the parser can't represent exactly are refused, not rounded.
+fn key_text(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
     if let Some(text) = value.as_str() {
         return Ok(Cow::Owned(text.to_owned()));
     }
@@ -146,13 +145,11 @@ fn text_of(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
     }
 }
 
-/// Answers with the documents of `keys`, each out of the fastest tier that has it.
-pub(super) async fn read_keys(reading: &Reading<'_>, keys: &[String]) -> Answered<FullBody> {
-    let shape = &reading.resource.key;
-    let documents = reading.documents;
-    let answers = documents
-        .read_many(reading.id, keys, &reading.tokens)
-        .await?;
+/// Answers with the documents of `keys`, each from the fastest tier that has it.
+pub(super) async fn read_keys(read: &ReadRequest<'_>, keys: &[String]) -> ReadResult<FullBody> {
+    let shape = &read.resource.key;
+    let documents = read.documents;
+    let answers = documents.read_many(read.id, keys, &read.tokens).await?;
     let is_missing =
         |answer: &Option<Answer>| matches!(answer, Some(answer) if answer.found.is_none());
     let missing = keys.iter().zip(&answers);
@@ -160,23 +157,23 @@ pub(super) async fn read_keys(reading: &Reading<'_>, keys: &[String]) -> Answere
     let missing: Vec<String> = missing.map(|(key, _)| shape.json(key)).collect();
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
-    let mut response = respond(reading, &answers, "{\"documents\":[", &end).await?;
-    let provenance = farthest(&answers);
-    let cache_headers = reading.cache_headers;
+    let mut response = respond(read, &answers, "{\"documents\":[", &end).await?;
+    let provenance = slowest(&answers);
+    let cache_headers = read.cache_headers;
     cache_headers.add(&mut response, provenance, None);
     Ok((detail(provenance), response))
 }
 
-/// Documents between `begin` and `end`, whose tag is a hash of all that is sent.
+/// The response with documents between `begin` and `end`. Its entity tag is a hash of the whole body.
 pub(super) async fn respond(
-    reading: &Reading<'_>,
+    read: &ReadRequest<'_>,
     answers: &[Answer],
     begin: &'static str,
     end: &str,
 ) -> Result<Response<FullBody>, Problem> {
     let mut hash = Xxh3::new();
-    let headers = reading.headers;
-    if let Some(fields) = &reading.fields {
+    let headers = read.headers;
+    if let Some(fields) = &read.fields {
         let mut body = Vec::from(begin);
         for (number, document) in documents(answers).enumerate() {
             if number > 0 {
@@ -188,7 +185,7 @@ pub(super) async fn respond(
         body.extend_from_slice(end.as_bytes());
         hash.update(&body);
         let etag = entity_tag(hash.digest128().to_be_bytes());
-        return Ok(made(headers, &etag, || vec![body.into()]).await);
+        return Ok(build_response(headers, &etag, || vec![body.into()]).await);
     }
     // Documents' tags are hashes of their bytes, so this is one of all bytes.
     for document in documents(answers) {
@@ -196,14 +193,14 @@ pub(super) async fn respond(
     }
     hash.update(end.as_bytes());
     let etag = entity_tag(hash.digest128().to_be_bytes());
-    Ok(made(headers, &etag, || parts(answers, begin, end)).await)
+    Ok(build_response(headers, &etag, || parts(answers, begin, end)).await)
 }
 
 fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {
     answers.iter().filter_map(|answer| answer.found.as_ref())
 }
 
-/// Documents between `begin` and `end`. Small documents are copied together: a part of its own costs more.
+/// Documents between `begin` and `end`, as parts of a body. Small documents are copied into one part, which costs less.
 fn parts(answers: &[Answer], begin: &str, end: &str) -> Vec<Bytes> {
     let lengths = documents(answers).map(|document| document.body().len());
     let copied: usize = lengths.filter(|&length| length <= COPIED_BYTES_MAX).sum();
@@ -226,8 +223,8 @@ fn parts(answers: &[Answer], begin: &str, end: &str) -> Vec<Bytes> {
     parts
 }
 
-/// The way of the answer that came from farthest; memory where nothing was asked for.
-pub(super) fn farthest(answers: &[Answer]) -> Provenance {
+/// The provenance of the answer that took the slowest path; memory if there are no answers.
+pub(super) fn slowest(answers: &[Answer]) -> Provenance {
     let distance = |provenance: &Provenance| match provenance {
         Provenance::Memory => 0,
         Provenance::Disk => 1,

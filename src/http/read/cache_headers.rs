@@ -1,4 +1,4 @@
-//! Headers for caches: where an answer came from, how long it may be kept, and the keys that it is purged by.
+//! Headers for caches: where a response came from, how long it may be kept, and the keys that it is purged by.
 
 use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
 use axum::http::{HeaderValue, Response};
@@ -8,50 +8,55 @@ use crate::http::full_body::FullBody;
 use crate::resource::key::KeyShape;
 
 const NO_CACHE: &str = "no-cache";
-/// RFC 7234, section 5.5.1; obsolete since RFC 9111, but what caches say.
+/// RFC 7234, section 5.5.1. RFC 9111 made it obsolete, but caches still send it.
 const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
-/// By which shared caches purge what belongs together; Fastly's and Varnish's name for it.
+/// Names by which shared caches purge several responses; Fastly and Varnish use this header.
 const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
-/// Stands for the key in a resource's surrogate keys.
+/// The placeholder for the key in a resource's surrogate keys.
 const KEY: &str = "{key}";
 
-/// What a resource's answers tell caches, as configured.
+/// The headers for caches in a resource's responses, as configured.
 #[derive(Clone, Debug)]
 pub struct CacheHeaders {
     cache_control: HeaderValue,
-    /// Of what may be stale.
+    /// `Cache-Control` of a response that may be stale.
     stale: HeaderValue,
     surrogate_key: Option<String>,
 }
 
 impl CacheHeaders {
-    /// Of values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` stands for
-    /// a document's.
+    /// Takes values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` is replaced
+    /// by a document's key.
     ///
-    /// `for_all`: anybody may read it. Else shared caches are told to keep nothing, unless `Cache-Control` says `public`:
-    /// by themselves they keep from others only what came for `Authorization` (RFC 9111, section 3.5), not what came
-    /// for a cookie or `X-API-Key`. `Vary` by these would do as well, but then they would keep a copy for everybody, and
-    /// answer with it whose credential is void by now; and many of them give up at such a `Vary`.
+    /// `for_all`: no credentials are needed to read the resource. Otherwise `private` is added, unless `Cache-Control`
+    /// has `public` or `private` already: a shared cache does not reuse the response to a request with `Authorization`
+    /// (RFC 9111, section 3.5), but it may reuse one to a request with a cookie or `X-API-Key`. `Vary` on these headers
+    /// would prevent that too, but a cache would then store a copy for each client, and return it even after the
+    /// credential has been revoked; and many caches store nothing that has such a `Vary`.
     pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>, for_all: bool) -> Self {
-        let said = cache_control.unwrap_or(NO_CACHE);
-        let says = |directive| said.split(',').any(|said| is_directive(said, directive));
-        let value = |said: &str| {
-            if for_all || says("public") || says("private") {
-                HeaderValue::from_str(said)
+        let configured = cache_control.unwrap_or(NO_CACHE);
+        let has = |directive| {
+            configured
+                .split(',')
+                .any(|member| is_directive(member, directive))
+        };
+        let value = |directives: &str| {
+            if for_all || has("public") || has("private") {
+                HeaderValue::from_str(directives)
             } else {
-                HeaderValue::try_from(format!("private, {said}"))
+                HeaderValue::try_from(format!("private, {directives}"))
             }
         };
         let no_cache = HeaderValue::from_static(NO_CACHE);
         Self {
-            cache_control: value(said).unwrap_or_else(|_| no_cache.clone()),
+            cache_control: value(configured).unwrap_or_else(|_| no_cache.clone()),
             stale: value(NO_CACHE).unwrap_or(no_cache),
             surrogate_key: surrogate_key.map(str::to_owned),
         }
     }
 
-    /// Adds them to an answer that came from `provenance`. `key` is the canonical key of the document that it is about,
-    /// if it is about one.
+    /// Adds the headers to a response that came from `provenance`. `key` is the canonical key of a response with one
+    /// document.
     pub(in crate::http) fn add(
         &self,
         response: &mut Response<FullBody>,
@@ -61,7 +66,6 @@ impl CacheHeaders {
         let headers = response.headers_mut();
         headers.insert(CACHE_STATUS, cache_status(provenance));
         if let Provenance::Stale { age } = provenance {
-            // It may no longer hold.
             headers.insert(CACHE_CONTROL, self.stale.clone());
             headers.insert(AGE, HeaderValue::from(age.as_secs()));
             headers.insert(WARNING, STALE_WARNING);
@@ -76,13 +80,13 @@ impl CacheHeaders {
     }
 }
 
-/// Whether a member of `Cache-Control` is this directive and without the names of any headers.
-fn is_directive(said: &str, directive: &str) -> bool {
-    said.trim_ascii().eq_ignore_ascii_case(directive)
+/// Whether a member of `Cache-Control` is this directive without an argument.
+fn is_directive(member: &str, directive: &str) -> bool {
+    member.trim_ascii().eq_ignore_ascii_case(directive)
 }
 
-/// Of an answer with many documents, only the words that are the same for all of them: with the others the header would
-/// be longer than what proxies take.
+/// The value of `Surrogate-Key`. For many documents it has only the names without a key: with the others the header
+/// would be longer than proxies accept.
 fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
     match key {
         Some((shape, key)) => template.replace(KEY, &shape.encoded(key)),
@@ -94,7 +98,7 @@ fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
     }
 }
 
-/// The value of label `detail`.
+/// The value of the metrics' label `detail`.
 pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
     match provenance {
         Provenance::Memory => "memory",
@@ -107,7 +111,7 @@ pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
     }
 }
 
-/// RFC 9211.
+/// The value of `Cache-Status` (RFC 9211).
 fn cache_status(provenance: Provenance) -> HeaderValue {
     HeaderValue::from_static(match provenance {
         Provenance::Memory => "larder; hit; detail=memory",
@@ -145,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_caches_keep_nothing_that_not_everybody_may_read() {
+    fn shared_caches_keep_only_what_needs_no_credentials() {
         let of = |cache_control, for_all| {
             let headers = CacheHeaders::new(cache_control, None, for_all);
             headers.cache_control.to_str().unwrap().to_owned()

@@ -9,21 +9,25 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::document::{Document, entity_tag};
 use crate::clock::Boottime;
-use crate::http::conditional::matches;
+use crate::http::conditional::if_match_holds;
 use crate::http::full_body::FullBody;
 use crate::http::headers::LARDER_TOKEN;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
 use crate::http::read::negotiate::accepts_json;
-use crate::http::read::reading::Reading;
-use crate::http::read::{Answered, query, response};
+use crate::http::read::reading::ReadRequest;
+use crate::http::read::response::{
+    build_response, document_response, encode_parts, range_response,
+};
+use crate::http::read::{ReadResult, query};
 use crate::http::request::{MissedKey, Part, Request};
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
 
-/// The answer, if the request gets a document that memory has and may answer; else its key is noted as missed. All else
-/// is [`read_document`]'s; `HEAD` as well, since HTTP/2 sends the body that it is given.
+/// The response, if the request is a `GET` of one document that memory may answer. If memory does not have the key, it is
+/// noted in the request as missed. Other requests are left to [`read_document`]; `HEAD` too, since hyper would send the
+/// body over HTTP/2.
 #[inline]
 pub(in crate::http) fn try_memory(
     state: &HttpState,
@@ -55,7 +59,7 @@ pub(in crate::http) fn try_memory(
         return None;
     };
     let mut response = match &answer.found {
-        Some(document) => response::document(headers, document).ok()?,
+        Some(document) => document_response(headers, document).ok()?,
         None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
     };
     let cache_headers = state.cache_headers(id)?;
@@ -65,50 +69,46 @@ pub(in crate::http) fn try_memory(
     Some(response)
 }
 
-/// Answers with the document whose key begins at `key` in the path.
+/// Answers with the document of the key that begins at `key` in the path.
 pub(in crate::http) async fn read_document(
     state: &HttpState,
     mut request: Request<'_>,
     id: ResourceId,
     key: usize,
-) -> Answered<Body> {
-    let mut reading = Reading::begin(state, &request, id)?;
+) -> ReadResult<Body> {
+    let mut read = ReadRequest::begin(state, &request, id)?;
     if let Some(query) = request.uri.query() {
-        reading.fields = query::fields(query, &reading.resource)?;
+        read.fields = query::parse_fields(query, &read.resource)?;
     }
     let missed = request.missed.take();
-    let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &reading.resource));
+    let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &read.resource));
     let (key, answer) = match missed {
         Some(MissedKey { key, at, .. }) => {
-            let answer = reading.documents.read_missed(id, &key, at).await?;
+            let answer = read.documents.read_missed(id, &key, at).await?;
             (key, answer)
         }
         None => {
-            let key = reading
-                .resource
-                .key
-                .canonical(request.key(key))?
-                .into_owned();
-            let answer = reading.documents.read(id, &key, &reading.tokens).await?;
+            let key = read.resource.key.canonical(request.key(key))?.into_owned();
+            let answer = read.documents.read(id, &key, &read.tokens).await?;
             (key, answer)
         }
     };
     let mut response = match &answer.found {
         None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
-        Some(document) => match &reading.fields {
-            Some(fields) => projected(&reading, fields, document).await?,
-            None => whole_or_part(&reading, document, request.method).await,
+        Some(document) => match &read.fields {
+            Some(fields) => project(&read, fields, document).await?,
+            None => whole_or_part(&read, document, request.method).await,
         },
     };
-    let key = (&reading.resource.key, &*key);
-    let cache_headers = reading.cache_headers;
+    let key = (&read.resource.key, &*key);
+    let cache_headers = read.cache_headers;
     cache_headers.add(&mut response, answer.provenance, Some(key));
     Ok((detail(answer.provenance), response.map(Body::new)))
 }
 
-/// The members of `document` that are wanted.
-async fn projected(
-    reading: &Reading<'_>,
+/// The response with the members of `document` that the request names.
+async fn project(
+    read: &ReadRequest<'_>,
     fields: &Projection,
     document: &Document,
 ) -> Result<Response<FullBody>, Problem> {
@@ -116,38 +116,39 @@ async fn projected(
     let written = fields.write(document.body(), &mut body);
     written.ok_or(Problem::NOT_PROJECTED)?;
     let etag = entity_tag(xxh3_128(&body).to_be_bytes());
-    Ok(response::made(reading.headers, &etag, || vec![body.into()]).await)
+    Ok(build_response(read.headers, &etag, || vec![body.into()]).await)
 }
 
-/// `document`, or what `Range` asks for of it. An encoding that it does not have yet is made and kept beside it.
+/// The response with `document` or the range of it that the request names. An encoding that the document does not have
+/// yet is made, and kept with the document.
 async fn whole_or_part(
-    reading: &Reading<'_>,
+    read: &ReadRequest<'_>,
     document: &Document,
     method: &Method,
 ) -> Response<FullBody> {
-    let headers = reading.headers;
-    if !matches(headers, &document.etag()) {
+    let headers = read.headers;
+    if !if_match_holds(headers, &document.etag()) {
         return Problem::PRECONDITION_FAILED.into_full_response();
     }
     if *method == Method::GET
-        && let Some(part) = response::part(headers, document)
+        && let Some(part) = range_response(headers, document)
     {
         return part;
     }
-    let encoding = match response::document(headers, document) {
+    let encoding = match document_response(headers, document) {
         Ok(response) => return response,
         Err(encoding) => encoding,
     };
     let body = [Bytes::from_owner(document.clone())];
-    // Where it can't be made now, the document is sent as if it were no smaller.
-    let response = match response::encoded(encoding, &body).await {
+    // If it can't be made now, the document is sent without it.
+    let response = match encode_parts(encoding, &body).await {
         Some(encoded) => {
-            let documents = reading.documents;
-            let document = documents.keep_encoded(reading.id, document, encoding, &encoded);
-            response::document(headers, &document)
+            let documents = read.documents;
+            let document = documents.keep_encoded(read.id, document, encoding, &encoded);
+            document_response(headers, &document)
         }
-        None => response::document(&HeaderMap::new(), document),
+        None => document_response(&HeaderMap::new(), document),
     };
-    // An encoding that was just made is there.
+    // The document has the encoding that was just made, so this does not fail.
     response.unwrap_or_else(|_| Problem::NOT_PROJECTED.into_full_response())
 }

@@ -6,29 +6,33 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
 use crate::http::full_body::FullBody;
-use crate::http::read::Answered;
-use crate::http::read::batch::{farthest, respond};
+use crate::http::read::ReadResult;
+use crate::http::read::batch::{respond, slowest};
 use crate::http::read::cache_headers::detail;
-use crate::http::read::reading::Reading;
+use crate::http::read::reading::ReadRequest;
 use crate::resource::page::Page;
 
 /// Answers with one page.
-pub(super) async fn read_page(reading: &Reading<'_>, page: Page, uri: &Uri) -> Answered<FullBody> {
-    let documents = reading.documents;
-    let listed = documents.list(reading.id, page, &reading.tokens).await?;
-    let mut response = respond(reading, &listed.answers, "[", "]").await?;
-    // What the keys came from counts, too.
-    let provenance = match farthest(&listed.answers) {
+pub(super) async fn read_page(
+    read: &ReadRequest<'_>,
+    page: Page,
+    uri: &Uri,
+) -> ReadResult<FullBody> {
+    let documents = read.documents;
+    let listed = documents.list(read.id, page, &read.tokens).await?;
+    let mut response = respond(read, &listed.answers, "[", "]").await?;
+    // The keys came from PostgreSQL.
+    let provenance = match slowest(&listed.answers) {
         Provenance::Memory | Provenance::Disk | Provenance::Miss { .. } => Provenance::Miss {
             stored: false,
             collapsed: false,
         },
         provenance => provenance,
     };
-    let cache_headers = reading.cache_headers;
+    let cache_headers = read.cache_headers;
     cache_headers.add(&mut response, provenance, None);
     if let Some(last) = &listed.continues_after {
-        let next = next_page(uri, &reading.resource.key.encoded(last));
+        let next = next_page(uri, &read.resource.key.encoded(last));
         if let Ok(next) = HeaderValue::try_from(next) {
             response.headers_mut().insert(LINK, next);
         }
@@ -36,7 +40,7 @@ pub(super) async fn read_page(reading: &Reading<'_>, page: Page, uri: &Uri) -> A
     Ok((detail(provenance), response))
 }
 
-/// RFC 8288: the same list from `after` on.
+/// The value of `Link` (RFC 8288): the same list from `after` on.
 fn next_page(uri: &Uri, after: &str) -> String {
     let query = uri.query().unwrap_or_default().split('&');
     let others = query.filter(|parameter| {

@@ -1,4 +1,4 @@
-//! What a client takes: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
+//! Content negotiation: `Accept` and `Accept-Encoding` (RFC 9110, section 12.5).
 
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
@@ -6,17 +6,17 @@ use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 use crate::cache::encoding::Encoding;
 use crate::http::headers::{JSON, members};
 
-/// Whether JSON may be sent. Almost everyone says `*/*` or nothing.
+/// Whether the client accepts JSON. Almost all clients send `*/*` or no `Accept`.
 pub(in crate::http) fn accepts_json(headers: &HeaderMap) -> bool {
     match headers.get(ACCEPT) {
         None => true,
         Some(value) if value == "*/*" => true,
-        Some(_) => wants_json(headers),
+        Some(_) => is_json_accepted(headers),
     }
 }
 
-fn wants_json(headers: &HeaderMap) -> bool {
-    // The most specific range counts.
+fn is_json_accepted(headers: &HeaderMap) -> bool {
+    // The most specific range decides.
     let mut best: Option<(u8, u16)> = None;
     let mut any = false;
     for (range, weight) in preferences(headers, ACCEPT) {
@@ -32,9 +32,9 @@ fn wants_json(headers: &HeaderMap) -> bool {
     !any || best.is_some_and(|(_, weight)| weight > 0)
 }
 
-/// The encoding to send; none where the document is sent as it is.
-pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
-    // Without the header every encoding would be allowed, but who wants one says so.
+/// The encoding that the client prefers; `None` for the document without one.
+pub(super) fn preferred_encoding(headers: &HeaderMap) -> Option<Encoding> {
+    // Without the header every encoding would be allowed, but a client that can decode one sends the header.
     headers.get(ACCEPT_ENCODING)?;
     let mut weights = [None; Encoding::ALL.len()];
     let mut others = None;
@@ -55,7 +55,7 @@ pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     let mut best = (identity.unwrap_or(0).max(1), None);
     for (encoding, weight) in Encoding::ALL.into_iter().zip(weights) {
         let weight = weight.or(others).unwrap_or(0);
-        // An encoding wins over none where both are wanted alike.
+        // An encoding is preferred to none if both have the same weight.
         if weight > best.0 || (weight == best.0 && best.1.is_none()) {
             best = (weight, Some(encoding));
         }
@@ -63,8 +63,8 @@ pub(super) fn encoding(headers: &HeaderMap) -> Option<Encoding> {
     best.1
 }
 
-/// Whether a body in this encoding may be sent; without the header any may.
-pub(in crate::http) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
+/// Whether the client accepts a body in this encoding; without the header it accepts any.
+pub(in crate::http) fn accepts_encoding(headers: &HeaderMap, encoding: Encoding) -> bool {
     let (mut own, mut others) = (None, None);
     for (name, weight) in preferences(headers, ACCEPT_ENCODING) {
         if name.eq_ignore_ascii_case(encoding.name()) {
@@ -79,7 +79,7 @@ pub(in crate::http) fn allows(headers: &HeaderMap, encoding: Encoding) -> bool {
     }
 }
 
-/// The members of a list such as `gzip;q=0.5, *`, and how much each is wanted, in thousandths.
+/// The members of a list such as `gzip;q=0.5, *`, and their weights in thousandths.
 fn preferences(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, u16)> {
     members(headers, name).filter_map(|member| {
         let mut parts = member.split(';').map(str::trim_ascii);
@@ -89,7 +89,7 @@ fn preferences(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&
     })
 }
 
-/// `0`, `0.25`, `1.000`; what is no weight is none.
+/// A weight such as `0`, `0.25` or `1.000` in thousandths; 0 if it is malformed.
 fn thousandths(weight: &str) -> u16 {
     let weight: f64 = weight.parse().unwrap_or(0.0);
     // Saturates, and takes NaN for 0.
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn an_encoding_is_allowed_unless_it_is_left_out() {
         let allows = |lines: &[&'static str]| {
-            super::allows(&headers(&ACCEPT_ENCODING, lines), Encoding::Gzip)
+            super::accepts_encoding(&headers(&ACCEPT_ENCODING, lines), Encoding::Gzip)
         };
         for lines in [
             &[][..],
@@ -175,14 +175,14 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(
-                encoding(&headers(&ACCEPT_ENCODING, &[line])),
+                preferred_encoding(&headers(&ACCEPT_ENCODING, &[line])),
                 expected,
                 "{line}"
             );
         }
-        assert_eq!(encoding(&HeaderMap::new()), None);
+        assert_eq!(preferred_encoding(&HeaderMap::new()), None);
         assert_eq!(
-            encoding(&headers(&ACCEPT_ENCODING, &["br;q=0.1", "gzip;q=0.2"])),
+            preferred_encoding(&headers(&ACCEPT_ENCODING, &["br;q=0.1", "gzip;q=0.2"])),
             Some(Gzip)
         );
     }

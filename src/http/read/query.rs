@@ -1,4 +1,4 @@
-//! What a query asks for.
+//! The query of `/RESOURCE`: keys, or the parameters of a page, and fields.
 
 use std::borrow::Cow;
 
@@ -10,32 +10,32 @@ use crate::resource::key::KeyShape;
 use crate::resource::page::{PARAMETERS, Page};
 use crate::resource::projection::{Projection, listed};
 
-/// Keys in one request.
+/// The most keys in one request.
 pub(in crate::http) const KEYS_MAX: usize = 1_000;
 
-/// Documents of a page where the request does not say.
+/// Documents of a page without `limit`.
 pub(in crate::http) const LIMIT: usize = 100;
 
-/// Documents of a page, at most. More is refused: a page cut short could be taken for the whole.
+/// The largest `limit`. A larger one is refused, since a shorter page could be taken for all documents.
 pub(in crate::http) const LIMIT_MAX: usize = 1_000;
 
 /// The query of a list.
-pub(super) struct Query {
-    /// Canonical, in the query's order; none where it asks for a page.
+pub(super) struct ListQuery {
+    /// Canonical, in the order of the query; `None` if it requests a page.
     pub(super) keys: Option<Vec<String>>,
     pub(super) page: Page,
     pub(super) fields: Option<Projection>,
 }
 
-impl Query {
+impl ListQuery {
     /// Reads the query of `/RESOURCE`.
     pub(super) fn parse(query: &str, resource: &Resource) -> Result<Self, Problem> {
         let (mut keys, mut page, mut fields) = (None, PageParams::default(), None);
         for (name, value) in parameters(query) {
             match &*name {
-                "keys" | "key" => take_keys(&mut keys, &name, &value, &resource.key)?,
-                "fields" => take_fields(&mut fields, &value, resource)?,
-                name => page.take(name, &value, resource)?,
+                "keys" | "key" => add_keys(&mut keys, &name, &value, &resource.key)?,
+                "fields" => set_fields(&mut fields, &value, resource)?,
+                name => page.add(name, &value, resource)?,
             }
         }
         if keys.is_some() && !page.is_empty() {
@@ -51,7 +51,7 @@ impl Query {
     }
 }
 
-/// A page as a query asks for it.
+/// The parameters of a page.
 #[derive(Default)]
 struct PageParams {
     limit: Option<usize>,
@@ -60,16 +60,16 @@ struct PageParams {
 }
 
 impl PageParams {
-    /// Takes in one parameter: its name, decoded, and its value, still percent-encoded.
-    fn take(&mut self, name: &str, value: &str, resource: &Resource) -> Result<(), Problem> {
+    /// Adds a parameter: its name, decoded, and its value, still percent-encoded.
+    fn add(&mut self, name: &str, value: &str, resource: &Resource) -> Result<(), Problem> {
         let already = match name {
-            "limit" => self.limit.replace(limit(value)?).is_some(),
+            "limit" => self.limit.replace(parse_limit(value)?).is_some(),
             "after" => {
                 let key = resource.key.canonical(value);
                 let key = key.map_err(|why| Problem::bad_request(format!("after: {why}")))?;
                 self.after.replace(key.into_owned()).is_some()
             }
-            _ => self.filter(name, value, resource)?,
+            _ => self.add_filter(name, value, resource)?,
         };
         if already {
             Err(Problem::bad_request(format!("{name} is given twice")))
@@ -78,8 +78,13 @@ impl PageParams {
         }
     }
 
-    /// Takes in one filter; whether it was there already.
-    fn filter(&mut self, name: &str, value: &str, resource: &Resource) -> Result<bool, Problem> {
+    /// Adds a filter; true if there was one of this name already.
+    fn add_filter(
+        &mut self,
+        name: &str,
+        value: &str,
+        resource: &Resource,
+    ) -> Result<bool, Problem> {
         let filters = resource.filters.iter();
         let Some(place) = filters.clone().position(|filter| filter.name == name) else {
             let mut names: Vec<String> = PARAMETERS.map(str::to_owned).into();
@@ -106,7 +111,7 @@ impl PageParams {
         Ok(already)
     }
 
-    /// Whether nothing of a page has been asked for.
+    /// Whether the query has no parameter of a page.
     fn is_empty(&self) -> bool {
         self.limit.is_none() && self.after.is_none() && self.filters.is_empty()
     }
@@ -122,7 +127,7 @@ impl PageParams {
     }
 }
 
-fn limit(value: &str) -> Result<usize, Problem> {
+fn parse_limit(value: &str) -> Result<usize, Problem> {
     let limit = value.parse().ok();
     let limit = limit.filter(|limit| (1..=LIMIT_MAX).contains(limit));
     limit.ok_or_else(|| {
@@ -132,28 +137,32 @@ fn limit(value: &str) -> Result<usize, Problem> {
     })
 }
 
-/// What `fields` asks for where it is the only parameter that counts.
-pub(super) fn fields(query: &str, resource: &Resource) -> Result<Option<Projection>, Problem> {
+/// The parameter `fields` of a query; others are ignored.
+pub(super) fn parse_fields(
+    query: &str,
+    resource: &Resource,
+) -> Result<Option<Projection>, Problem> {
     let mut fields = None;
     for (_, value) in parameters(query).filter(|(name, _)| name == "fields") {
-        take_fields(&mut fields, &value, resource)?;
+        set_fields(&mut fields, &value, resource)?;
     }
     Ok(fields)
 }
 
-/// Names, decoded, and values, still percent-encoded: commas and points in them are split at first.
+/// The parameters of a query: names, decoded, and values, still percent-encoded, since they are split at commas and
+/// dots before they are decoded.
 fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, String)> {
     let parameters = query.split('&').filter(|parameter| !parameter.is_empty());
     parameters.map(|parameter| {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         let name = percent_decode_str(name).decode_utf8_lossy();
-        // As forms are encoded (WHATWG URL, section 5.1); a plus sign itself is %2B.
+        // As HTML forms encode a space (WHATWG URL, section 5.1); a plus sign itself is %2B.
         (name, value.replace('+', "%20"))
     })
 }
 
-/// `keys` is a list for keys of one column; `key`, as often as need be, is one key of any.
-fn take_keys(
+/// Adds the keys of a parameter: `keys` is a list of keys of one column, `key` is one key of any number of columns.
+fn add_keys(
     keys: &mut Option<Vec<String>>,
     name: &str,
     value: &str,
@@ -177,7 +186,7 @@ fn take_keys(
     Ok(())
 }
 
-fn take_fields(
+fn set_fields(
     fields: &mut Option<Projection>,
     value: &str,
     resource: &Resource,

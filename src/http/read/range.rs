@@ -8,16 +8,16 @@ use axum::http::header::{IF_RANGE, RANGE};
 /// What `Range` asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RangeRequest {
-    /// Everything, or what is not understood: units other than bytes, several ranges.
+    /// The whole body: there is no range, or one that larder does not support, such as several ranges.
     Whole,
     /// These bytes, at least one.
     Part(Range<usize>),
-    /// Bytes beyond the end.
+    /// Only bytes beyond the end.
     Beyond,
 }
 
-/// What of a body of so many `bytes` is asked for. Where `If-Range` names anything but `etag`, everything is.
-pub(super) fn requested(headers: &HeaderMap, etag: &[u8], bytes: usize) -> RangeRequest {
+/// The range that a request has for a body of so many `bytes`. If `If-Range` does not name `etag`, it is the whole body.
+pub(super) fn requested_range(headers: &HeaderMap, etag: &[u8], bytes: usize) -> RangeRequest {
     let Some(range) = headers.get(RANGE) else {
         return RangeRequest::Whole;
     };
@@ -30,22 +30,22 @@ pub(super) fn requested(headers: &HeaderMap, etag: &[u8], bytes: usize) -> Range
     range
         .to_str()
         .ok()
-        .and_then(|range| part(range, bytes))
+        .and_then(|range| parse_range(range, bytes))
         .unwrap_or(RangeRequest::Whole)
 }
 
-/// Ranges whose ends don't fit each other are not understood, as section 14.1.1 says.
-fn part(range: &str, bytes: usize) -> Option<RangeRequest> {
+/// A range that ends before it begins is invalid (section 14.1.1), and `None` as other invalid ones.
+fn parse_range(range: &str, bytes: usize) -> Option<RangeRequest> {
     let (unit, range) = range.split_once('=')?;
     let (first, last) = range.trim_ascii().split_once('-')?;
     if !unit.eq_ignore_ascii_case("bytes") {
         return None;
     }
     let part = match (first, last) {
-        ("", suffix) => bytes.saturating_sub(number(suffix)?)..bytes,
-        (first, "") => number(first)?..bytes,
+        ("", suffix) => bytes.saturating_sub(parse_position(suffix)?)..bytes,
+        (first, "") => parse_position(first)?..bytes,
         (first, last) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let (first, last) = (parse_position(first)?, parse_position(last)?);
             if last < first {
                 return None;
             }
@@ -59,8 +59,8 @@ fn part(range: &str, bytes: usize) -> Option<RangeRequest> {
     })
 }
 
-/// A number too large for any document is one that lies beyond it.
-fn number(digits: &str) -> Option<usize> {
+/// A number that `usize` can't hold is beyond every document.
+fn parse_position(digits: &str) -> Option<usize> {
     let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| digits.parse().unwrap_or(usize::MAX))
 }
@@ -83,7 +83,7 @@ mod tests {
             ("bytes=99999999999999999999-", RangeRequest::Beyond),
             ("bytes=-0", RangeRequest::Beyond),
         ] {
-            assert_eq!(part(range, 10), Some(expected), "{range}");
+            assert_eq!(parse_range(range, 10), Some(expected), "{range}");
         }
         for range in [
             "bytes=3-2",
@@ -94,8 +94,8 @@ mod tests {
             "lines=0-1",
             "0-1",
         ] {
-            assert_eq!(part(range, 10), None, "{range}");
+            assert_eq!(parse_range(range, 10), None, "{range}");
         }
-        assert_eq!(part("bytes=0-0", 0), Some(RangeRequest::Beyond));
+        assert_eq!(parse_range("bytes=0-0", 0), Some(RangeRequest::Beyond));
     }
 }

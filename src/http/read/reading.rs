@@ -1,4 +1,4 @@
-//! What answers that read have in common.
+//! The part of a request that all reads have in common.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::resource::projection::Projection;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
-/// A request that reads.
-pub(super) struct Reading<'r> {
+/// A request that reads documents of a resource.
+pub(super) struct ReadRequest<'r> {
     pub(super) documents: &'r Documents,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
     pub(super) cache_headers: &'r CacheHeaders,
     pub(super) headers: &'r HeaderMap,
-    /// The transactions that the answer must show.
+    /// The transactions that the response must reflect.
     pub(super) tokens: Vec<Token>,
-    /// The members that are wanted; none for whole documents.
+    /// The members to return; `None` for whole documents.
     pub(super) fields: Option<Projection>,
 }
 
-impl<'r> Reading<'r> {
-    /// Begins to read documents of a resource.
+impl<'r> ReadRequest<'r> {
+    /// Reads the headers of a request for documents of a resource.
     ///
     /// # Errors
-    /// The client takes no JSON; a token that is none; the resource does not fit the database.
+    /// The client does not accept JSON; a token is malformed; the resource is not ready.
     pub(super) fn begin(
         state: &'r HttpState,
         request: &Request<'r>,

@@ -1,4 +1,4 @@
-//! Answers that carry documents: 200, 206, 304 and 416, as they are or encoded.
+//! Responses with documents: 200, 206, 304 and 416, with content encodings.
 
 use axum::body::Bytes;
 use axum::http::header::{
@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
-use crate::http::conditional::{matches, none_match};
+use crate::http::conditional::{find_none_match, if_match_holds};
 use crate::http::full_body::FullBody;
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
@@ -19,23 +19,23 @@ use crate::http::read::range::{self, RangeRequest};
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 const BYTES: HeaderValue = HeaderValue::from_static("bytes");
 
-/// Headers of an answer, with those that say its way.
+/// Headers of a response, with those of `cache_headers`.
 const HEADERS: usize = 6;
 
-/// A shorter body fits a packet or so, however it is encoded, and nobody asks for parts of it.
+/// A shorter body fits about one packet with or without an encoding, and clients do not request ranges of it.
 const ENCODED_BYTES_MIN: usize = 1_024;
 
-/// A longer body is encoded apart from the threads that answer.
+/// A longer body is encoded by tokio's threads for blocking work, not by the workers.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
-/// Longer bodies that are encoded at once; while that many are, others are sent as they are.
+/// Longer bodies that are encoded at the same time. While so many are, others are sent without an encoding.
 static ENCODERS: Semaphore = Semaphore::const_new(2);
 
-/// The answer with a whole document, ready at once. `If-Match` is not looked at.
+/// The response with a whole document, from what the document already has. Ignores `If-Match`.
 ///
 /// # Errors
-/// The encoding that is wanted and that the document does not have yet.
-pub(super) fn document(
+/// The encoding that the client prefers, if the document does not have it yet.
+pub(super) fn document_response(
     headers: &HeaderMap,
     document: &Document,
 ) -> Result<Response<FullBody>, Encoding> {
@@ -44,25 +44,28 @@ pub(super) fn document(
         return Ok(response);
     }
     let bytes = document.body().len();
-    if let Some(encoding) = encoding(headers, bytes) {
+    if let Some(encoding) = worthwhile_encoding(headers, bytes) {
         let encoded = document.encoded(encoding).ok_or(encoding)?;
         if !encoded.as_ref().is_empty() {
             let body = FullBody::new(Bytes::from_owner(encoded));
-            return Ok(found(&etag, Some(encoding), bytes, body));
+            return Ok(ok_response(&etag, Some(encoding), bytes, body));
         }
     }
     let body = FullBody::new(Bytes::from_owner(document.clone()));
-    Ok(found(&etag, None, bytes, body))
+    Ok(ok_response(&etag, None, bytes, body))
 }
 
-/// The part of a document that `Range` asks for; none where it asks for all. Parts are never encoded.
-pub(super) fn part(headers: &HeaderMap, document: &Document) -> Option<Response<FullBody>> {
+/// The response with the bytes that `Range` names, without an encoding; `None` if the whole document is to be sent.
+pub(super) fn range_response(
+    headers: &HeaderMap,
+    document: &Document,
+) -> Option<Response<FullBody>> {
     let etag = document.etag();
     let bytes = document.body().len();
-    if none_match(headers, &etag).is_some() {
+    if find_none_match(headers, &etag).is_some() {
         return None;
     }
-    let (content_range, part) = match range::requested(headers, &etag, bytes) {
+    let (content_range, part) = match range::requested_range(headers, &etag, bytes) {
         RangeRequest::Whole => return None,
         RangeRequest::Beyond => (format!("bytes */{bytes}"), None),
         RangeRequest::Part(part) => {
@@ -74,7 +77,7 @@ pub(super) fn part(headers: &HeaderMap, document: &Document) -> Option<Response<
         None => Problem::range_not_satisfiable(bytes).into_full_response(),
         Some(part) => {
             let body = Bytes::from_owner(document.clone()).slice(part);
-            let mut response = found(&etag, None, bytes, FullBody::new(body));
+            let mut response = ok_response(&etag, None, bytes, FullBody::new(body));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
             response
         }
@@ -87,13 +90,13 @@ pub(super) fn part(headers: &HeaderMap, document: &Document) -> Option<Response<
     Some(response)
 }
 
-/// The answer with a body that was made for it, encoded if it is wanted so. It takes no ranges.
-pub(super) async fn made(
+/// The response with a body that is built for it, in the encoding that the client prefers. It supports no ranges.
+pub(super) async fn build_response(
     headers: &HeaderMap,
     etag: &[u8],
     body: impl FnOnce() -> Vec<Bytes>,
 ) -> Response<FullBody> {
-    if !matches(headers, etag) {
+    if !if_match_holds(headers, etag) {
         return Problem::PRECONDITION_FAILED.into_full_response();
     }
     if let Some(response) = not_modified(headers, etag) {
@@ -101,43 +104,44 @@ pub(super) async fn made(
     }
     let parts = body();
     let bytes = parts.iter().map(Bytes::len).sum();
-    let wanted = encoding(headers, bytes);
+    let wanted = worthwhile_encoding(headers, bytes);
     let encoded = match wanted {
-        Some(encoding) => encoded(encoding, &parts).await,
+        Some(encoding) => encode_parts(encoding, &parts).await,
         None => None,
     };
     let mut response = match encoded.filter(|encoded| !encoded.is_empty()) {
-        Some(encoded) => found(etag, wanted, bytes, FullBody::new(encoded.into())),
-        None => found(etag, None, bytes, FullBody::from_parts(parts)),
+        Some(encoded) => ok_response(etag, wanted, bytes, FullBody::new(encoded.into())),
+        None => ok_response(etag, None, bytes, FullBody::from_parts(parts)),
     };
     response.headers_mut().remove(ACCEPT_RANGES);
     response
 }
 
-/// `parts`, one after the other, encoded: nothing where that is no smaller, none where it can't be done now.
-pub(super) async fn encoded(encoding: Encoding, parts: &[Bytes]) -> Option<Vec<u8>> {
+/// Encodes the concatenation of `parts`. The result is empty if it would not be smaller, and `None` if too many bodies
+/// are being encoded.
+pub(super) async fn encode_parts(encoding: Encoding, parts: &[Bytes]) -> Option<Vec<u8>> {
     let bytes: usize = parts.iter().map(Bytes::len).sum();
     if bytes <= INLINE_BYTES_MAX {
         return Some(encoding.encode(parts).unwrap_or_default());
     }
     let _permit = ENCODERS.try_acquire().ok()?;
     let parts = parts.to_vec();
-    let made = tokio::task::spawn_blocking(move || encoding.encode(&parts).unwrap_or_default());
-    made.await.ok()
+    let task = tokio::task::spawn_blocking(move || encoding.encode(&parts).unwrap_or_default());
+    task.await.ok()
 }
 
-/// The encoding that is wanted of a body of so many bytes, if it is worth any.
-fn encoding(headers: &HeaderMap, bytes: usize) -> Option<Encoding> {
+/// The encoding that the client prefers, if a body of so many bytes is long enough for one.
+fn worthwhile_encoding(headers: &HeaderMap, bytes: usize) -> Option<Encoding> {
     if bytes < ENCODED_BYTES_MIN {
         None
     } else {
-        negotiate::encoding(headers)
+        negotiate::preferred_encoding(headers)
     }
 }
 
-/// 304 where the client has what `etag` stands for, in any encoding that it takes.
+/// 304, if the client has the body of `etag` in an encoding that it accepts.
 fn not_modified(headers: &HeaderMap, etag: &[u8]) -> Option<Response<FullBody>> {
-    let tag = none_match(headers, etag)?;
+    let tag = find_none_match(headers, etag)?;
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     let mut headers = HeaderMap::with_capacity(HEADERS);
@@ -149,9 +153,8 @@ fn not_modified(headers: &HeaderMap, etag: &[u8]) -> Option<Response<FullBody>> 
     Some(response)
 }
 
-/// 200 with a JSON body that takes `bytes` where it is not encoded. The server adds the length, for `HEAD` as well,
-/// where it leaves the body away.
-fn found(
+/// 200 with a JSON body that has `bytes` without an encoding. hyper adds `Content-Length`, and drops the body for `HEAD`.
+fn ok_response(
     etag: &[u8],
     encoding: Option<Encoding>,
     bytes: usize,

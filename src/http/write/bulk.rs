@@ -20,10 +20,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::documents::Documents;
-use crate::http::body::broken;
+use crate::http::body::body_problem;
 use crate::http::headers::{
     APPLICATION_JSON, HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, NDJSON,
-    PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, media_type, preferred,
+    PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
 };
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::write::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
@@ -52,14 +52,14 @@ pub(super) async fn framing(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<(Option<Framing>, Body), Problem> {
-    if media_type(headers, &[JSON, NDJSON])? == NDJSON {
+    if require_media_type(headers, &[JSON, NDJSON])? == NDJSON {
         return Ok((Some(Framing::Lines), body));
     }
     let first = loop {
         let Some(frame) = body.frame().await else {
             return Ok((None, body));
         };
-        let frame = frame.map_err(|error| broken(&error))?;
+        let frame = frame.map_err(|error| body_problem(&error))?;
         let data = frame.into_data().unwrap_or_default();
         if let Some(start) = data.iter().position(|byte| !is_space(*byte)) {
             break data.slice(start..);
@@ -96,11 +96,11 @@ impl BulkWrite<'_> {
         let permit = self.documents.bulk_permit()?;
         let bytes_max = self.documents.document_bytes_max();
         let reader = Reader::new(Arc::clone(&self.resource), framing, body, bytes_max);
-        if preferred(headers, &[HANDLING_LENIENT]).is_some() {
+        if find_preference(headers, &[HANDLING_LENIENT]).is_some() {
             return Ok(self.lenient(reader, permit));
         }
         let returned = if self.may_read {
-            preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+            find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };

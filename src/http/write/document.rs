@@ -11,11 +11,11 @@ use crate::auth::Principal;
 use crate::cache::document::{digest, entity_tag};
 use crate::documents::Documents;
 use crate::http::body::read_body;
-use crate::http::conditional::{condition, is_if_none_match_any};
+use crate::http::conditional::{is_if_none_match_any, write_condition};
 use crate::http::full_body::FullBody;
 use crate::http::headers::{
     APPLICATION_JSON, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, MERGE_PATCH, PREFERENCE_APPLIED,
-    RETURN_MINIMAL, RETURN_REPRESENTATION, media_type, preferred,
+    RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
 };
 use crate::http::problem::Problem;
 use crate::http::request::{Part, Request};
@@ -61,7 +61,7 @@ impl DocumentWrite<'_> {
         let repeatable = repeatable(headers, &hash, request.principal.as_deref())?;
         // A principal that may not read does not see what is stored.
         let preferred = if request.may_read(id) {
-            preferred(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+            find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };
@@ -70,7 +70,7 @@ impl DocumentWrite<'_> {
             resource: Arc::clone(&resource),
             action,
             // All documents together, which POST addresses, have no tag.
-            condition: condition(headers).filter(|_| !is_insert),
+            condition: write_condition(headers).filter(|_| !is_insert),
             representation: preferred != Some(RETURN_MINIMAL),
             repeatable,
         };
@@ -183,7 +183,7 @@ async fn read(
     accepted: &[&str],
     bytes_max: usize,
 ) -> Result<Bytes, Problem> {
-    media_type(headers, accepted)?;
+    require_media_type(headers, accepted)?;
     let length = headers.get(CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > bytes_max) {

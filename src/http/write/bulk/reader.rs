@@ -10,7 +10,7 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use crate::http::body::broken;
+use crate::http::body::body_problem;
 use crate::http::problem::Problem;
 use crate::resource::Resource;
 use crate::resource::body::{BodyError, Framing, Mode, Scratch, SplitError, Splitter, rows_of};
@@ -161,7 +161,7 @@ impl Reader {
                     self.parser.splitter.push(data);
                 }
             }
-            Some(Err(error)) => return Err(broken(&error)),
+            Some(Err(error)) => return Err(body_problem(&error)),
             None => self.parser.splitter.end(),
         }
         Ok(())
