@@ -26,7 +26,7 @@ use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
 use crate::http::connection::serve;
-use crate::http::middleware::access_log::Rotated;
+use crate::http::middleware::access_log::ReopenSignal;
 use crate::server::ServerConfig;
 use crate::server::tls::Tls;
 use crate::state::StateLock;
@@ -94,7 +94,7 @@ async fn run_on(
     plain.limits.proxy_protocol = false;
     let documents = service.public();
     let logged = service.log_written();
-    heed_hangups(hangup, tls, service.rotated(), stop.clone());
+    heed_hangups(hangup, tls, service.reopen_signal(), stop.clone());
     let documents = move |peer| documents.for_connection(peer);
     let documents = serve(public, documents, runtimes.to_vec(), secure, stopping());
     let serving = tokio::spawn(documents);
@@ -256,7 +256,7 @@ fn raise_descriptor_limit() {
 fn heed_hangups(
     mut hangup: Signal,
     tls: Option<Arc<Tls>>,
-    log: Option<Arc<Rotated>>,
+    log: Option<Arc<ReopenSignal>>,
     stop: watch::Sender<u32>,
 ) {
     tokio::spawn(async move {
@@ -266,7 +266,7 @@ fn heed_hangups(
                 return ask_to_stop(&stop);
             }
             if let Some(log) = &log {
-                log.tell();
+                log.send();
             }
             let Some(tls) = tls.clone() else {
                 continue;

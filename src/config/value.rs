@@ -19,13 +19,13 @@ use jsonwebtoken::Algorithm;
 use super::url;
 use crate::auth::config::Secret;
 use crate::feed::OnLoss;
-use crate::http::middleware::access_log::Format;
+use crate::http::middleware::access_log::AccessLogFormat;
 
 const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
-const ACCESS_LOG: [(&str, Option<Format>); 3] = [
+const ACCESS_LOG: [(&str, Option<AccessLogFormat>); 3] = [
     ("off", None),
-    ("json", Some(Format::Json)),
-    ("combined", Some(Format::Combined)),
+    ("json", Some(AccessLogFormat::Json)),
+    ("combined", Some(AccessLogFormat::Combined)),
 ];
 const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
@@ -53,7 +53,7 @@ pub(super) enum Slot<'a> {
     /// `auto` or `manual`.
     Install(&'a mut bool),
     /// `off`, `json` or `combined`.
-    AccessLog(&'a mut Option<Format>),
+    AccessLog(&'a mut Option<AccessLogFormat>),
     /// `bypass` or `serve-stale`.
     OnLoss(&'a mut OnLoss),
     /// `true` or `false`.

@@ -21,7 +21,7 @@ use crate::cache::Cache;
 use crate::http::admin::token::AdminToken;
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
-use crate::http::request::{Part, Target};
+use crate::http::request::{RequestTarget, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 use crate::telemetry::LogLevel;
@@ -121,16 +121,18 @@ async fn purge(State(admin): State<Admin>, request: Request) -> Response {
 fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Problem> {
     let verb = path.get(1..).and_then(|path| path.find('/'));
     let path = verb.map_or("", |end| &path[end + 1..]);
-    let target = Target::parse(path, |name| cache.id_of(name));
+    let target = RequestTarget::parse(path, |name| cache.id_of(name));
     let id = target.resource.ok_or(Problem::NO_SUCH_RESOURCE)?;
     match target.part {
-        Part::Collection => Ok((id, None)),
-        Part::Document { key } => {
+        TargetPart::Collection => Ok((id, None)),
+        TargetPart::Document { key } => {
             let resource = cache.resource(id)?;
             let key = resource.key.canonical(&path[key..])?;
             Ok((id, Some(key.into_owned())))
         }
-        Part::Batch | Part::Session | Part::Unknown => Err(Problem::NO_SUCH_RESOURCE),
+        TargetPart::Batch | TargetPart::Session | TargetPart::Unknown => {
+            Err(Problem::NO_SUCH_RESOURCE)
+        }
     }
 }
 

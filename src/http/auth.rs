@@ -21,7 +21,7 @@ use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{Denied, FORGED, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
-use crate::http::request::{Part, REFRESH, Request, SIGNIN};
+use crate::http::request::{REFRESH, Request, SIGNIN, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
@@ -109,7 +109,7 @@ impl Auth {
     /// What is known of a request without verifying anything.
     pub(super) fn admission(&self, request: &Request<'_>) -> Admission {
         // These look at credentials of their own.
-        if self.authenticator.signs_in() && request.target.part == Part::Session {
+        if self.authenticator.signs_in() && request.target.part == TargetPart::Session {
             return Admission::Admitted(Admitted::Anonymous);
         }
         let outcome = match credential(request.headers, self.authenticator.cookie()) {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::auth::Rules;
     use crate::config::Config;
-    use crate::http::request::{Head, Target};
+    use crate::http::request::{RequestHead, RequestTarget};
     use crate::resource::ResourceId;
 
     const RESOURCES: &str = "
@@ -237,11 +237,11 @@ mod tests {
             for (method, path) in requests {
                 let request = axum::http::Request::builder().method(*method).uri(*path);
                 let request = request.body(Body::empty()).unwrap();
-                let target = Target::parse(path, id_of);
+                let target = RequestTarget::parse(path, id_of);
                 let peer = [127, 0, 0, 1].into();
                 let allows = allow(
                     &grants,
-                    &Request::new(Head::of(&request), target, peer, &[]),
+                    &Request::new(RequestHead::of(&request), target, peer, &[]),
                 );
                 assert_eq!(allows, expected, "{roles:?} {method} {path}");
             }

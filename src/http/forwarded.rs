@@ -1,4 +1,4 @@
-//! Who the client is behind proxies.
+//! The client's address behind proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,19 +9,19 @@ use crate::server::trusts;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Who asks: `peer`, or whom proxies name that are trusted, the nearest that is none of them. What stands further left
-/// may be made up.
+/// The client's address: `peer`, or if that is a trusted proxy, the last address in `X-Forwarded-For` that is not one. The
+/// addresses before it may be forged.
 pub(super) fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer;
-    let named = headers.get_all(X_FORWARDED_FOR).iter().rev();
-    let named = named.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
-    for name in named {
+    let addresses = headers.get_all(X_FORWARDED_FOR).iter().rev();
+    let addresses = addresses.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+    for address_text in addresses {
         if !trusts(trusted, client) {
             break;
         }
-        match str::from_utf8(name)
+        match str::from_utf8(address_text)
             .ok()
-            .and_then(|name| address(name.trim()))
+            .and_then(|text| parse_address(text.trim()))
         {
             Some(address) => client = address,
             None => break,
@@ -30,10 +30,10 @@ pub(super) fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Ip
     client
 }
 
-/// With or without a port.
-fn address(name: &str) -> Option<IpAddr> {
-    let bare = || name.parse().ok();
-    let with_port = || name.parse().ok().map(|address: SocketAddr| address.ip());
+/// Parses an address with or without a port.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let bare = || text.parse().ok();
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
     bare()
         .or_else(with_port)
         .map(|address: IpAddr| address.to_canonical())
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(peer: &str, forwarded: &[&str]) -> String {
+    fn client_of(peer: &str, forwarded: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for value in forwarded {
             let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
@@ -57,24 +57,24 @@ mod tests {
 
     #[test]
     fn the_client_is_the_nearest_that_is_not_trusted() {
-        assert_eq!(asked("192.0.2.1", &[]), "192.0.2.1");
-        // Who is not trusted can say what it likes.
-        assert_eq!(asked("192.0.2.1", &["198.51.100.1"]), "192.0.2.1");
-        assert_eq!(asked("10.0.0.1", &[]), "10.0.0.1");
-        assert_eq!(asked("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
+        assert_eq!(client_of("192.0.2.1", &[]), "192.0.2.1");
+        // The header of a peer that is not trusted is ignored.
+        assert_eq!(client_of("192.0.2.1", &["198.51.100.1"]), "192.0.2.1");
+        assert_eq!(client_of("10.0.0.1", &[]), "10.0.0.1");
+        assert_eq!(client_of("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
         assert_eq!(
-            asked("10.0.0.1", &["1.1.1.1, 198.51.100.1, 10.9.9.9"]),
+            client_of("10.0.0.1", &["1.1.1.1, 198.51.100.1, 10.9.9.9"]),
             "198.51.100.1"
         );
         assert_eq!(
-            asked("fd00::1", &["1.1.1.1", "198.51.100.1:80,fd00::2"]),
+            client_of("fd00::1", &["1.1.1.1", "198.51.100.1:80,fd00::2"]),
             "198.51.100.1"
         );
-        assert_eq!(asked("10.0.0.1", &["[2001:db8::1]:443"]), "2001:db8::1");
+        assert_eq!(client_of("10.0.0.1", &["[2001:db8::1]:443"]), "2001:db8::1");
         assert_eq!(
-            asked("10.0.0.1", &["1.1.1.1, unknown, 10.0.0.2"]),
+            client_of("10.0.0.1", &["1.1.1.1, unknown, 10.0.0.2"]),
             "10.0.0.2"
         );
-        assert_eq!(asked("10.0.0.1", &["é, 198.51.100.1"]), "198.51.100.1");
+        assert_eq!(client_of("10.0.0.1", &["é, 198.51.100.1"]), "198.51.100.1");
     }
 }

@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
-/// Follows the name of a resource where a body names its documents. No resource's name holds a colon.
+/// Follows the name of a resource and a colon if the body names the documents. No resource's name contains a colon.
 const BATCH: &str = "batch";
 
 /// Exchanges a name and a password for a token.
@@ -28,18 +28,18 @@ pub(super) const REFRESH: &str = "/refresh";
 
 /// What the path of a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct RequestTarget {
     /// The resource whose name begins the path, if there is one.
     pub(super) resource: Option<ResourceId>,
-    pub(super) part: Part,
+    pub(super) part: TargetPart,
 }
 
-/// What of a resource.
+/// The part of a resource that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TargetPart {
     /// `/RESOURCE`: its documents.
     Collection,
-    /// `/RESOURCE:batch`: those of its documents that a body names.
+    /// `/RESOURCE:batch`: the documents that the body names.
     Batch,
     /// `/RESOURCE/KEY`: one document.
     Document {
@@ -48,13 +48,13 @@ pub(super) enum Part {
     },
     /// [`SIGNIN`] or [`REFRESH`], unless a resource has that name.
     Session,
-    /// Nothing of it.
+    /// No part of a resource.
     Unknown,
 }
 
-impl Target {
-    /// Splits `path`; `id_of` knows the resources' names. The name may be percent-encoded. The key is split at its commas
-    /// before it is decoded, so it stays as it is.
+impl RequestTarget {
+    /// Splits `path`; `id_of` finds a resource by its name, which may be percent-encoded in the path. The key is not decoded,
+    /// since it has to be split at its commas before.
     #[inline]
     pub(super) fn parse(path: &str, id_of: impl FnOnce(&str) -> Option<ResourceId>) -> Self {
         let rest = path.strip_prefix('/').unwrap_or(path);
@@ -76,29 +76,29 @@ impl Target {
         let resource = id_of(name);
         let part = match (operation, key) {
             (None, None) if resource.is_none() && (path == SIGNIN || path == REFRESH) => {
-                Part::Session
+                TargetPart::Session
             }
-            (None, None) => Part::Collection,
-            (Some(BATCH), None) => Part::Batch,
-            (None, Some(key)) if !key.contains('/') => Part::Document {
+            (None, None) => TargetPart::Collection,
+            (Some(BATCH), None) => TargetPart::Batch,
+            (None, Some(key)) if !key.contains('/') => TargetPart::Document {
                 key: path.len() - key.len(),
             },
-            _ => Part::Unknown,
+            _ => TargetPart::Unknown,
         };
         Self { resource, part }
     }
 
-    /// The right that an operation on it takes.
+    /// The right that a request with this method needs.
     pub(super) fn right(self, method: &Method) -> Right {
         match (method, self.part) {
-            (&Method::GET | &Method::HEAD, _) | (&Method::POST, Part::Batch) => Right::Read,
+            (&Method::GET | &Method::HEAD, _) | (&Method::POST, TargetPart::Batch) => Right::Read,
             _ => Right::Write,
         }
     }
 }
 
-impl Part {
-    /// The methods that it answers, for `Allow`; fewer where the resource is not `writable`.
+impl TargetPart {
+    /// The methods that are allowed, as in `Allow`; fewer if the resource is not `writable`.
     pub(super) fn methods(self, writable: bool) -> &'static str {
         match self {
             Self::Batch => "POST, OPTIONS",
@@ -109,16 +109,16 @@ impl Part {
     }
 }
 
-/// The head of a request, wherever it was read.
+/// A borrowed view of a request's head, independent of the type that owns it.
 #[derive(Clone, Copy)]
-pub(super) struct Head<'r> {
+pub(super) struct RequestHead<'r> {
     pub(super) method: &'r Method,
     pub(super) uri: &'r Uri,
     pub(super) version: Version,
     pub(super) headers: &'r HeaderMap,
 }
 
-impl<'r> Head<'r> {
+impl<'r> RequestHead<'r> {
     pub(super) fn of<B>(request: &'r axum::http::Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -138,16 +138,16 @@ impl<'r> Head<'r> {
     }
 }
 
-/// A request: its head, which the protocol's implementation has read, and what the middleware stack found out.
+/// A request: its head, and what the middleware has found out about it.
 pub(super) struct Request<'r> {
     pub(super) method: &'r Method,
     pub(super) uri: &'r Uri,
     pub(super) version: Version,
     pub(super) headers: &'r HeaderMap,
-    pub(super) target: Target,
-    /// `None` where no credentials were shown.
+    pub(super) target: RequestTarget,
+    /// `None` for a request without credentials.
     pub(super) principal: Option<Arc<Principal>>,
-    /// The key of a document that memory did not have just now.
+    /// The key that memory does not have.
     pub(super) missed: Option<MissedKey>,
     peer: IpAddr,
     trusted_proxies: &'r [IpNet],
@@ -157,32 +157,33 @@ pub(super) struct Request<'r> {
 /// The canonical key of a document that memory did not have.
 #[derive(Clone)]
 pub(super) struct MissedKey {
-    /// The definition by whose types it is canonical. A lookup under a newer one makes another.
+    /// The definition of the resource that made the key canonical. A lookup under a newer definition makes it canonical
+    /// again.
     pub(super) resource: Arc<Resource>,
     pub(super) key: String,
-    /// When memory was asked.
+    /// The time of the lookup in memory.
     pub(super) at: Boottime,
 }
 
-/// What the middleware stack has found out of a request. It goes past the router among the request's extensions.
+/// What the middleware has found out about a request. It passes axum's router as an extension of the request.
 #[derive(Clone)]
 pub(super) struct Resolved {
-    target: Target,
+    target: RequestTarget,
     principal: Option<Arc<Principal>>,
     missed: Option<MissedKey>,
     client: IpAddr,
 }
 
 impl<'r> Request<'r> {
-    /// A request that came from `peer`, which counts as the client unless it is one of the `trusted_proxies`.
+    /// A request from `peer`, which is the client unless it is one of the `trusted_proxies`.
     #[inline]
     pub(super) fn new(
-        head: Head<'r>,
-        target: Target,
+        head: RequestHead<'r>,
+        target: RequestTarget,
         peer: IpAddr,
         trusted_proxies: &'r [IpNet],
     ) -> Self {
-        let Head {
+        let RequestHead {
             method,
             uri,
             version,
@@ -214,11 +215,11 @@ impl<'r> Request<'r> {
             principal,
             missed,
             client: OnceLock::from(client),
-            ..Self::new(Head::of_parts(head), target, client, &[])
+            ..Self::new(RequestHead::of_parts(head), target, client, &[])
         }
     }
 
-    /// What is known of it, to be taken past the router.
+    /// Takes out what is known about the request, so that it can pass the router.
     pub(super) fn take_resolved(&mut self) -> Resolved {
         Resolved {
             client: self.client(),
@@ -228,7 +229,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The client's address.
+    /// The client's address, which is found out at the first call.
     pub(super) fn client(&self) -> IpAddr {
         let found = || forwarded::client(self.peer, self.headers, self.trusted_proxies);
         *self.client.get_or_init(found)
@@ -237,16 +238,16 @@ impl<'r> Request<'r> {
     /// The resource and the part of it that the path names.
     ///
     /// # Errors
-    /// There is none.
-    pub(super) fn resource(&self) -> Result<(ResourceId, Part), Problem> {
+    /// 404 if it names none.
+    pub(super) fn resource(&self) -> Result<(ResourceId, TargetPart), Problem> {
         match (self.target.resource, self.target.part) {
-            (Some(resource), part) if part != Part::Unknown => Ok((resource, part)),
-            (None, Part::Document { .. }) => Err(Problem::NO_SUCH_RESOURCE),
+            (Some(resource), part) if part != TargetPart::Unknown => Ok((resource, part)),
+            (None, TargetPart::Document { .. }) => Err(Problem::NO_SUCH_RESOURCE),
             _ => Err(Problem::NO_SUCH_PATH),
         }
     }
 
-    /// The key of the document that the path names, as it stands there: `key` of [`Part::Document`].
+    /// The key of the document, as it stands in the path from the position `key` on: that of [`TargetPart::Document`].
     pub(super) fn key(&self, key: usize) -> &'r str {
         self.uri.path().get(key..).unwrap_or_default()
     }
@@ -255,7 +256,7 @@ impl<'r> Request<'r> {
     pub(super) fn resource_name(&self) -> &'r str {
         let path = self.uri.path();
         let end = match self.target.part {
-            Part::Document { key } => key - 1,
+            TargetPart::Document { key } => key - 1,
             _ => path.len(),
         };
         path.get(1..end).unwrap_or_default()
@@ -266,10 +267,10 @@ impl<'r> Request<'r> {
         self.uri.query().unwrap_or_default()
     }
 
-    /// The transactions that the answer must show.
+    /// The transactions that the response must reflect.
     ///
     /// # Errors
-    /// A token that is none.
+    /// 400 if a token is malformed.
     pub(super) fn tokens(&self) -> Result<Vec<Token>, Problem> {
         parse_tokens(self.headers)
     }
@@ -292,37 +293,37 @@ impl Resolved {
 mod tests {
     use super::*;
 
-    fn target(path: &str) -> Target {
-        Target::parse(path, |name| (name == "a").then(|| ResourceId::new(3)))
+    fn target(path: &str) -> RequestTarget {
+        RequestTarget::parse(path, |name| (name == "a").then(|| ResourceId::new(3)))
     }
 
     #[track_caller]
-    fn is(path: &str, known: bool, part: Part) {
+    fn is(path: &str, known: bool, part: TargetPart) {
         let resource = known.then(|| ResourceId::new(3));
-        assert_eq!(target(path), Target { resource, part }, "{path}");
+        assert_eq!(target(path), RequestTarget { resource, part }, "{path}");
     }
 
     #[test]
     fn a_path_is_split_once_however_it_is_spelt() {
-        is("/a", true, Part::Collection);
-        is("/%61", true, Part::Collection);
-        is("/a:batch", true, Part::Batch);
-        is("/a%3Abatch", true, Part::Batch);
-        is("/a:other", true, Part::Unknown);
-        is("/a:batch/1", true, Part::Unknown);
-        is("/a/", true, Part::Document { key: 3 });
-        is("/a/1,2%2C", true, Part::Document { key: 3 });
-        is("/%61/1", true, Part::Document { key: 5 });
-        is("/a/1/", true, Part::Unknown);
-        is("/b/1", false, Part::Document { key: 3 });
-        is("/b", false, Part::Collection);
-        is("/signin", false, Part::Session);
-        is("/refresh", false, Part::Session);
-        is("/%73ignin", false, Part::Collection);
-        is("/signin/1", false, Part::Document { key: 8 });
-        is("/", false, Part::Collection);
-        is("*", false, Part::Collection);
-        is("/%ff/1", false, Part::Document { key: 5 });
+        is("/a", true, TargetPart::Collection);
+        is("/%61", true, TargetPart::Collection);
+        is("/a:batch", true, TargetPart::Batch);
+        is("/a%3Abatch", true, TargetPart::Batch);
+        is("/a:other", true, TargetPart::Unknown);
+        is("/a:batch/1", true, TargetPart::Unknown);
+        is("/a/", true, TargetPart::Document { key: 3 });
+        is("/a/1,2%2C", true, TargetPart::Document { key: 3 });
+        is("/%61/1", true, TargetPart::Document { key: 5 });
+        is("/a/1/", true, TargetPart::Unknown);
+        is("/b/1", false, TargetPart::Document { key: 3 });
+        is("/b", false, TargetPart::Collection);
+        is("/signin", false, TargetPart::Session);
+        is("/refresh", false, TargetPart::Session);
+        is("/%73ignin", false, TargetPart::Collection);
+        is("/signin/1", false, TargetPart::Document { key: 8 });
+        is("/", false, TargetPart::Collection);
+        is("*", false, TargetPart::Collection);
+        is("/%ff/1", false, TargetPart::Document { key: 5 });
     }
 
     #[test]

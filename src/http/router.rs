@@ -12,30 +12,30 @@ use crate::clock::Boottime;
 use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
-use crate::http::request::{self, Part, Resolved};
+use crate::http::request::{self, Resolved, TargetPart};
 use crate::http::state::HttpState;
 use crate::http::{docs, openapi, read, write};
 
-/// What any target answers.
+/// The methods of the server as a whole (`OPTIONS *`).
 const METHODS: &str = "GET, HEAD, POST, OPTIONS";
 
-/// The value of the metrics' label `detail` where PostgreSQL is not asked.
+/// The value of the metrics' label `detail` if the request alone decided the response.
 const REQUEST: &str = "request";
-/// The same where it is.
+/// The same if PostgreSQL did.
 const POSTGRES: &str = "postgres";
 
-/// All paths of the public address; `described`: those that describe it as well.
+/// All paths of the public address; `described`: with `/docs` and `/openapi.json`.
 pub(super) fn router(state: &HttpState, auth: Option<Arc<Auth>>, described: bool) -> Router {
     let sessions = auth.as_ref().map(|auth| auth.router());
     let described =
         described.then(|| docs::router().merge(openapi::router(state.documents.clone(), auth)));
-    // Paths of documents are split by hand: keys are split at commas before they are percent-decoded, and may be empty.
+    // The middleware has split paths of documents. axum's router would decode keys before they are split at commas.
     let router = described.unwrap_or_default().fallback(handle);
     let router = router.with_state(state.clone());
     router.merge(sessions.unwrap_or_default())
 }
 
-/// Answers every path that no other handler is for.
+/// Answers all requests for documents, and those for paths that do not exist.
 async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Response<Body> {
     let began = Boottime::now();
     let (mut head, body) = request.into_parts();
@@ -47,7 +47,6 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
     let resource = target.as_ref().ok().map(|(resource, _)| *resource);
     let answered = match target {
         Ok(_) => dispatch(&state, request, body).await,
-        // The server as a whole.
         Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {
             Ok((REQUEST, allow(METHODS).map(Body::new)))
         }
@@ -73,17 +72,17 @@ async fn dispatch(
 ) -> Result<(&'static str, Response<Body>), Problem> {
     let (resource, part) = request.resource()?;
     match (request.method, part) {
-        (&Method::GET | &Method::HEAD, Part::Document { key }) => {
+        (&Method::GET | &Method::HEAD, TargetPart::Document { key }) => {
             read::document::read_document(state, request, resource, key).await
         }
-        (&Method::GET | &Method::HEAD, Part::Collection) => {
+        (&Method::GET | &Method::HEAD, TargetPart::Collection) => {
             read::read_collection(state, &request, resource).await
         }
-        (&Method::POST, Part::Batch) => {
+        (&Method::POST, TargetPart::Batch) => {
             read::batch::read_batch(state, &request, resource, body).await
         }
         (&Method::OPTIONS, part) => {
-            // Where it is not known yet what the tables take, it may be everything.
+            // While the resource is not ready, it is not known whether its tables can be written.
             let resource = state.documents.resource(resource).ok();
             let writable = resource.is_none_or(|resource| resource.writable.is_ok());
             Ok((REQUEST, allow(part.methods(writable)).map(Body::new)))
@@ -95,7 +94,7 @@ async fn dispatch(
     }
 }
 
-/// 204 with the methods that are answered.
+/// 204 with the methods that are allowed.
 fn allow(methods: &'static str) -> Response<FullBody> {
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NO_CONTENT;

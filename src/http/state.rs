@@ -12,7 +12,7 @@ use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 
-/// The documents, and what answers of each resource have in common.
+/// The documents, the counters of their responses, and the headers for caches.
 #[derive(Clone)]
 pub(super) struct HttpState {
     pub(super) documents: Documents,
@@ -23,7 +23,7 @@ pub(super) struct HttpState {
     cache_headers: Arc<[CacheHeaders]>,
 }
 
-/// One resource's answers out of memory; looking a counter up by its labels takes longer than counting.
+/// Counters of a resource's responses from memory. To look up a counter by its labels takes longer than to count.
 struct HitCounters {
     found: IntCounter,
     not_modified: IntCounter,
@@ -68,13 +68,13 @@ impl HttpState {
         }
     }
 
-    /// What answers about documents of `resource` tell caches; there are as many as resources.
+    /// The headers for caches of `resource`. Each resource has some.
     #[inline]
     pub(super) fn cache_headers(&self, resource: ResourceId) -> Option<&CacheHeaders> {
         self.cache_headers.get(resource.index())
     }
 
-    /// Counts an answer out of memory, which began at `began`.
+    /// Counts a response from memory to a request that began at `began`.
     #[inline]
     pub(super) fn count_hit(&self, resource: ResourceId, status: StatusCode, began: Boottime) {
         if let Some(hits) = self.hits.get(resource.index()) {
@@ -83,7 +83,7 @@ impl HttpState {
         self.observe(began);
     }
 
-    /// Counts any other answer; `resource` is the one that it is about, if any.
+    /// Counts any other response; `resource` is the one that the request names, if it names one.
     pub(super) fn count(
         &self,
         resource: Option<ResourceId>,

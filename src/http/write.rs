@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, Response};
 
 use crate::http::problem::Problem;
-use crate::http::request::{Part, Request};
+use crate::http::request::{Request, TargetPart};
 use crate::http::state::HttpState;
 use crate::http::write::bulk::BulkWrite;
 use crate::http::write::document::DocumentWrite;
@@ -22,13 +22,13 @@ pub(super) async fn write_documents(
     state: &HttpState,
     request: &Request<'_>,
     id: ResourceId,
-    part: Part,
+    part: TargetPart,
     mut body: Body,
 ) -> Result<Response<Body>, Problem> {
     let documents = &state.documents;
     let resource = documents.resource(id)?;
     let name = request.resource_name();
-    let inserts = *request.method == Method::POST && part == Part::Collection;
+    let inserts = *request.method == Method::POST && part == TargetPart::Collection;
     if inserts && resource.writable.is_ok() {
         let framing;
         (framing, body) = bulk::framing(request.headers, body).await?;

@@ -16,7 +16,7 @@ use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::admin::token::AdminToken;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
-use crate::http::middleware::access_log::{AccessLog, Rotated};
+use crate::http::middleware::access_log::{AccessLog, ReopenSignal};
 use crate::http::middleware::stack::{PublicConfig, PublicService};
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::metrics::Metrics;
@@ -138,8 +138,8 @@ impl Service {
     }
 
     /// What to tell when the access log's file has been moved away, if there is one.
-    pub(super) fn rotated(&self) -> Option<Arc<Rotated>> {
-        self.public.access_log.as_ref()?.rotated()
+    pub(super) fn reopen_signal(&self) -> Option<Arc<ReopenSignal>> {
+        self.public.access_log.as_ref()?.reopen_signal()
     }
 
     /// Ends once all of the access log is written, after this service and all that it made have gone.

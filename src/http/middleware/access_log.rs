@@ -1,7 +1,7 @@
 //! The access log: a line for each answer of the public address, written by a thread of its own.
 //!
-//! Whoever answers hands over what is to be told and waits for nothing: where the thread can't follow, lines are dropped
-//! and counted. No credentials are told: no cookie, no `Authorization`, and of a query only what larder itself asks for.
+//! The threads that answer requests put lines into a queue and never wait. If the queue is full, lines are dropped and
+//! counted. Credentials are not logged: no cookie, no `Authorization`, and of a query only larder's own parameters.
 
 mod line;
 
@@ -22,63 +22,64 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::auth::Principal;
-use crate::http::middleware::access_log::line::{Line, cut, target};
+use crate::http::middleware::access_log::line::{LogLine, cut, target};
 use crate::http::request::Request;
 
-/// Lines that wait to be written; each has four texts at most, which are cut.
+/// Lines that wait to be written. Each has a few texts, whose lengths are limited.
 const LINES_MAX: usize = 8_192;
-/// Lines are written together up to this.
+/// Lines that wait are written together, up to about so many bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum AccessLogFormat {
     /// One JSON object a line.
     Json,
-    /// As the web servers have it: Apache's `combined`.
+    /// Apache's `combined` format.
     Combined,
 }
 
-/// What is logged, and where.
+/// The format of the access log, and its file.
 #[derive(Clone, Debug)]
 pub struct AccessLogConfig {
-    /// `None`: nothing.
-    pub format: Option<Format>,
-    /// What lines are appended to; `None` for stderr.
+    /// `None`: there is no access log.
+    pub format: Option<AccessLogFormat>,
+    /// The file that lines are appended to; `None` for stderr.
     pub file: Option<PathBuf>,
 }
 
 /// A running access log.
 #[derive(Clone)]
 pub struct AccessLog {
-    lines: SyncSender<Line>,
+    lines: SyncSender<LogLine>,
     dropped: IntCounter,
     /// `None` for stderr.
-    rotated: Option<Arc<Rotated>>,
+    reopen: Option<Arc<ReopenSignal>>,
 }
 
-/// Whether the file may have been moved away, so that the next line begins a new one.
+/// Tells the access log to open its file again before the next line, since the file may have been renamed.
 #[derive(Default)]
-pub struct Rotated(AtomicBool);
+pub struct ReopenSignal(AtomicBool);
 
-impl Rotated {
-    /// It has been.
-    pub fn tell(&self) {
+impl ReopenSignal {
+    /// Has the file opened again.
+    pub fn send(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    fn take(&self) -> bool {
+    /// Whether it was sent; clears it.
+    fn reset(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
 impl AccessLog {
-    /// Starts the thread; `None` where nothing is to be logged. `dropped` counts lines that could not be written.
+    /// Starts the thread; `None` if there is no access log. `dropped` counts lines that are not written.
     ///
-    /// What is left is written once the last clone is gone; then the receiver ends.
+    /// When the last clone has been dropped, the lines that wait are written, and then the receiver ends.
     ///
     /// # Errors
-    /// A file that can't be appended to; a thread that can't be started.
+    /// The file can't be opened for appending, or the thread can't be started.
     pub fn start(
         config: &AccessLogConfig,
         dropped: IntCounter,
@@ -87,14 +88,14 @@ impl AccessLog {
             return Ok(None);
         };
         let (lines, waiting) = sync_channel(LINES_MAX);
-        let rotated = Arc::<Rotated>::default();
-        let writer = Writer {
+        let reopen = Arc::<ReopenSignal>::default();
+        let writer = LogWriter {
             out: open(config.file.as_deref())?,
             file: config.file.clone(),
-            rotated: Arc::clone(&rotated),
-            moved: false,
+            reopen: Arc::clone(&reopen),
+            must_reopen: false,
             format,
-            lost: dropped.clone(),
+            dropped: dropped.clone(),
         };
         let (ended, written) = oneshot::channel();
         let writing = move || {
@@ -107,14 +108,14 @@ impl AccessLog {
         let log = Self {
             lines,
             dropped,
-            rotated: config.file.is_some().then_some(rotated),
+            reopen: config.file.is_some().then_some(reopen),
         };
         Ok(Some((log, written)))
     }
 
-    /// What to tell when the file has been moved away, if there is one. It does not keep the log from ending.
-    pub fn rotated(&self) -> Option<Arc<Rotated>> {
-        self.rotated.clone()
+    /// The signal to open the file again; `None` for stderr. A clone of it does not keep the log from ending.
+    pub fn reopen_signal(&self) -> Option<Arc<ReopenSignal>> {
+        self.reopen.clone()
     }
 }
 
@@ -125,20 +126,21 @@ fn open(file: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
     })
 }
 
-/// What the thread has.
-struct Writer {
+/// The state of the thread that writes.
+struct LogWriter {
     out: Box<dyn Write + Send>,
     file: Option<PathBuf>,
-    rotated: Arc<Rotated>,
-    /// `out` is a file that was moved away, and there is no other yet.
-    moved: bool,
-    format: Format,
-    lost: IntCounter,
+    reopen: Arc<ReopenSignal>,
+    /// `out` may be a renamed file, and the new one could not be opened yet.
+    must_reopen: bool,
+    format: AccessLogFormat,
+    dropped: IntCounter,
 }
 
-impl Writer {
-    /// Writes what comes until nobody can send more. A full disk costs lines, not the log.
-    fn write_all(mut self, waiting: &Receiver<Line>) {
+impl LogWriter {
+    /// Writes lines until all senders are dropped. Lines that can't be written, to a full disk for example, are dropped and
+    /// counted.
+    fn write_all(mut self, waiting: &Receiver<LogLine>) {
         let mut text = String::new();
         while let Ok(first) = waiting.recv() {
             text.clear();
@@ -150,25 +152,25 @@ impl Writer {
                 line.write(self.format, &mut text);
                 count += 1;
             }
-            self.follow_the_name();
+            self.reopen_if_needed();
             if let Err(error) = self.out.write_all(text.as_bytes()) {
-                self.lost.inc_by(count);
+                self.dropped.inc_by(count);
                 tracing::debug!("the access log can't be written: {error}");
             }
         }
     }
 
-    /// Opens the file anew where it was moved away, or tries that again; it is said once for each move.
-    fn follow_the_name(&mut self) {
-        let told = self.rotated.take();
-        if !told && !self.moved {
+    /// Opens the file again if that was requested, or if it failed before. A failure is logged once for each request.
+    fn reopen_if_needed(&mut self) {
+        let is_signalled = self.reopen.reset();
+        if !is_signalled && !self.must_reopen {
             return;
         }
         match open(self.file.as_deref()) {
-            Ok(out) => (self.out, self.moved) = (out, false),
+            Ok(out) => (self.out, self.must_reopen) = (out, false),
             Err(error) => {
-                self.moved = true;
-                if told {
+                self.must_reopen = true;
+                if is_signalled {
                     tracing::error!(
                         "the access log's file can't be opened again; the old file stays in use: {error}"
                     );
@@ -178,17 +180,17 @@ impl Writer {
     }
 }
 
-/// A line whose answer is not there yet.
-pub(super) struct Entry {
-    line: Line,
+/// The line of a request that has no response yet.
+pub(super) struct PendingLine {
+    line: LogLine,
     began: Instant,
 }
 
-impl Entry {
-    /// What is known of a request before its answer.
+impl PendingLine {
+    /// Begins the line of a request.
     pub(super) fn begin(request: &Request<'_>) -> Self {
         let headers = request.headers;
-        let line = Line {
+        let line = LogLine {
             time: SystemTime::now(),
             client: request.client(),
             user: None,
@@ -208,16 +210,16 @@ impl Entry {
         }
     }
 
-    /// Notes the sender of the request.
+    /// Sets the user: the name of the request's principal.
     pub(super) fn set_user(&mut self, principal: Option<&Principal>) {
         self.line.user = principal.map(|principal| cut(&principal.name).to_owned());
     }
 }
 
 impl AccessLog {
-    /// Writes the line of an answer, or counts that it can't.
-    pub(super) fn end<B: HttpBody>(&self, entry: Entry, answer: &Response<B>) {
-        let Entry { mut line, began } = entry;
+    /// Completes the line from the response and queues it; if the queue is full, the line is dropped and counted.
+    pub(super) fn complete<B: HttpBody>(&self, pending: PendingLine, answer: &Response<B>) {
+        let PendingLine { mut line, began } = pending;
         line.status = answer.status().as_u16();
         line.bytes = answer.body().size_hint().exact();
         line.seconds = began.elapsed().as_secs_f64();
@@ -234,7 +236,7 @@ fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     Some(cut(&text).to_owned())
 }
 
-/// What comes after the path may be a secret of another site.
+/// `url` without query and fragment, which may contain a secret of another site.
 fn without_query(mut url: String) -> String {
     url.truncate(url.find(['?', '#']).unwrap_or(url.len()));
     url
@@ -245,17 +247,17 @@ mod tests {
     use axum::body::Body;
 
     use super::*;
-    use crate::http::request::{Head, Target};
+    use crate::http::request::{RequestHead, RequestTarget};
 
-    fn entry(request: &axum::http::Request<()>) -> Entry {
-        let target = Target::parse("/", |_| None);
+    fn entry(request: &axum::http::Request<()>) -> PendingLine {
+        let target = RequestTarget::parse("/", |_| None);
         let peer = [192, 0, 2, 1].into();
-        Entry::begin(&Request::new(Head::of(request), target, peer, &[]))
+        PendingLine::begin(&Request::new(RequestHead::of(request), target, peer, &[]))
     }
 
     fn log_one(log: &AccessLog) {
         let entry = entry(&axum::http::Request::default());
-        log.end(entry, &Response::new(Body::from("text")));
+        log.complete(entry, &Response::new(Body::from("text")));
     }
 
     #[test]
@@ -264,7 +266,7 @@ mod tests {
         let log = AccessLog {
             lines,
             dropped: IntCounter::new("dropped", "Lines.").unwrap(),
-            rotated: None,
+            reopen: None,
         };
         for _ in 0..5 {
             log_one(&log);
@@ -276,7 +278,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_full_disk_costs_is_counted() {
         let config = AccessLogConfig {
-            format: Some(Format::Combined),
+            format: Some(AccessLogFormat::Combined),
             file: Some("/dev/full".into()),
         };
         let dropped = IntCounter::new("dropped", "Lines.").unwrap();
@@ -300,7 +302,7 @@ mod tests {
             .unwrap();
         let line = entry(&request).line;
         let mut text = String::new();
-        line.write(Format::Json, &mut text);
+        line.write(AccessLogFormat::Json, &mut text);
         assert!(text.len() < 4 << 10, "{}", text.len());
         assert_eq!(line.referer.as_deref(), Some("http://a/"));
     }

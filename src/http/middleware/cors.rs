@@ -1,4 +1,4 @@
-//! Which pages of other origins may read answers and write (the Fetch standard's CORS protocol): none, unless configured.
+//! CORS (the Fetch standard): which pages of other origins may read responses and write. None may, unless configured.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use crate::http::full_body::FullBody;
 
-/// What scripts may see besides the headers that they always may.
+/// Response headers that scripts may read, besides those that are always exposed.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "age, cache-status, content-encoding, content-range, etag, larder-token, link, location, retry-after, warning",
 );
@@ -28,16 +28,16 @@ pub struct CorsConfig {
     pub methods: Vec<String>,
     /// Headers that these pages may send.
     pub headers: Vec<String>,
-    /// Whether they may send cookies and such; not with `*`.
+    /// Whether they may send credentials such as cookies; not with `*`.
     pub credentials: bool,
-    /// How long browsers may remember this.
+    /// How long browsers may cache the response to a preflight request.
     pub max_age: Duration,
 }
 
-/// The same, ready to be said.
+/// The values of the response headers.
 #[derive(Debug)]
 pub(super) struct Cors {
-    /// None: all.
+    /// `None`: all origins.
     origins: Option<Vec<HeaderValue>>,
     methods: HeaderValue,
     headers: HeaderValue,
@@ -46,7 +46,7 @@ pub(super) struct Cors {
 }
 
 impl Cors {
-    /// None where no other origin may do anything. The configuration has checked every value.
+    /// `None` if no other origin may do anything. The configuration has checked every value.
     pub(super) fn new(config: &CorsConfig) -> Option<Self> {
         let list = |values: &[String]| HeaderValue::try_from(values.join(", ")).ok();
         let origins = config.origins.iter();
@@ -66,19 +66,21 @@ impl Cors {
         .filter(|this| any || this.origins.is_some())
     }
 
-    /// The answer to a preflight; none where the request is none. It needs no look at anything else.
+    /// The response to a preflight request; `None` for another request.
     pub(super) fn preflight(
         &self,
         method: &Method,
-        asked: &HeaderMap,
+        request_headers: &HeaderMap,
     ) -> Option<Response<FullBody>> {
-        if *method != Method::OPTIONS || !asked.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+        if *method != Method::OPTIONS
+            || !request_headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+        {
             return None;
         }
         let mut response = Response::new(FullBody::default());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        let allowed = self.allowed(asked.get(ORIGIN)?);
-        self.mark(allowed.clone(), response.headers_mut());
+        let allowed = self.allowed(request_headers.get(ORIGIN)?);
+        self.add_headers(allowed.clone(), response.headers_mut());
         if allowed.is_some() {
             let headers = response.headers_mut();
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, self.methods.clone());
@@ -88,9 +90,9 @@ impl Cors {
         Some(response)
     }
 
-    /// What `Access-Control-Allow-Origin` is to say to a request with these headers, if anything.
-    pub(super) fn origin(&self, asked: &HeaderMap) -> Option<HeaderValue> {
-        self.allowed(asked.get(ORIGIN)?)
+    /// The value of `Access-Control-Allow-Origin` for a request with these headers; `None` if its origin is not allowed.
+    pub(super) fn allowed_origin(&self, request_headers: &HeaderMap) -> Option<HeaderValue> {
+        self.allowed(request_headers.get(ORIGIN)?)
     }
 
     fn allowed(&self, origin: &HeaderValue) -> Option<HeaderValue> {
@@ -100,8 +102,8 @@ impl Cors {
         }
     }
 
-    /// Says so on an answer. Caches must know that it depends on the origin, whether or not it names one.
-    pub(super) fn mark(&self, allowed: Option<HeaderValue>, headers: &mut HeaderMap) {
+    /// Adds the headers to a response. `Vary` is added even if the origin is not allowed, since the response depends on it.
+    pub(super) fn add_headers(&self, allowed: Option<HeaderValue>, headers: &mut HeaderMap) {
         if self.origins.is_some() {
             headers.append(VARY, BY_ORIGIN);
         }

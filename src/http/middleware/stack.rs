@@ -1,7 +1,8 @@
 //! The service of the public address: the middleware in its order, memory, then the router.
 //!
-//! A request is looked at in this order: access log, rate limit, CORS preflight, credential and rights, memory. What is
-//! answered by then costs no router, no box and no task. What is not goes to the router with what was found out of it.
+//! A request passes access log, rate limit, CORS preflight, the check of credential and rights, and memory, in this order.
+//! A request that one of them answers costs no router, no box and no task. Any other goes to the router, with what the
+//! middleware has found out about it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -23,12 +24,12 @@ use crate::cache::Cache;
 use crate::documents::Documents;
 use crate::http::auth::{Admission, Admitted, Auth};
 use crate::http::full_body::FullBody;
-use crate::http::middleware::access_log::{AccessLog, Entry};
+use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::document;
-use crate::http::request::{Head, Request, Resolved, Target};
+use crate::http::request::{Request, RequestHead, RequestTarget, Resolved};
 use crate::http::router::router;
 use crate::http::state::HttpState;
 use crate::metrics::Metrics;
@@ -36,30 +37,30 @@ use crate::server::Peer;
 use crate::server::rate::RateLimiter;
 use crate::source::writes::Writes;
 
-/// The longest path and query: a thousand uuids fit.
+/// The longest path and query; a thousand UUIDs fit.
 const URI_BYTES_MAX: usize = 48 << 10;
 
-/// The body of an answer: a document out of memory, or what a handler of axum's made.
+/// The body of a response: a document from memory, or the body that one of axum's handlers made.
 pub type AnswerBody = http_body_util::Either<FullBody, Body>;
 
 /// Serves the documents of one larder to the connections of the public address.
 #[derive(Clone)]
 pub struct PublicService {
     stack: Arc<Stack>,
-    /// The other end of the connection that this serves.
+    /// The other end of the connection that this service is for.
     peer: IpAddr,
 }
 
-/// What the public address does besides documents.
+/// The configuration of the public address.
 #[derive(Clone)]
 pub struct PublicConfig {
-    /// The address describes itself.
+    /// `/docs` and `/openapi.json` are served.
     pub docs: bool,
-    /// What answers of each resource tell caches, in the order of their ids.
+    /// The headers for caches of each resource, in the order of their ids.
     pub cache_headers: Vec<CacheHeaders>,
-    /// Pages of other origins.
+    /// What pages of other origins may do.
     pub cors: CorsConfig,
-    /// Networks of proxies that are believed which client they ask for.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// `None`: requests are not limited.
     pub limiter: Option<Arc<RateLimiter>>,
@@ -70,9 +71,9 @@ pub struct PublicConfig {
 struct Stack {
     access_log: Option<AccessLog>,
     limiter: Option<Arc<RateLimiter>>,
-    /// None where no other origin may do anything.
+    /// `None` if no other origin may do anything.
     cors: Option<Cors>,
-    /// `None`: every request may do all.
+    /// `None`: requests need no credential.
     auth: Option<Arc<Auth>>,
     state: HttpState,
     router: Router,
@@ -80,18 +81,18 @@ struct Stack {
 }
 
 /// Breaks with the answer, or goes on with what is known of the request so far.
-type Step<C = Resolved> = ControlFlow<Response<AnswerBody>, C>;
+type StackResult<C = Resolved> = ControlFlow<Response<AnswerBody>, C>;
 
 /// A request that has no answer yet.
-struct Pending {
+struct PendingRequest {
     resolved: Resolved,
     /// Its credential has to be verified before anything else.
     is_unverified: bool,
 }
 
 impl PublicService {
-    /// Serves the documents of `cache` to the principals that `auth` admits, writes those of clients by `writes`, and
-    /// counts the answers.
+    /// Composes the middleware, for the server and for tests: serves the documents of `cache` to the principals that `auth`
+    /// admits, writes through `writes`, and counts the responses in `metrics`.
     pub fn new(
         cache: Arc<Cache>,
         writes: Arc<Writes>,
@@ -126,11 +127,11 @@ impl PublicService {
 }
 
 impl Stack {
-    /// A request of `peer`: its path is split here and nowhere else.
+    /// Makes the request that `peer` has sent. The path is split here and nowhere else.
     #[inline]
-    fn request<'r>(&'r self, head: Head<'r>, peer: IpAddr) -> Request<'r> {
+    fn request<'r>(&'r self, head: RequestHead<'r>, peer: IpAddr) -> Request<'r> {
         let documents = &self.state.documents;
-        let target = Target::parse(head.uri.path(), |name| documents.id_of(name));
+        let target = RequestTarget::parse(head.uri.path(), |name| documents.id_of(name));
         Request::new(head, target, peer, &self.trusted_proxies)
     }
 
@@ -139,13 +140,13 @@ impl Stack {
     fn run_middleware(
         &self,
         request: &mut Request<'_>,
-        entry: &mut Option<Box<Entry>>,
-    ) -> Step<Pending> {
+        line: &mut Option<Box<PendingLine>>,
+    ) -> StackResult<PendingRequest> {
         if let Some(limiter) = &self.limiter
             && let Err(seconds) = limiter.check(request.client())
         {
             let problem = Problem::too_many_requests("rate limit exceeded", seconds);
-            return Break(self.ready(request, problem.into_full_response()));
+            return Break(self.complete(request, problem.into_full_response()));
         }
         if let Some(cors) = &self.cors
             && let Some(answer) = cors.preflight(request.method, request.headers)
@@ -156,9 +157,9 @@ impl Stack {
         if let Some(auth) = &self.auth {
             match auth.admission(request) {
                 Admission::Admitted(sender) => admitted = Some(sender),
-                Admission::Refused(refusal) => return Break(self.ready(request, refusal)),
+                Admission::Refused(refusal) => return Break(self.complete(request, refusal)),
                 Admission::Unknown => {
-                    return Continue(Pending {
+                    return Continue(PendingRequest {
                         resolved: request.take_resolved(),
                         is_unverified: true,
                     });
@@ -166,17 +167,18 @@ impl Stack {
             }
         }
         let principal = || admitted.as_ref().and_then(Admitted::principal);
-        if let Some(entry) = entry {
-            entry.set_user(principal().as_deref());
+        if let Some(line) = line {
+            line.set_user(principal().as_deref());
         }
         if let Some(answer) = self.try_memory(request) {
             return Break(answer);
         }
         request.principal = principal();
-        self.resolve(request).map_continue(|resolved| Pending {
-            resolved,
-            is_unverified: false,
-        })
+        self.resolve(request)
+            .map_continue(|resolved| PendingRequest {
+                resolved,
+                is_unverified: false,
+            })
     }
 
     /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one.
@@ -184,17 +186,17 @@ impl Stack {
         &self,
         head: &Parts,
         resolved: Resolved,
-        entry: &mut Option<Box<Entry>>,
-    ) -> Step {
+        line: &mut Option<Box<PendingLine>>,
+    ) -> StackResult {
         let mut request = Request::resume(head, resolved);
         if let Some(auth) = &self.auth {
             match auth.verify(&request).await {
                 Ok(principal) => request.principal = Some(principal),
-                Err(refusal) => return Break(self.ready(&request, refusal)),
+                Err(refusal) => return Break(self.complete(&request, refusal)),
             }
         }
-        if let Some(entry) = entry {
-            entry.set_user(request.principal.as_deref());
+        if let Some(line) = line {
+            line.set_user(request.principal.as_deref());
         }
         match self.try_memory(&mut request) {
             Some(answer) => Break(answer),
@@ -205,21 +207,26 @@ impl Stack {
     #[inline]
     fn try_memory(&self, request: &mut Request<'_>) -> Option<Response<AnswerBody>> {
         let answer = document::try_memory(&self.state, request)?;
-        Some(self.ready(request, answer))
+        Some(self.complete(request, answer))
     }
 
-    /// What the router is told of a request that memory did not answer.
-    fn resolve(&self, request: &mut Request<'_>) -> Step {
-        let asked = request.uri.path_and_query();
-        if asked.is_some_and(|asked| asked.as_str().len() > URI_BYTES_MAX) {
-            Break(self.ready(request, Problem::URI_TOO_LONG.into_full_response()))
+    /// Continues with what the router needs of a request that memory did not answer.
+    fn resolve(&self, request: &mut Request<'_>) -> StackResult {
+        let path_and_query = request.uri.path_and_query();
+        if path_and_query.is_some_and(|text| text.as_str().len() > URI_BYTES_MAX) {
+            Break(self.complete(request, Problem::URI_TOO_LONG.into_full_response()))
         } else {
             Continue(request.take_resolved())
         }
     }
 
-    /// An answer that is there at once. Nothing else takes the body away where the method is HEAD.
-    fn ready(&self, request: &Request<'_>, mut answer: Response<FullBody>) -> Response<AnswerBody> {
+    /// Completes a response that the router did not make: adds CORS headers, and removes the body for `HEAD`, which hyper
+    /// does not do over HTTP/2.
+    fn complete(
+        &self,
+        request: &Request<'_>,
+        mut answer: Response<FullBody>,
+    ) -> Response<AnswerBody> {
         if *request.method == Method::HEAD {
             let length = answer.body().size_hint().exact().map(HeaderValue::from);
             *answer.body_mut() = FullBody::default();
@@ -228,7 +235,7 @@ impl Stack {
                 .extend(length.map(|length| (CONTENT_LENGTH, length)));
         }
         if let Some(cors) = &self.cors {
-            cors.mark(cors.origin(request.headers), answer.headers_mut());
+            cors.add_headers(cors.allowed_origin(request.headers), answer.headers_mut());
         }
         answer.map(http_body_util::Either::Left)
     }
@@ -237,15 +244,15 @@ impl Stack {
     async fn finish<B>(
         self: Arc<Self>,
         request: http::Request<B>,
-        pending: Pending,
-        mut entry: Option<Box<Entry>>,
-    ) -> Answered
+        pending: PendingRequest,
+        mut line: Option<Box<PendingLine>>,
+    ) -> ServiceResult
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
         let step = if pending.is_unverified {
-            self.verify(&head, pending.resolved, &mut entry).await
+            self.verify(&head, pending.resolved, &mut line).await
         } else {
             Continue(pending.resolved)
         };
@@ -256,11 +263,11 @@ impl Stack {
                 self.route(request, resolved).await
             }
         };
-        self.log(entry, &answer);
+        self.log(line, &answer);
         Ok(answer)
     }
 
-    /// The answer of a handler.
+    /// Answers a request by the router's handlers.
     async fn route<B>(
         &self,
         mut request: http::Request<B>,
@@ -270,27 +277,27 @@ impl Stack {
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let cors = self.cors.as_ref();
-        let origin = cors.and_then(|cors| cors.origin(request.headers()));
+        let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
         request.extensions_mut().insert(resolved);
         let Ok(mut answer) = self.router.clone().call(request).await;
-        // The router says 0, which is not the document's length (RFC 9110, section 8.6).
+        // The router adds 0, which is not the document's length (RFC 9110, section 8.6).
         if answer.status() == StatusCode::NOT_MODIFIED {
             answer.headers_mut().remove(CONTENT_LENGTH);
         }
         if let Some(cors) = cors {
-            cors.mark(origin, answer.headers_mut());
+            cors.add_headers(origin, answer.headers_mut());
         }
         answer.map(http_body_util::Either::Right)
     }
 
-    fn log(&self, entry: Option<Box<Entry>>, answer: &Response<AnswerBody>) {
-        if let (Some(log), Some(entry)) = (&self.access_log, entry) {
-            log.end(*entry, answer);
+    fn log(&self, line: Option<Box<PendingLine>>, answer: &Response<AnswerBody>) {
+        if let (Some(log), Some(line)) = (&self.access_log, line) {
+            log.complete(*line, answer);
         }
     }
 }
 
-type Answered = Result<Response<AnswerBody>, Infallible>;
+type ServiceResult = Result<Response<AnswerBody>, Infallible>;
 
 impl<B> Service<http::Request<B>> for PublicService
 where
@@ -298,7 +305,7 @@ where
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = Either<Ready<Answered>, BoxFuture<'static, Answered>>;
+    type Future = Either<Ready<ServiceResult>, BoxFuture<'static, ServiceResult>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -306,17 +313,17 @@ where
 
     fn call(&mut self, http: http::Request<B>) -> Self::Future {
         let stack = &self.stack;
-        let mut request = stack.request(Head::of(&http), self.peer);
+        let mut request = stack.request(RequestHead::of(&http), self.peer);
         let log = stack.access_log.as_ref();
-        let mut entry = log.map(|_| Box::new(Entry::begin(&request)));
-        match stack.run_middleware(&mut request, &mut entry) {
+        let mut line = log.map(|_| Box::new(PendingLine::begin(&request)));
+        match stack.run_middleware(&mut request, &mut line) {
             Break(answer) => {
-                stack.log(entry, &answer);
+                stack.log(line, &answer);
                 Either::Left(ready(Ok(answer)))
             }
-            // hyper moves this future, so what only a miss needs is kept elsewhere.
+            // hyper moves this future, so the state of a miss is in a box.
             Continue(pending) => {
-                let answering = Arc::clone(stack).finish(http, pending, entry);
+                let answering = Arc::clone(stack).finish(http, pending, line);
                 Either::Right(answering.boxed())
             }
         }

@@ -20,7 +20,7 @@ use crate::http::read::response::{
     build_response, document_response, encode_parts, range_response,
 };
 use crate::http::read::{ReadResult, query};
-use crate::http::request::{MissedKey, Part, Request};
+use crate::http::request::{MissedKey, Request, TargetPart};
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
@@ -33,7 +33,8 @@ pub(in crate::http) fn try_memory(
     state: &HttpState,
     request: &mut Request<'_>,
 ) -> Option<Response<FullBody>> {
-    let (Some(id), Part::Document { key }) = (request.target.resource, request.target.part) else {
+    let (Some(id), TargetPart::Document { key }) = (request.target.resource, request.target.part)
+    else {
         return None;
     };
     let headers = request.headers;

@@ -18,7 +18,7 @@ use crate::http::headers::{
     RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
 };
 use crate::http::problem::Problem;
-use crate::http::request::{Part, Request};
+use crate::http::request::{Request, TargetPart};
 use crate::http::write::location;
 use crate::resource::body::{Mode, Scratch, rows_of};
 use crate::resource::key::key_parts;
@@ -34,7 +34,7 @@ pub(super) struct DocumentWrite<'r> {
     pub(super) request: &'r Request<'r>,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
-    pub(super) part: Part,
+    pub(super) part: TargetPart,
     /// The resource's name as it stands in the path.
     pub(super) name: &'r str,
 }
@@ -129,7 +129,7 @@ fn repeatable(
 /// What the request asks for; `hash` takes in its body.
 async fn action(
     resource: &Resource,
-    part: Part,
+    part: TargetPart,
     request: &Request<'_>,
     body: Body,
     bytes_max: usize,
@@ -142,13 +142,13 @@ async fn action(
     let headers = request.headers;
     let canonical = |key| resource.key.canonical(request.key(key));
     Ok(match (request.method, part) {
-        (&Method::POST, Part::Collection) => {
+        (&Method::POST, TargetPart::Collection) => {
             let body = read(headers, body, &[JSON], bytes_max).await?;
             hash.update(&body);
             let rows = rows(writable, &body, Mode::Insert)?;
             Action::Insert { rows }
         }
-        (&Method::PUT, Part::Document { key }) => {
+        (&Method::PUT, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
             let body = read(headers, body, &[JSON], bytes_max).await?;
             hash.update(&body);
@@ -156,13 +156,13 @@ async fn action(
             let rows = rows(writable, &body, Mode::Replace(&parts))?;
             Action::Replace { key, rows }
         }
-        (&Method::PATCH, Part::Document { key }) => {
+        (&Method::PATCH, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
             let patch = read(headers, body, &[MERGE_PATCH, JSON], bytes_max).await?;
             hash.update(&patch);
             Action::Patch { key, patch }
         }
-        (&Method::DELETE, Part::Document { key }) => {
+        (&Method::DELETE, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
             Action::Delete { key }
         }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use axum::http::{Uri, Version};
 use serde::{Serialize, Serializer};
 
-use crate::http::middleware::access_log::Format;
+use crate::http::middleware::access_log::AccessLogFormat;
 use crate::resource::page::PARAMETERS;
 
 /// Longer texts are cut.
@@ -16,9 +16,9 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// What is told of an answer.
+/// The content of a line.
 #[derive(Serialize)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     #[serde(serialize_with = "as_rfc3339")]
     pub(super) time: SystemTime,
     pub(super) client: IpAddr,
@@ -28,9 +28,9 @@ pub(super) struct Line {
     #[serde(serialize_with = "as_debug")]
     pub(super) version: Version,
     pub(super) status: u16,
-    /// Of the body, where that is known before it is sent.
+    /// The length of the body, if it is known before the body is sent.
     pub(super) bytes: Option<u64>,
-    /// From the parsed request to its ready answer.
+    /// Time from the parsed request to the complete head of the response.
     pub(super) seconds: f64,
     /// `Cache-Status`.
     pub(super) cache: Option<String>,
@@ -38,13 +38,13 @@ pub(super) struct Line {
     pub(super) agent: Option<String>,
 }
 
-impl Line {
+impl LogLine {
     /// Adds the line to `out`.
-    pub(super) fn write(&self, format: Format, out: &mut String) {
+    pub(super) fn write(&self, format: AccessLogFormat, out: &mut String) {
         match format {
             // Texts and numbers always serialise.
-            Format::Json => out.push_str(&simd_json::to_string(self).unwrap_or_default()),
-            Format::Combined => self.write_combined(out),
+            AccessLogFormat::Json => out.push_str(&simd_json::to_string(self).unwrap_or_default()),
+            AccessLogFormat::Combined => self.write_combined(out),
         }
         out.push('\n');
     }
@@ -94,8 +94,8 @@ fn time(time: SystemTime) -> String {
     )
 }
 
-/// The path with its query, in which only larder's own parameters keep their values: others may hold a secret that was
-/// sent by mistake, and filters what the tables have.
+/// The path and query. Only larder's own parameters keep their values: others may contain a secret that was sent by
+/// mistake, and filters contain values of the tables.
 pub(super) fn target(uri: &Uri) -> String {
     let path = cut(uri.path());
     let Some(query) = uri.query() else {
@@ -116,7 +116,7 @@ pub(super) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// Between quotes, as Apache writes it: nobody can add a line or a quote.
+/// Escapes a text that stands between quotes, as Apache does, so that a request can't end the quotes or the line.
 fn escaped(text: Option<&str>) -> String {
     let Some(text) = text else {
         return "-".to_owned();
@@ -138,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    fn line() -> Line {
-        Line {
+    fn line() -> LogLine {
+        LogLine {
             time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_348_800),
             client: "192.0.2.1".parse().unwrap(),
             user: None,
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    fn written(line: &Line, format: Format) -> String {
+    fn written(line: &LogLine, format: AccessLogFormat) -> String {
         let mut text = String::new();
         line.write(format, &mut text);
         text
@@ -165,25 +165,25 @@ mod tests {
 
     #[test]
     fn a_combined_line_is_as_apache_writes_it() {
-        let anna = Line {
+        let anna = LogLine {
             user: Some("anna b".to_owned()),
             bytes: None,
             ..line()
         };
         assert_eq!(
-            written(&line(), Format::Combined),
+            written(&line(), AccessLogFormat::Combined),
             "192.0.2.1 - - [22/Nov/2026:12:00:00 +0000] \
              \"GET /depts?limit=2&loc=***&access_token=*** HTTP/1.1\" 200 1650 \"-\" \
              \"a \\\"quoted\\\"\\x0aagent \\xc3\\xa9\"\n"
         );
-        let anna = written(&anna, Format::Combined);
+        let anna = written(&anna, AccessLogFormat::Combined);
         assert!(anna.starts_with("192.0.2.1 - anna\\x20b ["), "{anna}");
         assert!(anna.contains(" 200 - "), "{anna}");
     }
 
     #[test]
     fn a_json_line_reads_back() {
-        let text = written(&line(), Format::Json);
+        let text = written(&line(), AccessLogFormat::Json);
         assert!(text.ends_with("}\n") && text.matches('\n').count() == 1);
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["time"], "2026-11-22T12:00:00.000000Z");
