@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 use crate::telemetry::LogLevel;
 
-/// After this the disk tier is no longer waited for.
+/// `/readyz` waits for the disk tier for at most this time after the start.
 const DISK_WAIT: Duration = Duration::from_secs(5);
 
 /// What the admin handlers need.
@@ -34,13 +34,13 @@ const DISK_WAIT: Duration = Duration::from_secs(5);
 pub struct Admin {
     /// The documents.
     pub cache: Arc<Cache>,
-    /// To be scraped.
+    /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// The log's filter; absent where the log is not larder's.
+    /// The log's filter; `None` if another program has set up the log.
     pub log_level: Option<LogLevel>,
     /// When larder started.
     pub started_at: Instant,
-    /// What requests have to show, all but those for health and readiness.
+    /// The token that requests need, except those for health and readiness.
     pub token: Option<AdminToken>,
 }
 
@@ -54,12 +54,12 @@ pub fn router(admin: Admin) -> Router {
         .route("/explain/{resource}/{key}", get(explain))
         .route("/purge/{resource}", post(purge))
         .route("/purge/{resource}/{key}", post(purge))
-        // A text key may be empty; what else it may be is its column's to say.
+        // A text key may be empty.
         .route("/explain/{resource}/", get(explain))
         .route("/purge/{resource}/", post(purge))
         .route("/log-level", get(log_level).put(set_log_level))
         .fallback(|| async { Problem::NO_SUCH_OPERATION.into_response() })
-        // The router adds Allow, which it alone knows.
+        // The router adds Allow.
         .method_not_allowed_fallback(|| async { Problem::METHOD_NOT_ALLOWED.into_response() })
         .layer(from_fn_with_state(admin.token.clone(), token::check))
         .with_state(admin)
@@ -160,7 +160,7 @@ async fn set_log_level(
     }
 }
 
-/// Work that may take long, off the async workers.
+/// Does work that may take long on a thread for blocking work.
 async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(work).await {
         Ok(response) => response,

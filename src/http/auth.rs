@@ -1,7 +1,6 @@
 //! Authentication of HTTP requests: the credential in their headers, refusals, and `/signin`.
 //!
-//! Owns the check of every request of the public address before anything else looks at it, so that what may be refused
-//! costs no database work.
+//! Checks credential and rights of every request of the public address, before a request costs any work of the database.
 
 mod credential;
 mod refusal;
@@ -18,14 +17,14 @@ use crate::auth::{
     AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme, WRONG,
 };
 use crate::http::auth::credential::{credential, is_forgery};
-use crate::http::auth::refusal::{Denied, FORGED, challenges};
+use crate::http::auth::refusal::{AuthRefusal, FORGED, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::request::{REFRESH, Request, SIGNIN, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
-/// Decides which requests of the public address go on.
+/// Decides which requests of the public address are admitted.
 pub struct Auth {
     authenticator: Authenticator,
     /// The public address speaks TLS.
@@ -34,17 +33,17 @@ pub struct Auth {
     metrics: Arc<Metrics>,
 }
 
-/// What is known of a request without verifying anything.
+/// The decision about a request from what is already known.
 pub(super) enum Admission {
-    /// It may go on.
+    /// It is admitted.
     Admitted(Admitted),
-    /// It has its answer.
+    /// It is refused with this response.
     Refused(Response<FullBody>),
     /// Its credential has to be verified first.
     Unknown,
 }
 
-/// A request that may go on.
+/// A request that is admitted.
 pub(super) enum Admitted {
     Anonymous,
     Known(CachedPrincipal),
@@ -61,11 +60,11 @@ impl Admitted {
 }
 
 impl Auth {
-    /// Reads the keys; `None` where no credential is configured. Has to be called on a runtime, which then follows the
-    /// keys' changes.
+    /// Reads the keys; `None` if authentication is off. Has to be called on a runtime, which then watches the keys for
+    /// changes.
     ///
     /// # Errors
-    /// Keys that can't be read, by file.
+    /// A file with keys can't be used.
     pub fn start(
         config: &AuthConfig,
         resources: &[ResourceDefinition],
@@ -83,7 +82,7 @@ impl Auth {
         }))
     }
 
-    /// `POST /signin` and `/refresh`, where larder gives out tokens.
+    /// The routes of `POST /signin` and `/refresh`, if larder issues tokens.
     pub(super) fn router(self: &Arc<Self>) -> Router {
         if !self.authenticator.signs_in() {
             return Router::new();
@@ -91,7 +90,7 @@ impl Auth {
         Router::new()
             .route(SIGNIN, post(session::signin))
             .route(REFRESH, post(session::refresh))
-            // The router adds Allow, which it alone knows.
+            // The router adds Allow.
             .method_not_allowed_fallback(async || Problem::METHOD_NOT_ALLOWED.into_response())
             .with_state(Arc::clone(self))
     }
@@ -106,9 +105,9 @@ impl Auth {
         self.authenticator.rules().roles(resource, right)
     }
 
-    /// What is known of a request without verifying anything.
+    /// Decides about a request without verifying a credential. Does not wait.
     pub(super) fn admission(&self, request: &Request<'_>) -> Admission {
-        // These look at credentials of their own.
+        // The handlers of these paths check credentials themselves.
         if self.authenticator.signs_in() && request.target.part == TargetPart::Session {
             return Admission::Admitted(Admitted::Anonymous);
         }
@@ -117,18 +116,21 @@ impl Auth {
                 None => return Admission::Unknown,
                 Some(Some(found)) => authorize(credential.scheme, found.principal(), request)
                     .map(|()| Admitted::Known(found)),
-                Some(None) => Err(Denied::Unauthorized(WRONG)),
+                Some(None) => Err(AuthRefusal::Unauthorized(WRONG)),
             },
             Ok(None) => self.anonymous(request).map(|()| Admitted::Anonymous),
-            Err(malformed) => Err(Denied::Unauthorized(malformed.0)),
+            Err(malformed) => Err(AuthRefusal::Unauthorized(malformed.0)),
         };
         match outcome {
             Ok(admitted) => Admission::Admitted(admitted),
-            Err(denied) => Admission::Refused(self.refusal(denied)),
+            Err(refusal) => Admission::Refused(self.refuse(refusal)),
         }
     }
 
-    /// Verifies the credential of a request that [`Auth::admission`] did not know.
+    /// Verifies the credential of a request for which [`Auth::admission`] was [`Admission::Unknown`].
+    ///
+    /// # Errors
+    /// The response to a request that is refused.
     pub(super) async fn verify(
         &self,
         request: &Request<'_>,
@@ -137,52 +139,52 @@ impl Auth {
             Ok(Some(credential)) => {
                 let verified = self.authenticator.verify(credential, request.client());
                 let verified = verified.await;
-                verified.map_err(Denied::from).and_then(|principal| {
+                verified.map_err(AuthRefusal::from).and_then(|principal| {
                     tracing::debug!("a credential was verified: {principal:?}");
                     let scheme = credential.scheme;
                     authorize(scheme, Some(&principal), request)?;
                     Ok(principal)
                 })
             }
-            // Not what the admission saw; can't be.
-            Ok(None) | Err(_) => Err(Denied::Unauthorized(WRONG)),
+            // The admission has found a credential in the same headers, so this does not happen.
+            Ok(None) | Err(_) => Err(AuthRefusal::Unauthorized(WRONG)),
         };
-        verified.map_err(|denied| self.refusal(denied))
+        verified.map_err(|refusal| self.refuse(refusal))
     }
 
-    fn anonymous(&self, request: &Request<'_>) -> Result<(), Denied> {
+    fn anonymous(&self, request: &Request<'_>) -> Result<(), AuthRefusal> {
         if allow(self.authenticator.anonymous(), request) {
             Ok(())
         } else {
-            Err(Denied::Unauthorized("credentials are required"))
+            Err(AuthRefusal::Unauthorized("credentials are required"))
         }
     }
 }
 
-/// Whether the principal that a credential shows may do what a request asks for.
+/// Checks that the principal of a credential may do what the request does.
 fn authorize(
     scheme: Scheme,
     principal: Option<&Arc<Principal>>,
     request: &Request<'_>,
-) -> Result<(), Denied> {
-    let principal = principal.ok_or(Denied::Unauthorized(WRONG))?;
+) -> Result<(), AuthRefusal> {
+    let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG))?;
     if is_forgery(scheme, request.method, request.uri, request.headers) {
-        return Err(Denied::Forbidden(FORGED));
+        return Err(AuthRefusal::Forbidden(FORGED));
     }
     if allow(principal.grants(), request) {
         Ok(())
     } else {
-        Err(Denied::Forbidden(
+        Err(AuthRefusal::Forbidden(
             "a role is required that the credentials do not have",
         ))
     }
 }
 
-/// Whether `grants` allow a request. A path of no resource, such as the description of all, takes the right to read any.
+/// Whether `grants` allow a request. A path of no resource, such as `/docs`, needs the right to read any resource.
 fn allow(grants: &Grants, request: &Request<'_>) -> bool {
     let (method, target) = (request.method, request.target);
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    // A preflight comes without credentials (Fetch, section 3.3.5), and its answer holds nothing of any document.
+    // A preflight request has no credentials (Fetch, section 3.3.5), and its answer holds nothing of any document.
     if (reads && grants.reads_all) || *method == Method::OPTIONS {
         return true;
     }
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_say_who_reads_and_who_writes() {
+    fn roles_decide_on_reads_and_writes() {
         check(
             None,
             &[

@@ -1,4 +1,4 @@
-//! Bodies of answers whose bytes are all there.
+//! Bodies of responses that are complete in memory.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::vec;
 use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-/// Bytes that are sent as they are, a frame for each part.
+/// Bytes that are sent without copying, with one frame for each part.
 #[derive(Debug, Default)]
 pub struct FullBody {
     part: Bytes,
     rest: vec::IntoIter<Bytes>,
-    /// Not yet handed on.
+    /// The number of bytes that were not returned yet.
     bytes: u64,
 }
 

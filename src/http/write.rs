@@ -1,7 +1,7 @@
 //! `POST`, `PUT`, `PATCH` and `DELETE`: what changes documents.
 //!
-//! `document` writes one, `bulk` inserts many. What can be refused without PostgreSQL is. A write is answered once this
-//! node has applied what it changed, so that a read after the answer sees it.
+//! `document` writes one document, `bulk` inserts many. Requests that are invalid by themselves are refused without
+//! PostgreSQL. A write is answered once this node has applied its changes, so a read after the response sees them.
 
 mod bulk;
 mod document;
@@ -17,7 +17,7 @@ use crate::http::write::document::DocumentWrite;
 use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 
-/// Answers a method that does not read.
+/// Answers a request with a method that writes.
 pub(super) async fn write_documents(
     state: &HttpState,
     request: &Request<'_>,
@@ -31,7 +31,7 @@ pub(super) async fn write_documents(
     let inserts = *request.method == Method::POST && part == TargetPart::Collection;
     if inserts && resource.writable.is_ok() {
         let framing;
-        (framing, body) = bulk::framing(request.headers, body).await?;
+        (framing, body) = bulk::detect_framing(request.headers, body).await?;
         if let Some(framing) = framing {
             let bulk = BulkWrite {
                 documents,

@@ -18,12 +18,12 @@ use crate::http::problem::Problem;
 use crate::resource::definition::Mistake;
 
 const FILE: &str = "auth.admin_token_file";
-/// A shorter token can be found by trying.
+/// A shorter token could be guessed.
 const BYTES_MIN: usize = 16;
-/// Probes come without credentials, and learn nothing of any document.
+/// Paths without authentication: probes have no credentials, and the responses contain nothing of any document.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// The token, so that comparing it tells nothing by the time it takes: both sides are hashed with a key of the moment.
+/// The token. It is compared by its HMAC with a random key, so the time of a comparison says nothing about the token.
 #[derive(Clone)]
 pub struct AdminToken {
     key: Arc<hmac::Key>,
@@ -37,11 +37,11 @@ impl fmt::Debug for AdminToken {
 }
 
 impl AdminToken {
-    /// Takes the token from the configuration, or out of the file that it names; `None` where none is asked for. Blocks on
-    /// the file system.
+    /// Reads the token from the configuration or from the file that it names; `None` if none is configured. Blocks on the
+    /// file system.
     ///
     /// # Errors
-    /// A file that can't be read; a token that is too short.
+    /// The file can't be read; the token is too short.
     pub fn read(config: &AuthConfig) -> Result<Option<Self>, Mistake> {
         let Some(token) = configured(config)? else {
             return Ok(None);
@@ -52,7 +52,7 @@ impl AdminToken {
                 format!("needs at least {BYTES_MIN} bytes; `openssl rand -hex 32` makes one");
             return Err(mistake(path, setting, message));
         }
-        let random = |_| mistake(path, setting, "the system gives no random bytes".to_owned());
+        let random = |_| mistake(path, setting, "the system gave no random bytes".to_owned());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(random)?;
         Ok(Some(Self {
             tag: hmac::sign(&key, &token),
@@ -61,19 +61,19 @@ impl AdminToken {
     }
 
     fn admits(&self, request: &Request) -> bool {
-        let shown = request.headers().get(AUTHORIZATION);
-        let shown = shown.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
-        shown.is_some_and(|(scheme, token)| {
+        let value = request.headers().get(AUTHORIZATION);
+        let value = value.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
+        value.is_some_and(|(scheme, token)| {
             scheme.eq_ignore_ascii_case(b"Bearer ")
                 && hmac::verify(&self.key, token, self.tag.as_ref()).is_ok()
         })
     }
 }
 
-/// The token itself, as it is configured; `None` where none is. Blocks on the file system.
+/// The configured token; `None` if there is none. Blocks on the file system.
 ///
 /// # Errors
-/// A file that can't be read.
+/// The file can't be read.
 pub(crate) fn configured(config: &AuthConfig) -> Result<Option<Vec<u8>>, Mistake> {
     match (&config.admin_token, &config.admin_token_file) {
         (Some(token), _) => Ok(Some(token.expose().as_bytes().to_vec())),
@@ -82,7 +82,7 @@ pub(crate) fn configured(config: &AuthConfig) -> Result<Option<Vec<u8>>, Mistake
     }
 }
 
-/// Where the token stands, for messages.
+/// The place of the token in the configuration, for messages.
 fn source(config: &AuthConfig) -> (&Path, &'static str) {
     match (&config.admin_token, &config.admin_token_file) {
         (None, Some(path)) => (path.as_path(), FILE),
@@ -90,7 +90,7 @@ fn source(config: &AuthConfig) -> (&Path, &'static str) {
     }
 }
 
-/// Lets pass who shows the token, and probes.
+/// Passes on requests with the token, and probes; answers 401 to others.
 pub(super) async fn check(
     State(token): State<Option<AdminToken>>,
     request: Request,

@@ -6,15 +6,15 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use crate::auth::{CREDENTIAL_BYTES_MAX, Credential, Scheme};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// What can't be a credential.
+/// Why the headers have no usable credential.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+pub(super) struct MalformedCredential(pub(super) &'static str);
 
-/// The one credential of a request, if it has any: headers come before the cookie named `cookie`.
+/// The credential of a request, if it has one. Headers take precedence over the cookie named `cookie`.
 pub(super) fn credential<'r>(
     headers: &'r HeaderMap,
     cookie: Option<&str>,
-) -> Result<Option<Credential<'r>>, Malformed> {
+) -> Result<Option<Credential<'r>>, MalformedCredential> {
     let found = if let Some(value) = single(headers, AUTHORIZATION)? {
         Some(authorization(value.as_bytes())?)
     } else if let Some(value) = single(headers, X_API_KEY)? {
@@ -26,23 +26,28 @@ pub(super) fn credential<'r>(
         cookie.and_then(|name| of_cookie(headers, name))
     };
     match found {
-        Some(found) if found.bytes.len() > CREDENTIAL_BYTES_MAX => {
-            Err(Malformed("the credential is longer than 8192 bytes"))
-        }
+        Some(found) if found.bytes.len() > CREDENTIAL_BYTES_MAX => Err(MalformedCredential(
+            "the credential is longer than 8192 bytes",
+        )),
         found => Ok(found),
     }
 }
 
-fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&HeaderValue>, Malformed> {
+fn single(
+    headers: &HeaderMap,
+    name: HeaderName,
+) -> Result<Option<&HeaderValue>, MalformedCredential> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (first, None) => Ok(first),
-        _ => Err(Malformed("a request must have only one credential")),
+        _ => Err(MalformedCredential(
+            "a request must have only one credential",
+        )),
     }
 }
 
 /// RFC 9110, section 11.4: the scheme is matched without regard to case.
-fn authorization(value: &[u8]) -> Result<Credential<'_>, Malformed> {
+fn authorization(value: &[u8]) -> Result<Credential<'_>, MalformedCredential> {
     let space = value.iter().position(|&byte| byte == b' ');
     let (scheme, rest) = value.split_at(space.unwrap_or(value.len()));
     let bytes = rest.trim_ascii();
@@ -51,7 +56,7 @@ fn authorization(value: &[u8]) -> Result<Credential<'_>, Malformed> {
     } else if scheme.eq_ignore_ascii_case(b"basic") {
         Scheme::Basic
     } else {
-        return Err(Malformed(
+        return Err(MalformedCredential(
             "the authentication scheme must be Basic or Bearer",
         ));
     };
@@ -73,12 +78,11 @@ fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Credential<'r>> {
     })
 }
 
-/// Whether a request that shows its cookie may act.
+/// Whether a write that is authenticated by a cookie may be a cross-site request forgery.
 ///
-/// A browser adds cookies to whatever any page asks for. `SameSite=Strict` keeps them from requests of other sites, but a
-/// page of another host of the same site, such as a neighbouring subdomain, is none of those. So what changes anything
-/// must come from a page of this very host, which browsers say in `Origin` with every such request and no page can
-/// forge. Whoever is no browser has no need for a cookie.
+/// A browser adds cookies to the requests of every page. `SameSite=Strict` excludes pages of other sites, but not those of
+/// another host of the same site, such as another subdomain. So `Origin` has to name this host: browsers send it with
+/// every such request, and a page can't set it. Clients that are not browsers have no need for a cookie.
 pub(super) fn is_forgery(scheme: Scheme, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
     if scheme != Scheme::Cookie || method.is_safe() {
         return false;
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_credential_is_refused() {
+    fn malformed_credentials_are_refused() {
         let long = format!("Bearer {}", "x".repeat(CREDENTIAL_BYTES_MAX + 1));
         for pairs in [
             &[("authorization", "Digest a")][..],
@@ -157,8 +161,8 @@ mod tests {
         ] {
             assert!(credential(&headers(pairs), None).is_err(), "{pairs:?}");
         }
-        let unasked = headers(&[("cookie", "t=c")]);
-        assert_eq!(credential(&unasked, None), Ok(None));
+        let unconfigured = headers(&[("cookie", "t=c")]);
+        assert_eq!(credential(&unconfigured, None), Ok(None));
     }
 
     #[test]

@@ -25,10 +25,10 @@ pub(super) fn challenges(config: &AuthConfig) -> Vec<HeaderValue> {
         .collect()
 }
 
-/// Why a request is refused.
+/// Why a request is refused; the text is the problem's detail.
 #[derive(Clone, Copy)]
-pub(super) enum Denied {
-    /// 401; the token is what is wrong.
+pub(super) enum AuthRefusal {
+    /// 401 because of the token, which `WWW-Authenticate` then says.
     Token(&'static str),
     /// 401
     Unauthorized(&'static str),
@@ -41,19 +41,22 @@ pub(super) enum Denied {
 }
 
 impl Auth {
-    /// The answer to a request that is refused; counts it.
-    pub(super) fn refusal(&self, denied: Denied) -> Response<FullBody> {
-        let (problem, is_token) = match denied {
-            Denied::Token(detail) => (Problem::unauthorized(detail), true),
-            Denied::Unauthorized(detail) => (Problem::unauthorized(detail), false),
-            Denied::Forbidden(detail) => (Problem::forbidden(detail), false),
-            Denied::TooMany(detail) => (Problem::too_many_requests(detail, 1), false),
-            Denied::Unavailable(detail) => (Problem::unavailable(detail), false),
+    /// The response to a request that is refused. Counts it.
+    pub(super) fn refuse(&self, refusal: AuthRefusal) -> Response<FullBody> {
+        let (problem, is_token) = match refusal {
+            AuthRefusal::Token(detail) => (Problem::unauthorized(detail), true),
+            AuthRefusal::Unauthorized(detail) => (Problem::unauthorized(detail), false),
+            AuthRefusal::Forbidden(detail) => (Problem::forbidden(detail), false),
+            AuthRefusal::TooMany(detail) => (Problem::too_many_requests(detail, 1), false),
+            AuthRefusal::Unavailable(detail) => (Problem::unavailable(detail), false),
         };
         let status = problem.status();
         let labels = ["", "auth", status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
-        let challenged = matches!(denied, Denied::Token(_) | Denied::Unauthorized(_));
+        let challenged = matches!(
+            refusal,
+            AuthRefusal::Token(_) | AuthRefusal::Unauthorized(_)
+        );
         let mut response = problem.into_full_response();
         for challenge in self.challenges.iter().filter(|_| challenged) {
             let challenge = if is_token && challenge == BEARER {
@@ -67,7 +70,7 @@ impl Auth {
     }
 }
 
-impl From<AuthError> for Denied {
+impl From<AuthError> for AuthRefusal {
     fn from(error: AuthError) -> Self {
         match error {
             AuthError::Token(detail) => Self::Token(detail),

@@ -1,8 +1,8 @@
 //! `POST` of many documents: a JSON array, or NDJSON, of any length.
 //!
-//! All of them are inserted in one transaction, or none is; while a batch is inserted, the next one is read and parsed.
-//! With `Prefer: handling=lenient` each is inserted by itself, as if it had come alone, and each has its own outcome,
-//! sent as soon as it is known: then a client must read while it sends.
+//! All are inserted in one transaction, or none is. While a batch is inserted, the next one is read and parsed. With
+//! `Prefer: handling=lenient` each document is inserted separately, as if it had been sent alone, and its outcome is sent
+//! as soon as it is known; the client then has to read the response while it sends.
 
 mod reader;
 
@@ -26,29 +26,29 @@ use crate::http::headers::{
     PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
 };
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::write::bulk::reader::{BATCH_BYTES, Batch, Document, Reader};
+use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
 use crate::http::write::location;
 use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
 use crate::source::token::Token;
 use crate::source::writes::{Action, BulkFault, BulkPermit, Write, WriteError};
 
-/// Documents that are given back.
+/// The most documents that a response returns.
 const REPRESENTED_MAX: usize = 1_000;
 
-/// Documents of one lenient request that are written at a time; they share transactions.
+/// Documents of a lenient request that are written at the same time; they share transactions.
 const LENIENT_AT_ONCE: usize = 128;
 
-/// Outcomes that are sent together where they are there.
+/// Outcomes that are sent together if they are known.
 const LINES_PER_FRAME: usize = 128;
 
 const APPLICATION_NDJSON: HeaderValue = HeaderValue::from_static(NDJSON);
 
-/// How the body of a `POST` holds many documents, none where it holds one; and the body.
+/// The framing of the documents in the body of a `POST`, `None` for one document; and the whole body.
 ///
 /// # Errors
-/// It is of neither type, broke off or came too slowly.
-pub(super) async fn framing(
+/// 415 for another media type; 400 or 408 if the body ends early or arrives too slowly.
+pub(super) async fn detect_framing(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<(Option<Framing>, Body), Problem> {
@@ -77,7 +77,7 @@ pub(super) struct BulkWrite<'b> {
     pub(super) resource: Arc<Resource>,
     /// The resource's name as it stands in the path.
     pub(super) name: &'b str,
-    /// Its principal may see what is stored.
+    /// The principal may read the resource.
     pub(super) may_read: bool,
 }
 
@@ -95,48 +95,48 @@ impl BulkWrite<'_> {
         }
         let permit = self.documents.bulk_permit()?;
         let bytes_max = self.documents.document_bytes_max();
-        let reader = Reader::new(Arc::clone(&self.resource), framing, body, bytes_max);
+        let reader = BulkReader::new(Arc::clone(&self.resource), framing, body, bytes_max);
         if find_preference(headers, &[HANDLING_LENIENT]).is_some() {
-            return Ok(self.lenient(reader, permit));
+            return Ok(self.insert_each(reader, permit));
         }
         let returned = if self.may_read {
             find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };
-        let stored = self
+        let inserted = self
             .insert_all(reader, returned == Some(RETURN_REPRESENTATION))
             .await?;
-        Ok(respond(&stored, returned))
+        Ok(respond(&inserted, returned))
     }
 
-    /// All or none.
-    async fn insert_all(&self, reader: Reader, represented: bool) -> Result<Stored, Problem> {
-        let mut batches = pin!(stream::try_unfold(reader, Reader::rows));
-        let mut stored = Stored::default();
+    /// Inserts all documents in one transaction.
+    async fn insert_all(&self, reader: BulkReader, represented: bool) -> Result<Inserted, Problem> {
+        let mut batches = pin!(stream::try_unfold(reader, BulkReader::rows));
+        let mut inserted = Inserted::default();
         let Some(mut batch) = batches.try_next().await? else {
-            return Ok(stored);
+            return Ok(inserted);
         };
-        // Until now no connection was held; from now on the client must not be slow.
+        // No connection to PostgreSQL was held until now; from now on the client must not be slow.
         let limit = self.documents.request_timeout();
         let bulk = self.documents.insert_many(Arc::clone(&self.resource));
         let mut bulk = bulk.await?;
         let mut represented_keys = Vec::new();
         loop {
-            let Batch { first, documents } = batch;
+            let BulkBatch { first, documents } = batch;
             let count = documents.documents() as u64;
             let inserting = async {
-                let inserted = bulk.insert(documents).await;
-                inserted.map_err(|fault| problem(fault, first, count))
+                let keys = bulk.insert(documents).await;
+                keys.map_err(|fault| insert_problem(fault, first, count))
             };
-            // What is wrong with the next batch is told after what is wrong with this one.
+            // A problem of the next batch is returned only if this one has none.
             let reading = async {
                 let following = timeout(limit, batches.try_next()).await;
                 Ok(following
                     .unwrap_or_else(|_| Err(Problem::bulk_body_too_slow(BATCH_BYTES, limit))))
             };
             let (keys, following) = try_join(inserting, reading).await?;
-            stored.count += count;
+            inserted.count += count;
             if represented {
                 represented_keys.extend(keys);
                 if represented_keys.len() > REPRESENTED_MAX {
@@ -149,23 +149,23 @@ impl BulkWrite<'_> {
             }
         }
         if represented {
-            stored.documents = bulk.read(&represented_keys).await?;
+            inserted.documents = bulk.read(&represented_keys).await?;
         }
-        stored.token = self.documents.commit(bulk).await?;
-        Ok(stored)
+        inserted.token = self.documents.commit(bulk).await?;
+        Ok(inserted)
     }
 
-    /// Each by itself.
-    fn lenient(self, reader: Reader, permit: BulkPermit) -> Response<Body> {
-        let single = Arc::new(Single {
+    /// Inserts each document in a write of its own.
+    fn insert_each(self, reader: BulkReader, permit: BulkPermit) -> Response<Body> {
+        let writer = Arc::new(LenientWriter {
             documents: self.documents.clone(),
             resource: self.resource,
             name: self.name.to_owned(),
             _permit: permit,
         });
         let lines = documents(reader).map(move |(index, document)| {
-            let single = Arc::clone(&single);
-            async move { single.line(index, document).await }
+            let writer = Arc::clone(&writer);
+            async move { writer.line(index, document).await }
         });
         let lines = lines.buffered(LENIENT_AT_ONCE);
         let frames = lines.ready_chunks(LINES_PER_FRAME);
@@ -179,8 +179,8 @@ impl BulkWrite<'_> {
     }
 }
 
-/// What there is to say of `count` documents, `first` and those after it.
-fn problem(fault: BulkFault, first: u64, count: u64) -> Problem {
+/// The problem for a failed insert of `count` documents, the first of which is number `first` of the body.
+fn insert_problem(fault: BulkFault, first: u64, count: u64) -> Problem {
     let is_refused = matches!(fault.error, WriteError::Refused { .. });
     let problem = Problem::from(fault.error);
     match fault.document {
@@ -190,12 +190,12 @@ fn problem(fault: BulkFault, first: u64, count: u64) -> Problem {
     }
 }
 
-/// The documents that `reader` gives, with their places; at the end why there are no more, if that is not all.
-fn documents(reader: Reader) -> impl Stream<Item = (u64, Document)> + Send {
+/// The documents of `reader` with their numbers. If the body can't be read to its end, the last item is that problem.
+fn documents(reader: BulkReader) -> impl Stream<Item = (u64, ParsedDocument)> + Send {
     let batches = stream::unfold((Some(reader), 0), |(reader, next)| async move {
-        match reader?.each().await {
+        match reader?.documents().await {
             Ok(None) => None,
-            Ok(Some((Batch { first, documents }, reader))) => {
+            Ok(Some((BulkBatch { first, documents }, reader))) => {
                 let next = first + documents.len() as u64;
                 Some(((first, documents), (Some(reader), next)))
             }
@@ -205,17 +205,17 @@ fn documents(reader: Reader) -> impl Stream<Item = (u64, Document)> + Send {
     batches.flat_map(|(first, documents)| stream::iter((first..).zip(documents)))
 }
 
-/// What writes documents one by one.
-struct Single {
+/// Writes documents one by one.
+struct LenientWriter {
     documents: Documents,
     resource: Arc<Resource>,
     name: String,
     _permit: BulkPermit,
 }
 
-/// The outcome of one document.
+/// The outcome of one document, a line of the response.
 #[derive(Serialize)]
-struct Line<'l> {
+struct OutcomeLine<'l> {
     index: u64,
     status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,11 +226,11 @@ struct Line<'l> {
     problem: Option<ProblemBody<'l>>,
 }
 
-impl Single {
-    /// Writes a document, and its outcome as a line.
-    async fn line(&self, index: u64, document: Document) -> Vec<u8> {
+impl LenientWriter {
+    /// Writes a document, and returns the line with its outcome.
+    async fn line(&self, index: u64, document: ParsedDocument) -> Vec<u8> {
         let problem;
-        let mut line = Line {
+        let mut line = OutcomeLine {
             index,
             status: StatusCode::CREATED.as_u16(),
             location: None,
@@ -251,8 +251,8 @@ impl Single {
         text
     }
 
-    /// The path of the document, and the transaction.
-    async fn write(&self, document: Document) -> Result<(String, String), Problem> {
+    /// Writes a document; returns its path and the transaction's token.
+    async fn write(&self, document: ParsedDocument) -> Result<(String, String), Problem> {
         let write = Write {
             resource: Arc::clone(&self.resource),
             action: Action::Insert { rows: document? },
@@ -266,27 +266,27 @@ impl Single {
     }
 }
 
-/// What a transaction has inserted.
+/// The documents that a transaction has inserted.
 #[derive(Default)]
-struct Stored {
+struct Inserted {
     count: u64,
-    /// As they are stored, where that is wanted.
+    /// The stored documents, if the client prefers `return=representation`.
     documents: Vec<Bytes>,
     token: Option<Token>,
 }
 
-fn respond(stored: &Stored, returned: Option<&'static str>) -> Response<Body> {
+fn respond(inserted: &Inserted, returned: Option<&'static str>) -> Response<Body> {
     let body = match returned {
         Some(RETURN_MINIMAL) => Vec::new(),
-        Some(_) => [b"[", &*stored.documents.join(&b","[..]), b"]"].concat(),
-        None => format!("{{\"count\":{}}}", stored.count).into_bytes(),
+        Some(_) => [b"[", &*inserted.documents.join(&b","[..]), b"]"].concat(),
+        None => format!("{{\"count\":{}}}", inserted.count).into_bytes(),
     };
     let mut headers = HeaderMap::new();
     if !body.is_empty() {
         headers.insert(CONTENT_TYPE, APPLICATION_JSON);
     }
     // A token is always a valid value.
-    if let Some(Ok(token)) = stored
+    if let Some(Ok(token)) = inserted
         .token
         .map(|token| HeaderValue::try_from(token.to_string()))
     {

@@ -40,7 +40,7 @@ pub(super) struct DocumentWrite<'r> {
 }
 
 impl DocumentWrite<'_> {
-    /// Writes what `body` says.
+    /// Performs the write.
     pub(super) async fn write(self, body: Body) -> Result<Response<FullBody>, Problem> {
         let Self {
             documents,
@@ -69,7 +69,7 @@ impl DocumentWrite<'_> {
         let write = Write {
             resource: Arc::clone(&resource),
             action,
-            // All documents together, which POST addresses, have no tag.
+            // The target of POST is the collection, which has no entity tag.
             condition: write_condition(headers).filter(|_| !is_insert),
             representation: preferred != Some(RETURN_MINIMAL),
             repeatable,
@@ -84,7 +84,7 @@ impl DocumentWrite<'_> {
     }
 }
 
-/// The beginning of a hash of all that a request asks for.
+/// Begins the hash of a request, by which `Idempotency-Key` recognizes the same request; the body is added later.
 fn request_hash(request: &Request<'_>) -> Xxh3 {
     let mut hash = Xxh3::new();
     for part in [request.method.as_str(), request.uri.path()] {
@@ -94,7 +94,7 @@ fn request_hash(request: &Request<'_>) -> Xxh3 {
     hash
 }
 
-/// What `Idempotency-Key` says (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
+/// Parses `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
 fn repeatable(
     headers: &HeaderMap,
     hash: &Xxh3,
@@ -126,7 +126,7 @@ fn repeatable(
     }))
 }
 
-/// What the request asks for; `hash` takes in its body.
+/// The action of the request. The body is added to `hash`.
 async fn action(
     resource: &Resource,
     part: TargetPart,
@@ -176,7 +176,10 @@ fn rows(writable: &Writable, body: &[u8], mode: Mode<'_>) -> Result<Rows, Proble
     Ok(rows)
 }
 
-/// The body of a request, if it is of one of the types `accepted` and not too long.
+/// Reads the body of a request.
+///
+/// # Errors
+/// 415 if its media type is not one of `accepted`, 413 if it is longer than `bytes_max`, 400 if it is empty.
 async fn read(
     headers: &HeaderMap,
     body: Body,
@@ -209,7 +212,7 @@ fn respond(
         (Outcome::Replaced, None) | (Outcome::Deleted, _) => StatusCode::NO_CONTENT,
     };
     let mut headers = HeaderMap::new();
-    // What is put together from hexadecimal numbers and encoded parts is always a valid value.
+    // Tokens and locations consist of valid characters, so this does not fail.
     if let Ok(token) = HeaderValue::try_from(written.token.to_string()) {
         headers.insert(LARDER_TOKEN, token);
     }

@@ -1,7 +1,7 @@
-//! The documents of a body that may be of any length, batch by batch.
+//! Reads the documents of a body of any length, in batches.
 //!
-//! What is held at a time is bounded: a batch, or one document, and what came in with it. Long texts are parsed apart
-//! from the threads that answer.
+//! Memory is bounded: a batch or one document, and the rest of the frame that it arrived in. Long texts are parsed by
+//! tokio's threads for blocking work, not by the workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,45 +16,45 @@ use crate::resource::Resource;
 use crate::resource::body::{BodyError, Framing, Mode, Scratch, SplitError, Splitter, rows_of};
 use crate::resource::writable::Rows;
 
-/// Text that is parsed at once, unless a document alone is longer: about 1,000 rows and more. More text to a statement
-/// makes rows no faster.
+/// The text of a batch, unless one document alone is longer: about 1,000 rows and more. More text in a statement does not
+/// insert rows faster.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 
-/// Documents of a batch.
+/// The most documents of a batch.
 const DOCUMENTS_MAX: usize = 4_096;
 
-/// Of documents that are written each by itself, what has come for so long goes on its way, be it little.
+/// If documents are written separately, those that have arrived after this time are written, even if they are few.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
 
-/// A longer text is parsed apart from the threads that answer.
+/// A longer text is parsed by a thread for blocking work.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
 /// Documents that follow each other.
-pub(super) struct Batch<D> {
-    /// The place of the first one in the body, counted from 0.
+pub(super) struct BulkBatch<D> {
+    /// The number of the first one in the body, counted from 0.
     pub(super) first: u64,
     /// At least one.
     pub(super) documents: D,
 }
 
-/// What reads a body.
-pub(super) struct Reader {
+/// Reads the documents of a body.
+pub(super) struct BulkReader {
     body: Body,
-    parser: Parser,
-    /// Why nothing more comes, where that is not yet told.
+    parser: BulkParser,
+    /// Why the body can't be read any further, if that was not returned yet.
     broken: Option<Problem>,
 }
 
-struct Parser {
+struct BulkParser {
     resource: Arc<Resource>,
     splitter: Splitter,
     scratch: Scratch,
     bytes_max: usize,
-    /// Documents that were read.
+    /// The number of documents that were read.
     count: u64,
 }
 
-impl Reader {
+impl BulkReader {
     /// Reads documents of `resource`, each of at most `bytes_max` bytes, out of `body`.
     pub(super) fn new(
         resource: Arc<Resource>,
@@ -62,7 +62,7 @@ impl Reader {
         body: Body,
         bytes_max: usize,
     ) -> Self {
-        let parser = Parser {
+        let parser = BulkParser {
             resource,
             splitter: Splitter::new(framing, bytes_max),
             scratch: Scratch::default(),
@@ -76,38 +76,40 @@ impl Reader {
         }
     }
 
-    /// The rows of the next documents; none at the end.
+    /// The rows of the next documents; `None` at the end.
     ///
     /// # Errors
-    /// What is wrong with the first document that is not right.
-    pub(super) async fn rows(self) -> Result<Option<(Batch<Rows>, Self)>, Problem> {
-        self.next(Parser::rows, None).await
+    /// The problem of the first document that is invalid.
+    pub(super) async fn rows(self) -> Result<Option<(BulkBatch<Rows>, Self)>, Problem> {
+        self.next(BulkParser::rows, None).await
     }
 
-    /// The next documents, each by itself, and what is wrong with it; none at the end.
+    /// The next documents, each with its rows or its problem; `None` at the end.
     ///
     /// # Errors
-    /// Why there are no more documents to be had, once it was told of those before.
-    pub(super) async fn each(self) -> Result<Option<(Batch<Vec<Document>>, Self)>, Problem> {
-        let late = Instant::now() + BATCH_WAIT;
-        self.next(Parser::each, Some(late)).await
+    /// Why the body can't be read any further, after all documents before were returned.
+    pub(super) async fn documents(
+        self,
+    ) -> Result<Option<(BulkBatch<Vec<ParsedDocument>>, Self)>, Problem> {
+        let deadline = Instant::now() + BATCH_WAIT;
+        self.next(BulkParser::documents, Some(deadline)).await
     }
 
     async fn next<D: Send + 'static>(
         mut self,
-        parse: fn(&mut Parser) -> Result<Option<Batch<D>>, Problem>,
-        mut late: Option<Instant>,
-    ) -> Result<Option<(Batch<D>, Self)>, Problem> {
-        let mut enough = BATCH_BYTES;
+        parse: fn(&mut BulkParser) -> Result<Option<BulkBatch<D>>, Problem>,
+        mut deadline: Option<Instant>,
+    ) -> Result<Option<(BulkBatch<D>, Self)>, Problem> {
+        let mut bytes_wanted = BATCH_BYTES;
         loop {
             let filled = match self.broken.take() {
-                None => self.fill(enough, late).await,
+                None => self.fill(bytes_wanted, deadline).await,
                 Some(problem) => Err(problem),
             };
             let (ended, broken) = match filled {
                 Ok(ended) => (ended, None),
-                // Documents that are written each by itself are, if they came whole.
-                Err(problem) if late.is_some() => (true, Some(problem)),
+                // Documents that are written separately are written if they are complete.
+                Err(problem) if deadline.is_some() => (true, Some(problem)),
                 Err(problem) => return Err(problem),
             };
             let mut parser = self.parser;
@@ -129,22 +131,26 @@ impl Reader {
                     return Ok(Some((batch, self)));
                 }
                 None if ended => return broken.map_or(Ok(None), Err),
-                // A document that is longer than a batch, or comes slowly: it is not looked at for each byte of it.
+                // A document that is longer than a batch or arrives slowly is not parsed again for each frame.
                 None => {
                     self.receive().await?;
-                    enough = self.parser.splitter.pending() + BATCH_BYTES;
-                    late = late.map(|_| Instant::now() + BATCH_WAIT);
+                    bytes_wanted = self.parser.splitter.pending() + BATCH_BYTES;
+                    deadline = deadline.map(|_| Instant::now() + BATCH_WAIT);
                 }
             }
         }
     }
 
-    /// Waits for `enough` bytes, or for all that came until `late`; says whether no more is to come.
-    async fn fill(&mut self, enough: usize, late: Option<Instant>) -> Result<bool, Problem> {
-        while !self.parser.splitter.has_ended() && self.parser.splitter.pending() < enough {
-            match late {
+    /// Waits until `bytes_wanted` bytes have arrived or `deadline` has passed; true at the end of the body.
+    async fn fill(
+        &mut self,
+        bytes_wanted: usize,
+        deadline: Option<Instant>,
+    ) -> Result<bool, Problem> {
+        while !self.parser.splitter.has_ended() && self.parser.splitter.pending() < bytes_wanted {
+            match deadline {
                 None => self.receive().await?,
-                Some(late) => match timeout_at(late, self.receive()).await {
+                Some(deadline) => match timeout_at(deadline, self.receive()).await {
                     Ok(received) => received?,
                     Err(_) => break,
                 },
@@ -153,7 +159,7 @@ impl Reader {
         Ok(self.parser.splitter.has_ended())
     }
 
-    /// Takes in what comes next, or that nothing does.
+    /// Receives the next frame, or the end of the body.
     async fn receive(&mut self) -> Result<(), Problem> {
         match self.body.frame().await {
             Some(Ok(frame)) => {
@@ -168,11 +174,11 @@ impl Reader {
     }
 }
 
-/// One document by itself.
-pub(super) type Document = Result<Rows, Problem>;
+/// The rows of one document, or its problem.
+pub(super) type ParsedDocument = Result<Rows, Problem>;
 
-impl Parser {
-    fn rows(&mut self) -> Result<Option<Batch<Rows>>, Problem> {
+impl BulkParser {
+    fn rows(&mut self) -> Result<Option<BulkBatch<Rows>>, Problem> {
         let Ok(writable) = &self.resource.writable else {
             return Err(Problem::internal("the resource can't be written"));
         };
@@ -180,7 +186,8 @@ impl Parser {
         let mut rows = Rows::of(writable);
         while rows.documents() < DOCUMENTS_MAX {
             let found = self.splitter.document();
-            let Some(text) = found.map_err(|error| unsplit(error, bytes_max, self.count))? else {
+            let Some(text) = found.map_err(|error| split_problem(error, bytes_max, self.count))?
+            else {
                 break;
             };
             let read = rows_of(writable, text, Mode::Insert, &mut self.scratch, &mut rows);
@@ -194,13 +201,13 @@ impl Parser {
             }
             self.count += 1;
         }
-        Ok((rows.documents() > 0).then_some(Batch {
+        Ok((rows.documents() > 0).then_some(BulkBatch {
             first,
             documents: rows,
         }))
     }
 
-    fn each(&mut self) -> Result<Option<Batch<Vec<Document>>>, Problem> {
+    fn documents(&mut self) -> Result<Option<BulkBatch<Vec<ParsedDocument>>>, Problem> {
         let Ok(writable) = &self.resource.writable else {
             return Err(Problem::internal("the resource can't be written"));
         };
@@ -210,20 +217,20 @@ impl Parser {
             let text = match self.splitter.document() {
                 Ok(Some(text)) => text,
                 Ok(None) => break,
-                // Those before come first; it is met again with the next batch.
+                // The documents before are returned first; the next call finds the error again.
                 Err(_) if !documents.is_empty() => break,
-                Err(error) => return Err(unsplit(error, bytes_max, self.count)),
+                Err(error) => return Err(split_problem(error, bytes_max, self.count)),
             };
             let mut rows = Rows::of(writable);
             let read = rows_of(writable, text, Mode::Insert, &mut self.scratch, &mut rows);
             documents.push(read.map(|()| rows).map_err(Problem::from));
             self.count += 1;
         }
-        Ok((!documents.is_empty()).then_some(Batch { first, documents }))
+        Ok((!documents.is_empty()).then_some(BulkBatch { first, documents }))
     }
 }
 
-fn unsplit(error: SplitError, bytes_max: usize, document: u64) -> Problem {
+fn split_problem(error: SplitError, bytes_max: usize, document: u64) -> Problem {
     match error {
         SplitError::TooLong => {
             Problem::body_too_large(bytes_max).at(&format!("document {document}"))
