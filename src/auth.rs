@@ -1,8 +1,8 @@
-//! Authentication and authorization: a credential shows a principal, and a principal has rights on resources.
+//! Authentication and authorization: a credential identifies a principal, and a principal has rights on resources.
 //!
-//! Knows no protocol: the code that reads a credential out of a request asks `Authenticator`. A credential is verified
-//! once and then known for `KNOWN_MAX`, until its token expires or until the keys change, so that a hit waits for
-//! nothing. What was verified is never written to any log.
+//! Independent of protocols, which read credentials from requests and pass them to `Authenticator`. A verified credential
+//! is cached for `VERIFIED_MAX`, until its token expires or until the keys change, so that a hit does not wait.
+//! Credentials are never logged.
 
 pub mod config;
 mod credential_cache;
@@ -26,9 +26,9 @@ use tokio::task::JoinSet;
 
 use crate::auth::config::AuthConfig;
 use crate::auth::credential_cache::CredentialCache;
-use crate::auth::keys::Keys;
-use crate::auth::passwords::{Busy, Passwords};
-use crate::auth::tokens::{TokenError, Tokens};
+use crate::auth::keys::TokenKeys;
+use crate::auth::passwords::{Passwords, TooManyChecks};
+use crate::auth::tokens::{JwtError, JwtVerifier};
 use crate::clock::Boottime;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
@@ -36,16 +36,16 @@ pub use crate::auth::principal::{Principal, PrincipalKind};
 
 pub(crate) use crate::auth::credential_cache::CachedPrincipal;
 pub(crate) use crate::auth::grants::{Grants, Right, Rules};
-pub(crate) use crate::auth::keyring::{line, mistake, read};
-pub(crate) use crate::auth::tokens::{Signed, unix_time};
+pub(crate) use crate::auth::keyring::{file_mistake, read_file, without_line_break};
+pub(crate) use crate::auth::tokens::{SignedToken, unix_time};
 
-/// A longer credential is refused unread.
+/// A longer credential is refused without being parsed.
 pub(crate) const CREDENTIAL_BYTES_MAX: usize = 8 << 10;
-/// How long a verified credential is known, at most.
-const KNOWN_MAX: Duration = Duration::from_secs(5 * 60);
-/// How long a wrong password is known to be wrong: to try it again and again costs nothing meanwhile.
+/// How long a verified credential is cached, at most.
+const VERIFIED_MAX: Duration = Duration::from_secs(5 * 60);
+/// How long a wrong password is cached, so that repeating it costs no hash.
 const WRONG_MAX: Duration = Duration::from_secs(10);
-/// Eight credentials each.
+/// Buckets of verified credentials, with eight credentials each.
 const BUCKETS: usize = 1024;
 const WRONG_BUCKETS: usize = 64;
 
@@ -70,7 +70,7 @@ pub(crate) struct Credential<'r> {
     pub(crate) bytes: &'r [u8],
 }
 
-/// Why a credential shows no principal; the texts are for the client.
+/// Why a credential was not verified. The texts are for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthError {
     /// The token is wrong.
@@ -78,13 +78,13 @@ pub(crate) enum AuthError {
     /// Another credential is wrong.
     Credential(&'static str),
     /// The client has too many checks under way.
-    Busy(&'static str),
+    TooManyChecks(&'static str),
     /// It can't be checked now.
     Unavailable(&'static str),
 }
 
-/// What is wrong with a credential that shows no principal.
-pub(crate) const WRONG: &str = "the credentials are wrong";
+/// The text for a credential of no principal.
+pub(crate) const WRONG_CREDENTIALS: &str = "the credentials are wrong";
 
 /// The schemes that are configured.
 pub(crate) struct AuthSchemes<'a> {
@@ -96,7 +96,7 @@ pub(crate) struct AuthSchemes<'a> {
     pub(crate) key: bool,
     /// The cookie that may hold a token.
     pub(crate) cookie: Option<&'a str>,
-    /// larder gives out tokens.
+    /// larder issues tokens.
     pub(crate) signs_in: bool,
 }
 
@@ -107,21 +107,21 @@ pub(crate) struct Authenticator {
     passwords: Passwords,
     /// By their SHA-256.
     keys: HashMap<[u8; 32], Arc<Principal>>,
-    tokens: Option<Tokens>,
+    tokens: Option<JwtVerifier>,
     cookie: Option<String>,
     signs_in: bool,
     verified: CredentialCache,
     wrong: CredentialCache,
-    /// Follows changes of the keys; ends with this.
+    /// Watch the keys for changes; end when this is dropped.
     _following: JoinSet<()>,
 }
 
 impl Authenticator {
-    /// Reads the keys; `None` where no credential is configured. Has to be called on a runtime, which then follows the
-    /// keys' changes.
+    /// Reads the keys; `None` if authentication is off. Has to be called on a runtime, which then watches the keys for
+    /// changes.
     ///
     /// # Errors
-    /// Keys that can't be read, by file.
+    /// A file with keys can't be used.
     pub(crate) fn start(
         config: &AuthConfig,
         resources: &[ResourceDefinition],
@@ -134,7 +134,10 @@ impl Authenticator {
         let mut following = JoinSet::new();
         let jwt = &config.jwt;
         let tokens = if jwt.is_on() {
-            Some(Tokens::new(jwt, Keys::start(jwt, &mut following)?))
+            Some(JwtVerifier::new(
+                jwt,
+                TokenKeys::start(jwt, &mut following)?,
+            ))
         } else {
             None
         };
@@ -180,18 +183,17 @@ impl Authenticator {
         self.signs_in
     }
 
-    /// The roles that resources ask for.
+    /// The roles that resources require.
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// What a request without credentials may do.
+    /// The rights of a request without credentials.
     pub(crate) fn anonymous(&self) -> &Grants {
         &self.anonymous
     }
 
-    /// What is known of a credential without verifying it: nothing (`None`), its principal, or that it is wrong
-    /// (`Some(None)`).
+    /// Looks a credential up without verifying it: `None` if it is unknown, `Some(None)` if it is wrong.
     pub(crate) fn known(&self, credential: Credential<'_>) -> Option<Option<CachedPrincipal>> {
         let Credential { scheme, bytes } = credential;
         let now = Boottime::now();
@@ -203,7 +205,7 @@ impl Authenticator {
         wrong.then_some(None)
     }
 
-    /// Of the keys that a credential of this scheme is verified with.
+    /// The generation of the keys that verify credentials of this scheme.
     fn generation(&self, scheme: Scheme) -> u64 {
         match (scheme, &self.tokens) {
             (Scheme::Bearer | Scheme::Cookie, Some(tokens)) => tokens.keys().generation(),
@@ -221,30 +223,34 @@ impl Authenticator {
         address: IpAddr,
     ) -> Result<Arc<Principal>, AuthError> {
         let Credential { scheme, bytes } = credential;
-        // Before the keys are looked at: what changes from here on makes the entry void.
+        // Read before the keys are used: a later change then makes the entry invalid.
         let generation = self.generation(scheme);
         let (principal, lasts) = match scheme {
-            Scheme::Basic => (self.of_password(credential, address).await?, KNOWN_MAX),
-            Scheme::Key => (
-                self.of_key(bytes).ok_or(AuthError::Credential(WRONG))?,
-                KNOWN_MAX,
+            Scheme::Basic => (
+                self.verify_password(credential, address).await?,
+                VERIFIED_MAX,
             ),
-            Scheme::Bearer | Scheme::Cookie => match self.of_key(bytes) {
-                Some(principal) if scheme == Scheme::Bearer => (principal, KNOWN_MAX),
-                _ => self.of_token(bytes).await?,
+            Scheme::Key => (
+                self.find_key(bytes)
+                    .ok_or(AuthError::Credential(WRONG_CREDENTIALS))?,
+                VERIFIED_MAX,
+            ),
+            Scheme::Bearer | Scheme::Cookie => match self.find_key(bytes) {
+                Some(principal) if scheme == Scheme::Bearer => (principal, VERIFIED_MAX),
+                _ => self.verify_token(bytes).await?,
             },
         };
-        let until = later(lasts.min(KNOWN_MAX));
+        let until = later(lasts.min(VERIFIED_MAX));
         self.verified
             .put(scheme, bytes, generation, until, Some(&principal));
         Ok(principal)
     }
 
-    /// The principal of a name and a password. A pair that was wrong just now is not checked again.
+    /// The principal of a name and a password. A pair that was recently wrong is not verified again.
     ///
     /// # Errors
     /// [`AuthError`]
-    pub(crate) async fn of_password(
+    pub(crate) async fn verify_password(
         &self,
         credential: Credential<'_>,
         address: IpAddr,
@@ -256,7 +262,7 @@ impl Authenticator {
         }
         if let Some(known) = self.known(credential) {
             let principal = known.and_then(|found| found.principal().map(Arc::clone));
-            return principal.ok_or(AuthError::Credential(WRONG));
+            return principal.ok_or(AuthError::Credential(WRONG_CREDENTIALS));
         }
         let Credential { scheme, bytes } = credential;
         let pair = STANDARD.decode(bytes).unwrap_or_default();
@@ -269,18 +275,18 @@ impl Authenticator {
         let password = password.get(1..).unwrap_or_default();
         let checked = self.passwords.check(address, bytes, name, password).await;
         let principal = checked.map_err(|busy| match busy {
-            Busy::Client => {
-                AuthError::Busy("too many passwords from this address are being checked")
+            TooManyChecks::Client => {
+                AuthError::TooManyChecks("too many passwords from this address are being checked")
             }
-            Busy::All => AuthError::Unavailable("too many passwords are being checked"),
+            TooManyChecks::All => AuthError::Unavailable("too many passwords are being checked"),
         })?;
         if principal.is_none() {
             self.wrong.put(scheme, bytes, 0, later(WRONG_MAX), None);
         }
-        principal.ok_or(AuthError::Credential(WRONG))
+        principal.ok_or(AuthError::Credential(WRONG_CREDENTIALS))
     }
 
-    fn of_key(&self, key: &[u8]) -> Option<Arc<Principal>> {
+    fn find_key(&self, key: &[u8]) -> Option<Arc<Principal>> {
         if self.keys.is_empty() {
             return None;
         }
@@ -288,10 +294,10 @@ impl Authenticator {
         self.keys.get(&hash).map(Arc::clone)
     }
 
-    /// The principal that a token names, and how long the token is good.
-    async fn of_token(&self, token: &[u8]) -> Result<(Arc<Principal>, Duration), AuthError> {
+    /// The principal of a token, and how long the token is valid.
+    async fn verify_token(&self, token: &[u8]) -> Result<(Arc<Principal>, Duration), AuthError> {
         let Some(tokens) = &self.tokens else {
-            return Err(AuthError::Token(WRONG));
+            return Err(AuthError::Token(WRONG_CREDENTIALS));
         };
         let claims = tokens.verify(token).await?;
         let lasts = Duration::from_secs(claims.until.saturating_sub(unix_time()));
@@ -300,11 +306,10 @@ impl Authenticator {
         Ok((principal, lasts))
     }
 
-    /// The user of a token that larder has signed, and when that user showed a password. `None` where no tokens are
-    /// configured.
+    /// The user of a token that larder has signed, and when that user signed in. `None` if no tokens are configured.
     ///
     /// # Errors
-    /// [`AuthError::Token`] for another token, or where the user has gone.
+    /// [`AuthError::Token`] for another token, or if the user does not exist any more.
     pub(crate) async fn renew(
         &self,
         token: &[u8],
@@ -313,28 +318,28 @@ impl Authenticator {
             return Ok(None);
         };
         let claims = tokens.verify(token).await?;
-        // One that is no user any more, or has other roles by now, finds out here.
+        // The user may have been removed since, or have other roles.
         match (self.passwords.user(&claims.name), claims.auth_time) {
             (Some(principal), Some(auth_time)) => Ok(Some((Arc::clone(principal), auth_time))),
             _ => Err(AuthError::Token("the token was not issued by this server")),
         }
     }
 
-    /// A token for a user who showed a password at `auth_time`; `None` where the session has lasted long enough.
-    pub(crate) fn sign(&self, principal: &Principal, auth_time: u64) -> Option<Signed> {
+    /// A token for a user that signed in at `auth_time`; `None` if the session has reached its maximum length.
+    pub(crate) fn sign(&self, principal: &Principal, auth_time: u64) -> Option<SignedToken> {
         let tokens = self.tokens.as_ref()?;
         tokens.sign(&principal.name, &principal.roles, auth_time)
     }
 }
 
-impl From<TokenError> for AuthError {
-    fn from(error: TokenError) -> Self {
+impl From<JwtError> for AuthError {
+    fn from(error: JwtError) -> Self {
         match error {
-            TokenError::Invalid(why) => Self::Token(why),
-            TokenError::UnknownKey => {
+            JwtError::Invalid(why) => Self::Token(why),
+            JwtError::UnknownKey => {
                 Self::Token("no key is configured for the token's header (alg and kid)")
             }
-            TokenError::NoKeys => {
+            JwtError::NoKeys => {
                 Self::Unavailable("the keys that verify tokens have not been fetched yet")
             }
         }
@@ -366,12 +371,12 @@ mod tests {
             bytes: pair.as_bytes(),
         };
         let address = Ipv4Addr::LOCALHOST.into();
-        let found = authenticator.of_password(credential, address).await;
+        let found = authenticator.verify_password(credential, address).await;
         assert!(found.is_ok());
         let later = Boottime(u64::MAX);
         let wrong = &authenticator.wrong;
         wrong.put(Scheme::Basic, credential.bytes, 0, later, None);
-        let found = authenticator.of_password(credential, address).await;
-        assert_eq!(found.err(), Some(AuthError::Credential(WRONG)));
+        let found = authenticator.verify_password(credential, address).await;
+        assert_eq!(found.err(), Some(AuthError::Credential(WRONG_CREDENTIALS)));
     }
 }

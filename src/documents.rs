@@ -1,8 +1,8 @@
 //! Documents as every protocol offers them: read one, read many, list, write.
 //!
-//! Between the protocols and the cache: arguments and results are typed, and no protocol is known here. A protocol takes
-//! a request apart, calls one of these operations, and maps [`LookupError`] and [`WriteError`] once. Keys are canonical,
-//! by the definition of the resource that [`Documents::current`] or [`Documents::resource`] gave.
+//! This module is between the protocols and the cache. Arguments and results are typed, and independent of any protocol. A
+//! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
+//! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,27 +53,27 @@ impl Documents {
         self.cache.names()
     }
 
-    /// The resource as it fits the database now; empty where it does not, or not yet.
+    /// The resource as it matches the database now; empty if it is not ready.
     #[inline]
     pub fn current(&self, id: ResourceId) -> CurrentResource {
         self.cache.current(id)
     }
 
-    /// As [`Documents::current`], to be kept for longer.
+    /// As [`Documents::current`], for a longer time.
     ///
     /// # Errors
-    /// [`LookupError::NotReady`] where the resource does not fit the database, or not yet.
+    /// [`LookupError::NotReady`] if the resource does not match the database, or was not compared with it yet.
     pub fn resource(&self, id: ResourceId) -> Result<Arc<Resource>, LookupError> {
         self.cache.resource(id)
     }
 
-    /// The document of `key`, if memory has it and may answer at the moment `now`.
+    /// The document of `key`, if memory has it and is fresh at the time `now`.
     #[inline]
     pub fn try_memory(&self, id: ResourceId, key: &str, now: Boottime) -> Option<Answer> {
         self.cache.try_memory(id, key, now)
     }
 
-    /// The document of `key`, at least as new as the transactions of `tokens`, out of the fastest tier that has it.
+    /// The document of `key`, at least as new as the transactions of `tokens`, from the fastest tier that has it.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -89,7 +89,7 @@ impl Documents {
         }
     }
 
-    /// As [`Documents::read`] after [`Documents::try_memory`] had no answer at the moment `now`.
+    /// As [`Documents::read`], after [`Documents::try_memory`] has returned `None` at the time `now`.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -102,8 +102,9 @@ impl Documents {
         self.cache.lookup_missed(id, key, now).await
     }
 
-    /// The documents of `keys`, in their order, as [`Documents::read`] reads them; `None` for one that UTF-8 can't carry,
-    /// which alone is an error: it must not withhold the others, and it is not missing. What memory has needs no future.
+    /// The documents of `keys`, in their order, as [`Documents::read`] reads them. The result is `None` for a document that
+    /// can't be converted to UTF-8: it exists, and must not prevent the others from being returned. Documents in memory
+    /// need no future.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -145,9 +146,9 @@ impl Documents {
 
     /// One page of a list.
     ///
-    /// PostgreSQL says which keys there are, so a page is as new as the request; its documents come out of the fastest
-    /// tier that has them, as new as single ones. One that a tier knows to be gone, or not to be there yet, is returned
-    /// as absent.
+    /// The keys come from PostgreSQL, so they are as new as the request. The documents come from the fastest tier that has
+    /// them, and are as new as single ones. A document that was deleted in between, or that a tier does not know yet, is
+    /// returned as absent.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -158,7 +159,7 @@ impl Documents {
         tokens: &[Token],
     ) -> Result<Listed, LookupError> {
         let limit = page.limit;
-        // One more says whether a page follows.
+        // One more key shows whether a page follows.
         page.limit += 1;
         let mut keys = self.cache.keys(id, page).await?;
         let follows = keys.len() > limit;
@@ -170,7 +171,7 @@ impl Documents {
         })
     }
 
-    /// Keeps one more encoding of `document` beside it: see [`Cache::keep_encoded`].
+    /// Keeps an encoding of `document` with it: see [`Cache::keep_encoded`].
     pub fn keep_encoded(
         &self,
         id: ResourceId,
@@ -181,10 +182,10 @@ impl Documents {
         self.cache.keep_encoded(id, document, encoding, encoded)
     }
 
-    /// Writes a document, and waits until this node has applied that: a read after the answer sees it.
+    /// Writes a document, and waits until this node has applied the change, so that later reads see it.
     ///
     /// # Errors
-    /// Why nothing was written; after [`WriteError::Unknown`] and [`WriteError::Deadline`] it may have been.
+    /// Nothing was written, except that after [`WriteError::Unknown`] and [`WriteError::Deadline`] it may have been.
     pub async fn write(&self, write: Write) -> Result<Written, WriteError> {
         let written = timeout(self.request_timeout(), self.writes.write(write)).await;
         let written = written.unwrap_or(Err(WriteError::Deadline))?;
@@ -192,26 +193,27 @@ impl Documents {
         Ok(written)
     }
 
-    /// The right to insert many documents, until it is dropped.
+    /// A permit to insert many documents, until it is dropped.
     ///
     /// # Errors
-    /// [`SourceError::Overloaded`] where as many requests do so already as there are connections for.
+    /// [`SourceError::Overloaded`] if as many requests have a permit as there are connections for bulk writes.
     pub fn bulk_permit(&self) -> Result<BulkPermit, SourceError> {
         self.writes.bulk_permit()
     }
 
-    /// Begins a transaction that inserts documents of `resource`, to be ended by [`Documents::commit`].
+    /// Begins a transaction that inserts documents of `resource`; [`Documents::commit`] ends it.
     ///
     /// # Errors
-    /// Why PostgreSQL can't be written to.
+    /// PostgreSQL can't be used.
     pub async fn insert_many(&self, resource: Arc<Resource>) -> Result<Bulk<'_>, WriteError> {
         self.writes.bulk(resource, self.request_timeout()).await
     }
 
-    /// Commits, and waits until this node has applied that. The transaction; `None` where nothing was inserted.
+    /// Commits, and waits until this node has applied the change. Returns the transaction's token; `None` if nothing was
+    /// inserted.
     ///
     /// # Errors
-    /// Why nothing was written; after [`WriteError::Unknown`] it may have been.
+    /// Nothing was written, except that after [`WriteError::Unknown`] it may have been.
     pub async fn commit(&self, bulk: Bulk<'_>) -> Result<Option<Token>, WriteError> {
         let token = bulk.commit().await?;
         if let Some(token) = &token {
@@ -220,7 +222,7 @@ impl Documents {
         Ok(token)
     }
 
-    /// The longest wait of a request.
+    /// The longest time that a request waits for PostgreSQL.
     pub fn request_timeout(&self) -> Duration {
         self.cache.request_timeout()
     }

@@ -18,15 +18,15 @@ pub struct Metrics {
     /// `larder_connections_closed_total{reason}`: connections that larder closed, or refused, by the limit that they
     /// reached: `connections`, `connections_per_address`, `descriptors`, `header`, `idle`, `write`.
     pub connections_closed: IntCounterVec,
-    /// `larder_requests_refused_total`: requests of clients that ask too often.
+    /// `larder_requests_refused_total`: requests that exceed the rate limit.
     pub requests_refused: IntCounter,
-    /// `larder_access_log_dropped_total`: answers that the access log does not tell of, since it could not follow.
+    /// `larder_access_log_dropped_total`: lines that the access log has dropped, since its queue was full or a write failed.
     pub access_log_dropped: IntCounter,
     /// `larder_tier_bytes{tier}`: weight of what a tier holds.
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
     pub tier_entries: IntGaugeVec,
-    /// `larder_evictions_total`: entries that left memory for want of space.
+    /// `larder_evictions_total`: entries that were evicted from memory.
     pub evictions: IntCounter,
     /// `larder_invalidations_total{resource,via}`: keys (or whole resources) invalidated, by what started the pass.
     pub invalidations: IntCounterVec,
@@ -36,11 +36,11 @@ pub struct Metrics {
     pub feed_gaps: IntCounter,
     /// `larder_fills_void_total`: documents not stored because a change overtook them.
     pub fills_void: IntCounter,
-    /// `larder_audits_total{outcome}`: sampled hits. `same`: PostgreSQL has the same document; `changed`: not any more,
-    /// as is legal; `stale`; `unknown`: PostgreSQL or the feed gave no answer that allows a verdict; `skipped`: not
-    /// read again, since too much was to do or a pass was being applied.
+    /// `larder_audits_total{outcome}`: sampled hits. `same`: PostgreSQL has the same document; `changed`: the document has
+    /// changed within `max_staleness`; `stale`: the hit was stale; `unknown`: PostgreSQL or the feed did not answer, so
+    /// nothing is known; `skipped`: not read again because of load, or because a pass was being applied.
     pub audits: IntCounterVec,
-    /// `larder_audit_stale_total`: hits that the audit has proved stale; anything but 0 is a bug.
+    /// `larder_audit_stale_total`: hits that the audit has proved stale. A value other than 0 is a bug.
     pub audit_stale: IntCounter,
     /// `larder_source_batch_keys`: keys in one statement.
     pub source_batch_keys: Histogram,
@@ -85,8 +85,14 @@ impl Metrics {
                 "Connections closed or refused, by the limit that they reached.",
                 &["reason"],
             )?,
-            requests_refused: counter("larder_requests_refused_total", "Requests over the rate.")?,
-            access_log_dropped: counter("larder_access_log_dropped_total", "Answers not logged.")?,
+            requests_refused: counter(
+                "larder_requests_refused_total",
+                "Requests that exceed the rate limit.",
+            )?,
+            access_log_dropped: counter(
+                "larder_access_log_dropped_total",
+                "Lines that the access log has dropped.",
+            )?,
             tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
             tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,

@@ -1,6 +1,6 @@
-//! Logs: lines for people or JSON, to stderr, with a level that can be changed while larder runs.
+//! Logs to stderr, as text or JSON, with a level that can be changed while larder runs.
 //!
-//! Reads no environment; the command line hands over what it found.
+//! Reads no environment variables; the command line passes them.
 
 use std::sync::Arc;
 
@@ -10,42 +10,42 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// The filter where nobody asked for one.
+/// The filter if none is configured.
 const DEFAULT_FILTER: &str = "info";
-/// A longer filter is a mistake or an attack on the admin address.
+/// A longer filter is refused: it is a mistake, or an attack on the admin address.
 const FILTER_BYTES_MAX: usize = 4096;
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people, in colour on a terminal.
+    /// Text for people, in colour on a terminal.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What is logged, and how.
+/// The level and format of the log.
 #[derive(Clone, Debug)]
 pub struct TelemetryConfig {
     /// `--log-level`: a level, or directives such as `larder=debug,info`.
     pub level: Option<String>,
-    /// `RUST_LOG`, used where `level` is absent.
+    /// `RUST_LOG`, used if `level` is absent.
     pub rust_log: Option<String>,
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
-    /// Colours in human lines.
+    /// Colours in text lines.
     pub ansi: bool,
 }
 
 /// Why a filter is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LogLevelError {
-    /// The text is no filter.
+    /// The text is not a filter.
     #[error(
         "expected trace, debug, info, warn, error or off, or directives such as larder=debug,info"
     )]
     Malformed,
-    /// It is far longer than any filter.
+    /// It is longer than a filter may be.
     #[error("a filter has at most {FILTER_BYTES_MAX} bytes")]
     TooLong,
     /// The logs have been shut down.
@@ -53,18 +53,18 @@ pub enum LogLevelError {
     Gone,
 }
 
-/// Why there are no logs.
+/// Why logging can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level asked for is none.
+    /// The level is not valid.
     #[error(transparent)]
     Level(#[from] LogLevelError),
-    /// Something else in the process logs already.
+    /// Logging was set up before in this process.
     #[error("logging is already set up in this process")]
     AlreadySetUp(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// The level of a running larder, to read and to change; clones are the same level.
+/// The log level of a running larder, which can be read and changed; clones refer to the same level.
 #[derive(Clone)]
 pub struct LogLevel {
     handle: Arc<reload::Handle<EnvFilter, Registry>>,
@@ -136,7 +136,7 @@ fn initial_filter(config: &TelemetryConfig) -> Result<(EnvFilter, Option<&str>),
     }
 }
 
-/// Stricter than `EnvFilter`, which takes a misspelt level for the name of a module and then logs nothing.
+/// Parses a filter more strictly than `EnvFilter`, which takes a misspelt level as the name of a module and logs nothing.
 fn parse_filter(text: &str) -> Result<EnvFilter, LogLevelError> {
     if text.len() > FILTER_BYTES_MAX {
         return Err(LogLevelError::TooLong);

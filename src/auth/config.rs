@@ -1,4 +1,4 @@
-//! `[auth]` as configured.
+//! The configuration of `[auth]`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
 
-/// The role of everybody, with credentials or without.
+/// The role of every request, with or without credentials.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// Who may.
+/// Section `[auth]`.
 #[derive(Clone, Debug, Default)]
 pub struct AuthConfig {
-    /// Who signs in by name and password.
+    /// Users with a name and a password.
     pub users: Vec<UserDefinition>,
-    /// Programs with a key of their own.
+    /// API keys of programs.
     pub keys: Vec<KeyDefinition>,
-    /// Tokens that others sign, or larder itself.
+    /// Tokens, which other issuers or larder itself sign.
     pub jwt: JwtConfig,
-    /// What the admin address asks for.
+    /// The token of the admin address.
     pub admin_token: Option<Secret>,
-    /// Where that stands instead.
+    /// The file that contains it instead.
     pub admin_token_file: Option<PathBuf>,
 }
 
 impl AuthConfig {
-    /// Whether anybody has to show who they are.
+    /// Whether requests are authenticated.
     pub fn is_on(&self) -> bool {
         !self.users.is_empty() || !self.keys.is_empty() || self.jwt.is_on()
     }
 
-    /// Whether larder gives out tokens.
+    /// Whether larder issues tokens.
     pub fn signs_in(&self) -> bool {
         let jwt = &self.jwt;
         let signs =
@@ -42,22 +42,22 @@ impl AuthConfig {
 /// `[[auth.user]]`
 #[derive(Clone, Debug)]
 pub struct UserDefinition {
-    /// Who it is; no key has the same name.
+    /// The name; no key has the same.
     pub name: String,
     /// The password's hash by argon2, as a PHC string.
     pub password: Secret,
-    /// What the user may be asked for.
+    /// The roles of the user.
     pub roles: Vec<String>,
 }
 
 /// `[[auth.key]]`
 #[derive(Clone)]
 pub struct KeyDefinition {
-    /// Who it is; no user has the same name.
+    /// The name; no user has the same.
     pub name: String,
-    /// SHA-256 of the key. Keys are drawn, not thought up, so a slow hash would protect nothing that this one does not.
+    /// SHA-256 of the key. Keys are random and can't be guessed, so a slow hash would protect them no better.
     pub hash: [u8; 32],
-    /// What the key may be used for.
+    /// The roles of the key.
     pub roles: Vec<String>,
 }
 
@@ -73,31 +73,31 @@ impl fmt::Debug for KeyDefinition {
 /// `[auth.jwt]`; the keys come from at most one place.
 #[derive(Clone, Debug, Default)]
 pub struct JwtConfig {
-    /// All that are accepted, all for a secret or all for public keys; tokens are signed with the first.
+    /// The accepted algorithms: all for a secret, or all for public keys. Tokens are signed with the first.
     pub algorithms: Vec<Algorithm>,
     /// The secret of an HMAC.
     pub secret: Option<Secret>,
-    /// Where that stands instead.
+    /// The file that contains it instead.
     pub secret_file: Option<PathBuf>,
     /// A public key.
     pub public_key_file: Option<PathBuf>,
-    /// Its private key, where larder signs.
+    /// Its private key, if larder signs tokens.
     pub private_key_file: Option<PathBuf>,
-    /// Public keys (RFC 7517).
+    /// A JSON Web Key Set (RFC 7517).
     pub jwks_file: Option<PathBuf>,
-    /// Where they are fetched instead; it may hold a password.
+    /// The URL that the set is fetched from; it may contain a password.
     pub jwks_url: Option<Secret>,
-    /// What `iss` has to be.
+    /// The required value of `iss`.
     pub issuer: Option<String>,
-    /// What `aud` has to name.
+    /// The required value of `aud`.
     pub audience: Option<String>,
     /// The claim that holds the roles: its name, or a dotted path.
     pub roles_claim: Option<String>,
-    /// How far another clock may be off.
+    /// The accepted difference of the issuer's clock.
     pub leeway: Duration,
     /// The cookie that may hold a token.
     pub cookie: Option<String>,
-    /// How long a token that larder signs is good.
+    /// How long a token that larder signs is valid.
     pub lifetime: Duration,
     /// How long after signing in tokens are renewed.
     pub session_max: Duration,
@@ -109,7 +109,7 @@ impl JwtConfig {
         !self.keys().is_empty()
     }
 
-    /// The settings that say where the keys are.
+    /// The settings with the keys, or with the places of the keys.
     pub fn keys(&self) -> Vec<&'static str> {
         let places = [
             ("auth.jwt.secret", self.secret.is_some()),
@@ -125,17 +125,17 @@ impl JwtConfig {
     }
 }
 
-/// A text that is never shown.
+/// A text that is never logged.
 #[derive(Clone)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps `text` from being shown.
+    /// Wraps `text`.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The text itself, for whoever checks or uses it.
+    /// The text itself.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

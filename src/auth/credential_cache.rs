@@ -1,8 +1,9 @@
-//! CredentialCache on credentials that were verified before, so that a hot one costs a hash and a comparison.
+//! The cache of verified credentials, in which a lookup costs a hash and a comparison.
 //!
-//! A table of buckets of a few each: it never grows, nobody locks, and a look copies nothing. Where a bucket is full,
-//! the oldest entry makes room. Credentials are kept as they came: whatever can read this memory can read requests too. Of
-//! very long ones a SHA-256 is kept, so that the table stays small; it would cost the others more than their comparison.
+//! The cache is a table with a fixed number of buckets, each of a few entries. Reads take no lock and copy nothing. In a
+//! full bucket a new entry replaces the oldest one. Credentials are stored as they were sent: a program that can read
+//! this memory can read requests too. Of a very long credential the SHA-256 is stored, which bounds the table; for shorter ones the
+//! digest would cost more than the comparison.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -17,36 +18,36 @@ use crate::auth::Principal;
 use crate::auth::Scheme;
 use crate::clock::Boottime;
 
-/// CredentialCache in a bucket.
+/// Entries in a bucket.
 const WAYS: usize = 8;
-/// Of a longer credential its SHA-256 is kept. So a full table of 1,024 buckets holds at most 16 MiB of them.
+/// Of a longer credential the SHA-256 is stored. So a full table of 1,024 buckets has at most 16 MiB of credentials.
 const KEPT_BYTES_MAX: usize = 2048;
 
-/// What is known of credentials.
+/// The principals of credentials.
 pub(super) struct CredentialCache {
     buckets: Box<[ArcSwap<Bucket>]>,
-    /// Nobody outside can tell which credentials share a bucket or a hash.
+    /// Makes it impossible for clients to find credentials that share a bucket or a hash.
     seed: u64,
 }
 
-/// Oldest first.
+/// Entries, oldest first.
 type Bucket = Vec<Arc<CachedCredential>>;
 
-/// A credential, and whose it is.
+/// A credential and its principal.
 pub(super) struct CachedCredential {
     hash: u64,
     scheme: Scheme,
     /// As [`kept`] says.
     credential: Box<[u8]>,
-    /// From then on it has to be verified again.
+    /// The time from which it has to be verified again.
     until: Boottime,
-    /// Of the keys that it was verified with.
+    /// The generation of the keys that verified it.
     generation: u64,
-    /// `None`: nobody's.
+    /// `None` for a wrong credential.
     pub(super) principal: Option<Arc<Principal>>,
 }
 
-/// A entry where it lies.
+/// A reference to an entry of the cache.
 pub(crate) struct CachedPrincipal {
     bucket: Guard<Arc<Bucket>>,
     at: usize,
@@ -62,7 +63,7 @@ impl CredentialCache {
     /// A table of so many buckets.
     pub(super) fn new(buckets: usize) -> Self {
         let mut seed = [0; 8];
-        // Without random bytes nothing else of larder's, TLS first, works either.
+        // Without random bytes TLS would not work either.
         if SystemRandom::new().fill(&mut seed).is_err() {
             tracing::error!("the system gave no random bytes for the credential cache");
         }
@@ -82,7 +83,7 @@ impl CredentialCache {
             .get((hash % self.buckets.len() as u64) as usize)
     }
 
-    /// The entry, if there is one that still holds.
+    /// The entry of a credential, if there is a valid one.
     pub(super) fn get(
         &self,
         scheme: Scheme,
@@ -103,7 +104,7 @@ impl CredentialCache {
         Some(CachedPrincipal { bucket, at })
     }
 
-    /// Keeps a entry, in place of an earlier one on the same credential.
+    /// Stores an entry, which replaces an earlier one of the same credential.
     pub(super) fn put(
         &self,
         scheme: Scheme,
@@ -135,7 +136,7 @@ impl CredentialCache {
     }
 }
 
-/// What is kept of a credential, and compared.
+/// The bytes of a credential that are stored and compared.
 fn kept(credential: &[u8]) -> Cow<'_, [u8]> {
     match credential.len() {
         0..=KEPT_BYTES_MAX => Cow::Borrowed(credential),
@@ -143,7 +144,7 @@ fn kept(credential: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether two credentials are the same, in a time that depends on their lengths alone.
+/// Whether two credentials are the same. The time of the comparison depends only on their lengths.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let pairs = one.iter().zip(other);
     let difference = pairs.fold(0, |difference, (a, b)| difference | (a ^ b));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_entry_holds_for_its_time_its_keys_and_its_credential() {
+    fn an_entry_holds_for_its_time_its_keys_and_its_credential() {
         let entries = CredentialCache::new(4);
         put(&entries, b"a", 1, 100);
         assert_eq!(seen(&entries, b"a", 1, 99).as_deref(), Some("a"));

@@ -1,4 +1,4 @@
-//! What roles may do with which resource.
+//! The rights of roles on resources.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::auth::config::ANONYMOUS;
 use crate::resource::ResourceId;
 use crate::resource::definition::{Located, ResourceDefinition};
 
-/// What an operation on documents takes.
+/// The right that an operation on documents requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// To read them.
@@ -15,7 +15,7 @@ pub(crate) enum Right {
     Write,
 }
 
-/// The roles that each resource asks for, in the order of the file.
+/// The roles that each resource requires, in the order of the configuration.
 pub(crate) struct Rules {
     by_name: HashMap<String, ResourceId>,
     resources: Vec<Rule>,
@@ -27,19 +27,19 @@ struct Rule {
     write: Option<Vec<String>>,
 }
 
-/// What a principal may do, by resource.
+/// The rights of a principal, by resource.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     reads: Box<[bool]>,
     writes: Box<[bool]>,
-    /// Every resource may be read.
+    /// The principal may read every resource.
     pub(crate) reads_all: bool,
-    /// Some resource may be read.
+    /// The principal may read at least one resource.
     pub(crate) reads_any: bool,
 }
 
 impl Grants {
-    /// Whether they have `right` on documents of `resource`.
+    /// Whether the principal has `right` on documents of `resource`.
     pub(crate) fn allow(&self, resource: ResourceId, right: Right) -> bool {
         let table = match right {
             Right::Read => &self.reads,
@@ -79,7 +79,7 @@ impl Rules {
         roles.as_deref()
     }
 
-    /// What `roles` may do; `None`: a request without credentials.
+    /// The rights of `roles`; `None`: of a request without credentials.
     pub(crate) fn grants(&self, roles: Option<&[String]>) -> Grants {
         let has = |wanted: &Option<Vec<String>>| match wanted {
             None => roles.is_some(),

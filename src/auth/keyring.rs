@@ -1,4 +1,4 @@
-//! The keys that tokens are verified with, and signed with where larder signs.
+//! The keys that verify tokens, and the key that signs those of larder.
 
 use std::path::Path;
 
@@ -8,40 +8,40 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Header}
 use crate::auth::config::JwtConfig;
 use crate::resource::definition::{Mistake, Place};
 
-/// Keys in a set; the rest is left out.
+/// The most keys of a set; others are ignored.
 const KEYS_MAX: usize = 100;
-/// A longer file or answer holds no keys.
+/// The most bytes of a file or a response with keys.
 pub(super) const BYTES_MAX: u64 = 256 << 10;
 
-/// Keys, each pinned to the algorithms it is for.
+/// Keys, each with the algorithms that it may be used for.
 pub(super) struct Keyring {
     keys: Vec<VerifyingKey>,
     signing: Option<EncodingKey>,
 }
 
 struct VerifyingKey {
-    /// The name that a set gives it.
+    /// Its name in a set.
     kid: Option<String>,
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// Why there is no key for a token.
+/// Why no key was found for a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoKey {
-    /// A newer set may have it.
+pub(super) enum KeyLookupError {
+    /// No key has the `kid` of the token. A newer set may have it.
     Unknown,
-    /// No key is for this algorithm, or several are and the token does not say which.
-    Unfit,
+    /// No key is for the token's algorithm, or several are and the token has no `kid`.
+    NoMatch,
 }
 
 impl Keyring {
-    /// The keys that stand in files or in the configuration; none where they are to be fetched.
+    /// Reads the keys from the configuration or from files; `None` if they are fetched from a URL.
     ///
     /// Blocks on the file system.
     /// # Errors
-    /// A file that can't be read or holds no such key: names the setting and the file, and nothing of what is in it. A
-    /// set without any such key is none: its issuer may have revoked them all.
+    /// A file can't be read or contains no key of the right type. The message has the setting and the file, and nothing of
+    /// the file's content. A set without a key is no error, since its issuer may have revoked all.
     pub(super) fn read(config: &JwtConfig) -> Result<Option<Self>, Mistake> {
         let algorithms = config.algorithms.as_slice();
         let Some(&algorithm) = algorithms.first() else {
@@ -49,7 +49,7 @@ impl Keyring {
         };
         if let Some(secret) = secret(config)? {
             return Ok(Some(Self {
-                keys: vec![VerifyingKey::only(
+                keys: vec![VerifyingKey::single(
                     algorithms,
                     DecodingKey::from_secret(&secret),
                 )],
@@ -58,15 +58,15 @@ impl Keyring {
         }
         if let Some(path) = &config.public_key_file {
             let setting = "auth.jwt.public_key_file";
-            let key = public_key(algorithm, &read(path, setting)?);
-            let key = key.ok_or_else(|| unfit(path, setting, algorithm, "public"))?;
+            let key = public_key(algorithm, &read_file(path, setting)?);
+            let key = key.ok_or_else(|| wrong_key_type(path, setting, algorithm, "public"))?;
             let setting = "auth.jwt.private_key_file";
             let signing = config.private_key_file.as_ref().map(|path| {
-                let key = private_key(algorithm, &read(path, setting)?);
-                key.ok_or_else(|| unfit(path, setting, algorithm, "private"))
+                let key = private_key(algorithm, &read_file(path, setting)?);
+                key.ok_or_else(|| wrong_key_type(path, setting, algorithm, "private"))
             });
             return Ok(Some(Self {
-                keys: vec![VerifyingKey::only(algorithms, key)],
+                keys: vec![VerifyingKey::single(algorithms, key)],
                 signing: signing.transpose()?,
             }));
         }
@@ -74,22 +74,22 @@ impl Keyring {
             return Ok(None);
         };
         let setting = "auth.jwt.jwks_file";
-        let keyring = Self::of_set(&read(path, setting)?, algorithms);
+        let keyring = Self::parse_set(&read_file(path, setting)?, algorithms);
         let message = || "contains no JSON Web Key Set (RFC 7517)".to_owned();
         keyring
             .map(Some)
-            .ok_or_else(|| mistake(path, setting, message()))
+            .ok_or_else(|| file_mistake(path, setting, message()))
     }
 
-    /// The keys of a set (RFC 7517) that are for one of `algorithms`; `None` where it is no set.
+    /// The keys of a JSON Web Key Set (RFC 7517) that are for one of `algorithms`; `None` if the text is not a set.
     ///
-    /// What larder does not know in a set is not for larder: one odd key must not cost the others.
-    pub(super) fn of_set(json: &[u8], algorithms: &[Algorithm]) -> Option<Self> {
+    /// Keys that larder can't parse are ignored.
+    pub(super) fn parse_set(json: &[u8], algorithms: &[Algorithm]) -> Option<Self> {
         let set: serde_json::Value = serde_json::from_slice(json).ok()?;
         let keys = set.get("keys")?.as_array()?.iter().take(KEYS_MAX);
         let keys = keys.filter_map(|key| {
             let jwk: Jwk = serde_json::from_value(key.clone()).ok()?;
-            VerifyingKey::of_jwk(&jwk, algorithms)
+            VerifyingKey::from_jwk(&jwk, algorithms)
         });
         Some(Self {
             keys: keys.collect(),
@@ -103,30 +103,33 @@ impl Keyring {
     }
 
     /// The key for a token with this header.
-    pub(super) fn find(&self, header: &Header) -> Result<&DecodingKey, NoKey> {
+    pub(super) fn find(&self, header: &Header) -> Result<&DecodingKey, KeyLookupError> {
         let fit = |key: &&VerifyingKey| key.algorithms.contains(&header.alg);
         if let Some(kid) = &header.kid {
-            // A key that stands alone has no name, whatever the token calls it.
+            // A key that is configured alone has no name, and verifies tokens with any `kid`.
             let named = |key: &&VerifyingKey| key.kid.as_ref().is_none_or(|name| name == kid);
             let mut named = self.keys.iter().filter(named).peekable();
-            named.peek().ok_or(NoKey::Unknown)?;
-            return named.find(fit).map(|found| &found.key).ok_or(NoKey::Unfit);
+            named.peek().ok_or(KeyLookupError::Unknown)?;
+            return named
+                .find(fit)
+                .map(|found| &found.key)
+                .ok_or(KeyLookupError::NoMatch);
         }
         let mut fitting = self.keys.iter().filter(fit);
         match (fitting.next(), fitting.next()) {
             (Some(only), None) => Ok(&only.key),
-            _ => Err(NoKey::Unfit),
+            _ => Err(KeyLookupError::NoMatch),
         }
     }
 
-    /// What tokens are signed with.
+    /// The key that signs tokens.
     pub(super) fn signing(&self) -> Option<&EncodingKey> {
         self.signing.as_ref()
     }
 }
 
 impl VerifyingKey {
-    fn only(algorithms: &[Algorithm], key: DecodingKey) -> Self {
+    fn single(algorithms: &[Algorithm], key: DecodingKey) -> Self {
         Self {
             kid: None,
             algorithms: algorithms.to_vec(),
@@ -134,7 +137,7 @@ impl VerifyingKey {
         }
     }
 
-    fn of_jwk(jwk: &Jwk, accepted: &[Algorithm]) -> Option<Self> {
+    fn from_jwk(jwk: &Jwk, accepted: &[Algorithm]) -> Option<Self> {
         if jwk.common.public_key_use == Some(PublicKeyUse::Encryption) {
             return None;
         }
@@ -148,7 +151,7 @@ impl VerifyingKey {
             AlgorithmParameters::OctetKeyPair(key) => {
                 *algorithm == Algorithm::EdDSA && key.curve == EllipticCurve::Ed25519
             }
-            // A secret is none once it stands in a set of public keys.
+            // A set is public, so a secret in it is not secret.
             AlgorithmParameters::OctetKey(_) => false,
         };
         let said = jwk.common.key_algorithm.map(|said| said.to_string());
@@ -191,7 +194,7 @@ fn private_key(algorithm: Algorithm, pem: &[u8]) -> Option<EncodingKey> {
     key.ok()
 }
 
-/// The secret of HMACs, at least as long as the hash (RFC 7518, section 3.2): a shorter one can be found by trying.
+/// The secret of HMACs. It has to be as long as the hash (RFC 7518, section 3.2); a shorter one could be guessed.
 fn secret(config: &JwtConfig) -> Result<Option<Vec<u8>>, Mistake> {
     let hash_bytes = |algorithm: &Algorithm| match algorithm {
         Algorithm::HS384 => 48,
@@ -207,7 +210,7 @@ fn secret(config: &JwtConfig) -> Result<Option<Vec<u8>>, Mistake> {
         (None, Some(path)) => {
             let setting = "auth.jwt.secret_file";
             (
-                line(&read(path, setting)?).to_vec(),
+                without_line_break(&read_file(path, setting)?).to_vec(),
                 path.as_path(),
                 setting,
             )
@@ -217,29 +220,29 @@ fn secret(config: &JwtConfig) -> Result<Option<Vec<u8>>, Mistake> {
     if secret.len() < least {
         let message =
             format!("needs at least {least} bytes; `openssl rand -hex {least}` makes one");
-        return Err(mistake(origin, setting, message));
+        return Err(file_mistake(origin, setting, message));
     }
     Ok(Some(secret))
 }
 
-/// What a file with one secret holds: editors end it with a line break.
-pub(crate) fn line(bytes: &[u8]) -> &[u8] {
+/// `bytes` without the line break that editors add at the end of a file.
+pub(crate) fn without_line_break(bytes: &[u8]) -> &[u8] {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     bytes.strip_suffix(b"\r").unwrap_or(bytes)
 }
 
-/// Reads a file that a setting names.
-pub(crate) fn read(path: &Path, setting: &str) -> Result<Vec<u8>, Mistake> {
+/// Reads a file that a setting names, up to [`BYTES_MAX`].
+pub(crate) fn read_file(path: &Path, setting: &str) -> Result<Vec<u8>, Mistake> {
     use std::io::Read;
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
-        .map_err(|error| mistake(path, setting, format!("can't be read: {error}")))?;
+        .map_err(|error| file_mistake(path, setting, format!("can't be read: {error}")))?;
     Ok(bytes)
 }
 
 /// A mistake in a file that a setting names.
-pub(crate) fn mistake(path: &Path, setting: &str, message: String) -> Mistake {
+pub(crate) fn file_mistake(path: &Path, setting: &str, message: String) -> Mistake {
     let place = Place {
         origin: path.to_string_lossy().into(),
         line: 0,
@@ -248,7 +251,7 @@ pub(crate) fn mistake(path: &Path, setting: &str, message: String) -> Mistake {
     Mistake { place, message }
 }
 
-fn unfit(path: &Path, setting: &str, algorithm: Algorithm, which: &str) -> Mistake {
+fn wrong_key_type(path: &Path, setting: &str, algorithm: Algorithm, which: &str) -> Mistake {
     let message = format!("expected a {which} key for {algorithm:?} in PEM");
-    mistake(path, setting, message)
+    file_mistake(path, setting, message)
 }

@@ -1,4 +1,4 @@
-//! Where the keys of tokens come from, and that they may change while larder runs.
+//! The keys that verify tokens, which may change while larder runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,21 +14,21 @@ use crate::auth::config::JwtConfig;
 use crate::auth::keyring::{self, BYTES_MAX, Keyring};
 use crate::resource::definition::Mistake;
 
-/// Pause between two looks at files of keys.
+/// Time between two checks of the key files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Pause between two fetches of keys that nobody misses.
+/// Time between two fetches of the key set, unless a token has an unknown key.
 const FETCH_INTERVAL: Duration = Duration::from_secs(5 * 60);
-/// The least pause between two fetches, so that tokens with invented keys fetch no more than this.
+/// The shortest time between two fetches, so that tokens with invented keys do not cause more of them.
 const FETCH_PAUSE: Duration = Duration::from_secs(30);
 /// The longest a fetch may take.
 const FETCH_MAX: Duration = Duration::from_secs(5);
 
 /// The keys in force.
-pub(super) struct Keys {
+pub(super) struct TokenKeys {
     config: JwtConfig,
-    /// Empty until they were first fetched.
+    /// Empty until the first fetch has succeeded.
     current: ArcSwapOption<Keyring>,
-    /// Raised after each change of them.
+    /// Raised after each change of the keys.
     generation: AtomicU64,
     /// The last fetch.
     fetched: Mutex<Fetched>,
@@ -37,15 +37,15 @@ pub(super) struct Keys {
 #[derive(Default)]
 struct Fetched {
     at: Option<Instant>,
-    /// What it gave.
+    /// The response.
     json: Vec<u8>,
 }
 
-impl Keys {
-    /// Reads the keys, and follows their changes in `tasks` from then on.
+impl TokenKeys {
+    /// Reads the keys, and spawns a task in `tasks` that watches them for changes.
     ///
     /// # Errors
-    /// As [`Keyring::read`], and a set without any key for `algorithms`.
+    /// As [`Keyring::read`]; also a file with a set that has no key for `algorithms`.
     pub(super) fn start(config: &JwtConfig, tasks: &mut JoinSet<()>) -> Result<Arc<Self>, Mistake> {
         let known = files(config);
         let keyring = Keyring::read(config)?;
@@ -53,7 +53,7 @@ impl Keys {
             && keyring.is_empty()
         {
             let message = "contains no key for any of `algorithms`".to_owned();
-            return Err(keyring::mistake(path, "auth.jwt.jwks_file", message));
+            return Err(keyring::file_mistake(path, "auth.jwt.jwks_file", message));
         }
         let keys = Arc::new(Self {
             config: config.clone(),
@@ -70,20 +70,20 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Verdicts of an earlier generation are void.
+    /// The generation of the keys. A credential that was verified in an earlier one has to be verified again.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The keys in force; none yet if they could never be fetched.
+    /// The keys in force; `None` if they could not be fetched yet.
     pub(super) fn current(&self) -> Option<Arc<Keyring>> {
         self.current.load_full()
     }
 
-    /// Fetches newer keys, where they are fetched and that was not done just now. Who comes meanwhile waits for the same
-    /// answer, at most [`FETCH_MAX`].
+    /// Fetches newer keys, if there is a URL and the last fetch was not within [`FETCH_PAUSE`]. Concurrent calls wait for
+    /// the same fetch, at most [`FETCH_MAX`].
     ///
-    /// It goes on if this future is dropped: clients that leave in the middle must not keep keys from being fetched.
+    /// The fetch continues if this future is dropped, so a client that disconnects does not prevent it.
     pub(super) async fn refresh(self: &Arc<Self>) {
         if self.config.jwks_url.is_some() {
             let keys = Arc::clone(self);
@@ -105,23 +105,23 @@ impl Keys {
         fetched.at = Some(Instant::now());
         match fetch(url.expose()).await {
             Ok(json) if json == fetched.json => {}
-            Ok(json) => match Keyring::of_set(&json, &self.config.algorithms) {
+            Ok(json) => match Keyring::parse_set(&json, &self.config.algorithms) {
                 Some(keyring) => {
                     fetched.json = json;
                     self.replace(keyring);
                 }
                 None => tracing::warn!("auth.jwt.jwks_url returned no JSON Web Key Set (RFC 7517)"),
             },
-            // Without the URL, which may hold a password.
+            // Without the URL, which may contain a password.
             Err(error) => tracing::warn!("auth.jwt.jwks_url can't be fetched: {error:#}"),
         }
     }
 
-    /// A set without keys takes the place of the old one as well: so an issuer revokes them.
+    /// Puts new keys into force. A set without keys replaces the old one as well: an issuer may have revoked all.
     fn replace(&self, keyring: Keyring) {
         let is_empty = keyring.is_empty();
         self.current.store(Some(Arc::new(keyring)));
-        // After the keys: a verdict by the old ones must not pass for one by the new.
+        // After the keys, so that no credential that the old keys verified gets the new generation.
         self.generation.fetch_add(1, Ordering::Release);
         if is_empty {
             tracing::error!(
@@ -133,7 +133,7 @@ impl Keys {
     }
 }
 
-/// What the files hold, to tell a change.
+/// The contents of the files, to detect a change.
 fn files(config: &JwtConfig) -> Vec<Option<Vec<u8>>> {
     let paths = [
         &config.secret_file,
@@ -142,10 +142,12 @@ fn files(config: &JwtConfig) -> Vec<Option<Vec<u8>>> {
         &config.jwks_file,
     ];
     let paths = paths.into_iter().flatten();
-    paths.map(|path| keyring::read(path, "").ok()).collect()
+    paths
+        .map(|path| keyring::read_file(path, "").ok())
+        .collect()
 }
 
-async fn follow_url(keys: Weak<Keys>) {
+async fn follow_url(keys: Weak<TokenKeys>) {
     let mut looks = interval(FETCH_INTERVAL);
     loop {
         looks.tick().await;
@@ -159,7 +161,7 @@ async fn follow_url(keys: Weak<Keys>) {
     }
 }
 
-async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
+async fn follow_files(keys: Weak<TokenKeys>, mut known: Vec<Option<Vec<u8>>>) {
     let mut looks = interval(LOOK_INTERVAL);
     loop {
         looks.tick().await;
@@ -192,9 +194,9 @@ async fn follow_files(keys: Weak<Keys>, mut known: Vec<Option<Vec<u8>>>) {
 }
 
 async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
-    // The first one counts; whoever has installed one before has chosen ring as well.
+    // Only the first call has an effect. All other calls in larder install ring as well.
     drop(rustls::crypto::ring::default_provider().install_default());
-    // Where the keys are is configured: nobody else may say that they are elsewhere.
+    // No redirects and no proxy: only the configuration decides where the keys come from.
     let client = reqwest::Client::builder()
         .timeout(FETCH_MAX)
         .redirect(reqwest::redirect::Policy::none())
@@ -234,8 +236,8 @@ mod tests {
         format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)
     }
 
-    /// Keys from a server that gives one answer after the other, and then none any more; they are not followed.
-    async fn keys_of(answers: Vec<String>) -> Arc<Keys> {
+    /// Keys from a server that sends these responses one after the other, and then none; they are not watched for changes.
+    async fn keys_of(answers: Vec<String>) -> Arc<TokenKeys> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -253,7 +255,7 @@ mod tests {
             jwks_url: Some(Secret::new(&format!("http://{address}/keys"))),
             ..JwtConfig::default()
         };
-        Arc::new(Keys {
+        Arc::new(TokenKeys {
             config,
             current: ArcSwapOption::empty(),
             generation: AtomicU64::new(0),
@@ -267,12 +269,12 @@ mod tests {
     }
 
     /// As if the last fetch were long ago.
-    async fn refresh_later(keys: &Arc<Keys>) {
+    async fn refresh_later(keys: &Arc<TokenKeys>) {
         keys.fetched.lock().await.at = None;
         keys.refresh().await;
     }
 
-    fn has(keys: &Keys, kid: &str) -> bool {
+    fn has(keys: &TokenKeys, kid: &str) -> bool {
         let mut header = Header::new(Algorithm::EdDSA);
         header.kid = Some(kid.to_owned());
         let current = keys.current();

@@ -1,8 +1,8 @@
 //! Users and their passwords, by argon2.
 //!
-//! A check takes tens of milliseconds and megabytes by design: it runs off the workers, on half of the cores, so that
-//! wrong passwords don't keep the others' requests from theirs. Each client has a few checks at a time, so that none
-//! takes the queue from the others, and who would wait behind too many others is sent away.
+//! A check takes tens of milliseconds and megabytes by design. It runs on threads for blocking work, on at most half of the
+//! cores, so that checks do not delay other requests. Each client has only a few checks at a time, so no client fills the
+//! queue. A check that would wait behind too many others is refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,38 +19,38 @@ use crate::auth::Principal;
 use crate::auth::config::UserDefinition;
 use crate::server::client_network;
 
-/// Checks that wait for a core. At some 20 ms each the last one waits for seconds.
+/// The most checks that wait for a core. At about 20 ms each, the last one waits for seconds.
 const WAITING_MAX: usize = 256;
-/// Checks of one client's address that wait or run, each of another credential. Behind a proxy that is not trusted all
-/// are one client.
+/// The most checks of one client that wait or run, each of another credential. All clients behind a proxy that is not
+/// trusted count as one.
 const CHECKS_PER_CLIENT_MAX: usize = 8;
-/// A longer password is nobody's, and refused before it costs anything.
+/// A longer password is refused without a check.
 const PASSWORD_BYTES_MAX: usize = 1024;
-/// What RFC 9106, section 3.1, recommends.
+/// As RFC 9106, section 3.1, recommends.
 const SALT_BYTES: usize = 16;
 
-/// Why a password has no hash.
+/// Why a password can't be hashed.
 #[derive(Debug, thiserror::Error)]
 pub enum HashError {
-    /// Nothing was given.
+    /// It is empty.
     #[error("the password is empty")]
     Empty,
-    /// No check would take it.
+    /// It is longer than a check accepts.
     #[error("the password is longer than {PASSWORD_BYTES_MAX} bytes")]
     TooLong,
-    /// The system gives no random bytes.
-    #[error("no random bytes for the salt")]
+    /// The system gave no random bytes.
+    #[error("the system gave no random bytes for the salt")]
     Random,
-    /// argon2 refuses.
+    /// argon2 failed.
     #[error("argon2: {0}")]
     Argon2(argon2::password_hash::Error),
 }
 
 /// The password's hash by argon2id as a PHC string, with a salt of its own.
 ///
-/// Takes some 20 ms and 19 MiB (the parameters that OWASP recommends are the crate's defaults).
+/// Takes about 20 ms and 19 MiB: the crate's defaults are the parameters that OWASP recommends.
 /// # Errors
-/// [`HashError::Empty`] and [`HashError::TooLong`]; else the system fails.
+/// [`HashError`]
 pub fn hash(password: &[u8]) -> Result<String, HashError> {
     match password.len() {
         0 => return Err(HashError::Empty),
@@ -74,33 +74,33 @@ pub fn is_hash(text: &str) -> bool {
     })
 }
 
-/// Who would have to wait for too long.
+/// Why a check is refused: too many checks wait or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Busy {
-    /// Too many of the client's own passwords are being checked.
+pub(super) enum TooManyChecks {
+    /// Too many checks of this client.
     Client,
-    /// Too many of everybody's.
+    /// Too many checks of all clients.
     All,
 }
 
-/// A check that is under way, and who has shown the password in the end.
+/// A running check; its output is the principal if the password is right.
 type Checking = BoxFuture<'static, Option<Arc<Principal>>>;
-/// All who show the same credential meanwhile wait for the same check.
+/// Requests with the same credential wait for the same check.
 type Check = Shared<Checking>;
 
 /// The users.
 pub(super) struct Passwords {
     users: HashMap<String, User>,
-    /// What the password of an unknown user is compared with, so that it takes as long.
+    /// The hash that the password of an unknown user is compared with, so that it takes the same time.
     decoy: Arc<str>,
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    /// By credential; those that nobody waits for any more are gone at the next one.
-    checks: Mutex<HashMap<Box<[u8]>, UnderWay>>,
+    /// By credential. Checks that no request waits for any more are removed at the next check.
+    checks: Mutex<HashMap<Box<[u8]>, RunningCheck>>,
 }
 
-struct UnderWay {
-    /// Whose address it counts for.
+struct RunningCheck {
+    /// The client that it counts for.
     client: IpAddr,
     check: WeakShared<Checking>,
 }
@@ -140,14 +140,15 @@ impl Passwords {
         self.users.get(name).map(|user| &user.principal)
     }
 
-    /// Who it is, if that is their password. `credential`, sent from `address`, is both.
+    /// The principal of a name and a password; `None` if they are wrong. `credential` contains both, and was sent from
+    /// `address`.
     pub(super) async fn check(
         &self,
         address: IpAddr,
         credential: &[u8],
         name: &str,
         password: &[u8],
-    ) -> Result<Option<Arc<Principal>>, Busy> {
+    ) -> Result<Option<Arc<Principal>>, TooManyChecks> {
         if password.len() > PASSWORD_BYTES_MAX {
             return Ok(None);
         }
@@ -155,35 +156,35 @@ impl Passwords {
         Ok(check.await)
     }
 
-    /// The check of `credential` that is under way, or a new one.
+    /// The running check of `credential`, or a new one.
     fn join(
         &self,
         address: IpAddr,
         credential: &[u8],
         name: &str,
         password: &[u8],
-    ) -> Result<Check, Busy> {
-        // What is in it is whole whoever panicked.
+    ) -> Result<Check, TooManyChecks> {
+        // The map is consistent even if a thread has panicked while it held the lock.
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
-        checks.retain(|_, under_way| under_way.check.upgrade().is_some());
-        let under_way = checks.get(credential);
-        if let Some(check) = under_way.and_then(|under_way| under_way.check.upgrade()) {
+        checks.retain(|_, running| running.check.upgrade().is_some());
+        let running = checks.get(credential);
+        if let Some(check) = running.and_then(|running| running.check.upgrade()) {
             return Ok(check);
         }
         let client = client_network(address);
         let own = checks.values().filter(|check| check.client == client);
         if own.count() >= CHECKS_PER_CLIENT_MAX {
-            return Err(Busy::Client);
+            return Err(TooManyChecks::Client);
         }
         let place = Arc::clone(&self.waiting).try_acquire_owned();
-        let place = place.map_err(|_| Busy::All)?;
+        let place = place.map_err(|_| TooManyChecks::All)?;
         let user = self.users.get(name);
         let hash = Arc::clone(user.map_or(&self.decoy, |user| &user.hash));
         let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
         let turns = Arc::clone(&self.turns);
         let check = async move {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let turn = turns.acquire_owned().await.ok()?;
             drop(place);
             let verified = verify(turn, hash, password).await;
@@ -191,7 +192,7 @@ impl Passwords {
         };
         let check = check.boxed().shared();
         if let Some(check) = check.downgrade() {
-            checks.insert(credential.into(), UnderWay { client, check });
+            checks.insert(credential.into(), RunningCheck { client, check });
         }
         Ok(check)
     }
@@ -199,7 +200,7 @@ impl Passwords {
 
 /// Whether `hash` is of `password`.
 async fn verify(turn: OwnedSemaphorePermit, hash: Arc<str>, password: Vec<u8>) -> bool {
-    // The turn ends with the work, even where nobody waits for the answer any more.
+    // The permit is held until the work ends, even if no request waits for the result any more.
     let verified = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let hash = PasswordHash::new(&hash);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_would_wait_behind_too_many_is_sent_away() {
+    async fn checks_beyond_the_limits_are_refused() {
         let passwords = of_anna();
         let all = passwords.turns.available_permits();
         let cores = std::thread::available_parallelism().unwrap().get();
@@ -281,14 +282,17 @@ mod tests {
             .iter()
             .map(|number| begin(1, number).unwrap())
             .collect();
-        assert_eq!(check(1, b"another").err(), Some(Busy::Client));
+        assert_eq!(check(1, b"another").err(), Some(TooManyChecks::Client));
         let joined = check(1, &[0]).unwrap();
         assert!(joined.ptr_eq(&first[0]));
         let mut others: Vec<Check> = (first.len()..WAITING_MAX)
             .map(|number| begin(number, &number.to_be_bytes()).unwrap())
             .collect();
-        assert_eq!(check(WAITING_MAX, b"another").err(), Some(Busy::All));
-        // Who leaves makes room.
+        assert_eq!(
+            check(WAITING_MAX, b"another").err(),
+            Some(TooManyChecks::All)
+        );
+        // A request that stops waiting makes room for another.
         others.pop();
         let late = check(WAITING_MAX, b"another").unwrap();
         drop((first, others, turns));

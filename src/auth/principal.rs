@@ -1,4 +1,4 @@
-//! The sender of a request, as its credential says.
+//! Principals: the users and programs that credentials identify.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::auth::grants::{Grants, Right, Rules};
 use crate::resource::ResourceId;
 
-/// What names a principal: equal names of two kinds are two principals.
+/// The kind of a principal. Principals of two kinds with equal names are different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalKind {
     /// `[[auth.user]]`, by password.
@@ -17,13 +17,13 @@ pub enum PrincipalKind {
     Token,
 }
 
-/// The sender of a request.
+/// The user or program that a credential identifies.
 pub struct Principal {
-    /// What names it.
+    /// The kind.
     pub kind: PrincipalKind,
-    /// The user's or the key's name, or what the token calls its subject: empty if it names none.
+    /// The name of the user or the key, or the token's `sub`, which may be empty.
     pub name: String,
-    /// As configured, or as the token says.
+    /// As configured, or as in the token.
     pub roles: Vec<String>,
     grants: Grants,
 }
@@ -35,19 +35,19 @@ impl fmt::Debug for Principal {
 }
 
 impl Principal {
-    /// A text that no other principal has; `None` without a name.
+    /// A text that identifies the principal; `None` if it has no name.
     pub(crate) fn scope(&self) -> Option<String> {
         let kind = match self.kind {
             PrincipalKind::User => "user",
             PrincipalKind::Key => "key",
             PrincipalKind::Token => "token",
         };
-        // No text of PostgreSQL's holds the zero character, which a token's may.
+        // A token's name may contain the zero character, which PostgreSQL's texts can't.
         let named = !self.name.is_empty() && !self.name.contains('\0');
         named.then(|| format!("{kind}:{}", self.name))
     }
 
-    /// What it may do.
+    /// Its rights.
     pub(crate) fn grants(&self) -> &Grants {
         &self.grants
     }

@@ -1,7 +1,7 @@
-//! The signatures of tokens, by ring.
+//! The signatures of tokens, made and verified by ring.
 //!
-//! jsonwebtoken brings RustCrypto or aws-lc with it, or takes what it is given: rustls uses ring already, and one
-//! implementation of cryptography is enough to keep up to date.
+//! jsonwebtoken uses RustCrypto, aws-lc or a provider that it is given. rustls uses ring already, so a provider with ring
+//! keeps larder to one implementation of cryptography.
 
 use std::sync::Once;
 
@@ -24,11 +24,11 @@ static PROVIDER: CryptoProvider = CryptoProvider {
         let key = key.clone();
         Ok(Box::new(Verifying { algorithm, key }))
     },
-    // Public keys are only read here, never derived from private ones.
+    // larder never derives a public key from a private one.
     jwk_utils: JwkUtils::new_unimplemented(),
 };
 
-/// Has jsonwebtoken use ring, in the whole process.
+/// Makes jsonwebtoken use ring in the whole process.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -38,7 +38,7 @@ pub(super) fn install() {
     });
 }
 
-/// A secret must never be taken for a public key, nor the other way round.
+/// Checks that the key is for the algorithm: a public key must never be used as the secret of an HMAC.
 fn fits(algorithm: Algorithm, family: AlgorithmFamily) -> Result<()> {
     if algorithm.family() == family {
         Ok(())

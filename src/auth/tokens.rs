@@ -1,4 +1,4 @@
-//! JSON Web Tokens: what a good one says, and signing one.
+//! JSON Web Tokens: verifies them, and signs those of larder.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,63 +7,63 @@ use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header, encode}
 use serde_json::{Map, Value};
 
 use crate::auth::config::JwtConfig;
-use crate::auth::keyring::{Keyring, NoKey};
-use crate::auth::keys::Keys;
+use crate::auth::keyring::{KeyLookupError, Keyring};
+use crate::auth::keys::TokenKeys;
 
-/// When the user has shown a password (OpenID Connect Core, section 2), which no renewal of the token changes.
+/// The claim with the time at which the user signed in (OpenID Connect Core, section 2). Renewals do not change it.
 const AUTH_TIME: &str = "auth_time";
 
-/// Whose a token is, and for how long.
+/// The claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Claims {
     pub(super) name: String,
     pub(super) roles: Vec<String>,
-    /// From this second of Unix time on the token is void.
+    /// The Unix time, in seconds, from which the token is invalid.
     pub(super) until: u64,
     pub(super) auth_time: Option<u64>,
 }
 
 /// Why a token is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum TokenError {
-    /// What is wrong with it; for the client.
+pub(super) enum JwtError {
+    /// The token is invalid; the text is for the client.
     Invalid(&'static str),
-    /// No key has this `kid`, so far.
+    /// No key has the token's `kid`; newer keys may.
     UnknownKey,
     /// The keys have never been fetched.
     NoKeys,
 }
 
 /// A token that larder has signed.
-pub(crate) struct Signed {
+pub(crate) struct SignedToken {
     pub(crate) token: String,
     /// Seconds.
     pub(crate) expires_in: u64,
 }
 
 /// Verifies and signs.
-pub(super) struct Tokens {
+pub(super) struct JwtVerifier {
     config: JwtConfig,
-    keys: Arc<Keys>,
+    keys: Arc<TokenKeys>,
 }
 
-impl Tokens {
-    pub(super) fn new(config: &JwtConfig, keys: Arc<Keys>) -> Self {
+impl JwtVerifier {
+    pub(super) fn new(config: &JwtConfig, keys: Arc<TokenKeys>) -> Self {
         Self {
             config: config.clone(),
             keys,
         }
     }
 
-    pub(super) fn keys(&self) -> &Keys {
+    pub(super) fn keys(&self) -> &TokenKeys {
         &self.keys
     }
 
-    /// Whose `token` is. Where its key is unknown, newer keys are asked for once.
-    pub(super) async fn verify(&self, token: &[u8]) -> Result<Claims, TokenError> {
+    /// Verifies a token. If its key is unknown, newer keys are fetched once.
+    pub(super) async fn verify(&self, token: &[u8]) -> Result<Claims, JwtError> {
         let now = unix_time();
         match self.verify_at(token, now) {
-            Err(TokenError::UnknownKey | TokenError::NoKeys) => {
+            Err(JwtError::UnknownKey | JwtError::NoKeys) => {
                 self.keys.refresh().await;
                 self.verify_at(token, now)
             }
@@ -71,14 +71,14 @@ impl Tokens {
         }
     }
 
-    fn verify_at(&self, token: &[u8], now: u64) -> Result<Claims, TokenError> {
-        let keyring = self.keys.current().ok_or(TokenError::NoKeys)?;
+    fn verify_at(&self, token: &[u8], now: u64) -> Result<Claims, JwtError> {
+        let keyring = self.keys.current().ok_or(JwtError::NoKeys)?;
         verify(&self.config, &keyring, token, now)
     }
 
-    /// A token for a user who showed a password at `auth_time`; `None` where the session has lasted long enough, or there
-    /// is nothing to sign with.
-    pub(super) fn sign(&self, name: &str, roles: &[String], auth_time: u64) -> Option<Signed> {
+    /// A token for a user that signed in at `auth_time`; `None` if the session has reached its maximum length, or if there
+    /// is no key to sign with.
+    pub(super) fn sign(&self, name: &str, roles: &[String], auth_time: u64) -> Option<SignedToken> {
         let now = unix_time();
         let session = auth_time.saturating_add(self.config.session_max.as_secs());
         let until = session.min(now.saturating_add(self.config.lifetime.as_secs()));
@@ -92,7 +92,7 @@ impl Tokens {
         if let Err(error) = &token {
             tracing::error!("a token can't be signed: {error}");
         }
-        Some(Signed {
+        Some(SignedToken {
             token: token.ok()?,
             expires_in: until - now,
         })
@@ -134,34 +134,34 @@ fn verify(
     keyring: &Keyring,
     token: &[u8],
     now: u64,
-) -> Result<Claims, TokenError> {
-    let malformed = TokenError::Invalid("the token is malformed");
+) -> Result<Claims, JwtError> {
+    let malformed = JwtError::Invalid("the token is malformed");
     let header = decode_header(token).map_err(|_| malformed)?;
     if !config.algorithms.contains(&header.alg) {
-        return Err(TokenError::Invalid("the token's algorithm is not accepted"));
+        return Err(JwtError::Invalid("the token's algorithm is not accepted"));
     }
-    // RFC 7515, section 4.1.11: larder knows no extension that a token could insist on.
+    // RFC 7515, section 4.1.11: larder supports no extensions.
     if header.crit.is_some() {
-        return Err(TokenError::Invalid(
+        return Err(JwtError::Invalid(
             "the token requires an extension (crit) that is not supported",
         ));
     }
     let key = keyring.find(&header).map_err(|error| match error {
-        NoKey::Unknown => TokenError::UnknownKey,
-        NoKey::Unfit => {
-            TokenError::Invalid("no key is configured for the token's header (alg and kid)")
+        KeyLookupError::Unknown => JwtError::UnknownKey,
+        KeyLookupError::NoMatch => {
+            JwtError::Invalid("no key is configured for the token's header (alg and kid)")
         }
     })?;
     let decoded = decode::<Map<String, Value>>(token, key, &validation(config, header.alg));
     let mut claims = decoded
-        .map_err(|error| TokenError::Invalid(why(&error)))?
+        .map_err(|error| JwtError::Invalid(why(&error)))?
         .claims;
     let number = |claim: &Value| claim.as_u64().or_else(|| claim.as_f64().map(|n| n as u64));
     let until = claims.get("exp").and_then(number).unwrap_or(0);
     let until = until.saturating_add(config.leeway.as_secs());
-    // jsonwebtoken lets a token live through the second that it expires in.
+    // jsonwebtoken accepts a token in the second in which it expires.
     if until <= now {
-        return Err(TokenError::Invalid(EXPIRED));
+        return Err(JwtError::Invalid(EXPIRED));
     }
     let name = match claims.remove("sub") {
         Some(Value::String(name)) => name,
@@ -194,7 +194,7 @@ fn validation(config: &JwtConfig, algorithm: Algorithm) -> Validation {
     validation
 }
 
-/// For the client: what to mend, and nothing that helps to guess.
+/// The text for the client: how to correct the token, and nothing that helps to forge one.
 fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
     use jsonwebtoken::errors::ErrorKind;
     match error.kind() {
@@ -208,10 +208,10 @@ fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
     }
 }
 
-/// The roles: a list, or words in a text as claim `scope` has them (RFC 8693, section 4.2).
+/// The roles of a token: an array, or a text with words as in the claim `scope` (RFC 8693, section 4.2).
 fn roles(config: &JwtConfig, claims: &Map<String, Value>) -> Vec<String> {
     let path = config.roles_claim.as_deref().unwrap_or_default();
-    // A name may hold dots itself: "https://example.com/roles".
+    // The name of a claim may contain dots: "https://example.com/roles".
     let claim = claims.get(path).or_else(|| {
         let mut parts = path.split('.');
         let first = claims.get(parts.next()?)?;

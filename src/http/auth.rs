@@ -14,7 +14,8 @@ use axum::routing::post;
 
 use crate::auth::config::AuthConfig;
 use crate::auth::{
-    AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme, WRONG,
+    AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme,
+    WRONG_CREDENTIALS,
 };
 use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{AuthRefusal, FORGED, challenges};
@@ -116,7 +117,7 @@ impl Auth {
                 None => return Admission::Unknown,
                 Some(Some(found)) => authorize(credential.scheme, found.principal(), request)
                     .map(|()| Admitted::Known(found)),
-                Some(None) => Err(AuthRefusal::Unauthorized(WRONG)),
+                Some(None) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
             },
             Ok(None) => self.anonymous(request).map(|()| Admitted::Anonymous),
             Err(malformed) => Err(AuthRefusal::Unauthorized(malformed.0)),
@@ -147,7 +148,7 @@ impl Auth {
                 })
             }
             // The admission has found a credential in the same headers, so this does not happen.
-            Ok(None) | Err(_) => Err(AuthRefusal::Unauthorized(WRONG)),
+            Ok(None) | Err(_) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
         };
         verified.map_err(|refusal| self.refuse(refusal))
     }
@@ -167,7 +168,7 @@ fn authorize(
     principal: Option<&Arc<Principal>>,
     request: &Request<'_>,
 ) -> Result<(), AuthRefusal> {
-    let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG))?;
+    let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG_CREDENTIALS))?;
     if is_forgery(scheme, request.method, request.uri, request.headers) {
         return Err(AuthRefusal::Forbidden(FORGED));
     }

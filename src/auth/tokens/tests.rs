@@ -42,9 +42,9 @@ fn far() -> u64 {
 }
 
 #[track_caller]
-fn refused(outcome: Result<Claims, TokenError>, why: &str) {
+fn refused(outcome: Result<Claims, JwtError>, why: &str) {
     match outcome {
-        Err(TokenError::Invalid(told)) => assert!(told.contains(why), "{told}"),
+        Err(JwtError::Invalid(told)) => assert!(told.contains(why), "{told}"),
         other => panic!("{other:?}"),
     }
 }
@@ -182,7 +182,7 @@ fn the_token_does_not_choose_its_algorithm() {
     );
 }
 
-/// The classic: the public key, which everybody has, taken for the secret of an HMAC.
+/// The classic: the public key, which is not secret, used as the secret of an HMAC.
 #[test]
 fn a_public_key_is_no_secret() {
     signatures::install();
@@ -250,7 +250,7 @@ fn the_kid_selects_the_key_and_the_key_its_algorithm() {
         algorithms: vec![Algorithm::EdDSA, Algorithm::ES256, Algorithm::HS256],
         ..JwtConfig::default()
     };
-    let keyring = Keyring::of_set(set.to_string().as_bytes(), &config.algorithms).unwrap();
+    let keyring = Keyring::parse_set(set.to_string().as_bytes(), &config.algorithms).unwrap();
     let claims = json!({"exp": far()});
     let verified = |algorithm, kid: Option<&str>, key: &EncodingKey| {
         let mut header = Header::new(algorithm);
@@ -266,14 +266,14 @@ fn the_kid_selects_the_key_and_the_key_its_algorithm() {
     }
     refused(verified(Algorithm::ES256, Some("ed"), &ec), "no key");
     let unknown = verified(Algorithm::EdDSA, Some("new"), &ed);
-    assert_eq!(unknown, Err(TokenError::UnknownKey));
-    // A secret in a set of public keys is known to everybody.
+    assert_eq!(unknown, Err(JwtError::UnknownKey));
+    // A secret in a set of public keys is public.
     let secret = EncodingKey::from_secret(SECRET.as_bytes());
     let by_secret = verified(Algorithm::HS256, Some("secret"), &secret);
-    assert_eq!(by_secret, Err(TokenError::UnknownKey));
+    assert_eq!(by_secret, Err(JwtError::UnknownKey));
     refused(verified(Algorithm::HS256, None, &secret), "no key");
     let only = [Algorithm::RS256];
-    let none = Keyring::of_set(set.to_string().as_bytes(), &only).unwrap();
+    let none = Keyring::parse_set(set.to_string().as_bytes(), &only).unwrap();
     assert!(none.is_empty());
 }
 

@@ -13,7 +13,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 
 use crate::auth::config::AuthConfig;
-use crate::auth::{line, mistake, read};
+use crate::auth::{file_mistake, read_file, without_line_break};
 use crate::http::problem::Problem;
 use crate::resource::definition::Mistake;
 
@@ -50,9 +50,9 @@ impl AdminToken {
         if token.len() < BYTES_MIN {
             let message =
                 format!("needs at least {BYTES_MIN} bytes; `openssl rand -hex 32` makes one");
-            return Err(mistake(path, setting, message));
+            return Err(file_mistake(path, setting, message));
         }
-        let random = |_| mistake(path, setting, "the system gave no random bytes".to_owned());
+        let random = |_| file_mistake(path, setting, "the system gave no random bytes".to_owned());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(random)?;
         Ok(Some(Self {
             tag: hmac::sign(&key, &token),
@@ -77,7 +77,7 @@ impl AdminToken {
 pub(crate) fn configured(config: &AuthConfig) -> Result<Option<Vec<u8>>, Mistake> {
     match (&config.admin_token, &config.admin_token_file) {
         (Some(token), _) => Ok(Some(token.expose().as_bytes().to_vec())),
-        (None, Some(path)) => Ok(Some(line(&read(path, FILE)?).to_vec())),
+        (None, Some(path)) => Ok(Some(without_line_break(&read_file(path, FILE)?).to_vec())),
         (None, None) => Ok(None),
     }
 }

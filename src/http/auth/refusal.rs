@@ -75,7 +75,7 @@ impl From<AuthError> for AuthRefusal {
         match error {
             AuthError::Token(detail) => Self::Token(detail),
             AuthError::Credential(detail) => Self::Unauthorized(detail),
-            AuthError::Busy(detail) => Self::TooMany(detail),
+            AuthError::TooManyChecks(detail) => Self::TooMany(detail),
             AuthError::Unavailable(detail) => Self::Unavailable(detail),
         }
     }

@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::{Credential, Principal, Scheme, Signed, unix_time};
+use crate::auth::{Credential, Principal, Scheme, SignedToken, unix_time};
 use crate::http::auth::Auth;
 use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{AuthRefusal, FORGED};
@@ -92,7 +92,10 @@ impl Auth {
         let credential = Credential { scheme, bytes };
         let client = head.extensions.get::<Resolved>();
         let client = client.map_or(NO_CLIENT, Resolved::client);
-        let principal = self.authenticator.of_password(credential, client).await?;
+        let principal = self
+            .authenticator
+            .verify_password(credential, client)
+            .await?;
         self.respond_with_token(head, &principal, unix_time())
     }
 
@@ -143,12 +146,12 @@ impl Auth {
     }
 
     /// The cookie with the token: scripts can't read it, and browsers send it only from pages of this site.
-    fn cookie(&self, head: &Parts, signed: &Signed) -> Option<HeaderValue> {
+    fn cookie(&self, head: &Parts, signed: &SignedToken) -> Option<HeaderValue> {
         let name = self.authenticator.cookie()?;
         // A proxy may terminate TLS. A client that forges the header only affects its own cookie.
         let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let secure = self.tls || text(X_FORWARDED_PROTO) == Some("https");
-        let Signed { token, expires_in } = signed;
+        let SignedToken { token, expires_in } = signed;
         let secure = if secure { "; Secure" } else { "" };
         let cookie = format!(
             "{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite=Strict{secure}"
