@@ -32,7 +32,7 @@ pub struct Documents {
 pub struct Listed {
     /// In the order of the keys.
     pub answers: Vec<Answer>,
-    /// The last key of the page where another page follows.
+    /// The last key of the page, if another page follows.
     pub continues_after: Option<String>,
 }
 

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::auth::config::Secret;
 
-    /// A set with one key that nobody signs with.
+    /// A set with one key that signs no token.
     fn set(kid: &str) -> String {
         let x = "A".repeat(43);
         format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)

@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// How many bytes `stream` is read of where it begins with a header.
+    /// The number of bytes that are read from `stream` if it begins with a header.
     fn header_bytes(mut stream: &[u8]) -> Option<usize> {
         let all = stream.len();
         let client = read_client(&mut stream).now_or_never();

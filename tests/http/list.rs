@@ -162,7 +162,10 @@ async fn filters_are_anded_and_typed_by_their_columns() {
         assert_problem(&larder.get(&format!("/items?{query}")).await, 400);
     }
     let unknown = larder.get("/items?city=eq.BOSTON").await;
-    assert!(unknown.body.contains("unknown parameter city"), "{unknown:?}");
+    assert!(
+        unknown.body.contains("unknown parameter city"),
+        "{unknown:?}"
+    );
     assert!(unknown.body.contains("town, code, day"), "{unknown:?}");
 }
 

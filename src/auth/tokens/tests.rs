@@ -31,12 +31,12 @@ fn sign(header: &Header, claims: &Value, key: &[u8]) -> String {
     encode(header, claims, &EncodingKey::from_secret(key)).unwrap()
 }
 
-/// A token by the secret, with these claims.
+/// A token with these claims, signed with the secret.
 fn token(claims: &Value) -> String {
     sign(&Header::new(Algorithm::HS256), claims, SECRET.as_bytes())
 }
 
-/// jsonwebtoken looks at the real clock as well, so `exp` and `nbf` lie about it.
+/// jsonwebtoken also compares `exp` and `nbf` with the real clock, so they are relative to it.
 fn far() -> u64 {
     unix_time() + 1000
 }
@@ -123,10 +123,7 @@ fn issuer_and_audience_are_the_configured_ones() {
         claims["exp"] = far().into();
         verify(config, &keyring, token(&claims).as_bytes(), NOW)
     };
-    refused(
-        with(&config, json!({"aud": "anything"})),
-        "audience",
-    );
+    refused(with(&config, json!({"aud": "anything"})), "audience");
     config.issuer = Some("https://a".to_owned());
     config.audience = Some("larder".to_owned());
     assert!(with(&config, json!({"iss": "https://a", "aud": "larder"})).is_ok());
@@ -208,7 +205,7 @@ fn a_public_key_is_no_secret() {
         verify(&config, &keyring, forged.as_bytes(), NOW),
         "not accepted",
     );
-    // Even where the configuration named both, which it can't, the key is for RSA alone.
+    // Even if the configuration could name both, the key is for RSA only.
     config.algorithms.push(Algorithm::HS256);
     refused(verify(&config, &keyring, forged.as_bytes(), NOW), "no key");
 }

@@ -1,4 +1,4 @@
-//! Connections and their limits, with a clock that passes as soon as nobody has anything to do.
+//! Connections and their limits, with a clock that advances when no task can run.
 
 mod multiplexed;
 mod pipeline;
@@ -24,7 +24,7 @@ use super::*;
 use crate::metrics::Metrics;
 use crate::server::Limits;
 
-/// So that the clock decides what is tested.
+/// Limits of which only the times matter here.
 fn config() -> ServerConfig {
     let limits = Limits {
         connections: 10,
@@ -46,7 +46,7 @@ fn config() -> ServerConfig {
     }
 }
 
-/// An address that answers `GET /` with `text`, and what stops it.
+/// The address of a server that answers `GET /` with `text`, and the sender that stops it.
 async fn start(text: String) -> (TcpStream, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     // The answer takes long enough for the end of the client's half to come first.
     let router = Router::new().route(
@@ -61,7 +61,7 @@ async fn start(text: String) -> (TcpStream, oneshot::Sender<()>, tokio::task::Jo
     (client, stop, serving)
 }
 
-/// An address that answers by `router`, and what stops it.
+/// The address of a server that answers by `router`, and the sender that stops it.
 async fn listen(
     router: Router,
     config: ServerConfig,
@@ -84,14 +84,14 @@ fn closed(config: &ServerConfig, reason: &str) -> u64 {
     counters.with_label_values(&[reason]).get()
 }
 
-/// Reads to the end, however that comes: unread bytes make it a reset.
+/// Reads to the end of the connection; a reset is one too, which the kernel sends if the server left bytes unread.
 async fn read_all(client: &mut TcpStream) -> String {
     let mut received = Vec::new();
     let _reset = client.read_to_end(&mut received).await;
     String::from_utf8_lossy(&received).into_owned()
 }
 
-/// FullBody seconds until `client` is closed, while it sends `drop` each second.
+/// The number of whole seconds until `client` is closed, while it sends `drop` each second.
 async fn seconds_until_closed(client: TcpStream, drop: &'static [u8]) -> u64 {
     let began = Instant::now();
     let (mut reading, mut writing) = client.into_split();
@@ -106,7 +106,7 @@ async fn seconds_until_closed(client: TcpStream, drop: &'static [u8]) -> u64 {
     began.elapsed().as_secs()
 }
 
-/// As bulk writes are answered that are each told of at once.
+/// A response whose parts are sent as soon as they are known, as that to a lenient bulk write.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_begins_before_its_request_ends_is_made_to_the_end() {
     let config = config();
@@ -364,7 +364,7 @@ async fn heads_are_bounded() {
     }
 }
 
-/// CVE-2023-44487.
+/// CVE-2023-44487 ("rapid reset").
 #[tokio::test]
 async fn who_takes_requests_back_over_and_over_is_closed() {
     let (client, _stop, _serving) = start("text".into()).await;

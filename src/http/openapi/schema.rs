@@ -131,8 +131,8 @@ pub(super) fn integer(format: &str, minimum: i64, maximum: i64) -> Value {
     json!({"type": "integer", "format": format, "minimum": minimum, "maximum": maximum})
 }
 
-/// `numeric`: numbers, with the bounds of precision and scale where `bounded` says so, and NaN; infinities where there
-/// are no bounds.
+/// `numeric`: numbers, with the bounds of precision and scale if `bounded` returns true, and NaN; without bounds also
+/// infinities.
 fn numeric(digits: Option<(u16, i16)>, bounded: impl Fn((u16, i16)) -> bool) -> Value {
     let Some(digits) = digits.filter(|&digits| bounded(digits)) else {
         return json!({"type": ["number", "string"], "pattern": WORDS});

@@ -1,8 +1,8 @@
-//! How long clients over HTTP/2 may take, whatever else they send.
+//! How long HTTP/2 clients may take to read, even if they send other frames.
 
 use super::*;
 
-/// A client over HTTP/2 that takes `window` bytes and pings every 30 s; the answer to its one request.
+/// An HTTP/2 client that accepts `window` bytes and sends a ping every 30 s; the response to its only request.
 async fn pinging(
     address: SocketAddr,
     window: u32,

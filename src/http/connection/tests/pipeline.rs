@@ -1,4 +1,4 @@
-//! Answers to a pipeline, and how they leave.
+//! Pipelines of requests, and how their answers are sent.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn read_until(client: &mut TcpStream, end: impl Fn(&str) -> bool) -> Strin
 async fn answers_to_a_pipeline_leave_together() {
     let (mut client, activity) = connect(Router::new().route("/", get(async || "text"))).await;
     let mut steps = 0;
-    // The first answer may be the only one; who has pipelined is expected to do so again.
+    // The first answer may be the only one. A client that has pipelined requests is expected to do so again.
     for writes_max in [3, 2] {
         let requests = request("/").repeat(16);
         client.write_all(requests.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of connections when larder stops.
+//! Connections while larder stops.
 
 use super::*;
 
@@ -21,8 +21,8 @@ async fn a_stop_answers_those_who_wait_to_be_accepted() {
     }
 }
 
-/// A client that keeps its connection may have sent its next request just when larder was told to stop: closing at
-/// once cost some of them at every stop under load.
+/// A client with a persistent connection may have sent its next request just when larder was commanded to stop. Closing at
+/// once lost some of these requests at every stop under load.
 #[tokio::test(start_paused = true)]
 async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
     let (mut client, stop, serving) = start("text".into()).await;
@@ -41,7 +41,7 @@ async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
     serving.await.unwrap();
 }
 
-/// Nobody has to ask again for larder to end.
+/// larder ends although no client sends another request.
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_a_kept_connection() {
     let (mut client, stop, serving) = start("text".into()).await;
@@ -67,7 +67,7 @@ async fn a_stop_waits_for_a_slow_reader() {
     serving.await.unwrap();
 }
 
-/// Over HTTP/2 it is not the socket that is full: the client has not said that more may come.
+/// Over HTTP/2 the socket is not full: the flow control window of the client is.
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_a_slow_reader_over_http2() {
     let length = 1 << 20;
