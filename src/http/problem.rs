@@ -1,6 +1,6 @@
-//! Errors as `application/problem+json` (RFC 9457): the one place where an error gets its status.
+//! Errors as `application/problem+json` (RFC 9457): only this module maps errors to statuses.
 //!
-//! Details are for clients: no SQL, no host name, no value out of a table. Causes are logged.
+//! Details are for clients: they contain no SQL, no host name and no value of a table. Causes are logged.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::source::writes::{Refusal, WriteError};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Seconds after which a client may try again: the feed finds a returned PostgreSQL within one.
+/// Seconds after which a client may try again: the feed connects within one second once PostgreSQL can be reached.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
 
-/// An error on its way to a client.
+/// The error in a response.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -41,14 +41,14 @@ pub(super) struct Problem {
     errors: Vec<FieldError>,
 }
 
-/// One of several faults, as the example of RFC 9457, section 3, has them.
+/// A fault of one member of a body, as in the example of RFC 9457, section 3.
 #[derive(Debug, Serialize)]
 struct FieldError {
     pointer: String,
     detail: String,
 }
 
-/// The body of an answer.
+/// The body of a response, which serializes to JSON.
 #[derive(Serialize)]
 pub(super) struct ProblemBody<'a> {
     r#type: &'static str,
@@ -232,31 +232,31 @@ impl Problem {
         self.status
     }
 
-    /// The same, and which of many documents it is about: `place` names it.
-    pub(super) fn at(mut self, place: &str) -> Self {
+    /// Adds the place of the problem in a body with many documents.
+    pub(super) fn with_place(mut self, place: &str) -> Self {
         self.detail = format!("{place}: {}", self.detail).into();
         self
     }
 
-    /// The same of the document at `index`, counted from 0, of an array.
+    /// Adds that the problem is about the document at `index`, counted from 0, of the body.
     pub(super) fn in_document(mut self, index: u64) -> Self {
         for fault in &mut self.errors {
             fault.pointer.insert_str(0, &format!("/{index}"));
         }
-        self.at(&format!("document {index}"))
+        self.with_place(&format!("document {index}"))
     }
 
-    /// The same of one of `count` documents, it is not known which, `first` and those after it.
+    /// Adds that the problem is about one of `count` documents from `first` on; it is not known which.
     pub(super) fn in_documents(mut self, first: u64, count: u64) -> Self {
         if count == 1 {
             return self.in_document(first);
         }
         self.errors.clear();
         let last = first + count.saturating_sub(1);
-        self.at(&format!("one of the documents {first} to {last}"))
+        self.with_place(&format!("one of the documents {first} to {last}"))
     }
 
-    /// What there is to say, as JSON.
+    /// The body of the response.
     pub(super) fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
             r#type: "about:blank",
@@ -268,12 +268,12 @@ impl Problem {
         }
     }
 
-    /// The response; for `HEAD` the server leaves the body away and keeps its length.
+    /// The response. For `HEAD` hyper drops the body and keeps its length.
     pub(super) fn into_response(self) -> Response {
         self.into_full_response().map(Body::new)
     }
 
-    /// The same with its body as it is.
+    /// The response with the type of body that the middleware uses.
     pub(super) fn into_full_response(self) -> Response<FullBody> {
         // Strings and a number always serialise.
         let text = simd_json::to_string(&self.body()).unwrap_or_default();
@@ -352,10 +352,11 @@ impl From<WriteError> for Problem {
     }
 }
 
-/// A migration or a restore is under way, and the feed is about to notice (PostgreSQL manual, appendix A): what a
-/// statement names is gone (`undefined_table`, `undefined_column`, `undefined_object`, `invalid_schema_name`), forbidden
-/// (`insufficient_privilege`), or of another kind or type (`wrong_object_type`, `undefined_function` for an operator,
-/// `datatype_mismatch`, `cannot_coerce`, `feature_not_supported` for a plan whose result has another type).
+/// Error codes of statements on tables that a migration or a restore has changed, before the feed has seen the change
+/// (PostgreSQL manual, appendix A). An object does not exist: `undefined_table`, `undefined_column`, `undefined_object`,
+/// `invalid_schema_name`. Access is denied: `insufficient_privilege`. An object has another kind or type:
+/// `wrong_object_type`, `undefined_function` (of an operator), `datatype_mismatch`, `cannot_coerce`,
+/// `feature_not_supported` (a plan whose result has another type).
 const ALTERED: [&str; 10] = [
     "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
 ];

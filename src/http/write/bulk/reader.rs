@@ -194,7 +194,7 @@ impl BulkParser {
             if let Err(error) = read {
                 return Err(match (&error, self.splitter.line()) {
                     (BodyError::Malformed(_), Some(line)) => {
-                        Problem::from(error).at(&format!("line {line}"))
+                        Problem::from(error).with_place(&format!("line {line}"))
                     }
                     _ => Problem::from(error).in_document(self.count),
                 });
@@ -233,7 +233,7 @@ impl BulkParser {
 fn split_problem(error: SplitError, bytes_max: usize, document: u64) -> Problem {
     match error {
         SplitError::TooLong => {
-            Problem::body_too_large(bytes_max).at(&format!("document {document}"))
+            Problem::body_too_large(bytes_max).with_place(&format!("document {document}"))
         }
         SplitError::Malformed(why) => Problem::bad_request(format!("the body {why}")),
     }
