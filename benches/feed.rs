@@ -1,7 +1,7 @@
-//! What does it cost to apply what the feed finds: a pass of 1, 1,000 and 100,000 keys?
+//! How much time does it take to apply a pass of 1, 1,000 and 100,000 keys?
 //!
-//! Their documents, of the demo's size, are in memory; there is no disk tier and no PostgreSQL. The thread of the feed
-//! pays it, and hits of the same keys wait for as long as one key takes.
+//! Their documents, of the demo's size, are in memory; there is no disk tier and no PostgreSQL. The feed's thread takes
+//! this time. A hit waits at most as long as one key takes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 /// A department with ten employees.
 const DOCUMENT: [u8; 1_650] = [b'x'; 1_650];
 const DEPTS: ResourceId = ResourceId::new(0);
-/// Keys that come round: whoever makes several passes ahead has a document for each key of theirs.
+/// Keys are used again after so many, so that passes made in advance each have documents of their own.
 const KEYS: u64 = 1_000_000;
 
 fn main() -> anyhow::Result<()> {
@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A cache with space for all documents, over a database that it never asks.
+/// A cache with space for all documents, and with a database that it never connects to.
 fn cache() -> anyhow::Result<Arc<Cache>> {
     let timeout = Duration::from_secs(1);
     let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout)?;
@@ -90,7 +90,7 @@ fn cache() -> anyhow::Result<Arc<Cache>> {
     Ok(Cache::start(config, loader, Arc::new(Metrics::new()?))?)
 }
 
-/// A pass of the next `count` keys, whose documents are in memory from then on.
+/// A pass of the next `count` keys, whose documents it installs in memory.
 fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
     let change = |_| {
         *next = (*next + 1) % KEYS;

@@ -1,7 +1,8 @@
-//! How many documents a second does the loader read, by the number of keys that share a statement?
+//! How many documents does the loader read in a second, by the number of keys that share a statement?
 //!
-//! 1, 16 and 256 random departments of one `dept` and ten `emp` rows at a time, from PostgreSQL's rows to JSON, over a
-//! private PostgreSQL of the bench's own; and the last step alone, from one record to its JSON.
+//! It reads 1, 16 and 256 random departments at a time, of one `dept` and ten `emp` rows, from PostgreSQL's rows to
+//! JSON, over a private PostgreSQL of the bench's own. The last step, from one record to its JSON, is also measured
+//! alone.
 
 use std::sync::Arc;
 
@@ -19,17 +20,17 @@ use sqlx::{AssertSqlSafe, Connection, Row, ValueRef};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
-mod bed;
 #[path = "../tests/harness/dice.rs"]
 mod dice;
+mod postgres;
 
-use crate::bed::{DEMO, with_postgres};
 use crate::dice::Dice;
+use crate::postgres::{DEMO, with_postgres};
 
 const DEPTS: u32 = 10_000;
 
 fn main() -> anyhow::Result<()> {
-    // On one thread all keys are handed in before the loader takes them.
+    // On one thread all keys are queued before the loader takes them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -101,7 +102,7 @@ async fn record(connection: &mut PgConnection, resource: &Resource) -> anyhow::R
     Ok(record.map_err(|error| anyhow!("{error}"))?.to_vec())
 }
 
-/// Hands in `keys` keys and waits for their documents.
+/// Gives `keys` keys to the loader and waits for their documents.
 async fn load(
     loader: &Loader,
     resource: &Arc<Resource>,
@@ -118,7 +119,7 @@ async fn load(
             asked_at: Boottime::now(),
             sent_at: SentAt::default(),
             done: Box::new(move |loaded, _| {
-                // Who measures waits for every one.
+                // The receiver waits for every document.
                 let _received = sender.send(loaded);
             }),
         });

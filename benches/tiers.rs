@@ -1,11 +1,11 @@
-//! What does a tier itself cost, below HTTP and PostgreSQL, and what does memory make of its space?
+//! How much time do the operations of a tier take, and how well does the memory tier use its space?
 //!
-//! Timed: a get and an install of the memory tier, a get and a batch of the disk tier, with documents of the demo's
-//! size. Printed: the share of requests that the memory tier answers on traces, beside moka (TinyLFU) and LRU, and how
-//! many bytes are resident for each that the tier counts while the sizes of documents change. It fails where the tier
-//! keeps less than it should: more than a point below moka, not more than LRU.
+//! It measures the time of a get and an install of the memory tier, and of a get and a batch of the disk tier, with
+//! documents of the demo's size. It prints the hit ratios of the memory tier on traces, beside those of moka (TinyLFU)
+//! and of LRU, and how many bytes are resident for each byte that the tier counts, while the sizes of documents change.
+//! It fails if a hit ratio is more than a point below moka's, or not above LRU's.
 //!
-//! moka is a dev-dependency for that alone: most of what it needs is built anyway, itself takes five seconds.
+//! moka is a dev-dependency only for this. It takes five seconds to build.
 
 #![expect(clippy::print_stdout, reason = "its tables are its output")]
 
@@ -25,16 +25,17 @@ use larder::resource::ResourceId;
 
 /// A department with ten employees.
 const DOCUMENT_BYTES: usize = 1_650;
-/// Documents of the timed benches, and the most that the memory tier of the traces has space for.
+/// Documents of the timed benches, and keys of the traces.
 const DOCUMENTS: u64 = 100_000;
-const KEPT: u64 = 10_000;
+/// Documents that the memory tier has space for on the traces.
+const CAPACITY: u64 = 10_000;
 const DEPTS: ResourceId = ResourceId::new(0);
 const REQUESTS: usize = 1_000_000;
-/// The hit ratio may be so much below moka's, in percent of all requests.
+/// How far the hit ratio may be below moka's, in percent of all requests.
 const BELOW_MOKA_MAX: f64 = 1.0;
 
 fn main() -> anyhow::Result<()> {
-    // First: what the others leave behind would be taken for the tier's.
+    // First, because memory that other benches leave behind would be counted.
     print_resident()?;
     let mut criterion = Criterion::default()
         .warm_up_time(Duration::from_secs(1))
@@ -64,13 +65,13 @@ impl Random {
     }
 }
 
-/// The memory tier with what it is called with.
-struct Tier {
+/// The memory tier and its versions.
+struct MemoryTier {
     memory: Memory,
     versions: Versions,
 }
 
-impl Tier {
+impl MemoryTier {
     fn new(bytes_max: u64) -> Self {
         Self {
             memory: Memory::new(&MemoryConfig { bytes_max }, 1),
@@ -94,7 +95,7 @@ impl Tier {
 
 fn time_memory(criterion: &mut Criterion) {
     let body = [b'x'; DOCUMENT_BYTES];
-    let tier = Tier::new(1 << 30);
+    let tier = MemoryTier::new(1 << 30);
     for number in 0..DOCUMENTS {
         tier.install(&number.to_string(), &body);
     }
@@ -108,7 +109,7 @@ fn time_memory(criterion: &mut Criterion) {
     criterion.bench_function("memory get", |bencher| {
         bencher.iter_batched(key, |key| tier.get(&key), BatchSize::SmallInput);
     });
-    let full = Tier::new(KEPT * DOCUMENT_BYTES as u64);
+    let full = MemoryTier::new(CAPACITY * DOCUMENT_BYTES as u64);
     let new = Cell::new(0_u64);
     let new_key = || {
         new.set(new.get() + 1);
@@ -128,7 +129,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     const BATCH: u64 = 10_000;
     let directory = tempfile::tempdir()?;
     let store = Store::open(directory.path(), 1 << 30)?;
-    // sled skips writes of what is there already: every round has bytes of its own.
+    // sled skips writes that change nothing, so every round writes other bytes.
     let round = Cell::new(0_u64);
     let epoch = Versions::new(1).epoch(DEPTS);
     let batch = || {
@@ -166,7 +167,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
 /// Fills a tier of 64 MiB from two threads with documents of one size after the other, then of all at once.
 fn print_resident() -> anyhow::Result<()> {
     const BYTES_MAX: u64 = 64 << 20;
-    let tier = Tier::new(BYTES_MAX);
+    let tier = MemoryTier::new(BYTES_MAX);
     let before = resident_bytes()?;
     println!("\nresident bytes for each byte that the memory tier counts");
     let phases: [(&str, &[usize]); 6] = [
@@ -177,7 +178,7 @@ fn print_resident() -> anyhow::Result<()> {
         ("all of these", &[100, 1_650, 20_000, 100_000]),
         ("100 B again", &[100]),
     ];
-    // Threads that stay, as larder's do: allocators give each its own space.
+    // The threads live as long as larder's do, because allocators give each thread its own space.
     let turns = Barrier::new(3);
     let fill = |thread: u64| {
         let mut random = Random(thread);
@@ -190,7 +191,7 @@ fn print_resident() -> anyhow::Result<()> {
                 let size = size / 2 + random.next() as usize % size;
                 let key = format!("{number}/{thread}/{left}");
                 tier.install(&key, &vec![b'x'; size]);
-                // Used, it takes the place of what was there before.
+                // A touch lets it replace older documents.
                 tier.get(&key);
                 left = left.saturating_sub(size as u64 + 150);
             }
@@ -206,7 +207,7 @@ fn print_resident() -> anyhow::Result<()> {
             turns.wait();
             let counted = tier.memory.bytes();
             counted_max = counted_max.max(counted);
-            // Known since `before` was; an error must not leave the threads waiting.
+            // It succeeded for `before`. To return an error here would leave the threads waiting.
             let resident = resident_bytes().unwrap_or_default();
             let ratio = resident.saturating_sub(before) as f64 / counted as f64;
             let count = tier.memory.entries_of(DEPTS);
@@ -251,7 +252,7 @@ fn traces() -> Vec<Trace> {
             keys: (0..REQUESTS).map(|_| zipf()).collect(),
         });
         // A quarter of the requests, twice as many at a time as there is space for, reads keys that never come again.
-        let scanned = |number: u64| number / (2 * KEPT) % 4 == 3;
+        let scanned = |number: u64| number / (2 * CAPACITY) % 4 == 3;
         traces.push(Trace {
             name: format!("Zipf {exponent}, scans"),
             keys: (0..REQUESTS as u64)
@@ -269,14 +270,14 @@ fn traces() -> Vec<Trace> {
         traces.push(Trace {
             name: format!("loop of {percent} %"),
             keys: (0..REQUESTS as u64)
-                .map(|number| number % (KEPT * percent / 100))
+                .map(|number| number % (CAPACITY * percent / 100))
                 .collect(),
         });
     }
     traces
 }
 
-/// Share of hits in the last three quarters of a trace, in percent.
+/// The hit ratio in the last three quarters of a trace, in percent.
 fn hit_ratio(keys: &[u64], mut is_hit: impl FnMut(u64) -> bool) -> f64 {
     let (first, rest) = keys.split_at(keys.len() / 4);
     first.iter().for_each(|&key| {
@@ -287,7 +288,7 @@ fn hit_ratio(keys: &[u64], mut is_hit: impl FnMut(u64) -> bool) -> f64 {
 }
 
 fn print_hit_ratios() -> anyhow::Result<()> {
-    println!("\nhits in percent; space for {KEPT} documents, {DOCUMENTS} keys in Zipf's order");
+    println!("\nhits in percent; space for {CAPACITY} documents, {DOCUMENTS} keys in Zipf's order");
     println!("{:20}{:>8}{:>8}{:>8}", "", "larder", "moka", "LRU");
     for Trace { name, keys } in traces() {
         let larder = larder_hit_ratio(&keys);
@@ -302,11 +303,11 @@ fn print_hit_ratios() -> anyhow::Result<()> {
 
 fn larder_hit_ratio(keys: &[u64]) -> f64 {
     let body = [b'x'; 32];
-    // Keys that have one length weigh the same.
+    // Keys of the same length have the same weight.
     let key = |number: u64| format!("{number:08}");
-    let scale = Tier::new(1 << 20);
+    let scale = MemoryTier::new(1 << 20);
     scale.install(&key(0), &body);
-    let tier = Tier::new(KEPT * scale.memory.bytes());
+    let tier = MemoryTier::new(CAPACITY * scale.memory.bytes());
     hit_ratio(keys, |number| {
         let key = key(number);
         let hit = tier.get(&key);
@@ -318,12 +319,12 @@ fn larder_hit_ratio(keys: &[u64]) -> f64 {
 }
 
 fn moka_hit_ratio(keys: &[u64]) -> f64 {
-    let cache = moka::sync::Cache::new(KEPT);
-    let mut asked = 0_u64;
+    let cache = moka::sync::Cache::new(CAPACITY);
+    let mut reads = 0_u64;
     hit_ratio(keys, |key| {
-        asked += 1;
-        // What its housekeeping does beside many requests.
-        if asked.is_multiple_of(64) {
+        reads += 1;
+        // Its housekeeping, which under load runs about as often.
+        if reads.is_multiple_of(64) {
             cache.run_pending_tasks();
         }
         let hit = cache.get(&key).is_some();
@@ -335,19 +336,19 @@ fn moka_hit_ratio(keys: &[u64]) -> f64 {
 }
 
 fn lru_hit_ratio(keys: &[u64]) -> f64 {
-    let mut turn_of: HashMap<u64, u64> = HashMap::new();
+    let mut last_use: HashMap<u64, u64> = HashMap::new();
     let mut key_at: BTreeMap<u64, u64> = BTreeMap::new();
     let mut turn = 0;
     hit_ratio(keys, |key| {
         turn += 1;
         key_at.insert(turn, key);
-        let used = turn_of.insert(key, turn);
+        let used = last_use.insert(key, turn);
         if let Some(used) = used {
             key_at.remove(&used);
-        } else if turn_of.len() as u64 > KEPT
+        } else if last_use.len() as u64 > CAPACITY
             && let Some((_, oldest)) = key_at.pop_first()
         {
-            turn_of.remove(&oldest);
+            last_use.remove(&oldest);
         }
         used.is_some()
     })

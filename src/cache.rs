@@ -4,10 +4,11 @@
 //!
 //! - *Raise before drop.* A pass raises a key's generation, then removes the key from memory, then queues its drop for
 //!   the disk, then queues its mark. It moves position and `fresh_at` last.
-//! - *Generation before read.* A load notes the key's generation before its statement is sent. The document is installed
-//!   only if the generation is still the same while the key's slot in memory is locked. The disk writer checks again.
-//! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its answer
-//!   is promoted to memory only if the generation is still the same.
+//! - *Generation before read.* A load notes the key's generation before its statement is sent. The document is
+//!   installed only if the generation is still the same while the key's slot in memory is locked. The disk writer
+//!   checks again.
+//! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its
+//!   answer is promoted to memory only if the generation is still the same.
 //! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last completed pass, on the
 //!   boot-time clock. After that PostgreSQL answers.
 //! - *Only rows decide.* If row security makes a document depend on more than its rows, no tier keeps it.
@@ -17,7 +18,8 @@
 //! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
 //! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
 //! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
-//! - `queue`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a restart.
+//! - `queue`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
+//!   restart.
 //! - `audit`, `status`: a check of hits, and what the admin address shows.
 
 pub mod audit;
@@ -192,8 +194,8 @@ pub struct Cache {
     freshness: Freshness,
     request_timeout: Duration,
     auditor: Auditor,
-    /// Held from raising generations until their drops are queued. A drop makes its stripe clean up to its generation, so
-    /// drops must be queued in the order of their generations.
+    /// Held from raising generations until their drops are queued. A drop makes its stripe clean up to its generation,
+    /// so drops must be queued in the order of their generations.
     invalidating: Mutex<()>,
     resumption: Resumption,
 }

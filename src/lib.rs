@@ -29,8 +29,8 @@
 //! 4. One hit in a thousand is read again from PostgreSQL beside serving, and must not be stale (`cache::audit`).
 //!
 //! # A miss
-//! 1. Neither tier has it ([`cache::Cache::lookup_missed`], through axum's router). The request leads or joins the key's
-//!    lease, which notes the key's generation.
+//! 1. Neither tier has it ([`cache::Cache::lookup_missed`], through axum's router). The request leads or joins the
+//!    key's lease, which notes the key's generation.
 //! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
 //! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
 //!

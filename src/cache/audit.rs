@@ -1,19 +1,19 @@
 //! The audit: for a sample of the hits, the document is read again from PostgreSQL, in a task of its own, and compared.
 //!
 //! A difference alone proves nothing, because the document may have changed after it was served. An entry is proved
-//! stale in three steps: a statement reads something else; then a pass begins and is applied; and the version of the key
-//! is still the one from before the hit. The passes up to that one have read every transaction that the statement saw.
-//! So the transaction that makes the difference either was applied before the hit, and the entry should not have been
-//! there, or was not mapped to the key.
+//! stale in three steps: a statement reads something else; then a pass begins and is applied; and the version of the
+//! key is still the one from before the hit. The passes up to that one have read every transaction that the statement
+//! saw. So the transaction that makes the difference either was applied before the hit, and the entry should not have
+//! been there, or was not mapped to the key.
 //!
 //! Version and position are noted before the lookup, and only while no invalidation is being applied: a pass raises a
-//! generation before it drops the key, and a hit between these steps is correct. Anything else that changes a version (a
-//! purge, a new definition, another key of the stripe) can hide a stale entry from one audit, but can't make a correct
-//! entry look stale. Digests of the documents are compared, as in entity tags; absences are compared, too.
+//! generation before it drops the key, and a hit between these steps is correct. Anything else that changes a version
+//! (a purge, a new definition, another key of the stripe) can hide a stale entry from one audit, but can't make a
+//! correct entry look stale. Digests of the documents are compared, as in entity tags; absences are compared, too.
 //!
-//! The audit reads through the loader without a lease: no request joins it, and it fills no tier. It yields to requests:
-//! few audits run at a time, and none while many keys wait for PostgreSQL, after a slow answer, or while the tiers are
-//! not fresh.
+//! The audit reads through the loader without a lease: no request joins it, and it fills no tier. It yields to
+//! requests: few audits run at a time, and none while many keys wait for PostgreSQL, after a slow answer, or while the
+//! tiers are not fresh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -237,7 +237,8 @@ impl Cache {
         Some(body.map(|body| digest(&body)))
     }
 
-    /// Waits until a pass that began after `moment` has been applied. Returns false if the tiers cease to be fresh before.
+    /// Waits until a pass that began after `moment` has been applied. Returns false if the tiers cease to be fresh
+    /// before.
     async fn wait_for_pass_after(&self, moment: Boottime) -> bool {
         loop {
             if self.freshness.fresh_at() > moment {

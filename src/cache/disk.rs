@@ -171,8 +171,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the entries of this prefix whose keys are in the ranges, in batches. Also removes all entries with hashed
-    /// keys, because hashes are not in the order of keys.
+    /// Removes the entries of this prefix whose keys are in the ranges, in batches. Also removes all entries with
+    /// hashed keys, because hashes are not in the order of keys.
     pub(super) fn sweep(&self, prefix: u64, ranges: &Ranges) -> Result<(), DiskError> {
         for begin in ranges.begins() {
             let begin = entry_key(prefix, begin);

@@ -16,8 +16,8 @@ use crate::sync::AtomicU8;
 /// The length of an entity tag: 128 bits in hexadecimal, and the quotes.
 const ETAG_BYTES: usize = 34;
 
-/// More touches than this make no difference (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023:
-/// two bits).
+/// More touches than this make no difference (Yang et al., "FIFO queues are all you need for cache eviction", SOSP
+/// 2023: two bits).
 const TOUCHES_MAX: u8 = 3;
 
 /// What a block has before key and body. It is kept small, because each document in memory has one.

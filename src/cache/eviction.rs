@@ -1,5 +1,5 @@
-//! Chooses which entry of the memory tier is evicted when space runs out: S3-FIFO (Yang et al., "FIFO queues are all you
-//! need for cache eviction", SOSP 2023), changed for keys that are read in a loop.
+//! Chooses which entry of the memory tier is evicted when space runs out: S3-FIFO (Yang et al., "FIFO queues are all
+//! you need for cache eviction", SOSP 2023), changed for keys that are read in a loop.
 //!
 //! New entries pass a small queue. Entries touched there move on to the main queue; the others are evicted and
 //! remembered as ghosts. The main queue gives each entry another round for every touch. A scan passes through the small
@@ -112,8 +112,8 @@ impl Eviction {
         }
     }
 
-    /// Queues a new entry. `try_evict` evicts another entry or uses up a touch of it; `is_live` tells whether a ticket still
-    /// has its entry.
+    /// Queues a new entry. `try_evict` evicts another entry or uses up a touch of it; `is_live` tells whether a ticket
+    /// still has its entry.
     pub(super) fn admit(
         &self,
         ticket: Ticket,
@@ -292,7 +292,8 @@ impl Queues {
         }
     }
 
-    /// Drops tickets whose entries were invalidated or replaced, some at a time. Without it, churn would accumulate them.
+    /// Drops tickets whose entries were invalidated or replaced, some at a time. Without it, churn would accumulate
+    /// them.
     fn sweep(&mut self, is_live: impl Fn(&Ticket) -> bool) {
         match self.sweep {
             SweepState::Due(count) if self.tickets() < count => {}

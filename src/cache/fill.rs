@@ -129,8 +129,8 @@ impl Cache {
         Ok(keys?)
     }
 
-    /// Waits for an answer of PostgreSQL: at most `request_timeout`, and at most [`UNREACHABLE_WAIT`] while the feed has
-    /// lost PostgreSQL.
+    /// Waits for an answer of PostgreSQL: at most `request_timeout`, and at most [`UNREACHABLE_WAIT`] while the feed
+    /// has lost PostgreSQL.
     async fn wait_within_limits<T>(
         &self,
         resource: ResourceId,
@@ -182,7 +182,8 @@ impl Cache {
             .install_if_current(resource, key, found, &self.versions, version);
     }
 
-    /// Ends a load: stores what was loaded, if it may be kept and nothing has overtaken it, and gives it to all waiters.
+    /// Ends a load: stores what was loaded, if it may be kept and nothing has overtaken it, and gives it to all
+    /// waiters.
     pub(super) fn fill(&self, lease: Lease, loaded: Loaded, keep: Keep) {
         let epoch = lease.version().epoch;
         let found = loaded.map(|body| body.map(|body| Document::new(lease.key(), epoch, &body)));

@@ -114,8 +114,8 @@ impl Freshness {
         });
     }
 
-    /// Waits until these transactions have been applied, at most `limit`. Returns whether they have. Returns false at once
-    /// if one has another nonce than the followed database, because positions can't be compared with it.
+    /// Waits until these transactions have been applied, at most `limit`. Returns whether they have. Returns false at
+    /// once if one has another nonce than the followed database, because positions can't be compared with it.
     pub(super) async fn wait_covered(&self, tokens: &[Token], limit: Duration) -> bool {
         let mut feed = self.feed.subscribe();
         let mut covered = None;
@@ -128,8 +128,8 @@ impl Freshness {
         covered == Some(true)
     }
 
-    /// Waits until the transaction of `token` has been applied, at most `limit`. If its nonce is not that of the followed
-    /// database, waits for the feed to find a database with that nonce.
+    /// Waits until the transaction of `token` has been applied, at most `limit`. If its nonce is not that of the
+    /// followed database, waits for the feed to find a database with that nonce.
     pub(super) async fn catch_up(&self, token: &Token, limit: Duration) {
         let mut feed = self.feed.subscribe();
         let tokens = std::slice::from_ref(token);

@@ -2,8 +2,8 @@
 //!
 //! Each key hashes to one of 65,536 counters, its generation, which is raised whenever the key is invalidated. A fill
 //! notes the generation before it asks PostgreSQL, and may install the document only if the generation is still the
-//! same. To invalidate all documents of a resource, its epoch is renewed: an entry of another epoch is a miss. Remembered
-//! absences have an epoch of their own, because new rows end absences but no documents.
+//! same. To invalidate all documents of a resource, its epoch is renewed: an entry of another epoch is a miss.
+//! Remembered absences have an epoch of their own, because new rows end absences but no documents.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -143,8 +143,8 @@ impl Versions {
         self.generations[stripe.0].load(Ordering::SeqCst)
     }
 
-    /// Makes every fill that is under way void, for an invalidation whose keys are not known one by one. Returns the new
-    /// generations.
+    /// Makes every fill that is under way void, for an invalidation whose keys are not known one by one. Returns the
+    /// new generations.
     pub(super) fn raise_all(&self) -> Vec<u64> {
         self.stripes().map(|stripe| self.raise(stripe)).collect()
     }

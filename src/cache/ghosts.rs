@@ -1,7 +1,7 @@
 //! Ghosts: keys that were evicted from the small queue not long ago, as fingerprints in buckets, eight bytes for each.
 //!
-//! It is approximate, which can cost hits, but no correctness: if too many fingerprints fall into one bucket, the oldest
-//! are forgotten early, and one key in 2^32 is taken for another.
+//! It is approximate, which can cost hits, but no correctness: if too many fingerprints fall into one bucket, the
+//! oldest are forgotten early, and one key in 2^32 is taken for another.
 
 /// Ghosts in a bucket, which fills one line of the processor's cache.
 const GHOSTS_PER_BUCKET: usize = 8;

@@ -51,8 +51,8 @@ impl Cache {
         Some(answer)
     }
 
-    /// Chooses some lookups for the audit. Returns `Some` for these, with what the audit needs; `Some(None)` if it can't
-    /// be made now.
+    /// Chooses some lookups for the audit. Returns `Some` for these, with what the audit needs; `Some(None)` if it
+    /// can't be made now.
     fn sample_for_audit(&self, resource: ResourceId, key: &str) -> Option<Option<Audit>> {
         let number = self.cached(resource).lookups();
         self.auditor
@@ -92,8 +92,8 @@ impl Cache {
         self.lookup_below(resource, key, now, fresh).await
     }
 
-    /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only for a
-    /// stale document.
+    /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only
+    /// for a stale document.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.

@@ -215,7 +215,8 @@ impl Memory {
         self.retain(resource, |document| !covered(document.key()));
     }
 
-    /// Removes the entries of the resource that are not under its epoch. They are misses already; this frees their space.
+    /// Removes the entries of the resource that are not under its epoch. They are misses already; this frees their
+    /// space.
     pub(super) fn remove_overtaken(&self, resource: ResourceId, versions: &Versions) {
         let epoch = versions.epoch(resource);
         self.retain(resource, |document| document.has_epoch(epoch));

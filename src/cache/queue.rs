@@ -40,8 +40,8 @@ pub(super) struct DiskTier {
 impl DiskTier {
     /// Starts both threads.
     ///
-    /// If an earlier run has left content with a mark, `opened` is called with it, on the writer's thread. Then the tier
-    /// is in use only after [`DiskTier::queue_enable`] or [`DiskTier::queue_discard`]. Otherwise it begins empty.
+    /// If an earlier run has left content with a mark, `opened` is called with it, on the writer's thread. Then the
+    /// tier is in use only after [`DiskTier::queue_enable`] or [`DiskTier::queue_discard`]. Otherwise it begins empty.
     /// # Errors
     /// If a thread can't be started.
     pub(super) fn start(

@@ -1,7 +1,7 @@
 //! The use of the disk tier's content after a restart of larder.
 //!
-//! The content comes with a [`Mark`]: the database and the position that it reflects, and the fingerprints and epochs of
-//! the resources.
+//! The content comes with a [`Mark`]: the database and the position that it reflects, and the fingerprints and epochs
+//! of the resources.
 //!
 //! - The content answers no lookup until the feed has read a pass from the mark's position. The drops of that pass are
 //!   queued before the order that makes the content usable.
@@ -90,9 +90,9 @@ impl Cache {
                 .resources
                 .iter()
                 .find(|mark| mark.prefix == prefix && mark.fingerprint == fingerprint);
-            // A resource that is not kept is not followed, so its entries must not be used after a later restart either.
-            // Neither those of tables with row security: larder may have stopped before it noticed that its role saw other
-            // rows for a moment.
+            // A resource that is not kept is not followed, so its entries must not be used after a later restart
+            // either. Neither those of tables with row security: larder may have stopped before it noticed that its
+            // role saw other rows for a moment.
             let current = cached.current.load();
             let has_row_security = current
                 .as_ref()
@@ -110,7 +110,8 @@ impl Cache {
         }
     }
 
-    /// The mark of `position`, for the next run; `None` without a disk tier, and before the feed has reached a database.
+    /// The mark of `position`, for the next run; `None` without a disk tier, and before the feed has reached a
+    /// database.
     pub(super) fn mark(&self, position: &Position) -> Option<Mark> {
         self.disk.as_ref()?;
         let identity = self.freshness.feed().identity.clone()?;

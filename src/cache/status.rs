@@ -176,8 +176,8 @@ impl Cache {
         self.resources.iter().filter_map(why).collect()
     }
 
-    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, or no resource fits. `None` if it
-    /// is ready.
+    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, or no resource fits. `None` if
+    /// it is ready.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
         let behind = !self.freshness.is_fresh(Boottime::now());

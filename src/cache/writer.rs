@@ -256,8 +256,8 @@ impl Writer {
         }
     }
 
-    /// Applies the batch so far, then removes the entries of the ranges. Without a mark: drops may be missing that a mark
-    /// behind the sweep implies.
+    /// Applies the batch so far, then removes the entries of the ranges. Without a mark: drops may be missing that a
+    /// mark behind the sweep implies.
     fn sweep(&self, before: Batch, sweep: &RangeSweep) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
@@ -343,8 +343,8 @@ impl Writer {
         }
     }
 
-    /// Closes the directory. Another is opened at once the first time, later after a pause: what broke it, such as a full
-    /// disk, may break it again.
+    /// Closes the directory. Another is opened at once the first time, later after a pause: what broke it, such as a
+    /// full disk, may break it again.
     fn close(&mut self) {
         self.shared.in_use.store(false, Ordering::SeqCst);
         self.shared.store.store(None);

@@ -3,8 +3,8 @@
 //! sled (0.34.7) writes a page of more than 128 KiB, a quarter of a segment of its log, to a file of its own. If that
 //! file can't be written, as on a full disk, the space reserved for it in the log stays reserved. From then on every
 //! flush of that tree, also when it is dropped, waits for ever and holds a lock that all trees of the process share. A
-//! leaf has up to 21 items (it is split above 16, and merged with a neighbour below 4), so with chunks of 4 KiB it stays
-//! far below that size.
+//! leaf has up to 21 items (it is split above 16, and merged with a neighbour below 4), so with chunks of 4 KiB it
+//! stays far below that size.
 
 use sled::{Batch, Db, IVec};
 

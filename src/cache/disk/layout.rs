@@ -92,8 +92,8 @@ impl Mark {
     }
 }
 
-/// The key of an entry: `d`, prefix (8 bytes), text of the key. For a long text it is `h`, prefix, XXH3-128 of the text.
-/// The value has the whole text, so two keys of one hash are never taken for each other.
+/// The key of an entry: `d`, prefix (8 bytes), text of the key. For a long text it is `h`, prefix, XXH3-128 of the
+/// text. The value has the whole text, so two keys of one hash are never taken for each other.
 pub(super) fn entry_key(prefix: u64, key: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + key.len().min(KEY_TEXT_BYTES_MAX));
     bytes.push(b'd');

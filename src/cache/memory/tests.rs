@@ -79,14 +79,14 @@ fn a_scan_leaves_what_is_used() {
     assert_eq!(left, 50);
 }
 
-/// A tier with space for so many documents as `read` installs.
+/// A tier with space for so many of the documents that `read` installs.
 fn with_space_for(count: u64) -> (Memory, Versions) {
     let (scale, versions) = memory(1 << 20);
     read(&scale, &versions, 0);
     memory(count * scale.bytes())
 }
 
-/// Whether the document is there; else it is from then on.
+/// Whether the document is there. Installs it if it is not.
 fn read(memory: &Memory, versions: &Versions, number: u64) -> bool {
     let key = format!("{number:08}");
     let hit = has(memory, versions, ITEMS, &key);
@@ -102,7 +102,8 @@ fn hits(memory: &Memory, versions: &Versions, numbers: impl Iterator<Item = u64>
         .count()
 }
 
-/// By the paper's rules each would go shortly before it is asked for, and a small queue of a tenth is lost to it.
+/// By the paper's rules each key would be evicted shortly before it is read again, and a small queue of a tenth of the
+/// space would be of no use.
 #[test]
 fn most_of_a_loop_slightly_larger_than_the_tier_stays() {
     let (memory, versions) = with_space_for(1_000);
@@ -120,7 +121,7 @@ fn what_is_read_again_soon_stays_until_then() {
     assert!(hits > 4_800, "{hits} of {}", 5_000 - again);
 }
 
-/// What large documents leave behind is no way into the main queue.
+/// The space that large documents leave must not let others into the main queue.
 #[test]
 fn a_scan_of_mixed_sizes_leaves_what_was_there() {
     let (memory, versions) = with_space_for(1_000);
@@ -152,7 +153,7 @@ fn large_documents_take_over_the_places_of_small_ones() {
     for number in 0..4_000 {
         let key = format!("large{number}");
         put(&memory, &versions, ITEMS, &key, 5_000);
-        // Used, it takes the place of what was there before.
+        // A touch lets it replace older documents.
         has(&memory, &versions, ITEMS, &key);
     }
     assert!(memory.entries_of(ITEMS) < 2_000);
@@ -230,10 +231,10 @@ fn a_document_grows_only_while_it_is_there() {
         .unwrap()
         .unwrap();
     assert_eq!(there.encoded(Encoding::Gzip).unwrap().as_ref().len(), 500);
-    // Made of what has been replaced by now.
+    // Made from a document that has been replaced since.
     let late = plain.with_encoded(Encoding::Zstd, b"z");
     assert!(!memory.replace(ITEMS, &plain, late, &versions));
-    // Made of what has been invalidated by now, or read anew.
+    // Made from a document that has been invalidated since, or read again.
     memory.invalidate(ITEMS, "1", &versions);
     let late = there.with_encoded(Encoding::Zstd, b"z");
     assert!(!memory.replace(ITEMS, &there, late.clone(), &versions));

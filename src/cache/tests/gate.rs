@@ -1,4 +1,4 @@
-//! Gates between the steps of the code: a thread that comes to one waits there until it is told to go on.
+//! Gates between the steps of the code: a thread that reaches one waits there until the test lets it go on.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::{Boottime, stopped};
 
-/// A place in the code; named for what comes next there.
+/// A place in the code, named after the step that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cache) enum Point {
     Memory,
@@ -28,17 +28,17 @@ pub(in crate::cache) enum Point {
     Gathered,
 }
 
-/// Where a thread has come to.
+/// What a thread has reached.
 #[derive(Debug)]
 pub(super) enum Arrival<T> {
     At(Point),
-    /// Its future waits for something.
+    /// Its future is pending.
     Pending,
     /// Its work is done.
     Ended(T),
 }
 
-/// What a thread waits at.
+/// Where a thread waits.
 enum Stop {
     Gate(Point),
     Pending,
@@ -82,7 +82,7 @@ fn stop(at: Stop) {
 pub(super) struct GatedThread<T> {
     go: Option<mpsc::Sender<Boottime>>,
     stops: mpsc::Receiver<Stop>,
-    /// `None` if it was told to crash.
+    /// `None` if it crashed.
     thread: Option<thread::JoinHandle<Option<T>>>,
     /// The gate that it waits at.
     pub(super) at: Option<Point>,
@@ -94,11 +94,14 @@ impl<T: Send + 'static> GatedThread<T> {
         now: Boottime,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> (Self, Arrival<T>) {
-        let (go, gone) = mpsc::channel();
+        let (go, receive_go) = mpsc::channel();
         let (stops, stopped_at) = mpsc::channel();
         let thread = thread::spawn(move || {
             stopped::set(now);
-            GATE.set(Some(Gate { stops, go: gone }));
+            GATE.set(Some(Gate {
+                stops,
+                go: receive_go,
+            }));
             let end = catch_unwind(AssertUnwindSafe(work)).ok();
             GATE.set(None);
             end
@@ -128,7 +131,7 @@ impl<T: Send + 'static> GatedThread<T> {
                 Arrival::At(point)
             }
             Ok(Stop::Pending) => Arrival::Pending,
-            Err(RecvTimeoutError::Timeout) => panic!("it neither comes to a gate nor ends"),
+            Err(RecvTimeoutError::Timeout) => panic!("it neither reaches a gate nor ends"),
             Err(RecvTimeoutError::Disconnected) => {
                 let thread = self.thread.take().expect("it ends once");
                 let end = thread.join().expect("panics are caught");
@@ -139,7 +142,7 @@ impl<T: Send + 'static> GatedThread<T> {
 }
 
 impl<T> Drop for GatedThread<T> {
-    /// What it has not done by now never happens.
+    /// Crashes the thread: the steps that it has not made yet never happen.
     fn drop(&mut self) {
         self.go = None;
         if let Some(thread) = self.thread.take() {

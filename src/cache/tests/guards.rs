@@ -1,4 +1,4 @@
-//! Tests of the guards that no interleaving may pass: each fails when its guard is taken out.
+//! Tests of the guards of the protocol: each fails if its guard is removed.
 
 use std::path::Path;
 use std::pin::pin;
@@ -99,7 +99,7 @@ async fn a_write_waits_for_the_feed_no_longer_than_a_request_may_take() {
     }
 }
 
-/// Entries of the old epoch stay on disk: if the next start took its word from an old mark, they would be back.
+/// Entries of the old epoch stay on disk. If the next start used an old mark, they would be back.
 #[tokio::test]
 async fn a_purge_of_a_resource_is_marked_on_disk() {
     let (cache, mut orders) = with_queue();
@@ -143,7 +143,7 @@ async fn new_roots_end_absences_and_leave_documents() {
     assert!(in_memory(&cache, "1"));
     assert!(!in_memory(&cache, "2"));
     assert_eq!(cache.memory.entries_of(ITEMS), 1);
-    // Nobody may join it either.
+    // A request must not join the old load either.
     drop(lead(&cache, "3"));
     orders.names();
     cache.fill(late, Ok(None), Keep::Yes);
@@ -170,7 +170,7 @@ async fn a_range_ends_its_keys_and_every_load_under_way() {
     assert!(orders.names().is_empty());
 }
 
-/// What the disk has swept it takes for clean, every key's generation: also of a key that the same pass names.
+/// A sweep makes all stripes clean up to its generations, also the stripe of a key of the same pass.
 #[tokio::test]
 async fn a_sweep_is_queued_before_any_key_is_overtaken() {
     let (cache, mut orders) = with_queue();
@@ -194,7 +194,7 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
     assert_eq!(orders.names(), ["drop"]);
 }
 
-/// Sweeps are large: where the disk does not keep up, a resource is overtaken whole.
+/// Sweeps are large. If too many wait, the whole resource is invalidated instead.
 #[tokio::test]
 async fn few_sweeps_wait() {
     let (cache, mut orders) = with_queue();
@@ -228,7 +228,7 @@ async fn a_range_leaves_the_disk_and_nothing_else_does() {
     let mut found = cache.lookup(ITEMS, "1").await;
     for _ in 0..100 {
         if found.is_err() {
-            // A slow machine may take a disk lookup for a miss.
+            // On a slow machine a disk lookup may time out.
             found = cache.lookup(ITEMS, "1").await;
         }
     }
@@ -263,7 +263,7 @@ async fn a_pass_raises_the_generation_before_it_waits_for_the_key() {
         let passes = Arc::clone(&cache);
         passing = Some(thread::spawn(move || {
             passes.apply_event(pass("1"));
-            // Nobody waits for it any more.
+            // The test may not be waiting any more.
             let _late = ended.send(());
         }));
         ended_early = end.recv_timeout(Duration::from_millis(300)).is_ok();
@@ -287,7 +287,7 @@ async fn a_mark_is_queued_behind_the_drops_that_it_implies() {
     assert_eq!(orders.names(), ["drop", "mark"]);
 }
 
-/// Between the two steps of an invalidation a hit is legal, and its version would not move any more.
+/// Between the two steps of an invalidation a hit is correct, and its version would not change any more.
 #[tokio::test]
 async fn no_audit_begins_while_a_pass_is_applied() {
     let (cache, _orders) = with_queue();
@@ -299,8 +299,8 @@ async fn no_audit_begins_while_a_pass_is_applied() {
     assert!(cache.prepare_audit(ITEMS, &key).is_some());
 }
 
-/// The drop of a key vouches for all that share its generation: a pass under way may have raised it, and be about to
-/// queue its own drop.
+/// The drop of a key makes its stripe clean. A pass under way may have raised the same generation, and not have queued
+/// its own drop yet.
 #[tokio::test]
 async fn no_key_is_purged_while_a_pass_is_applied() {
     let (cache, _orders) = with_queue();
@@ -310,7 +310,7 @@ async fn no_key_is_purged_while_a_pass_is_applied() {
     let purges = Arc::clone(&cache);
     let purge = thread::spawn(move || {
         purges.purge(ITEMS, Some("1"));
-        // Nobody may wait for it any more.
+        // The test may not be waiting any more.
         let _late = ended.send(());
     });
     let ended_early = end.recv_timeout(Duration::from_millis(300)).is_ok();
@@ -348,7 +348,7 @@ async fn with_disk(directory: &Path, count: u64) -> Arc<Cache> {
 async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     let directory = tempfile::tempdir().unwrap();
     let cache = with_disk(directory.path(), 2).await;
-    // A slow machine may take a disk lookup for a miss.
+    // On a slow machine a disk lookup may time out.
     let mut answered = false;
     for _ in 0..100 {
         answered = answered || cache.lookup(ITEMS, "1").await.is_ok();
@@ -360,14 +360,14 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     assert!(matches!(answer, Err(LookupError::NotReady(_))));
 }
 
-/// The document is out of the disk's hands, and not yet in memory's, when a pass comes.
+/// The document has been read from disk, and is not in memory yet, when a pass is applied.
 #[tokio::test]
 async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
     let (cache, mut orders) = with_queue();
     for (key, overtaken) in [("1", false), ("2", true)] {
         let mut lookup = pin!(cache.lookup(ITEMS, key));
         let mut context = Context::from_waker(Waker::noop());
-        // The first time it waits for others to join it.
+        // At the first poll it waits for others to join its batch.
         for _ in 0..2 {
             assert!(lookup.as_mut().poll(&mut context).is_pending());
         }

@@ -1,12 +1,12 @@
-//! Random traces of the model in `tests/model`, replayed against the real cache: what has been explored there is what
-//! runs here.
+//! Random traces of the model in `tests/model`, replayed against the real cache, to show that the cache does what the
+//! model does.
 //!
-//! Each step of a trace is made by the real code: `Cache::lookup`, `fill`, `apply_event` and the disk tier's writer run on
-//! threads that wait at the gates between the model's steps ([`super::gate`]), over a real sled store and a clock that only
-//! the trace moves. After each step everything that can be seen of the cache is compared with the model's state, and
-//! each answer is checked by itself against what was committed when. In the statement's stead the trace says what a
-//! load reads; SQL, the feed's connection and the two tasks that only wait (the writer's and the reader's loops) are
-//! not in it.
+//! Each step of a trace is made by the real code: `Cache::lookup`, `fill`, `apply_event` and the disk tier's writer run
+//! on threads that wait at the gates between the model's steps ([`super::gate`]), over a real sled store and a clock
+//! that only the trace moves. After each step everything that can be seen of the cache is compared with the model's
+//! state, and each answer is also checked against the times of the commits. The trace says what a load reads, in place
+//! of a statement; SQL, the feed's connection and the two tasks that only wait (the writer's and the reader's loops)
+//! are not in it.
 
 mod compare;
 mod real;
@@ -41,7 +41,7 @@ const PROTOCOL: Protocol = Protocol {
     without: None,
 };
 
-/// How often what the model is about came up: a sample that never gets there proves nothing.
+/// How often interesting steps occurred: a sample without them would prove nothing.
 #[derive(Debug, Default)]
 struct Seen {
     steps: usize,
@@ -67,7 +67,7 @@ impl Random {
     }
 }
 
-/// Tells how to get to a failure.
+/// Prints the steps that led to a failure.
 struct Trace {
     number: u64,
     actions: Vec<Action>,
@@ -82,7 +82,7 @@ impl Drop for Trace {
     }
 }
 
-/// The next action: rare ones rarely, so that there is something for them to hit.
+/// The next action. Some are chosen rarely, so that enough has happened before them.
 fn choose(state: &State, random: &mut Random) -> Option<Action> {
     let mut actions = Vec::new();
     for action in PROTOCOL.possible(state) {

@@ -1,11 +1,11 @@
-//! What the tests of all models share: explore all states, or look for a counterexample.
+//! Shared by the tests of all models: explore all states, or search for a counterexample.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// Explores every state; panics where a property does not hold, and prints how many states there were.
+/// Explores every state, and prints the number of states. Panics if a property does not hold.
 #[expect(
     clippy::print_stdout,
     reason = "how much there was to explore is worth a line"
@@ -26,7 +26,8 @@ where
     );
 }
 
-/// Looks for a state in which `property` does not hold, which `without` should allow; panics where there is none.
+/// Searches for a state in which `property` does not hold. Panics if there is none, because then the guard `without` is
+/// not needed.
 #[expect(
     clippy::print_stdout,
     reason = "the counterexample is what the guard is for"

@@ -11,11 +11,11 @@
 //!   receives messages where it begins a transaction, so a mark stands for all that was sent before its statement.
 //! - *Writes that no trigger logs*. Either one transaction disables the trigger and, after that one has released its
 //!   lock, others write ([`Change::Disable`]); or one transaction disables, writes and enables, so that its row is
-//!   visible before any message is sent ([`Change::Within`]). Other writes are logged. They wait for no lock here, since
-//!   they may go to another table of the same document.
-//! - *A value of an enum is renamed* ([`Change::Rename`]): what a load renders is by what its process remembers, old until
-//!   the messages are sent, whatever its snapshot. No other write is explored beside it, since a document that has the
-//!   write and not the name is neither before nor after.
+//!   visible before any message is sent ([`Change::Within`]). Other writes are logged. They wait for no lock here,
+//!   since they may go to another table of the same document.
+//! - *A value of an enum is renamed* ([`Change::Rename`]): what a load renders is by what its process remembers, old
+//!   until the messages are sent, whatever its snapshot. No other write is explored beside it, since a document that
+//!   has the write and not the name is neither before nor after.
 //! - *Messages that say nothing*, as `analyze` sends them, and a new connection of the feed, which has a mark of its
 //!   own.
 //! - *A pass*: it begins, reads rows in a snapshot, reads the mark in a later transaction, completes. Where the last
@@ -23,8 +23,8 @@
 //!   fingerprints too. `fresh_at` is the begin of the last judged pass that completed.
 //! - *A mark that has changed*: the pass does not complete, and the next one is judged. If the fingerprints are equal,
 //!   memory stays. If they differ, or whenever larder prefers so ([`Action::Distrust`]), memory is emptied and nothing
-//!   is kept until a mark, then fingerprints with every trigger in place, have been read and every visible change has sent
-//!   its messages ([`Kind::Recovery`]).
+//!   is kept until a mark, then fingerprints with every trigger in place, have been read and every visible change has
+//!   sent its messages ([`Kind::Recovery`]).
 //! - *A load*: its statement has read, and it is installed unless memory has been invalidated since.
 //! - *Time*: [`State::young`] holds moments in their order. Each lasts `max_staleness / 2`, and one that counts for
 //!   `max_staleness` is put behind all others for a second time, so that the order is that of a real clock.
@@ -35,9 +35,9 @@
 //!
 //! # What the exploration says
 //! - The mark alone is exact for a transaction that only disables: a token of a write that follows is kept at once.
-//! - For a transaction that disables, writes and enables, `max_staleness` holds. Its *own* token does not: a pass between
-//!   its commit and its messages covers its transaction, and memory answers without it until the next pass reads the
-//!   mark (the property "its own token comes too early" is reached). Any later token is kept.
+//! - For a transaction that disables, writes and enables, `max_staleness` holds. Its *own* token does not: a pass
+//!   between its commit and its messages covers its transaction, and memory answers without it until the next pass
+//!   reads the mark (the property "its own token comes too early" is reached). Any later token is kept.
 //! - A pass without fingerprints that finds the position where it is may end without reading the mark: for the state it
 //!   is one that did not begin. A transaction's own token may then come too early until the next judged pass.
 //! - A judged pass may complete without reading the mark ([`Action::Skip`]): its fingerprints are at least as new.

@@ -1,4 +1,4 @@
-//! What keeps answers true, each to be taken out to see that it is needed.
+//! The guards that keep answers true. The tests remove each, to show that it is needed.
 
 /// One guard of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub enum Guard {
     RaiseBeforeDrop,
     /// The generation is noted before the statement takes its snapshot.
     GenerationBeforeRead,
-    /// The disk writer leaves out documents whose generation is past.
+    /// The disk writer leaves out documents whose generation has changed.
     PutCheck,
     /// What was dropped is called clean only once the drop is on disk.
     CleanAfterApply,
     /// The disk tier answers only where all drops have been applied.
     CleanCheck,
-    /// What the disk tier answered goes to memory only if the generation has stood since.
+    /// The disk tier's answer goes to memory only if the generation is still the same.
     PromotionCheck,
     /// A pass queues its mark behind its drops.
     MarkAfterDrop,
@@ -27,11 +27,11 @@ pub enum Guard {
     JoinAge,
     /// A pass moves `fresh_at` as its last act.
     FreshAtEnd,
-    /// It moves it to its own start.
+    /// A pass moves `fresh_at` to its own start.
     FreshFromStart,
-    /// Tiers answer only while `fresh_at` is young.
+    /// Tiers answer only while `fresh_at` is at most `max_staleness` ago.
     FreshCheck,
-    /// After a crash the disk tier answers only behind a pass from its mark.
+    /// After a crash the disk tier answers only after a pass from its mark.
     ResumeFirst,
     /// Passes map a parent to its documents in their own snapshot; triggers only log the parent.
     MapInPass,

@@ -1,7 +1,7 @@
 //! Rows of the log that are deleted, by hand or by pruning, and the horizon that tells it.
 //!
-//! A pass reads the rows of transactions that committed since its position. Where such a row was deleted, the pass finds
-//! nothing, and the document stays old. So whoever deletes moves the *horizon*, a snapshot, until it sees what is
+//! A pass reads the rows of transactions that committed since its position. Where such a row was deleted, the pass
+//! finds nothing, and the document stays old. So each deletion moves the *horizon*, a snapshot, until it sees what is
 //! deleted, and a position that does not see all that the horizon sees is not valid. [`Horizon`] is explored in all its
 //! states, as it is and without each [`Guard`].
 //!
@@ -9,8 +9,8 @@
 //! - *Transactions* that change the document. They get their numbers in one order and commit in any; each commits
 //!   together with its row in the log. A snapshot is what PostgreSQL makes of it: the number behind the newest one that
 //!   has ended, and the numbers below that were unfinished.
-//! - *Deleting by hand* one row: a trigger moves the horizon up to what has ended, if it does not see the row yet, in the
-//!   same transaction. An update of a row is the same.
+//! - *Deleting by hand* one row: a trigger moves the horizon up to what has ended, if it does not see the row yet, in
+//!   the same transaction. An update of a row is the same.
 //! - *Pruning*: moves the horizon to what is common to the positions in `larder.node` and to its own snapshot, then
 //!   deletes rows that it sees, in one transaction: all, or the row of the lowest number, which then may have more. It
 //!   begins where the *mark* says, another snapshot: what that one sees is gone. For a node that was not seen within
@@ -33,7 +33,7 @@
 //! # What is left out
 //! Time and `fresh_at`, the numbers of the deleting transactions themselves and of transactions that log nothing (they
 //! only move snapshots on), two that delete at the same time (one waits for the horizon's row, or prunes later, unless
-//! it deletes only what the horizon sees), `TRUNCATE` of the log, and whoever disables the trigger.
+//! it deletes only what the horizon sees), `TRUNCATE` of the log, and a session that disables the trigger.
 
 mod steps;
 #[cfg(test)]
@@ -196,13 +196,13 @@ pub enum Action {
     Begin,
     /// This one commits, with its row.
     Commit(u8),
-    /// Somebody deletes this one's row.
+    /// A session deletes this one's row.
     Delete(u8),
     /// The log is pruned.
     Prune,
     /// It is pruned by a batch that is full with one row.
     PruneOne,
-    /// Who deletes commits.
+    /// The session that deletes commits.
     CommitDelete,
     /// A pass.
     Pass,

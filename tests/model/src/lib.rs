@@ -1,8 +1,8 @@
-//! A model of larder's freshness protocol: no state that can be reached gives a stale answer.
+//! A model of larder's freshness protocol, to show that no reachable state gives a stale answer.
 //!
-//! [`Protocol`] is explored by the model checker `stateright` in all its states (`tests` below), as it is and with each
-//! of its guards taken out. `src/cache/tests/replay.rs` drives the real cache along random traces of the same model and
-//! compares the two after each step, so that what is explored is what runs.
+//! The model checker `stateright` explores all states of [`Protocol`] (`tests` below), as it is and without each of its
+//! guards. `src/cache/tests/replay.rs` drives the real cache along random traces of the same model and compares the two
+//! after each step, to show that the cache does what the model does.
 //!
 //! # What is modelled
 //! One document and all that happens to it, in steps as small as threads can interleave:
@@ -10,39 +10,40 @@
 //!   to another parent while the other retitles that parent, concurrently. What a snapshot sees is the number of
 //!   transactions committed before it; a transaction commits together with its rows in the log.
 //! - *Time*: moments that are compared with `max_staleness` (commits, the starts of passes, statements sent) stand in
-//!   their order in [`State::young`]; [`Action::Expire`] lets the earliest of them become too old. Since what happened
-//!   earlier also expires earlier, every course of a real clock is one such course, and the other way round.
+//!   their order in [`State::young`]; [`Action::Expire`] lets the earliest of them become too old. On a real clock,
+//!   too, what happened earlier expires earlier, so every course of a real clock is one such course, and the other way
+//!   round.
 //! - *Requests*: freshness, memory, the check of `clean`, the content of the disk, promotion, the generation noted, the
 //!   lease led or joined, each a step. Loads go on without them: sent, snapshot taken, installed under the key's lock,
-//!   checked once more, queued for the disk, completed; or they fail and wake who waits. Memory may lose the document
-//!   to eviction at any time.
+//!   checked once more, queued for the disk, completed; or they fail and wake their waiters. Memory may evict the
+//!   document at any time.
 //! - *The feed*: a pass begins, reads, raises the generation, drops from memory, queues the drop, queues the mark,
-//!   moves the position and `fresh_at`. It may stand still between any two of them, which is a feed that is down.
-//! - *The disk tier*: one queue; the writer takes orders off it and checks them, applies them at once, calls the stripe
-//!   clean.
-//! - *A crash* at any moment: what was in memory and in the queue is gone, disk and mark stay, and the tier is used
-//!   again only behind a pass from the mark.
+//!   moves the position and `fresh_at`. It may stop between any two of them, as a feed does that is down.
+//! - *The disk tier*: one queue; the writer takes orders from it and checks them, applies them in one step, and calls
+//!   the stripe clean.
+//! - *A crash* at any moment: memory and the queue are lost, disk and mark stay, and the disk tier is used again only
+//!   after a pass from the mark.
 //!
 //! # What counts as stale
 //! An answer that is older than the newest transaction which, when its request began, had been committed for more than
-//! `max_staleness`, or was in the position (whoever wrote it has been told so: read your writes).
+//! `max_staleness`, or was in the position (then its client may have received the answer: read your writes).
 //!
 //! # What is left out
-//! Several keys (a stripe is a key), absences, epochs but for the one that a crash renews, disks
-//! that fail or lose what they had, `serve-stale`, the SQL of passes and the validity of positions, and statements of
+//! Several keys (a stripe is a key), absences, epochs except the one that a crash renews, disks
+//! that fail or lose content, `serve-stale`, the SQL of passes and the validity of positions, and statements of
 //! many keys. A mark that waits alone in the writer counts as waiting in the queue. Passes that could change nothing do
 //! not run, marks that repeat the last one are not queued, at most [`Bounds::puts`] documents wait in the queue, and at
 //! most [`Bounds::loads`] loads are under way: bounds, not guards.
 //!
 //! # How states count
-//! One bound for all of it gives more states than CI has time for, so there are four explorations, each of all its
-//! states: two requests and two loads over memory; two requests over both tiers; one request over both tiers and a
-//! crash; two requests and two loads while a parent moves. Everything at once, with one commit, is there to be run by
-//! hand. Where all guards are in place, states that nothing to come can tell apart count once ([`Protocol::normal`]);
-//! without a guard no such thing is assumed, and the shortest way to a stale answer is looked for.
+//! Everything together has more states than CI has time for, so there are four explorations, each of all its states:
+//! two requests and two loads over memory; two requests over both tiers; one request over both tiers and a crash; two
+//! requests and two loads while a parent moves. An exploration of everything, with one commit, can be run by hand. With
+//! all guards, states with the same possible futures count once ([`Protocol::normal`]). Without a guard this is not
+//! assumed, and the shortest path to a stale answer is searched.
 //!
 //! # Smaller models beside it
-//! What [`Protocol`] takes for granted is modelled apart, each with states, steps and guards of its own:
+//! What [`Protocol`] assumes is modelled separately, each with states, steps and guards of its own:
 //! - [`bulk`]: statements that touch more keys than are named.
 //! - [`definition`]: a pass finds out that a trigger was changed, by the mark and by fingerprints.
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
@@ -73,7 +74,7 @@ pub use state::{
 };
 pub use steps::Action;
 
-/// How much of everything there is.
+/// The size of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Transactions that edit the document; two at most, and always two where the parent moves.
@@ -84,39 +85,39 @@ pub struct Bounds {
     pub loads: usize,
     /// Documents that wait in the disk tier's queue at a time.
     pub puts: usize,
-    /// There is a disk tier.
+    /// Whether there is a disk tier.
     pub disk: bool,
     /// Crashes.
     pub crashes: u8,
 }
 
-/// The protocol, whole or without one of its guards.
+/// The protocol, with all of its guards or without one.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// What the transactions do.
     pub scene: Scene,
-    /// How much of everything there is.
+    /// The size of the model.
     pub bounds: Bounds,
-    /// Take states that nothing to come can tell apart for one; not where a guard is taken out.
+    /// Whether states with the same possible futures count once; not to be used without a guard.
     pub normal: bool,
-    /// What is taken out.
+    /// The guard that is removed.
     pub without: Option<Guard>,
 }
 
 impl Protocol {
-    /// How it begins.
+    /// The first state.
     pub fn begin(&self) -> State {
         State::initial(self).swap_remove(0)
     }
 
-    /// What can happen next.
+    /// The actions that are possible next.
     pub fn possible(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         self.enabled(state, &mut actions);
         actions
     }
 
-    /// What comes of it.
+    /// The state after an action.
     pub fn after(&self, state: &State, action: Action) -> State {
         let mut next = state.clone();
         self.step(&mut next, action);
@@ -141,7 +142,7 @@ impl stateright::Model for Protocol {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // A stale answer ends the story.
+        // A stale answer is not explored further.
         if !state.stale {
             self.enabled(state, actions);
         }

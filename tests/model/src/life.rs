@@ -25,8 +25,8 @@
 //! # What the exploration says
 //! - Loads need a proof of their own: [`Guard::SameRun`]. Loads use other connections than the feed. One that reads
 //!   from a later run while the feed's connection seems alive, or has yet to be replaced, would store what a copy put
-//!   back at once does not have, and the copy's mark is the acknowledged one. Comparing `pg_postmaster_start_time()` of the
-//!   two connections is enough; comparing marks is not, since both runs have the same.
+//!   back at once does not have, and the copy's mark is the acknowledged one. Comparing `pg_postmaster_start_time()` of
+//!   the two connections is enough; comparing marks is not, since both runs have the same.
 //! - Passes, too, wait for the acknowledgement: their position would outlive the run.
 //! - Storing the next mark before it is sent, and counting it, keep no answer from being stale. Without either, an
 //!   acknowledgement that is lost empties both tiers for nothing (the second property).
@@ -34,10 +34,10 @@
 //!   a snapshot of a whole running machine would need.
 //!
 //! # What is left out
-//! Time, the steps of a load and of the disk tier (what was stored is in both tiers at once; a load that an emptying or a
-//! pass with changes overtakes ends), copies of a running database (PostgreSQL empties `larder.epoch` when it recovers),
-//! a mark that is committed after its connection was lost and another was stored as next (it is neither, so it empties),
-//! and poolers, behind which each statement has to prove its run.
+//! Time, the steps of a load and of the disk tier (what was stored is in both tiers at once; a load that an emptying or
+//! a pass with changes overtakes ends), copies of a running database (PostgreSQL empties `larder.epoch` when it
+//! recovers), a mark that is committed after its connection was lost and another was stored as next (it is neither, so
+//! it empties), and poolers, behind which each statement has to prove its run.
 
 mod steps;
 #[cfg(test)]
@@ -112,7 +112,7 @@ pub struct Life {
     pub without: Option<Guard>,
 }
 
-/// A random mark: equal numbers are equal marks, and a number that nobody knows any more is drawn again.
+/// A random mark: equal numbers are equal marks, and a number that is stored nowhere any more may be drawn again.
 pub type Mark = u8;
 
 /// A state of the document: the number of its transaction among those of all lives.

@@ -1,11 +1,11 @@
-//! The normal form of a state: states that nothing to come can tell apart have one.
+//! The normal form of a state: states with the same possible futures have the same normal form.
 //!
-//! Holds for the whole protocol only. What it relies on: versions never come back, so what bears a past one is
-//! installed, promoted or written nowhere.
+//! It is correct only for the protocol with all guards. It relies on this: a version that has changed never returns, so
+//! what was read under it is installed, promoted or written nowhere.
 
 use crate::{Load, Moment, Order, Phase, Request, Stage, State, Version};
 
-/// In place of every version that is past and will not be compared with another past one.
+/// Replaces every version that has changed since and is not compared with another such version.
 const PAST: Version = Version {
     generation: u8::MAX,
     epoch: 0,
@@ -23,7 +23,7 @@ impl State {
         self.sort();
     }
 
-    /// Answers that nothing can change any more, and that change nothing but the request, are given at once.
+    /// Gives answers at once that can't change any more and that affect only the request.
     fn answer_what_is_settled(&mut self) {
         for index in 0..self.requests.len() {
             if let Phase::Found(content, PAST) = self.requests[index].phase {
@@ -39,7 +39,7 @@ impl State {
         }
     }
 
-    /// What a load is yet to read is new enough for every request that is there.
+    /// Whether the request's floor can still matter: what a load will read is new enough for every present request.
     fn floor_matters(&self, index: usize) -> bool {
         let Request { phase, floor } = self.requests[index];
         let too_old = |load: usize| match self.loads[load].stage {
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Brings what has no order of its own into one: requests, loads, and moments between two commits.
+    /// Sorts what has no order of its own: requests, loads, and moments between two commits.
     fn sort(&mut self) {
         if self.loads.len() == 2 && self.rank(1) < self.rank(0) {
             self.loads.swap(0, 1);
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// What tells a load from the other. Where nothing does, both orders stay, which costs states and no truth.
+    /// The sort key of a load. If both loads have the same, both orders stay: more states, but no wrong ones.
     fn rank(&self, load: usize) -> (Load, bool, Option<usize>, usize) {
         let sent = Moment::Sent(load);
         let sent = self.young.iter().position(|moment| *moment == sent);

@@ -1,38 +1,40 @@
 //! Transactions that were prepared before PostgreSQL crashed: their rows come, what they logged does not.
 //!
-//! The tables of schema larder are unlogged: a crash empties the log together with `larder.epoch`, and whoever finds no
-//! epoch begins one. A transaction that was prepared before the crash survives it without its rows of the log, and may
-//! commit at any time. So an epoch begins with the *list* of the transactions that are prepared in this database. Where
-//! one of them has become visible since a position, that position is not valid. [`Prepared`] is explored in all its
-//! states, as it is and without each [`Guard`].
+//! The tables of schema larder are unlogged: a crash empties the log together with `larder.epoch`, and a larder that
+//! finds no epoch begins one. A transaction that was prepared before the crash survives it without its rows of the log,
+//! and may commit at any time. So an epoch begins with the *list* of the transactions that are prepared in this
+//! database. Where one of them has become visible since a position, that position is not valid. [`Prepared`] is
+//! explored in all its states, as it is and without each [`Guard`].
 //!
 //! # What is modelled
 //! - *Transactions* that change the document, each with its row in the log. They commit, or are prepared and then
-//!   committed or rolled back. PostgreSQL commits a prepared one in two steps: it becomes visible to new snapshots, then
-//!   it leaves `pg_prepared_xacts`, which heeds no snapshot. *Another database* of the cluster prepares transactions, too.
+//!   committed or rolled back. PostgreSQL commits a prepared one in two steps: it becomes visible to new snapshots,
+//!   then it leaves `pg_prepared_xacts`, which heeds no snapshot. *Another database* of the cluster prepares
+//!   transactions, too.
 //! - *A crash of PostgreSQL*: log and epoch are empty, unprepared transactions have ended, everything else stays.
 //! - *A new epoch*, begun by this larder or another: `pg_prepared_xacts` is read, then the list commits with the nonce.
-//!   `pg_prepared_xacts` has the lower half of transactions' numbers, the list has whole numbers. All snapshots here see
-//!   the lower halves, as if the lower half had started from 0 again.
+//!   `pg_prepared_xacts` has the lower half of transactions' numbers, the list has whole numbers. All snapshots here
+//!   see the lower halves, as if the lower half had started from 0 again.
 //! - *The feed*: where there is no position, or the nonce is another, it looks for position and nonce in one snapshot,
 //!   then empties both tiers and takes both over. Otherwise a pass reads nonce, list and rows in one snapshot; if its
 //!   position is not valid, it gives that up.
 //! - *Loads* read in a snapshot and are stored in both tiers, unless an emptying or a pass with changes overtakes them.
 //! - *The disk tier*: a pass marks it with the nonce and its position. An emptying makes entries on disk a miss, which
-//!   the mark has yet to tell. *A crash of larder* leaves the disk tier and its mark; behind a new position, a pass from
-//!   the mark comes back to it, or discards it.
+//!   the mark has yet to tell. *A crash of larder* leaves the disk tier and its mark; behind a new position, a pass
+//!   from the mark comes back to it, or discards it.
 //!
 //! # What counts as stale
 //! An answer without a transaction that is visible in the position.
 //!
 //! # What the exploration says
-//! - What leaves `pg_prepared_xacts` before the list is read is visible to every load behind the emptying that the epoch
-//!   brings. So the list may be read without regard to snapshots, if it commits with the nonce.
-//! - Transactions prepared after the crash may be on the list. Each empties the tiers once, though the log has its rows.
+//! - What leaves `pg_prepared_xacts` before the list is read is visible to every load behind the emptying that the
+//!   epoch brings. So the list may be read without regard to snapshots, if it commits with the nonce.
+//! - Transactions prepared after the crash may be on the list. Each empties the tiers once, though the log has its
+//!   rows.
 //!
 //! # What is left out
-//! Two that begin an epoch at the same time (a lock lets one of them do so), the second larder's own tiers (which are as
-//! the first one's), the horizon ([`crate::horizon`]), the steps of a pass and of the disk tier's writer
+//! Two that begin an epoch at the same time (a lock lets one of them do so), the second larder's own tiers (which are
+//! as the first one's), the horizon ([`crate::horizon`]), the steps of a pass and of the disk tier's writer
 //! ([`crate::Protocol`]), and commits that PostgreSQL reported before they were on disk (`synchronous_commit = off`).
 
 mod steps;
@@ -141,7 +143,7 @@ pub struct Database {
     pub rows: Set,
     /// None after a crash.
     pub epoch: Option<Epoch>,
-    /// What whoever begins an epoch has read from `pg_prepared_xacts`.
+    /// What the larder that begins an epoch has read from `pg_prepared_xacts`.
     pub read: Option<Set>,
     /// Crashes so far.
     pub crashes: u8,
@@ -215,7 +217,7 @@ pub enum Action {
     RollBackPrepared(u8),
     /// PostgreSQL crashes and starts.
     Crash,
-    /// Whoever begins an epoch reads `pg_prepared_xacts`.
+    /// The larder that begins an epoch reads `pg_prepared_xacts`.
     ReadPrepared,
     /// The epoch commits.
     BeginEpoch,

@@ -1,10 +1,10 @@
-//! What must never, and what must sometimes be the case.
+//! The properties that must hold in every state, and those that must hold in at least one.
 
 use stateright::Property;
 
 use crate::{Bounds, Order, PassStep, Phase, Protocol, Scene, Stage, State};
 
-/// The promise itself.
+/// The property that larder promises.
 pub(crate) const NO_STALE_ANSWER: &str = "no answer is stale";
 
 pub(crate) fn all(protocol: &Protocol) -> Vec<Property<Protocol>> {
@@ -95,8 +95,8 @@ fn is_some_at(state: &State, is: impl Fn(Phase) -> bool) -> bool {
     state.requests.iter().any(|request| is(request.phase))
 }
 
-/// Whether what a tier holds is what the document says in the position or later.
+/// Whether a tier holds the document as it is in the position or later.
 fn reflects(state: &State, content: Option<u8>) -> bool {
-    // After a crash nothing is held against the position of the run before until the feed follows again.
+    // After a crash, until the feed follows again, the position is that of the earlier run.
     content.is_none_or(|content| state.database.is_true_since(content, state.position))
 }

@@ -1,4 +1,4 @@
-//! What there is at one moment: the database, larder's two tiers, and who is in the middle of what.
+//! The state of the model: the database, larder's two tiers, and the requests, loads and passes under way.
 
 use smallvec::SmallVec;
 
@@ -48,7 +48,7 @@ pub(crate) struct Database {
     pub(crate) second: bool,
 }
 
-/// What stood when a load began: the generation of the key and the epoch of the resource.
+/// The generation of the key and the epoch of the resource when a load began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version {
     /// Invalidations of the key so far.
@@ -75,11 +75,11 @@ pub enum Moment {
 pub enum Order {
     /// Keep the document.
     Put(Content, Version),
-    /// It is no longer true; the generation that said so.
+    /// Remove the document, which was invalidated at this generation.
     Drop(u8),
-    /// All up to here is in the orders before.
+    /// The orders before reflect everything up to this position.
     Mark(u8),
-    /// What a crash left has caught up with this position, at this generation.
+    /// The content from before a crash has caught up with this position, at this generation.
     Enable(u8, u8),
 }
 
@@ -88,16 +88,16 @@ pub enum Order {
 pub struct Disk {
     /// The document.
     pub content: Option<Content>,
-    /// The position that a later run would come back to.
+    /// The position from which a later run would resume.
     pub mark: Option<u8>,
 }
 
-/// What the writer has taken off the queue and checked.
+/// What the writer has taken from the queue and checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Batch {
-    /// The last word on the document, if there is one.
+    /// The last change of the document, if there is one.
     pub content: Option<Option<Content>>,
-    /// The mark that goes along.
+    /// The mark that is written with it.
     pub mark: Option<u8>,
     /// The stripe will be clean up to here.
     pub clean: u8,
@@ -186,7 +186,7 @@ pub enum Stage {
     Installed(Content),
     /// Checked; it is to be queued.
     Putting(Content),
-    /// Overtaken, or left out of the queue; those who wait are to be told.
+    /// Overtaken, or left out of the queue; its waiters are to be answered.
     Ending(Content),
 }
 
@@ -195,7 +195,7 @@ pub enum Stage {
 pub struct Load {
     /// Where it is.
     pub stage: Stage,
-    /// What stood when it was granted.
+    /// The version when it was granted.
     pub version: Version,
 }
 
@@ -217,7 +217,7 @@ pub struct State {
     pub disk_on: bool,
     /// The disk tier's orders, the oldest first.
     pub queue: Few<Order, 8>,
-    /// What the writer has taken off the queue and not yet applied.
+    /// What the writer has taken from the queue and not yet applied.
     pub batch: Option<Batch>,
     /// All up to here has been applied, in this run or in one before.
     pub position: u8,

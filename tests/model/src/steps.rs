@@ -1,4 +1,4 @@
-//! What can happen next, and what it does.
+//! The actions that are possible in a state, and their effects.
 
 mod disk;
 mod feed;
@@ -25,7 +25,7 @@ pub enum Action {
     LeaveOut(usize),
     /// This load ends without an outcome.
     Fail(usize),
-    /// The document has to leave memory for others.
+    /// Memory evicts the document.
     Evict,
     /// The feed begins a pass or goes one step on.
     Feed,
@@ -33,7 +33,7 @@ pub enum Action {
     Resume,
     /// The feed finds the database after a crash.
     Follow,
-    /// The writer takes this many orders off the queue and checks them.
+    /// The writer takes this many orders from the queue and checks them.
     Gather(usize),
     /// The writer applies them, and calls the stripe clean.
     Apply,
@@ -60,7 +60,7 @@ impl Protocol {
                 _ => {}
             }
         }
-        // Without a disk tier an entry that is evicted is one that was never made.
+        // Without a disk tier, to evict an entry is the same as never to have installed it.
         if self.bounds.disk && state.memory.is_some() {
             actions.push(Action::Evict);
         }
@@ -136,7 +136,7 @@ impl Protocol {
         next.position = state.position;
         next.following = false;
         next.crashes = state.crashes + 1;
-        // Without a mark there is nothing that could be caught up with.
+        // Without a mark the content is not used.
         if state.disk.mark.is_some() {
             next.disk = state.disk;
             if self.has(Guard::ResumeFirst) {
@@ -166,8 +166,8 @@ impl State {
         self.requests[index] = crate::Request::IDLE;
     }
 
-    /// Ends a load; those who wait for it are in `phase` now, or have been answered.
-    fn retire(&mut self, index: usize) {
+    /// Ends a load whose waiters have been answered or will load again.
+    fn end_load(&mut self, index: usize) {
         self.loads[index] = crate::Load::FREE;
         self.young.retain(|moment| *moment != Moment::Sent(index));
         if self.lease == Some(index) {

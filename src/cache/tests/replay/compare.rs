@@ -52,14 +52,14 @@ impl Replay<'_> {
         let queue: Vec<Ordered> = run
             .queue
             .iter()
-            .map(|order| told(order, epoch, state))
+            .map(|order| in_model(order, epoch, state))
             .collect();
         assert_eq!(queue[..], state.queue[..], "queue");
         if files {
             let store = run.shared.store.load_full().expect("it is open");
             let prefix = cache.resources[0].prefix.load(Ordering::SeqCst);
             let entry = store.get(prefix, KEY, run.epoch).unwrap();
-            // Until the resource is defined, nobody knows what its entries look like.
+            // Until the resource is defined, the prefix of its entries is not known.
             if state.following {
                 let entry = entry.map(|entry| content(entry.found.as_ref()));
                 assert_eq!(entry, state.disk.content, "disk");
@@ -73,8 +73,8 @@ impl Replay<'_> {
     }
 }
 
-/// The order in the model's words.
-fn told(order: &Order, epoch: Epoch, state: &State) -> Ordered {
+/// The order as the model has it.
+fn in_model(order: &Order, epoch: Epoch, state: &State) -> Ordered {
     let commits = |mark: &Mark| {
         let at = (0..=2).find(|commits| position(*commits) == mark.position());
         at.expect("a position of this trace")

@@ -31,7 +31,7 @@ use crate::source::loader::{Keep, Load};
 
 pub(super) const KEY: &str = "1";
 
-/// What a request came to.
+/// The result of a request.
 pub(super) type Answered = Result<Answer, LookupError>;
 
 /// The writer, back from a batch.
@@ -78,7 +78,7 @@ pub(super) struct Run {
     pub(super) loads: [Option<Loading>; 2],
     /// What entries on disk bear.
     pub(super) epoch: Epoch,
-    /// Nobody drives it, so no timer of it ever goes off.
+    /// It is not driven, so its timers never fire.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -290,7 +290,7 @@ impl Run {
         ));
         drop(self.cache);
         let store = shared.store.swap(None).expect("the tier is open");
-        Arc::into_inner(store).expect("nobody else has it open")
+        Arc::into_inner(store).expect("no other reference to the store")
     }
 }
 

@@ -1,7 +1,7 @@
-//! Small worlds of a database, a feed, requests and the tiers, each for one execution under the scheduler.
+//! Scenarios with a database, a feed, requests and the tiers, each for one execution under the scheduler.
 //!
 //! The database is one counter: the document's value, which a commit raises. Requests take the same steps as
-//! `Cache::lookup` and `Cache::load`, the feed those of `Cache::apply_event`, with a slot in the place of the disk tier.
+//! `Cache::lookup` and `Cache::load`, the feed those of `Cache::apply_event`, with one slot in place of the disk tier.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::lease::{Grant, Lease, Leases, Outcome};
 use super::memory::{Memory, MemoryConfig};
 use crate::resource::ResourceId;
 
-/// Few, so that keys share them.
+/// Few, so that keys share stripes.
 const STRIPES: usize = 2;
 const ITEMS: ResourceId = ResourceId::new(0);
 const KEY: &str = "42";
@@ -87,7 +87,7 @@ impl World {
         lease.complete(Outcome { found, stored });
     }
 
-    /// Asks until there is an outcome, as a request does that no tier has answered.
+    /// Asks until there is an outcome, as a request does if no tier has the document.
     fn request(&self) -> u64 {
         loop {
             let mut waiter = match self.grant() {
@@ -126,14 +126,14 @@ impl World {
         self.database.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// A pass that finds the key: memory, then the disk's queue, which is worked off at once.
+    /// A pass that finds the key: it is removed from memory and, without a queue, from disk.
     fn pass(&self) {
         let (stripe, generation) = self.memory.invalidate(ITEMS, KEY, &self.versions);
         self.disk.lock().expect("no poison").take();
         self.versions.mark_clean(stripe, generation);
     }
 
-    /// A change is committed and applied: from here on nothing older may be answered.
+    /// A change is committed and applied. After that no older answer is allowed.
     fn change(&self) {
         let committed = self.commit();
         self.pass();
@@ -148,7 +148,7 @@ impl World {
     }
 }
 
-/// What the steps come to is their own affair.
+/// Runs the steps on a thread, and ignores their result.
 fn spawn<T>(
     world: &Arc<World>,
     steps: impl FnOnce(&World) -> T + Send + 'static,
@@ -208,7 +208,7 @@ pub fn promotion_beside_a_pass() {
     world.assert_nothing_stale();
 }
 
-/// The first leader goes without an outcome, and whoever waited leads.
+/// The first leader drops its lease, and a waiter leads.
 pub fn a_lease_is_handed_over() {
     let world = world();
     let first = spawn(&world, |world| match world.grant() {
@@ -220,11 +220,11 @@ pub fn a_lease_is_handed_over() {
     join(others);
 }
 
-/// Whoever has seen an outcome and asks again finds no load that is over.
+/// A request that has received an outcome and asks again does not join the load that has ended.
 pub fn an_outcome_ends_its_load() {
     let world = world();
     let Grant::Lead(lease, mut leader) = world.grant() else {
-        panic!("nobody else leads")
+        panic!("no other request leads")
     };
     let waiting = spawn(&world, move |world| {
         assert!(block_on(leader.outcome()).is_some());
@@ -238,7 +238,7 @@ pub fn an_outcome_ends_its_load() {
 pub fn an_overtaken_load_leaves_its_successor() {
     let world = world();
     let Grant::Lead(old, _) = world.grant() else {
-        panic!("nobody else leads")
+        panic!("no other request leads")
     };
     world.commit();
     world.pass();

@@ -267,7 +267,7 @@ impl State {
         }
     }
 
-    /// A mark that nobody knows.
+    /// A mark that is stored nowhere.
     fn unused_mark(&self) -> Mark {
         let copied = self.copy.as_ref().map(|copy| copy.mark);
         let known = [

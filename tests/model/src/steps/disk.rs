@@ -17,7 +17,7 @@ impl Protocol {
                     batch.content = Some(None);
                     batch.clean = generation;
                 }
-                // The mark that was found stays until its content may be used.
+                // The mark of the earlier run stays until its content may be used.
                 Order::Mark(position) if state.disk_on => batch.mark = Some(position),
                 Order::Mark(_) => {}
                 Order::Enable(position, generation) => {
@@ -50,7 +50,7 @@ impl Protocol {
         self.forget_mark(state);
     }
 
-    /// Where no crash is to come, nobody will look at the mark.
+    /// If no crash is to come, the mark is never used.
     pub(super) fn forget_mark(&self, state: &mut State) {
         if state.disk_on && state.crashes == self.bounds.crashes {
             state.disk.mark = None;
@@ -59,7 +59,7 @@ impl Protocol {
 }
 
 impl State {
-    /// Orders that one batch may take: none behind an `Enable`.
+    /// The number of orders that one batch may take: none after an `Enable`.
     pub(super) fn orders_of_a_batch(&self) -> usize {
         let enable = |order: &Order| matches!(order, Order::Enable(..));
         let enable = self.queue.iter().position(enable);

@@ -10,7 +10,7 @@ impl Protocol {
             actions.push(Action::Feed);
         } else {
             let behind = state.position < state.commits();
-            // A pass that finds nothing, right after another, says nothing new.
+            // A pass that finds nothing, right after another pass, changes nothing.
             if behind || state.young.last() != Some(&Moment::Fresh) {
                 actions.push(Action::Feed);
             }
@@ -47,7 +47,7 @@ impl Protocol {
             }
             PassStep::TakeEpoch => {
                 state.version.epoch = 0;
-                // What is there bears another epoch.
+                // The entry in memory has another epoch.
                 state.memory = None;
             }
             PassStep::Raise => state.version.generation += 1,
@@ -97,7 +97,7 @@ impl Protocol {
         }
     }
 
-    /// The pass before its next step; none if it has ended.
+    /// The pass before its next step; `None` if it has ended.
     fn next(&self, state: &State, pass: Pass) -> Option<Pass> {
         use PassStep::{
             Complete, Forget, QueueDrop, QueueEnable, QueueMark, Raise, Read, TakeEpoch,
@@ -133,7 +133,7 @@ impl Protocol {
 }
 
 impl State {
-    /// Every request is held to the position: how long ago a commit in it was says nothing more.
+    /// Every answer has to reflect the position, so the age of a commit in it does not matter any more.
     pub(super) fn forget_covered_commits(&mut self) {
         let mut covered = self.position - self.old_commits().min(self.position);
         self.young.retain(|moment| {
@@ -143,7 +143,7 @@ impl State {
         });
     }
 
-    /// The disk tier's content is on its way to be used.
+    /// Whether the order to use the disk tier's content is queued or in the writer's batch.
     fn is_enabling(&self) -> bool {
         let queued = self.queue.iter();
         let queued = queued.filter(|order| matches!(order, Order::Enable(..)));

@@ -70,13 +70,13 @@ impl State {
         for request in self.waiting(index) {
             self.answer(request, content);
         }
-        self.retire(index);
+        self.end_load(index);
     }
 
     pub(super) fn fail(&mut self, index: usize) {
         for request in self.waiting(index) {
             self.requests[request].phase = Phase::Load;
         }
-        self.retire(index);
+        self.end_load(index);
     }
 }

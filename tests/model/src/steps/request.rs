@@ -82,7 +82,7 @@ impl Protocol {
             version,
         };
         if let Some(overtaken) = state.lease.replace(load) {
-            // Nobody asks any more when it was sent.
+            // No request can join it any more, so it does not matter when it was sent.
             let sent = Moment::Sent(overtaken);
             state.young.retain(|moment| *moment != sent);
         }

@@ -13,13 +13,13 @@ pub(crate) const DEMO: &str = include_str!("../src/config/demo.toml");
 /// Rows of `emp` for each of `dept`.
 const EMPS: u32 = 10;
 
-/// Has `measure` use a server with so many rows of `dept`, by its URL, and stops the server.
+/// Starts a server with so many rows of `dept`, calls `measure` with its URL, and stops it.
 pub(crate) fn with_postgres(
     runtime: &Runtime,
     depts: u32,
     measure: impl FnOnce(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // Where root runs the bench, PostgreSQL's user has to get in.
+    // If root runs the bench, PostgreSQL runs as another user, which has to read the directory.
     let directory = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o755))
         .tempdir()?;
