@@ -218,19 +218,13 @@ impl Cache {
         let uses_disk = config.resources.iter().any(|(_, tiers)| tiers.disk);
         let versions = Arc::new(Versions::new(count));
         let (opened, found_on_disk) = watch::channel(None);
-        let disk = if uses_disk {
-            let found = move |mark| {
+        let start = || {
+            let (config, versions) = (config.disk.clone(), Arc::clone(&versions));
+            DiskTier::start(config, versions, Arc::clone(&metrics), move |mark| {
                 opened.send_replace(Some(mark));
-            };
-            Some(DiskTier::start(
-                config.disk.clone(),
-                Arc::clone(&versions),
-                Arc::clone(&metrics),
-                found,
-            )?)
-        } else {
-            None
+            })
         };
+        let disk = uses_disk.then(start).transpose()?;
         let cache = Arc::new(Self::assemble(config, versions, disk, loader, metrics));
         tokio::spawn(offer_mark(Arc::downgrade(&cache), found_on_disk));
         Ok(cache)

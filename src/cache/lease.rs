@@ -15,7 +15,7 @@ use crate::clock::Boottime;
 use crate::resource::ResourceId;
 use crate::source::SourceError;
 use crate::source::loader::SentAt;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The result of a load.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Leases {
         max_age: Duration,
     ) -> Grant {
         let key = (resource, Arc::clone(key));
-        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loads = self.lock();
         if let Some(load) = loads.get(&key) {
             let is_young = match load.sent_at.get() {
                 None => true,
@@ -100,6 +100,10 @@ impl Leases {
             outcome: sender,
         };
         Grant::Lead(lease, Waiter { outcome: receiver })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<InFlightLoad>>> {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,11 +134,7 @@ impl Lease {
 
     /// Removes the load, unless a newer one has replaced it.
     fn deregister(&self) {
-        let mut loads = self
-            .leases
-            .loads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut loads = self.leases.lock();
         if loads
             .get(&self.key)
             .is_some_and(|load| Arc::ptr_eq(load, &self.load))

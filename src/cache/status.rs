@@ -162,7 +162,7 @@ impl Cache {
     }
 
     /// How long ago `fresh_at` is; `None` before the first pass, and if it is ahead of the clock.
-    pub fn feed_age(&self) -> Option<Duration> {
+    fn feed_age(&self) -> Option<Duration> {
         let fresh_at = self.freshness.fresh_at();
         let now = Boottime::now();
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
@@ -184,8 +184,10 @@ impl Cache {
         if let Some(reason) = self.freshness.feed().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
+        let is_unfit = |cached: &CachedResource| cached.unfit.load(Ordering::SeqCst);
+        let is_any_fit = !self.resources.iter().all(is_unfit);
         for cached in &self.resources {
-            if cached.unfit.load(Ordering::SeqCst) && self.unfit().len() < self.resources.len() {
+            if is_any_fit && is_unfit(cached) {
                 continue;
             }
             if cached.current.load().is_none() {
@@ -218,14 +220,9 @@ impl Cache {
     pub fn observe(&self) {
         let status = self.status();
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let tiers = [
-            ("memory", Some(&status.memory)),
-            ("disk", status.disk.as_ref()),
-        ];
-        for (name, tier) in tiers
-            .into_iter()
-            .filter_map(|(name, tier)| Some((name, tier?)))
-        {
+        let memory = ("memory", &status.memory);
+        let disk = status.disk.iter().map(|disk| ("disk", disk));
+        for (name, tier) in std::iter::once(memory).chain(disk) {
             self.metrics
                 .tier_bytes
                 .with_label_values(&[name])

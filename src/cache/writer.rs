@@ -144,36 +144,30 @@ impl Writer {
             let Ok(order) = tokio::time::timeout_at(until, self.orders.recv()).await else {
                 break;
             };
-            match order {
-                None | Some(Order::Stop(_)) => {
-                    let done = match order {
-                        Some(Order::Stop(done)) => done,
-                        _ => oneshot::channel().0,
-                    };
-                    return (orders, Some(done));
-                }
-                Some(order) => {
-                    if orders.is_empty() {
-                        until = Instant::now() + self.shared.config.linger;
-                    }
-                    // A sweep is urgent because no stripe is clean until it is applied.
-                    let is_urgent = matches!(
-                        order,
-                        Order::Sweep(_) | Order::Enable(..) | Order::Discard | Order::Purge(_)
-                    );
-                    entries += match &order {
-                        Order::Drop(drops) => drops.len(),
-                        _ => 1,
-                    };
-                    // Only orders that are queued already share its flush.
-                    if matches!(order, Order::UrgentDrop(_)) {
-                        until = Instant::now();
-                    }
-                    orders.push(order);
-                    if is_urgent {
-                        break;
-                    }
-                }
+            // A closed queue, too, ends the writer.
+            let order = order.unwrap_or_else(|| Order::Stop(oneshot::channel().0));
+            if let Order::Stop(done) = order {
+                return (orders, Some(done));
+            }
+            if orders.is_empty() {
+                until = Instant::now() + self.shared.config.linger;
+            }
+            // Only orders that are queued already share its flush.
+            if matches!(order, Order::UrgentDrop(_)) {
+                until = Instant::now();
+            }
+            entries += match &order {
+                Order::Drop(drops) => drops.len(),
+                _ => 1,
+            };
+            // A sweep is urgent because no stripe is clean until it is applied.
+            let is_urgent = matches!(
+                order,
+                Order::Sweep(_) | Order::Enable(..) | Order::Discard | Order::Purge(_)
+            );
+            orders.push(order);
+            if is_urgent {
+                break;
             }
         }
         (orders, None)
@@ -409,13 +403,12 @@ impl Writer {
             }
             return;
         }
-        let mark = self.last_mark.take().map(|mark| Mark {
-            clean: true,
-            ..mark
-        });
         let mut batch = Batch::default();
-        if let Some(mark) = mark {
-            batch.mark(mark);
+        if let Some(mark) = self.last_mark.take() {
+            batch.mark(Mark {
+                clean: true,
+                ..mark
+            });
         }
         let written = store.apply(batch).and_then(|()| store.flush());
         if let Err(error) = written {

@@ -54,26 +54,15 @@ pub(super) fn remove(db: &Db, batch: &mut Batch, key: &[u8]) -> sled::Result<Opt
 
 /// Every key, with the start of its value.
 pub(super) fn value_starts(db: &Db) -> impl Iterator<Item = sled::Result<(IVec, IVec)>> {
-    let number = 0_u32.to_be_bytes();
-    db.iter().filter_map(move |item| match item {
-        Ok((key, first)) => {
-            let length = key.strip_suffix(&number)?.len();
-            Some(Ok((key.subslice(0, length), value_start(&first))))
-        }
-        Err(error) => Some(Err(error)),
-    })
+    let first = |(key, chunk): (IVec, IVec)| Some((key_of_first(&key)?, value_start(&chunk)));
+    db.iter()
+        .filter_map(move |item| item.map(first).transpose())
 }
 
 /// The keys from `from` on, in their order.
 pub(super) fn keys(db: &Db, from: &[u8]) -> impl Iterator<Item = sled::Result<IVec>> {
-    let number = 0_u32.to_be_bytes();
-    db.range(from..).keys().filter_map(move |key| match key {
-        Ok(key) => {
-            let length = key.strip_suffix(&number)?.len();
-            Some(Ok(key.subslice(0, length)))
-        }
-        Err(error) => Some(Err(error)),
-    })
+    let keys = db.range(from..).keys();
+    keys.filter_map(|key| key.map(|key| key_of_first(&key)).transpose())
 }
 
 /// The first chunk without the value's length.
@@ -106,6 +95,12 @@ pub(super) fn get(db: &Db, key: &[u8]) -> sled::Result<Option<IVec>> {
         }
     }
     Ok(Some(value.into()))
+}
+
+/// The value's key, if this is the key of its first chunk.
+fn key_of_first(chunk_key: &IVec) -> Option<IVec> {
+    let key = chunk_key.strip_suffix(&0_u32.to_be_bytes())?;
+    Some(chunk_key.subslice(0, key.len()))
 }
 
 fn chunk_key(key: &[u8], number: u32) -> Vec<u8> {
