@@ -1,67 +1,74 @@
-//! larder answers a JSON document by key from memory, then disk, then PostgreSQL, and forgets it when it changes.
+//! larder answers a JSON document by key from memory, then disk, then PostgreSQL, and invalidates it when it changes.
 //!
 //! ```text
 //! GET /depts/42
-//!   │ http::middleware     a typed request: resource, key, client, rights
+//!   │ http::middleware     makes a typed request: resource, key, client, rights
 //!   ▼
-//! cache::lookup ── memory (DashMap) ── hit ──► answer: body and headers are ready-made
+//! cache::lookup ── memory (DashMap) ── hit ──► answer: body and entity tag are ready-made
 //!   │ miss          └─ disk (sled) ─── hit ──► promote to memory, answer
-//!   │ lease: one leader, the rest wait
+//!   │ lease: one request leads, the others wait
 //!   ▼
-//! source::loader           the keys that wait, one statement: … where key = any(…)
-//!   │ document, or "there is none"
+//! source::loader           the keys that wait, in one statement: … where key = any(…)
+//!   │ document or absence
 //!   ▼
-//! cache::fill              memory now; disk through the writer's queue
+//! cache::fill              memory at once; disk through the writer's queue
 //!
 //! PUT /depts/42
-//!   │ http::write ── resource::body: rows, checked by the catalogue
+//!   │ http::write ── resource::body: from JSON to rows
 //!   ▼
-//! source::writes ── one transaction ── commit ──► as any client's; answered when the pass has been applied
+//! source::writes ── one transaction ── commit ──► answer, when a pass that covers the transaction has been applied
 //!
 //! any client ── commit ──► triggers ──► larder.change ── bell ──► feed: a pass ──► cache::invalidation
 //! ```
 //!
+//! `docs/design.md` has the same in more detail, `docs/glossary.md` the terms, `docs/decisions` the reasons.
+//!
 //! # A hit
-//! 1. [`http::middleware::stack`] makes a typed request of the head, and checks rate and rights before any router.
-//!    `http::read::document` makes the key canonical ([`resource::key`]) and asks memory ([`documents`]).
-//! 2. [`cache::Cache::try_memory`] compares the boot-time clock ([`clock`]) with the last pass: are the tiers fresh?
-//! 3. The memory tier has the document under the resource's epoch; its body and entity tag are sent as they are.
-//! 4. One hit in a thousand is read again from PostgreSQL beside serving, and must not be stale (`cache::audit`).
+//! 1. [`http::middleware::stack`] makes a typed request of the head, and checks rate limit and rights before any
+//!    router. `http::read::document` makes the key canonical ([`resource::key`]) and asks memory ([`documents`]).
+//! 2. [`cache::Cache::try_memory`] checks that the last pass is recent enough on the boot-time clock ([`clock`]).
+//! 3. [`cache::memory::Memory::get`] finds the document under the resource's epoch. Its body and entity tag are sent as
+//!    they are.
+//! 4. For one hit in a thousand, a task reads the document again from PostgreSQL and compares (`cache::audit`).
 //!
 //! # A miss
-//! 1. Neither tier has it ([`cache::Cache::lookup_missed`], through axum's router). The request leads or joins the
-//!    key's lease, which notes the key's generation.
-//! 2. [`source::loader`] takes all keys that wait for the resource and runs its one statement ([`resource::query`]).
-//! 3. `fill` installs the document if the generation still stands, queues it for the disk, and wakes all who wait.
+//! 1. [`cache::Cache::lookup_missed`], called through axum's router, asks the disk tier. If that has no document
+//!    either, `Cache::load` notes the key's version and leads a load of the key, or joins one (`cache::lease`).
+//! 2. [`source::loader`] takes all keys that wait for the resource, and reads them with one statement
+//!    ([`resource::query`]).
+//! 3. `Cache::fill` installs the document in memory if the version is still current, queues it for the disk, and wakes
+//!    the requests that wait.
 //!
 //! # A write
-//! 1. `http::write` takes the body for rows ([`resource::body`]): what does not fit costs PostgreSQL nothing.
-//! 2. [`source::writes`] runs one transaction on a task of its own, with one statement for the rows of all levels
-//!    ([`resource::write`]); documents that are only inserted share it.
-//! 3. The answer waits for the pass that covers the transaction ([`cache::Cache::catch_up`]), which is an invalidation
-//!    like any other.
+//! 1. `http::write` converts the body to rows ([`resource::body`]). What does not fit the tables is refused here,
+//!    without a query.
+//! 2. [`source::writes`] runs one transaction on a task of its own. An insert is one statement for the rows of all
+//!    levels ([`resource::write`]), and inserts share transactions.
+//! 3. [`cache::Cache::catch_up`] waits for the pass that covers the transaction. That pass is an invalidation like any
+//!    other.
 //!
 //! # An invalidation
-//! 1. A transaction touches a row; the trigger of its table writes the key that leads to the document into
-//!    `larder.change`, inside that transaction, and rings (`feed::triggers`).
-//! 2. It commits. The feed hears the bell, a write of this node rings for itself, or the poll comes round; the feed
-//!    reads what committed since its position, mapped to documents in one snapshot (`feed::change_log`).
-//! 3. It makes sure that what is logged is all: tables, triggers, policies and types are as they were
+//! 1. A transaction changes a row. The trigger of its table writes the key that leads to the document into
+//!    `larder.change`, in that transaction, and sends a notification, the bell (`feed::triggers`).
+//! 2. After the commit the feed runs a pass, because of the bell, of a write of this node, or of a poll. The pass reads
+//!    what committed since the position, and maps it to documents, in one snapshot (`feed::change_log`).
+//! 3. The feed checks that the log is complete: tables, triggers, policies and types are as they were
 //!    (`feed::definition`), and so is the history of the database (`feed::history`).
-//! 4. [`cache::Cache::follow`] raises each key's generation, drops it from memory, queues its drop for the disk, then
-//!    moves the position and the time up to which all is known.
+//! 4. [`cache::Cache::apply_event`] raises each key's generation, removes it from memory, queues its drop for the disk,
+//!    and then moves the position and `fresh_at`.
 //!
 //! # Invariants
-//! - What memory holds reflects every transaction in the position. So does a disk entry whose stripe is clean.
-//! - A mark on disk implies that its drops are on disk.
-//! - A tier answers only while the feed's knowledge is at most `max_staleness` old.
-//! - A document is what one snapshot held: one document, one statement. No answer is used that does not prove which
+//! - An entry in memory reflects every transaction in the position. So does an entry on disk whose stripe is clean.
+//! - A mark on disk implies that the drops before it are on disk.
+//! - A tier answers only while `fresh_at` is at most `max_staleness` ago.
+//! - A document is what one snapshot held: one document, one statement. Every answer of PostgreSQL has to prove which
 //!   statement made it (`resource::proof`).
 //! - `resource` does no I/O, `cache` knows no HTTP, `source` no cache, `http` no tier and no SQL. DashMap is named only
-//!   in `cache/memory.rs`, sled only in `cache/disk`.
-//! - Losing memory or disk costs time, never truth: whatever is odd on disk is discarded.
+//!   in `cache/memory.rs`, sled only in `cache/disk.rs` and `cache/disk/`.
+//! - The files of the disk tier may be lost at any time. Content that fails a check is discarded and read again.
 //!
-//! Why it is so is told in `docs/decisions`. Start reading at [`commands::serve`], where everything is put together.
+//! To read the code, start at [`commands::serve`], which starts and connects all parts, and go on in the order of the
+//! modules below.
 
 // In reading order, top down; the blank lines keep it.
 pub mod cli;
