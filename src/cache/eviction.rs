@@ -8,7 +8,7 @@
 //! By the paper's rules, keys read in a loop slightly larger than the cache evict each other, each shortly before it is
 //! read again. Two things are different here:
 //!
-//! - A ghost that returns goes to the main queue only if one of its next few entries is untouched, and evicts that one.
+//! - A ghost that returns goes to the main queue only if one of the next few entries there is untouched, and evicts it.
 //!   Otherwise the ghost passes the small queue again, so that most of a loop stays in the cache.
 //! - The small queue has a tenth of the space only if that helps: it grows with each entry that leaves it touched, and
 //!   shrinks with each other one. Under a loop it shrinks to 1/200.

@@ -18,7 +18,7 @@ pub struct Status {
     pub resources: Vec<ResourceStatus>,
     /// The memory tier.
     pub memory: TierStatus,
-    /// The disk tier; absent where no resource uses it.
+    /// The disk tier; `None` if no resource uses it.
     pub disk: Option<TierStatus>,
     /// The feed.
     pub feed: FeedStatus,

@@ -26,7 +26,7 @@ use crate::cache::orders::DiskState;
 const LOOKUPS_PER_BATCH: usize = 64;
 /// Batches that may wait for the reading thread.
 const QUEUED_BATCHES_MAX: usize = 256;
-/// A batch without progress for so long, or that takes so long to read, and the batches behind it are misses.
+/// If reading makes no progress for so long, or one batch takes so long, that batch and those behind it are misses.
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(20);
 /// A lookup that takes longer is a miss, however many are before it.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);

@@ -21,8 +21,8 @@ use crate::cache::disk::Store;
 const SEED: u64 = 20_261_121;
 const TRACES: u64 = 2_000;
 const STEPS: usize = 80;
-/// Moments draw nearer to each other with every one that expires; where they come this near, in nanoseconds, a trace
-/// ends.
+/// With each moment that expires, the distance between the others shrinks. A trace ends when it is this small, in
+/// nanoseconds.
 const FINEST: u64 = 64;
 /// One crash in so many closes and opens the files; the others go on with them open, which is faster.
 const REOPEN_EVERY: usize = 50;

@@ -15,7 +15,7 @@ use crate::clock::stopped;
 use crate::resource::testing::ITEMS;
 
 impl Replay<'_> {
-    /// Everything that can be seen of the cache is what the model says; of the files only where they may differ.
+    /// Compares everything that can be seen of the cache with the model's state; the files only if they may have changed.
     pub(super) fn compare(&mut self, state: &State, files: bool) {
         stopped::set(self.times.now());
         let now = self.times.now();

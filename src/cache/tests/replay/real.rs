@@ -76,7 +76,7 @@ pub(super) struct Run {
     pub(super) disk_lookups: [Option<LookupBatch>; 2],
     pub(super) floors: [u8; 2],
     pub(super) loads: [Option<Loading>; 2],
-    /// What entries on disk bear.
+    /// The epoch of the entries on disk.
     pub(super) epoch: Epoch,
     /// It is not driven, so its timers never fire.
     runtime: tokio::runtime::Runtime,
