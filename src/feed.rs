@@ -11,7 +11,7 @@
 //! - `standing`: what must not be installed yet, since a restore may be under way.
 //! - `change_log`: the SQL of a pass. `touched`: what it found. `ranges`: of keys that are too many to name.
 //! - `definition`: whether triggers, tables and types still are as they were.
-//! - `bell` and `listener`: notifications, sent and received.
+//! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of installing.
 //! - `node`: heartbeats and pruning. `backlog`: how long the log is.
 //! - `history`: was the database put back to an earlier state?
 
@@ -24,6 +24,7 @@ mod follower;
 mod history;
 mod install;
 mod listener;
+mod locks;
 mod messages;
 mod node;
 pub mod position;

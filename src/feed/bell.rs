@@ -7,7 +7,7 @@
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::install::{BELL_LOCK, LOCK_SPACE};
+use crate::feed::locks::{BELL_LOCK, LOCK_CLASS};
 use crate::source::SourceError;
 
 /// The channel that triggers notify.
@@ -86,7 +86,7 @@ impl Bell {
             _ => return Ok(()),
         };
         self.held = sqlx::query_scalar(statement)
-            .bind(LOCK_SPACE)
+            .bind(LOCK_CLASS)
             .bind(BELL_LOCK)
             .fetch_one(connection)
             .await?;

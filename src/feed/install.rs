@@ -9,16 +9,11 @@ use sqlx::{AssertSqlSafe, Connection, Postgres, Row, Transaction};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::feed::locks::{INSTALL_LOCK, LOCK_CLASS};
 use crate::feed::schema::{self, Part, TABLES};
 use crate::feed::triggers::{Logger, MissingTriggers};
 use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
-
-/// Taken by whoever installs, in two-key form with [`BELL_LOCK`]: "lard" as a number.
-pub(super) const LOCK_SPACE: i32 = 0x6c61_7264;
-const INSTALL_LOCK: i32 = 1;
-/// Held by the one open transaction that rings, or by a feed that is busy.
-pub(super) const BELL_LOCK: i32 = 2;
 
 /// The longest wait for a table's lock: others queue behind it. Far below the second after which PostgreSQL looks for
 /// deadlocks (`deadlock_timeout`) and ends the transaction of whoever has waited so long. Autovacuum gives way only to
@@ -156,7 +151,7 @@ async fn begin_alone(
     let begin = format!(
         "set local lock_timeout = '{LOCK_TIMEOUT}'; set local statement_timeout = '30s'; \
          set local client_min_messages = warning; set local synchronous_commit = local; \
-         select pg_try_advisory_xact_lock({LOCK_SPACE}, {INSTALL_LOCK})"
+         select pg_try_advisory_xact_lock({LOCK_CLASS}, {INSTALL_LOCK})"
     );
     let alone: bool = sqlx::raw_sql(AssertSqlSafe(begin))
         .fetch_one(&mut *transaction)

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
-use crate::feed::install::{BELL_LOCK, LOCK_SPACE};
+use crate::feed::locks::{BELL_LOCK, LOCK_CLASS};
 use crate::feed::ranges::{OPEN, range_sql};
 use crate::feed::triggers::level::TriggerLevel;
 use crate::resource::link::{Link, Said, sql_literal};
@@ -237,7 +237,7 @@ fn bell(config: &FeedConfig) -> String {
 }
 
 fn bell_is_free() -> String {
-    format!("pg_catalog.pg_try_advisory_xact_lock({LOCK_SPACE}, {BELL_LOCK})")
+    format!("pg_catalog.pg_try_advisory_xact_lock({LOCK_CLASS}, {BELL_LOCK})")
 }
 
 #[cfg(test)]
