@@ -6,9 +6,10 @@
 //! concurrent writers rings. The feed has a thread, a runtime and connections of its own: no load on the HTTP side
 //! delays it.
 //!
-//! - `establish`: is the database fit to be followed, and is everything installed? `messages`: what it waits for.
-//! - `schema`: schema larder. `triggers`: what writes to its log. `install`: how both come and go.
-//! - `standing`: what must not be installed yet, since a restore may be under way.
+//! - `establish`: what comes before a database is followed. `messages`: what it waits for.
+//! - `schema`: schema larder. `triggers`: what writes to its log.
+//! - `install`, `logger_retention` and `uninstall`: how both are created and removed. `ddl`: the transactions for that.
+//! - `restore`: what must not be installed yet, since a restore may be under way.
 //! - `change_log`: the SQL of a pass. `touched`: what it found. `ranges`: of keys that are too many to name.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of installing.
@@ -18,6 +19,7 @@
 pub mod backlog;
 mod bell;
 mod change_log;
+mod ddl;
 mod definition;
 pub mod establish;
 mod follower;
@@ -25,14 +27,17 @@ mod history;
 mod install;
 mod listener;
 mod locks;
+mod logger_retention;
 mod messages;
 mod node;
 pub mod position;
 pub mod ranges;
+mod restore;
+mod retry;
 mod schema;
-mod standing;
 mod touched;
 mod triggers;
+mod uninstall;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,9 +48,10 @@ use uuid::Uuid;
 
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
-use crate::feed::establish::{EstablishError, Outcome, Policy, establish};
+use crate::feed::ddl::LockWait;
+use crate::feed::establish::{EstablishError, EstablishOptions, EstablishOutcome, establish};
 use crate::feed::follower::Feed;
-use crate::feed::install::{Patience, Pending};
+use crate::feed::install::PendingTriggers;
 use crate::feed::position::{Persisted, Position};
 use crate::feed::ranges::Ranges;
 use crate::metrics::Metrics;
@@ -279,7 +285,7 @@ pub async fn install_script(
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    establish::script(&mut connection, definitions, config).await
+    establish::install_script(&mut connection, definitions, config).await
 }
 
 /// Installs what is missing, each table in a transaction of its own. Nothing is locked where nothing is missing; locks
@@ -293,30 +299,30 @@ pub async fn install(
     config: &FeedConfig,
 ) -> Result<(), EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    let policy = Policy {
+    let options = EstablishOptions {
         install: true,
         new_must_fit: true,
     };
-    let mut patience = Patience::default();
+    let mut lock_wait = LockWait::default();
     loop {
-        let who = match establish(&mut connection, definitions, config, policy, None).await {
-            Ok(Outcome::Standing { why, .. }) => why,
-            Ok(Outcome::Established(established)) => {
-                let held = |pending: &&Pending| pending.held;
-                let left = established.pending;
-                if let Some(refused) = left.iter().find(|pending| !pending.held) {
-                    let why = format!("no triggers on {}: {}", refused.table, refused.why);
-                    return Err(SourceError::Unexpected(why).into());
+        let awaited = match establish(&mut connection, definitions, config, options, None).await {
+            Ok(EstablishOutcome::Delayed { reason, .. }) => reason,
+            Ok(EstablishOutcome::Established(established)) => {
+                let refused = |pending: &&PendingTriggers| !pending.is_waiting;
+                let pending = established.pending;
+                if let Some(PendingTriggers { table, reason, .. }) = pending.iter().find(refused) {
+                    let message = format!("no triggers on {table}: {reason}");
+                    return Err(SourceError::Unexpected(message).into());
                 }
-                match left.iter().find(held) {
+                match pending.into_iter().next() {
                     None => return Ok(()),
-                    Some(held) => held.why.clone(),
+                    Some(waiting) => waiting.reason,
                 }
             }
-            Err(EstablishError::Held(who)) => who,
+            Err(EstablishError::Locked(holders)) => holders,
             Err(error) => return Err(error),
         };
-        patience.wait(&who).await?;
+        lock_wait.pause(&awaited).await?;
     }
 }
 
@@ -326,7 +332,7 @@ pub async fn install(
 /// What PostgreSQL said.
 pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
-    Ok(install::script(&install::removal(&mut connection).await?))
+    Ok(ddl::script(&uninstall::statements(&mut connection).await?))
 }
 
 /// Removes all that larder added to the database, each table's triggers in a transaction of their own. Locks that others
@@ -336,8 +342,8 @@ pub async fn uninstall_script(database: &Database) -> Result<String, SourceError
 /// What PostgreSQL said; what was removed before stays so.
 pub async fn uninstall(database: &Database) -> Result<(), EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    let steps = install::removal(&mut connection).await?;
-    Ok(install::run_all(&mut connection, steps).await?)
+    let statements = uninstall::statements(&mut connection).await?;
+    Ok(ddl::run_all(&mut connection, statements).await?)
 }
 
 /// What pruning has left of the change log, and who needs it.

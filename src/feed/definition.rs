@@ -28,7 +28,7 @@ use crate::source::SourceError;
 
 /// Which tables the freshness of each resource rests on: parallel lists for SQL.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct WatchedTables {
     pub(super) resources: Vec<i32>,
     pub(super) oids: Vec<i64>,
     /// The resource's SQL names the table; else it is a part of one that it names.
@@ -41,7 +41,7 @@ select distinct w.resource from unnest($1::int4[], $2::int8[]::oid[]) w (resourc
 where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' \
   and l.database = (select oid from pg_database where datname = current_database())";
 
-impl Watched {
+impl WatchedTables {
     /// The resources that can't be read at the moment, since a table of theirs is locked.
     pub(super) async fn locked(
         &self,
@@ -60,7 +60,7 @@ impl Watched {
 }
 
 /// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a
-/// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`Watched`].
+/// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`WatchedTables`].
 ///
 /// Beside the hash stands what row security lets larder's role see, in the words of [`STATE_SQL`]: it is to be compared
 /// with what the resource was checked with.
@@ -179,7 +179,7 @@ pub(super) struct Remainder {
 /// All that is asked for to find out whether something changed.
 #[derive(Clone, Debug)]
 pub(super) struct Definitions {
-    pub(super) watched: Watched,
+    pub(super) watched: WatchedTables,
     pub(super) remainder: Remainder,
     mark_sql: String,
 }
@@ -188,7 +188,7 @@ impl Definitions {
     /// What the freshness of the resources in `watched` rests on, read from the catalogue.
     pub(super) async fn read(
         connection: &mut PgConnection,
-        watched: Watched,
+        watched: WatchedTables,
     ) -> Result<Self, SourceError> {
         let row = sqlx::query(AssertSqlSafe(
             REMAINDER_OIDS_SQL.replace("{parts}", PARTS_SQL),
@@ -260,7 +260,7 @@ impl Definitions {
     }
 }
 
-/// SQL for the fingerprints, with the parameters for the fields of [`Watched`].
+/// SQL for the fingerprints, with the parameters for the fields of [`WatchedTables`].
 pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
     FINGERPRINTS_SQL
         .replace("{parts}", PARTS_SQL)

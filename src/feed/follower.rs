@@ -17,14 +17,15 @@ use tokio::time::Instant;
 use crate::clock::Boottime;
 use crate::feed::bell::Bell;
 use crate::feed::change_log::{self, PassQuery};
+use crate::feed::ddl::LOCK_PAUSE_MIN;
 use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::EstablishError;
 use crate::feed::history::History;
-use crate::feed::install::{LOCK_PAUSE_MIN, Pauses, pauses};
 use crate::feed::listener;
 use crate::feed::node::{Housekeeping, Needs};
 use crate::feed::position::Position;
-use crate::feed::standing::Standing;
+use crate::feed::restore::RestoreDetector;
+use crate::feed::retry::{RetryPauses, retry_pauses};
 use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
@@ -51,8 +52,8 @@ const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_millis(200);
-/// Pause between two looks while a restore may be under way.
-const STANDING_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two attempts while a restore may be under way.
+const DELAY_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after PostgreSQL refused something: what is to be installed may take rights that nobody grants, and
 /// each attempt leaves dead rows in the catalogue.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
@@ -83,7 +84,7 @@ pub(super) struct Feed<F> {
     /// Of the last pass, where tables were locked.
     narrowed: Option<Narrowed>,
     history: History,
-    standing: Standing,
+    restore: RestoreDetector,
     /// Resources that the cache has definitions of.
     defined: BTreeSet<ResourceId>,
     /// The resume offer has been dealt with.
@@ -92,7 +93,7 @@ pub(super) struct Feed<F> {
     /// What was said of resources that don't fit, so that it is said once.
     unfit: HashMap<ResourceId, String>,
     /// Pauses between two looks at what does not fit the database, or lacks triggers, and the longest of them.
-    unfinished: Option<(Duration, Pauses)>,
+    unfinished: Option<(Duration, RetryPauses)>,
     /// Passes over the last connection had begun.
     followed: bool,
 }
@@ -114,8 +115,8 @@ struct Narrowed {
 enum Break {
     /// The connection or PostgreSQL failed.
     Lost(EstablishError),
-    /// A restore may be under way, and schema larder is not whole.
-    Standing(String),
+    /// Schema larder is not complete and may not be installed yet. Says why.
+    Delayed(String),
     /// What freshness rests on changed: check everything again, at once.
     Recheck,
 }
@@ -134,7 +135,7 @@ impl<F: FnMut(Event)> Feed<F> {
     ) -> Self {
         Self {
             history: History::open(setup.marks_file.clone()),
-            standing: Standing::open(setup.tables_file.clone()),
+            restore: RestoreDetector::open(setup.tables_file.clone()),
             defined: BTreeSet::new(),
             setup,
             follow,
@@ -185,15 +186,15 @@ impl<F: FnMut(Event)> Feed<F> {
                 // At once, but not again and again.
                 Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
                 Break::Recheck => pauses.next(),
-                Break::Standing(why) => {
+                Break::Delayed(why) => {
                     self.lose(why, &mut said);
-                    Some(STANDING_PAUSE)
+                    Some(DELAY_PAUSE)
                 }
                 Break::Lost(error) => {
                     self.lose(error.to_string(), &mut said);
                     match error {
                         EstablishError::Source(SourceError::Refused { .. })
-                        | EstablishError::Held(_) => refusals.next(),
+                        | EstablishError::Locked(_) => refusals.next(),
                         _ => pauses.next(),
                     }
                 }
@@ -236,7 +237,7 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
         let following = match self.begin(connection).await {
             Ok(Ok(following)) => following,
-            Ok(Err(why)) => return Break::Standing(why),
+            Ok(Err(why)) => return Break::Delayed(why),
             Err(error) => return error.into(),
         };
         self.followed = true;
@@ -309,7 +310,7 @@ impl<F: FnMut(Event)> Feed<F> {
             .filter(|(known, _)| *known == longest);
         let (_, known) = self
             .unfinished
-            .insert(known.unwrap_or_else(|| (longest, pauses(LOCK_PAUSE_MIN, longest))));
+            .insert(known.unwrap_or_else(|| (longest, retry_pauses(LOCK_PAUSE_MIN, longest))));
         Some(Instant::now() + known.next().unwrap_or(longest))
     }
 
@@ -383,10 +384,10 @@ pub(super) struct Following {
     unfinished: Option<Duration>,
 }
 
-fn retries() -> Pauses {
-    pauses(RETRY_MIN, RETRY_MAX)
+fn retries() -> RetryPauses {
+    retry_pauses(RETRY_MIN, RETRY_MAX)
 }
 
-fn refused() -> Pauses {
-    pauses(RETRY_MAX, REFUSED_MAX)
+fn refused() -> RetryPauses {
+    retry_pauses(RETRY_MAX, REFUSED_MAX)
 }

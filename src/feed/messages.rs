@@ -28,7 +28,9 @@ const COMMITTED_WITH_LOCKS_SQL: &str = "\
 /// Between the first two another process renders values by what it remembers of enums and composite types, while the
 /// catalogue's rows show the new ones: no load may be kept that began then. `commit prepared` deletes the files of
 /// dropped tables in between (`FinishPreparedTransaction` in PostgreSQL's twophase.c).
-pub(super) async fn await_messages(connection: &mut PgConnection) -> Result<(), SourceError> {
+pub(super) async fn await_invalidation_messages(
+    connection: &mut PgConnection,
+) -> Result<(), SourceError> {
     let mut silent: Option<Vec<String>> = None;
     let mut pause = MESSAGES_PAUSE_MIN;
     let (began, mut said) = (Instant::now(), false);

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::feed::backlog::{self, Backlog};
 use crate::feed::history::History;
-use crate::feed::install::remove_unneeded;
+use crate::feed::logger_retention::{record_need, remove_unneeded};
 use crate::feed::position::{Persisted, Position};
 use crate::feed::schema::note_served;
 use crate::feed::{FeedConfig, Follower, Pruned};
@@ -181,9 +181,11 @@ impl Housekeeping {
         if now >= self.loggers_at {
             self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
             note_served(connection, &self.needs.served).await?;
-            // Where several larders come back after a long time, each has until then to say what it needs.
-            let remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
-            if remove_unneeded(connection, &self.needs.loggers, self.retention, remove).await? {
+            record_need(connection, &self.needs.loggers, self.retention).await?;
+            // Not at the first time: if several larders are started again after a long time, each has until then to record
+            // what it needs.
+            let may_remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
+            if may_remove && remove_unneeded(connection).await? {
                 self.loggers_at = now + LOGGERS_PAUSE_BUSY;
             }
         }

@@ -79,22 +79,22 @@ pub(super) async fn read_installed(
 
 /// What is missing of the loggers' functions and triggers: statements, none of which locks more than its own table.
 #[derive(Debug, Default)]
-pub(super) struct Missing {
+pub(super) struct MissingTriggers {
     pub(super) functions: String,
-    pub(super) tables: Vec<MissingTriggers>,
+    pub(super) tables: Vec<TableTriggers>,
 }
 
 /// Triggers that a table lacks.
 #[derive(Debug)]
-pub(super) struct MissingTriggers {
+pub(super) struct TableTriggers {
     pub(super) table: TableName,
     pub(super) sql: String,
 }
 
 /// What is missing between `installed` and `loggers`. A table in a hierarchy may have no trigger with transition tables,
 /// from when it was in none: statements would fail where a foreign table is below it.
-pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
-    let mut missing = Missing::default();
+pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTriggers {
+    let mut missing = MissingTriggers::default();
     for logger in loggers {
         let is_sound = installed.functions.get(&logger.hash) == Some(&logger.body);
         if !is_sound {
@@ -124,13 +124,13 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> Missing {
     missing
 }
 
-impl Missing {
+impl MissingTriggers {
     /// Adds a statement for `table`, once.
     fn add(&mut self, table: &TableName, sql: &str) {
         match self.tables.iter_mut().find(|known| known.table == *table) {
             Some(known) if known.sql.contains(sql) => {}
             Some(known) => known.sql.push_str(sql),
-            None => self.tables.push(MissingTriggers {
+            None => self.tables.push(TableTriggers {
                 table: table.clone(),
                 sql: sql.to_owned(),
             }),

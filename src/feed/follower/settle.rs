@@ -6,11 +6,13 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnection;
 
 use crate::feed::change_log::PassQuery;
-use crate::feed::establish::{EstablishError, Established, Outcome, Policy, establish};
+use crate::feed::ddl::LOCK_PAUSE_MAX;
+use crate::feed::establish::{
+    EstablishError, EstablishOptions, EstablishOutcome, Established, establish,
+};
 use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, REFUSED_MAX, within,
 };
-use crate::feed::install::LOCK_PAUSE_MAX;
 use crate::feed::node::Needs;
 use crate::feed::{Event, FeedSetup};
 use crate::resource::definition::{Mistake, ResourceDefinition};
@@ -29,14 +31,14 @@ impl<F: FnMut(Event)> Feed<F> {
         connection: &mut PgConnection,
     ) -> Result<Result<Following, String>, EstablishError> {
         let mut established = match self.establish(connection).await? {
-            Outcome::Established(established) => *established,
-            Outcome::Standing {
+            EstablishOutcome::Established(established) => *established,
+            EstablishOutcome::Delayed {
                 identity,
                 resources,
-                why,
+                reason,
             } => {
-                self.stand(identity, &resources, &why);
-                return Ok(Err(why));
+                self.publish_delay(identity, &resources, &reason);
+                return Ok(Err(reason));
             }
         };
         self.compare_history(connection, &mut established).await?;
@@ -50,7 +52,7 @@ impl<F: FnMut(Event)> Feed<F> {
     async fn establish(
         &mut self,
         connection: &mut PgConnection,
-    ) -> Result<Outcome, EstablishError> {
+    ) -> Result<EstablishOutcome, EstablishError> {
         let FeedSetup {
             definitions,
             config,
@@ -58,12 +60,12 @@ impl<F: FnMut(Event)> Feed<F> {
             ..
         } = &self.setup;
         // What is new and does not fit is for whoever started larder; what ceases to fit must not harm the others.
-        let policy = Policy {
+        let options = EstablishOptions {
             install: *install,
             new_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
         };
-        let standing = Some(&mut self.standing);
-        let establishing = establish(connection, definitions, config, policy, standing);
+        let restore = Some(&mut self.restore);
+        let establishing = establish(connection, definitions, config, options, restore);
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
         let outcome = outcome.unwrap_or(Err(SourceError::Timeout.into()));
         if let Err(EstablishError::Unfit(mistakes)) = &outcome {
@@ -101,7 +103,7 @@ impl<F: FnMut(Event)> Feed<F> {
             identity,
             resources,
             pending,
-            held,
+            may_fit_soon,
             definitions,
             fingerprints,
             loggers,
@@ -126,7 +128,7 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         // While nobody looked, larder's role may have come to bypass row security and ceased to, which leaves no trace.
         let watched = !lost || definitions.remainder.guarded.is_empty();
-        self.define(&resources, &fingerprints, same && watched, held);
+        self.define(&resources, &fingerprints, same && watched, may_fit_soon);
         self.fingerprints = fingerprints;
         if !same || self.position.is_none() {
             (self.follow)(Event::Restarted(position.clone()));
@@ -155,7 +157,9 @@ impl<F: FnMut(Event)> Feed<F> {
                     .map(ResourceDefinition::hash)
                     .collect(),
             },
-            unfinished: if fitting.len() < resources.len() || pending.iter().any(|one| one.held) {
+            unfinished: if fitting.len() < resources.len()
+                || pending.iter().any(|one| one.is_waiting)
+            {
                 Some(LOCK_PAUSE_MAX)
             } else {
                 (!pending.is_empty()).then_some(REFUSED_MAX)
@@ -164,7 +168,7 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Has the cache ask PostgreSQL for everything, while schema larder is not whole and nothing may be installed.
-    fn stand(
+    fn publish_delay(
         &mut self,
         identity: Identity,
         resources: &[Result<Arc<Resource>, Vec<Mistake>>],
@@ -207,7 +211,7 @@ impl<F: FnMut(Event)> Feed<F> {
         resources: &[Result<Arc<Resource>, Vec<Mistake>>],
         fingerprints: &[(ResourceId, String)],
         same: bool,
-        held: Option<&str>,
+        may_fit_soon: bool,
     ) {
         for (id, resource) in ResourceId::in_order().zip(resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
@@ -233,7 +237,7 @@ impl<F: FnMut(Event)> Feed<F> {
                     });
                 }
                 // It is answered from PostgreSQL by what it was.
-                (Err(_), _) if held.is_some() && self.defined.contains(&id) => {
+                (Err(_), _) if may_fit_soon && self.defined.contains(&id) => {
                     // It is defined again once it fits, though its fingerprint may be the same then.
                     self.unfit.entry(id).or_default();
                     (self.follow)(Event::Distrusted { resource: id });

@@ -1,0 +1,41 @@
+//! The SQL of `larder install --print`.
+
+use sqlx::postgres::PgConnection;
+
+use crate::feed::establish::inspection::{Inspection, Missing};
+use crate::feed::establish::{EstablishError, require};
+use crate::feed::logger_retention::need_sql;
+use crate::feed::schema::Part;
+use crate::feed::{FeedConfig, ddl, triggers};
+use crate::resource::definition::ResourceDefinition;
+use crate::source::SourceError;
+
+/// A script that installs what is missing, and grants what the connecting role needs.
+///
+/// # Errors
+/// All mistakes in the definitions; what PostgreSQL said.
+pub(in crate::feed) async fn install_script(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<String, EstablishError> {
+    let inspection = Inspection::read(connection, definitions, config).await?;
+    require(&inspection.resources, |_| true)?;
+    let role: String = sqlx::query_scalar("select current_user::text")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(SourceError::from)?;
+    let missing = Missing::read(connection, &inspection.loggers, config.answers).await?;
+    let parts = missing.parts.into_iter().map(Part::sql);
+    let functions = Some(missing.triggers.functions).filter(|sql| !sql.is_empty());
+    let functions =
+        functions.map(|sql| sql + &need_sql(&inspection.logger_names(), config.retention));
+    let tables = missing.triggers.tables.into_iter();
+    let grants = triggers::grants_sql(&inspection.fitting(), &role, config.answers);
+    let statements: Vec<String> = parts
+        .chain(functions)
+        .chain(tables.map(|triggers| triggers.sql))
+        .chain([grants])
+        .collect();
+    Ok(ddl::script(&statements))
+}

@@ -1,0 +1,203 @@
+//! Whether a restore may be under way, so that nothing may be installed yet.
+//!
+//! pg_restore commits each statement by itself. It drops what it is about to create, and adds keys after all data, and
+//! triggers after the keys. A statement of it fails if larder installs something in between, and neither missing objects
+//! nor locks show that it runs. So if tables that this larder knew were replaced, or lost their triggers, or if schema
+//! larder is damaged, nothing is installed until all of it has been unchanged for a while. Meanwhile PostgreSQL answers.
+//! What this larder has never known is installed at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::resource::catalogue::{Catalogue, TableName};
+
+/// How long replaced tables, or a damaged schema, must be unchanged: pg_restore may create an index meanwhile.
+const REPLACED_DELAY: Duration = Duration::from_secs(30);
+/// How long tables that were not replaced must be unchanged after they lost triggers: a client that dropped those may be
+/// about to drop more.
+const DROPPED_TRIGGERS_DELAY: Duration = Duration::from_secs(3);
+
+/// Stands for schema larder among the known tables. Its oid is not compared.
+const LOG: &str = "larder.change";
+
+/// Detects signs of a restore: compares what is in the database with the tables that had all their triggers.
+pub(super) struct RestoreDetector {
+    /// Keeps the known tables from one run to the next.
+    file: PathBuf,
+    /// The database of the known tables.
+    database: String,
+    /// The tables that had all their triggers, by name, with their oids.
+    known: BTreeMap<String, u32>,
+    /// The last state that asked for a delay, and since when it is unchanged.
+    unchanged: Option<(String, Instant)>,
+}
+
+/// What the database looks like at the moment.
+pub(super) struct DatabaseState<'s> {
+    pub(super) catalogue: &'s Catalogue,
+    /// The tables that the configuration names, as they are written there.
+    pub(super) configured: &'s [String],
+    pub(super) without_triggers: Vec<&'s TableName>,
+    /// Schema larder lacks tables or functions, or they differ.
+    pub(super) is_schema_damaged: bool,
+    /// A text that differs if anything has changed.
+    pub(super) summary: String,
+}
+
+/// Why something may not be installed yet, and what.
+pub(super) struct InstallDelay {
+    /// For the log and the status.
+    pub(super) reason: &'static str,
+    /// Oids of tables that exist and may not get triggers yet.
+    tables: Vec<u32>,
+    /// Schema larder may not be installed yet.
+    pub(super) is_schema_damaged: bool,
+    /// A table was replaced or dropped, so that a resource which does not fit the database may fit soon.
+    pub(super) is_table_replaced: bool,
+}
+
+impl InstallDelay {
+    /// Whether `table` may not get triggers yet.
+    pub(super) fn concerns(&self, table: &TableName) -> bool {
+        self.tables.contains(&table.oid)
+    }
+}
+
+/// The name under which a table is known: as the configuration names it; its own name if it is not named there.
+fn known_name(catalogue: &Catalogue, table: &TableName) -> String {
+    let mut configured = catalogue.tables.iter();
+    let configured = configured.find(|(_, known)| known.name.oid == table.oid);
+    configured.map_or_else(|| table.sql(), |(name, _)| name.clone())
+}
+
+impl RestoreDetector {
+    /// Reads the tables that an earlier run has written to `file`. If it can't be read, no table is known.
+    pub(super) fn open(file: PathBuf) -> Self {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let parse = |line: &str| {
+            let (oid, name) = line.split_once(' ')?;
+            Some((name.to_owned(), oid.parse().ok()?))
+        };
+        let (database, tables) = text.split_once('\n').unwrap_or_default();
+        Self {
+            database: database.to_owned(),
+            known: tables.lines().filter_map(parse).collect(),
+            file,
+            unchanged: None,
+        }
+    }
+
+    /// Sets the database that is looked at, by the server's system identifier and its name. A database that was dropped
+    /// and created under the same name may be about to be restored, so its tables stay known.
+    pub(super) fn set_database(&mut self, database: &str) {
+        if self.database != database {
+            database.clone_into(&mut self.database);
+            self.known.clear();
+            self.unchanged = None;
+        }
+    }
+
+    /// What must not be installed yet. After the delay is over, what was replaced or dropped is no longer known, and may
+    /// be installed.
+    pub(super) fn delay(&mut self, state: DatabaseState<'_>) -> Option<InstallDelay> {
+        let mut names = Vec::new();
+        let mut tables = Vec::new();
+        let mut is_table_replaced = false;
+        for name in state.configured {
+            let found = state.catalogue.tables.get(name).map(|table| table.name.oid);
+            if self
+                .known
+                .get(name)
+                .is_some_and(|known| Some(*known) != found)
+            {
+                is_table_replaced = true;
+                names.push(name.clone());
+                tables.extend(found);
+            }
+        }
+        for table in &state.without_triggers {
+            let name = known_name(state.catalogue, table);
+            if let Some(known) = self.known.get(&name) {
+                is_table_replaced |= *known != table.oid;
+                names.push(name);
+                tables.push(table.oid);
+            }
+        }
+        let is_schema_damaged = state.is_schema_damaged && self.known.contains_key(LOG);
+        if names.is_empty() && !is_schema_damaged {
+            self.unchanged = None;
+            return None;
+        }
+        let now = Instant::now();
+        let since = match self.unchanged.take() {
+            Some((summary, since)) if summary == state.summary => since,
+            _ => now,
+        };
+        self.unchanged = Some((state.summary, since));
+        let delay = if is_table_replaced || is_schema_damaged {
+            REPLACED_DELAY
+        } else {
+            DROPPED_TRIGGERS_DELAY
+        };
+        if now.duration_since(since) >= delay {
+            self.unchanged = None;
+            for name in names.iter().map(String::as_str).chain([LOG]) {
+                self.known.remove(name);
+            }
+            self.write();
+            return None;
+        }
+        Some(InstallDelay {
+            reason: if is_schema_damaged {
+                "schema larder was damaged or replaced, maybe by a restore: waiting until nothing changes for 30 s"
+            } else if is_table_replaced {
+                "it was replaced, maybe by a restore: waiting until nothing changes for 30 s"
+            } else {
+                "its triggers were dropped, maybe by a restore: waiting until nothing changes for 3 s"
+            },
+            tables,
+            is_schema_damaged,
+            is_table_replaced,
+        })
+    }
+
+    /// Records that all triggers of `tables` exist.
+    pub(super) fn record_complete(&mut self, catalogue: &Catalogue, tables: &[&TableName]) {
+        let names = tables
+            .iter()
+            .map(|table| (known_name(catalogue, table), table.oid));
+        let known = names.chain([(LOG.to_owned(), 0)]).collect();
+        if self.known != known {
+            self.known = known;
+            self.write();
+        }
+    }
+
+    /// Writes the known tables. If that fails the file is removed: the next run then knows no table and installs at once.
+    fn write(&self) {
+        let mut lines = format!("{}\n", self.database);
+        for (name, oid) in &self.known {
+            lines.push_str(&format!("{oid} {name}\n"));
+        }
+        let unfinished = self.file.with_extension("new");
+        let written =
+            fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.file));
+        if let Err(error) = written {
+            tracing::warn!(
+                "a restore before the next start will not be detected: can't write {}: {error}",
+                self.file.display()
+            );
+            match fs::remove_file(&self.file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::debug!("can't remove {}: {error}", self.file.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
