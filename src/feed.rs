@@ -10,7 +10,8 @@
 //! - `schema`: schema larder. `triggers`: what writes to its log.
 //! - `install`, `logger_retention` and `uninstall`: how both are created and removed. `ddl`: the transactions for that.
 //! - `restore`: what must not be installed yet, since a restore may be under way.
-//! - `change_log`: the SQL of a pass. `touched`: what it found. `ranges`: of keys that are too many to name.
+//! - `change_log`: the SQL of a pass. `change_set`: the changes that it found. `ranges`: ranges of keys, where single keys
+//!   would be too many.
 //! - `definition`: whether triggers, tables and types still are as they were.
 //! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of installing.
 //! - `node`: heartbeats and pruning. `backlog`: how long the log is.
@@ -19,6 +20,7 @@
 pub mod backlog;
 mod bell;
 mod change_log;
+mod change_set;
 mod ddl;
 mod definition;
 pub mod establish;
@@ -35,7 +37,6 @@ pub mod ranges;
 mod restore;
 mod retry;
 mod schema;
-mod touched;
 mod triggers;
 mod uninstall;
 

@@ -174,10 +174,10 @@ impl Store {
     /// Removes the entries of this prefix whose keys are in the ranges, in batches. Also removes all entries with
     /// hashed keys, because hashes are not in the order of keys.
     pub(super) fn sweep(&self, prefix: u64, ranges: &Ranges) -> Result<(), DiskError> {
-        for begin in ranges.begins() {
+        for begin in ranges.beginnings() {
             let begin = entry_key(prefix, begin);
             self.sweep_from(&begin, |key| {
-                key_text(key).is_some_and(|key| ranges.cover(key))
+                key_text(key).is_some_and(|key| ranges.contains(key))
             })?;
         }
         self.sweep_from(&hashed_key_prefix(prefix), |_| true)

@@ -149,7 +149,7 @@ impl Cache {
         let generations = self.versions.raise_all();
         for (resource, ranges) in &swept {
             self.memory.sweep(*resource, |key| {
-                std::str::from_utf8(key).is_ok_and(|key| ranges.cover(key))
+                std::str::from_utf8(key).is_ok_and(|key| ranges.contains(key))
             });
         }
         if let Some(disk) = &self.disk {

@@ -256,7 +256,7 @@ impl Definitions {
             .bind(&self.watched.named)
             .fetch_one(connection)
             .await?;
-        pairs(&row)
+        read_fingerprints(&row)
     }
 }
 
@@ -304,7 +304,7 @@ impl Remainder {
 pub(super) type Fingerprints = Vec<(ResourceId, String)>;
 
 /// The fingerprints in a row's columns `resources` and `hashes`.
-pub(super) fn pairs(row: &PgRow) -> Result<Fingerprints, SourceError> {
+pub(super) fn read_fingerprints(row: &PgRow) -> Result<Fingerprints, SourceError> {
     let resources: Vec<i32> = row.try_get("resources")?;
     let hashes: Vec<String> = row.try_get("hashes")?;
     let pairs = resources.into_iter().zip(hashes);

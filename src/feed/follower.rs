@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::feed::bell::Bell;
-use crate::feed::change_log::{self, PassQuery};
+use crate::feed::change_log;
+use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MIN;
 use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::EstablishError;

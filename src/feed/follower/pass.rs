@@ -6,7 +6,8 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 
 use crate::clock::Boottime;
-use crate::feed::change_log::{self, PassQuery};
+use crate::feed::change_log::query::PassQuery;
+use crate::feed::change_log::{self, PassReading};
 use crate::feed::definition::Fingerprints;
 use crate::feed::establish::EstablishError;
 use crate::feed::follower::{Break, Feed, Following, Narrowed, PASS_TIMEOUT, Signs, within};
@@ -43,7 +44,7 @@ impl<F: FnMut(Event)> Feed<F> {
             }
             Err(end) => return Err(end),
         };
-        if !read.valid {
+        if !read.is_valid {
             tracing::warn!(
                 "larder.change no longer reaches back to the last position; both tiers were emptied"
             );
@@ -77,7 +78,7 @@ impl<F: FnMut(Event)> Feed<F> {
         following: &Following,
         from: &Position,
         began_at: Boottime,
-    ) -> Result<change_log::Read, Break> {
+    ) -> Result<PassReading, Break> {
         let definitions = &following.definitions;
         let judge_pause = JUDGE_PAUSE.min(self.setup.config.max_staleness / 2);
         let judge = self.marks_fail || !began_at.is_within(judge_pause, self.judged_at);
@@ -135,7 +136,7 @@ impl<F: FnMut(Event)> Feed<F> {
         following: &Following,
         from: &Position,
         judge: bool,
-    ) -> Result<change_log::Read, SourceError> {
+    ) -> Result<PassReading, SourceError> {
         let definitions = &following.definitions;
         let mut refused = 0;
         loop {
@@ -171,7 +172,7 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// The nonce must be the known one.
-    fn check_nonce(&mut self, read: &change_log::Read) -> Result<(), Break> {
+    fn check_nonce(&mut self, read: &PassReading) -> Result<(), Break> {
         let nonce = self
             .identity
             .as_ref()
@@ -230,7 +231,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 return Err(end);
             }
         };
-        if !read.valid {
+        if !read.is_valid {
             (self.follow)(Event::NotResumed);
             return Ok(());
         }

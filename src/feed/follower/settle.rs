@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::change_log::PassQuery;
+use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
 use crate::feed::establish::{
     EstablishError, EstablishOptions, EstablishOutcome, Established, establish,

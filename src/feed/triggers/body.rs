@@ -4,7 +4,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
 use crate::feed::locks::{BELL_LOCK, LOCK_CLASS};
-use crate::feed::ranges::{OPEN, range_sql};
+use crate::feed::ranges::{OPEN_LENGTHS, range_sql};
 use crate::feed::triggers::level::TriggerLevel;
 use crate::resource::link::{Link, Said, sql_literal};
 
@@ -72,7 +72,7 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
     let keys_of = |new, tables: &[&str]| log(said(new, false), "larder_key", tables);
     let ranges_of = |new: bool, tables: &[&str]| {
         let mut body = String::new();
-        for open in OPEN {
+        for open in OPEN_LENGTHS {
             let text = range_sql("larder_key", &format!("-{open}"));
             body.push_str(&log(said(new, true), &text, tables));
             body.push_str("    get diagnostics larder_ranges = row_count;\n    ");
@@ -81,7 +81,10 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
             ));
         }
         let all = whole(link, said(new, new));
-        format!("{body}    {all}{}", "    end if;\n".repeat(OPEN.len()))
+        format!(
+            "{body}    {all}{}",
+            "    end if;\n".repeat(OPEN_LENGTHS.len())
+        )
     };
     let (update, delete) = (["larder_old", "larder_new"], ["larder_old"]);
     let insert = ["larder_new"];
@@ -132,7 +135,7 @@ const ROW_VARIABLES: &str = "  larder_setting pg_catalog.text;\n  larder_new pg_
 fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
     let limit = limit(config);
-    let most = limit * (1 + OPEN.len() as u64);
+    let most = limit * (1 + OPEN_LENGTHS.len() as u64);
     let setting = format!("larder.logged_{:016x}", xxh3_64(path.as_bytes()));
     let inserts = match level {
         TriggerLevel::Row { heirs: true } => "false",
@@ -191,7 +194,7 @@ fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
 
 /// How much of a text is left out at its end, negative, once more than `limit` were logged.
 fn wider(limit: u64) -> String {
-    let wider = (2..).zip(OPEN).map(|(times, open)| {
+    let wider = (2..).zip(OPEN_LENGTHS).map(|(times, open)| {
         let most = limit * times;
         format!("when larder_logged operator(pg_catalog.<) {most} then -{open}")
     });
