@@ -1,9 +1,9 @@
 //! The boot-time clock, which goes on while the machine is suspended and is never set.
 //!
-//! A hypervisor that pauses the machine may stop this clock, too. Then larder can't tell how long the pause was: what
-//! it knew before counts as fresh until `max_staleness` has passed after the machine resumed, or until the next pass,
-//! whichever comes first. Comparing clocks can't shorten that, since those that went on (PostgreSQL's, the wall clock)
-//! can only be read by a round trip or be set by anybody.
+//! A hypervisor that pauses the machine may stop this clock, too. Then larder can't know how long the pause was. After
+//! the machine resumes, the tiers count as fresh until `max_staleness` is over or the next pass is applied, whichever
+//! comes first. Comparing with another clock does not help: PostgreSQL's clock takes a round trip to read, and the wall
+//! clock can be set.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 pub struct Boottime(pub u64);
 
 impl Boottime {
-    /// Before every other moment, and no time after it is short.
+    /// A moment before every other one. The time since it is longer than every limit.
     pub const NEVER: Self = Self(0);
 
     /// Reads `CLOCK_BOOTTIME` (Linux 2.6.39; elsewhere the monotonic clock).
@@ -27,21 +27,21 @@ impl Boottime {
         if let Some(now) = stopped::now() {
             return now;
         }
-        // The call fails only for a clock that the kernel does not have. NEVER is "not fresh", the safe side.
+        // The call fails only if the kernel does not have this clock. With NEVER the tiers are not fresh.
         match clock_gettime(CLOCK) {
             Ok(time) => Self(u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)),
             Err(_) => Self::NEVER,
         }
     }
 
-    /// Whether no more than `limit` has passed since `earlier`. A moment that lies ahead is of another clock (a process
-    /// that was moved to another machine), and nothing is known of how long ago it was: never.
+    /// Whether `earlier` is at most `limit` ago. False if it is later than `self`: it was read from another clock then,
+    /// since the process was moved to another machine.
     pub fn is_within(self, limit: Duration, earlier: Self) -> bool {
         earlier <= self && self.since(earlier) <= limit
     }
 
-    /// Time since `earlier`, to be measured or told; zero if it lies ahead, and without bound where one of them is
-    /// `NEVER`. What may be trusted is decided by [`Boottime::is_within`].
+    /// The time since `earlier`, for metrics and messages: zero if that is later than `self`, [`Duration::MAX`] if one
+    /// of the two is `NEVER`. To decide whether tiers are fresh, use [`Boottime::is_within`].
     pub fn since(self, earlier: Self) -> Duration {
         if self == Self::NEVER || earlier == Self::NEVER {
             return Duration::MAX;
@@ -50,7 +50,7 @@ impl Boottime {
     }
 }
 
-/// A clock that a test sets, thread by thread.
+/// A clock that a test sets for its thread.
 #[cfg(test)]
 pub(crate) mod stopped {
     use std::cell::Cell;
@@ -65,7 +65,7 @@ pub(crate) mod stopped {
         NOW.get()
     }
 
-    /// From here on it is `now` on this thread.
+    /// Sets the clock of this thread. It stands still until it is set again.
     pub(crate) fn set(now: Boottime) {
         NOW.set(Some(now));
     }

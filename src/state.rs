@@ -1,7 +1,9 @@
-//! The state directory: one larder at a time, and the node's name.
+//! The state directory: the lock that lets only one larder use it, and the node's name.
 //!
-//! What lies below it (the private PostgreSQL, the disk tier) belongs to other modules, which
-//! protect their own directories: as root this one must let an unprivileged server pass.
+//! The directories below it (the private PostgreSQL, the disk tier) belong to other modules, which set their own
+//! permissions. If larder runs as root, others may traverse the state directory, since the private PostgreSQL runs as
+//! another user.
+
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -19,15 +21,15 @@ pub enum StateError {
     InUse {
         /// The directory.
         directory: PathBuf,
-        /// `process 4711`, as far as its lock file says.
+        /// The process in its lock file: `process 4711`.
         holder: String,
     },
     /// A file in it could not be used.
     #[error("could not {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// What was tried, for "could not".
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -49,14 +51,15 @@ impl StateError {
 #[derive(Debug)]
 pub struct StateLock {
     directory: PathBuf,
-    /// Only held: the system lets go of the lock when it is closed, also by a SIGKILL.
+    /// Never read. The system releases the lock when the file is closed, also after SIGKILL.
     _file: File,
 }
 
 impl StateLock {
-    /// Takes the directory, creating it where it is missing. Never waits.
+    /// Locks the directory, and creates it if it is missing. Does not wait for the lock.
+    ///
     /// # Errors
-    /// [`StateError::InUse`] if another larder has it, with that one's process id.
+    /// [`StateError::InUse`] if another larder has locked it, with its process id; [`StateError::Io`].
     pub fn acquire(directory: &Path) -> Result<StateLock, StateError> {
         create(directory)?;
         let directory = directory
@@ -81,7 +84,7 @@ impl StateLock {
             }
             Err(TryLockError::Error(error)) => return Err(StateError::io("lock", &path)(error)),
         }
-        // Who holds it is for people; the lock itself is the system's.
+        // The process id is only for messages.
         file.set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(StateError::io("write", &path))?;
@@ -91,18 +94,18 @@ impl StateLock {
         })
     }
 
-    /// The directory, absolute.
+    /// The absolute path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The node's name, made on the first call and the same ever after.
+    /// The node's name. It is created by the first call and stays the same.
     ///
-    /// A file that holds no name is replaced: the node is then a new one, which costs its disk
-    /// tier and nothing else.
+    /// A file that has no name is replaced. The node is a new one then, and its disk tier starts empty.
+    ///
     /// # Errors
-    /// [`StateError::Io`] if it can be neither read nor written.
+    /// [`StateError::Io`] if the file can't be read, or has no name and can't be written.
     pub fn node(&self) -> Result<Uuid, StateError> {
         let path = self.directory.join("node");
         match fs::read(&path) {
@@ -117,13 +120,13 @@ impl StateLock {
             Err(error) => return Err(StateError::io("read", &path)(error)),
         }
         let name = Uuid::new_v4();
-        self.write_whole(&path, &format!("{name}\n"))
+        self.write_atomically(&path, &format!("{name}\n"))
             .map_err(StateError::io("write", &path))?;
         Ok(name)
     }
 
-    /// After a crash the file holds all of `text` or what it held before.
-    fn write_whole(&self, path: &Path, text: &str) -> io::Result<()> {
+    /// Replaces the file: after a crash it has all of `text`, or its former content.
+    fn write_atomically(&self, path: &Path, text: &str) -> io::Result<()> {
         let unfinished = path.with_extension("new");
         let mut file = File::create(&unfinished)?;
         file.write_all(text.as_bytes())?;
@@ -133,7 +136,7 @@ impl StateLock {
     }
 }
 
-/// Creates the directory for its owner alone; root's lets others pass, though not list it.
+/// Creates the directory for its owner only. If that is root, others may traverse it, but not list it.
 fn create(directory: &Path) -> Result<(), StateError> {
     if directory.is_dir() {
         return Ok(());
@@ -145,14 +148,15 @@ fn create(directory: &Path) -> Result<(), StateError> {
     }
     match DirBuilder::new().mode(mode).create(directory) {
         Ok(()) => {}
-        // Another larder was faster; the lock decides.
+        // Another larder has created it meanwhile. One of the two gets the lock.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(io()(error)),
     }
-    // The umask may have taken away the right to pass.
+    // The umask may have removed the right to traverse it.
     fs::set_permissions(directory, Permissions::from_mode(mode)).map_err(io())
 }
 
+/// The process that holds the lock, as the lock file says.
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
     match file.read_to_string(&mut text) {
