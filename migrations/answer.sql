@@ -1,7 +1,8 @@
--- What was answered to writes with an Idempotency-Key, for whoever repeats the request. A row is written in the write's
--- own transaction, so that the one is there if and only if the other is; `request` is a hash of method, path and body.
+-- Answers to writes with an Idempotency-Key, for requests that are repeated. A row is written in the write's own
+-- transaction, so that it exists if and only if the write has committed. `request` is a hash of method, path and body.
 --
--- It outlives a crash, so publications for all tables send it: it is here only where `idempotency_keys` is set.
+-- The table is logged, since it must survive a crash, so publications for all tables send it. It is created only if
+-- `idempotency_keys` is set.
 create table if not exists larder.answer (
   principal    text not null,
   key          text not null,

@@ -1,7 +1,6 @@
--- The tables that larder shows itself on: a private PostgreSQL is empty, and a cache of nothing
--- can't be tried. Run by `larder seed`, and by `larder serve` in its private database only;
--- never in a database that somebody configured without asking for it.
--- Qualified, since for a role named larder an unqualified name would land in schema larder.
+-- The tables of the demo, since a private PostgreSQL is empty. Run by `larder seed`, and by `larder serve` only in its
+-- private PostgreSQL, never in a configured database.
+-- Names are qualified: for a role named larder, an unqualified name would be created in schema larder.
 create table if not exists public.dept (
   deptno bigint primary key,
   dname  text not null,
@@ -19,5 +18,5 @@ create table if not exists public.emp (
   deptno   bigint references public.dept on delete cascade
 );
 
--- A document's children are read by it, and a dept's deletion cascades by it.
+-- Used to read the children of a document, and by the cascade when a dept is deleted.
 create index if not exists emp_deptno on public.emp (deptno);

@@ -1,8 +1,8 @@
--- Schema larder but for its log: what larders know of each other, and the functions. All of it may be dropped and made
--- anew, which begins a new epoch: larder does so where any of it is missing or damaged, such as by a restore.
+-- Schema larder except its log: the tables that nodes share, and the functions. larder drops and creates all of it if
+-- something is missing or damaged, such as by a restore. A new epoch begins then.
 --
--- The tables are unlogged, as the log is: no publication sends them, none needs a replica identity, and after a crash or
--- on a promoted standby they are empty together.
+-- The tables are unlogged, as the log is: publications do not send them, they need no replica identity, and after a
+-- crash or on a promoted standby all of them are empty.
 
 create schema if not exists larder;
 grant usage on schema larder to public;
@@ -16,25 +16,25 @@ create or replace function larder.snapshot(xmax xid8, unfinished xid8[]) returns
   from (select distinct xid from unnest(unfinished) xid where xid < xmax) below
 $$;
 
--- What the horizon sees may be gone from larder.change: a larder whose position does not see all of it begins anew.
--- What `pruned` sees is gone, so that pruning goes on from there.
+-- Rows of transactions that `snapshot` sees may be gone from larder.change: a node whose position does not see all of
+-- it invalidates all its entries. Rows of transactions that `pruned` sees are gone, so pruning continues from there.
 create unlogged table larder.horizon (
   one      bool primary key default true check (one),
   snapshot pg_snapshot not null,
   pruned   pg_snapshot not null default '1:1:'
 );
 
--- This life of the log. Transactions that had been prepared when it began may have logged rows that are lost; nothing
--- that was known before one of them is visible is known to be true afterwards.
+-- The epoch of the log. Transactions that were prepared when it began may have logged rows that are lost: when one of
+-- them becomes visible, all entries that were loaded before are invalid.
 create unlogged table larder.epoch (
   one      bool primary key default true check (one),
   nonce    uuid not null,
   prepared xid8[] not null
 );
 
--- The larders that may come back to the log, and how far each has followed it. The mark is random and often renewed:
--- a larder that finds another than its own knows that the database was put back to an earlier state. `kept_until` is
--- when its own retention ends.
+-- The nodes that may read the log again, and the position of each. The mark is random and often renewed: a node that
+-- finds another mark than its own knows that the database was put back to an earlier state. At `kept_until` the node's
+-- own retention ends.
 create unlogged table larder.node (
   name       uuid primary key,
   position   pg_snapshot not null,
@@ -43,23 +43,22 @@ create unlogged table larder.node (
   kept_until timestamptz not null default now()
 );
 
--- The logging functions, and until when a larder that lives has said it needs each; one that none needs is removed with
--- its triggers.
+-- The logging functions, and until when each is needed. One that no larder needs any more is removed with its triggers.
 create unlogged table larder.logger (
   name         text primary key,
   needed_until timestamptz not null
 );
 
--- The definitions of resources that have fitted this database, by hash. One that does not fit any more is an accident of
--- its own, and stops no larder from starting.
+-- Hashes of the definitions of resources that have fitted this database. If one of them does not fit any more, larder
+-- starts all the same, without that resource.
 create unlogged table larder.served (
   definition text primary key,
   served_at  timestamptz not null
 );
 
--- Deletes at most `rows_max` rows of the log, in the order of their transactions, that every larder has read which was
--- seen within `retention`, or where that is null within its own; and moves the horizon up to what all of these see.
--- Larders do so all the time; by hand it is of use while none runs. Returns the number of rows deleted: 0 where another
+-- Deletes at most `rows_max` rows of the log, in the order of their transactions, which all nodes have read that were
+-- seen within `retention` (if it is null, within their own), and moves the horizon to what all of these nodes see.
+-- Nodes call it all the time; call it by hand if none runs. Returns the number of rows deleted: 0 if another session
 -- prunes at the same moment.
 create or replace function larder.prune(retention interval default '1 hour', rows_max bigint default null)
   returns bigint language plpgsql
@@ -114,9 +113,10 @@ begin
   return deleted;
 end $$;
 
--- Rows of the log that are deleted or changed by hand say nothing any more: if the horizon does not see them yet, it
--- moves up to what has ended by now and, in any case, past them, so that no larder goes on from a position that needs
--- them. What is pruned it sees already. What is left may have been moved to where pruning has been.
+-- For rows of the log that are deleted or updated by hand. If the horizon does not see them yet, it moves to what has
+-- ended by now, and in any case past them, so that no node continues from a position that needs them. Rows that are
+-- pruned are seen by the horizon already. `pruned` starts again, since an update may have moved rows to where pruning
+-- has been.
 create or replace function larder.guard_log() returns trigger
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -138,21 +138,22 @@ begin
 end $$;
 revoke all on function larder.guard_log() from public;
 
--- What a reader sends as Larder-Token to see what the running transaction writes, once it has committed.
+-- The Larder-Token with which a reader sees what the running transaction writes, once it has committed.
 create or replace function larder.token() returns text
   language sql volatile security definer set search_path = pg_catalog, pg_temp
   as $$ select nonce || '.' || pg_current_xact_id() from larder.epoch $$;
 grant execute on function larder.token() to public;
 
--- Called when a statement is planned, since it claims to be immutable: a prepared statement that names tables by oid
--- gives the same value until PostgreSQL discards its plan, because one of them changed.
+-- Called when a statement is planned, since it is declared immutable. A prepared statement that calls it and names
+-- tables by oid returns the same value until PostgreSQL discards its plan, because one of the tables has changed.
 create or replace function larder.plan_mark() returns uuid
   language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp
   as $$ begin return gen_random_uuid(); end $$;
 grant execute on function larder.plan_mark() to public;
 
--- What row security lets the current role see of `tables`, which are given as its own result has them: by oid, each with
--- the policies that decide what it reads, unless row security does not concern it.
+-- What row security lets the current role see. The result has, for each table, its oid and the policies that decide
+-- what the role reads, or `off` if row security does not apply. `tables` is an earlier result, of which only the oids
+-- are used.
 create or replace function larder.row_security(tables text) returns text
   language plpgsql volatile set search_path = pg_catalog, pg_temp
   as $$ begin
@@ -164,20 +165,21 @@ create or replace function larder.row_security(tables text) returns text
   end $$;
 grant execute on function larder.row_security(text) to public;
 
--- A constant of an array of these is checked when a statement is analysed, just before policies are written into it. The
--- second look is the one that counts: what the first had read of roles is remembered then.
+-- A constant of an array of this domain is checked when a statement is analysed, just before PostgreSQL writes policies
+-- into it. The function is called twice, and the second result counts: what the first call has read of roles is cached
+-- by then.
 drop domain if exists larder.row_security_state;
 create domain larder.row_security_state as text constraint larder_row_security_unchanged
   check (value = larder.row_security(value) and value = larder.row_security(value));
 grant usage on domain larder.row_security_state to public;
 
--- Whose loggers these are, says who needs them; those of larder 0.1, which delete from the log in writers' transactions,
--- go at once.
+-- Logging functions that exist already. A larder that needs one says so within the hour. Those of larder 0.1, which
+-- delete from the log in writers' transactions, are removed at once.
 insert into larder.logger (name, needed_until)
   select proname, case when prosrc like '%delete from larder.change%' then now() else now() + interval '1 hour' end
   from pg_proc where pronamespace = 'larder'::regnamespace and proname like 'log\_%';
 
--- Functions of this schema run with the rights of their owners, who may be others than whoever runs this.
+-- Functions of this schema run with the rights of their owners, which may be other roles than the one that runs this.
 do $$
 declare
   owner name;
@@ -189,6 +191,7 @@ begin
   end loop;
 end $$;
 
--- Raised with each change of this file, so that a larder makes anew what an older one has left.
+-- The number is raised with each change of what this file creates, so that larder creates again what an older version
+-- has left.
 create or replace function larder.version() returns int
   language sql immutable parallel safe as 'select 3';

@@ -1,18 +1,18 @@
--- The log of schema larder: rows that changed, not yet documents. Written by the triggers of larder_* on the configured
--- tables, inside the writer's transaction. xid is the top-level transaction; key is canonical text, null for every row
--- of the path.
+-- The change log: keys of rows that changed, which a pass maps to documents. The triggers larder_* on the configured
+-- tables write it, inside the writer's transaction. xid is the top-level transaction; path names table and columns; key
+-- is canonical text or a range of keys, null for all keys of the path.
 --
--- Run where the log is missing, or not as it should be; a new epoch begins with it. Where it is there, its writers are
--- kept out meanwhile.
+-- Run if the log is missing or damaged. A new epoch begins then. If the table exists, writers wait meanwhile.
 --
--- Truncation by vacuum would lock out the writers; no unique index, for the same reason.
+-- vacuum_truncate is off, since truncation by vacuum would lock out writers. There is no unique index, since inserts of
+-- the same key would wait for each other.
 create unlogged table if not exists larder.change (
   xid  xid8 not null default pg_current_xact_id(),
   path text not null,
   key  text
 ) with (vacuum_truncate = off);
 truncate larder.change;
--- larder 0.1 had it logged.
+-- larder 0.1 created it as a logged table.
 alter table larder.change set unlogged;
 drop index if exists larder.change_xid;
 create index change_xid on larder.change (xid);
@@ -23,7 +23,7 @@ create or replace trigger larder_guard_update after update on larder.change
 alter table larder.change enable always trigger larder_guard_delete;
 alter table larder.change enable always trigger larder_guard_update;
 
--- Functions of this schema run with the rights of their owners, who may be others than whoever runs this.
+-- Functions of this schema run with the rights of their owners, which may be other roles than the one that runs this.
 do $$
 declare
   owner name;
