@@ -1,7 +1,8 @@
-//! The triggers on the configured tables: which are in the database, which are missing, and their SQL. What the triggers
-//! do is told in `logger`, how they come and go in `install`.
+//! The triggers on the configured tables: which exist in the database, which are missing, and their SQL. `logger` describes
+//! what they do; `install` creates them.
 //!
-//! Names carry a hash of the definition, so another configuration's triggers stand beside these and are left alone.
+//! Names contain a hash of the function, so that triggers of another configuration can exist on the same table and are left
+//! alone.
 
 mod body;
 mod level;
@@ -19,18 +20,18 @@ use crate::resource::catalogue::TableName;
 
 use crate::source::SourceError;
 
-/// What of the logging functions and triggers is in the database.
+/// The logging functions and triggers that exist in the database.
 #[derive(Debug, Default)]
 pub(super) struct Installed {
-    /// Bodies of sound logging functions, by hash.
+    /// Bodies of logging functions with the expected attributes, by hash.
     functions: HashMap<String, String>,
     /// Triggers by table, name, `pg_trigger.tgenabled` and `tgtype`.
     triggers: HashSet<(u32, String, String, i16)>,
-    /// Of these, by table, the quoted names of those with transition tables, whatever larder they are for.
+    /// The tables and quoted names of triggers with transition tables, for any configuration.
     with_transition_tables: Vec<(u32, String)>,
 }
 
-/// Reads what is installed on the tables of `loggers`.
+/// Reads what is installed for `loggers`, and on their tables.
 pub(super) async fn read_installed(
     connection: &mut PgConnection,
     loggers: &[Logger],
@@ -77,27 +78,29 @@ pub(super) async fn read_installed(
     Ok(installed)
 }
 
-/// What is missing of the loggers' functions and triggers: statements, none of which locks more than its own table.
+/// The functions and triggers that are missing.
 #[derive(Debug, Default)]
 pub(super) struct MissingTriggers {
+    /// Statements that create the functions.
     pub(super) functions: String,
     pub(super) tables: Vec<TableTriggers>,
 }
 
-/// Triggers that a table lacks.
+/// The triggers that a table lacks.
 #[derive(Debug)]
 pub(super) struct TableTriggers {
     pub(super) table: TableName,
+    /// Statements that create them, and drop those that may not stay. They lock no other table.
     pub(super) sql: String,
 }
 
-/// What is missing between `installed` and `loggers`. A table in a hierarchy may have no trigger with transition tables,
-/// from when it was in none: statements would fail where a foreign table is below it.
+/// What of `loggers` is not installed. Triggers with transition tables are dropped from a table that has row triggers now:
+/// it got them before it had partitions or inheriting tables, and statements would fail if one of those is a foreign table.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTriggers {
     let mut missing = MissingTriggers::default();
     for logger in loggers {
-        let is_sound = installed.functions.get(&logger.hash) == Some(&logger.body);
-        if !is_sound {
+        let is_current = installed.functions.get(&logger.hash) == Some(&logger.body);
+        if !is_current {
             missing.functions.push_str(&logger.function_sql());
         }
         for trigger in &logger.triggers {
@@ -108,15 +111,15 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTrigg
                 enabled,
                 trigger.code,
             );
-            if is_sound && installed.triggers.contains(&key) {
+            if is_current && installed.triggers.contains(&key) {
                 continue;
             }
             missing.add(&trigger.table, &logger.trigger_sql(trigger));
         }
     }
     for table in loggers.iter().flat_map(Logger::tables_with_row_triggers) {
-        let there = installed.with_transition_tables.iter();
-        for (_, name) in there.filter(|(oid, _)| *oid == table.oid) {
+        let existing = installed.with_transition_tables.iter();
+        for (_, name) in existing.filter(|(oid, _)| *oid == table.oid) {
             let drop = format!("drop trigger if exists {} on {};\n", name, table.sql());
             missing.add(table, &drop);
         }
@@ -180,7 +183,8 @@ pub(super) fn grants_sql(resources: &[&Resource], role: &str, answers: bool) -> 
     grants
 }
 
-/// What writes of a resource's documents need beside `select`; a sequence is drawn from before rows are inserted.
+/// The rights that writes of a resource's documents need besides `select`. Sequences are included, since larder calls
+/// `nextval` before it inserts rows.
 fn write_rights(resource: &Resource) -> Vec<String> {
     let Ok(writable) = &resource.writable else {
         return Vec::new();

@@ -36,31 +36,39 @@ pub enum Way {
     },
 }
 
-/// What a row of the log says.
+/// What a row of the log stands for besides its key. The ending of its path tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
-    /// It tells of rows that were inserted, and of nothing else.
-    pub new: bool,
-    /// Its text is a range of keys, not a key.
-    pub range: bool,
+pub struct PathKind {
+    /// Only inserts were logged.
+    pub is_new: bool,
+    /// The text is a range of keys, not a key.
+    pub is_range: bool,
 }
 
-impl Said {
-    /// All that can be said.
+impl PathKind {
+    /// A key of rows that were inserted, changed or deleted.
+    pub const CHANGED: Self = Self::new(false, false);
+    /// A range of such keys.
+    pub const CHANGED_RANGE: Self = Self::new(false, true);
+    /// A key of rows that were inserted.
+    pub const NEW: Self = Self::new(true, false);
+    /// A range of such keys.
+    pub const NEW_RANGE: Self = Self::new(true, true);
+    /// All kinds. Each kind of range follows the kind of its keys.
     pub const ALL: [Self; 4] = [
-        Self::new(false, false),
-        Self::new(false, true),
-        Self::new(true, false),
-        Self::new(true, true),
+        Self::CHANGED,
+        Self::CHANGED_RANGE,
+        Self::NEW,
+        Self::NEW_RANGE,
     ];
 
-    const fn new(new: bool, range: bool) -> Self {
-        Self { new, range }
+    const fn new(is_new: bool, is_range: bool) -> Self {
+        Self { is_new, is_range }
     }
 
-    /// The end of the path that says so. No path of a link ends like this.
+    /// The ending of paths of this kind. The name of a link never ends like this.
     pub fn ending(self) -> &'static str {
-        match (self.new, self.range) {
+        match (self.is_new, self.is_range) {
             (false, false) => "",
             (false, true) => " range",
             (true, false) => " new",
@@ -75,9 +83,9 @@ impl Link {
         path(&self.table, &self.columns)
     }
 
-    /// Under which path the log has what is said of its rows.
-    pub fn path_of(&self, said: Said) -> String {
-        format!("{}{}", self.path(), said.ending())
+    /// The path in `larder.change` for rows of this kind.
+    pub fn path_of(&self, kind: PathKind) -> String {
+        format!("{}{}", self.path(), kind.ending())
     }
 
     /// SQL for the logged text of the rows called `alias`.
@@ -234,7 +242,7 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
     }
     let path = path(last.table, &columns);
     let [changed, new] =
-        [false, true].map(|new| literal(&format!("{path}{}", Said::new(new, false).ending())));
+        [false, true].map(|new| literal(&format!("{path}{}", PathKind::new(new, false).ending())));
     let select = format!(
         "select {key} as key from c{joins} where c.path in ({changed}, {new}) and c.key is not null"
     );

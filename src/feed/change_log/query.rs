@@ -11,7 +11,7 @@ use crate::feed::change_set::{ChangeSet, KEYS_MAX, RowLimit};
 use crate::feed::definition::{Remainder, fingerprints_sql};
 use crate::feed::position::contains_sql;
 use crate::feed::ranges::{OPEN_LENGTHS, range_sql};
-use crate::resource::link::{Link, Said, Way, links, sql_literal};
+use crate::resource::link::{Link, PathKind, Way, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::{Resource, ResourceId};
@@ -131,7 +131,7 @@ pub(in crate::feed) struct PassQuery {
 }
 
 /// The resources that a path of the log leads to. In a pass, a path with one of its endings has a number: the index of the
-/// path times four, plus the index in [`Said::ALL`].
+/// path times four, plus the index in [`PathKind::ALL`].
 #[derive(Clone, Debug, Default)]
 struct PathTargets {
     /// The path without an ending.
@@ -154,20 +154,20 @@ impl PathTargets {
     ///
     /// A new root row changes no document, only absences: its key is unique, so there was no document. New rows below a
     /// root may belong to existing documents.
-    fn add_changes(&self, said: Said, key: Option<&str>, changes: &mut ChangeSet) {
+    fn add_changes(&self, kind: PathKind, key: Option<&str>, changes: &mut ChangeSet) {
         for &resource in &self.roots {
             match key {
-                Some(key) if !said.range => {
+                Some(key) if !kind.is_range => {
                     changes.add_key(resource, key.to_owned(), RowLimit::Unlimited)
                 }
-                _ if said.range && said.new => changes.add_absences(resource),
+                _ if kind.is_range && kind.is_new => changes.add_absences(resource),
                 Some(range) => changes.add_range(resource, range),
                 None => changes.add_all(resource),
             }
         }
         for &resource in &self.children {
             match key {
-                Some(key) if !said.range => {
+                Some(key) if !kind.is_range => {
                     changes.add_key(resource, key.to_owned(), RowLimit::Unlimited)
                 }
                 Some(range) => changes.add_range(resource, range),
@@ -274,21 +274,21 @@ impl PassQuery {
         let Ok(number) = usize::try_from(number) else {
             return;
         };
-        let said = Said::ALL[number % Said::ALL.len()];
-        if let Some(path) = self.paths.get(number / Said::ALL.len()) {
-            path.add_changes(said, key, changes);
+        let kind = PathKind::ALL[number % PathKind::ALL.len()];
+        if let Some(path) = self.paths.get(number / PathKind::ALL.len()) {
+            path.add_changes(kind, key, changes);
         }
     }
 }
 
 /// The rows of `w` for a path, one for each of its endings.
 fn numbered_paths_sql((number, path): (usize, &PathTargets)) -> impl Iterator<Item = String> {
-    let said = Said::ALL.into_iter().enumerate();
-    said.map(move |(place, said)| {
+    let kinds = PathKind::ALL.into_iter().enumerate();
+    kinds.map(move |(place, kind)| {
         format!(
             "({}, {}, {})",
-            sql_literal(&format!("{}{}", path.name, said.ending())),
-            number * Said::ALL.len() + place,
+            sql_literal(&format!("{}{}", path.name, kind.ending())),
+            number * PathKind::ALL.len() + place,
             path.is_direct()
         )
     })
@@ -297,8 +297,10 @@ fn numbered_paths_sql((number, path): (usize, &PathTargets)) -> impl Iterator<It
 /// An arm that returns "all documents of the resource" if the log has ranges of the link's keys, since no index can map
 /// those; if a table of the resource `is_locked`, for any row of the link.
 fn all_documents_arm(link: &Link, resource: ResourceId, is_locked: bool) -> String {
-    let said = Said::ALL.into_iter().filter(|said| is_locked || said.range);
-    let paths: Vec<String> = said.map(|said| sql_literal(&link.path_of(said))).collect();
+    let kinds = PathKind::ALL
+        .into_iter()
+        .filter(|kind| is_locked || kind.is_range);
+    let paths: Vec<String> = kinds.map(|kind| sql_literal(&link.path_of(kind))).collect();
     format!(
         "select distinct null::int4, {}, null::text from c where c.path in ({})",
         resource.index(),
@@ -328,7 +330,7 @@ fn direct_keys_sql() -> (String, String) {
     let mut last = "d".to_owned();
     for open in OPEN_LENGTHS {
         let table = format!("d{open}");
-        // In `Said::ALL` the range follows the key, so its number is the next odd one.
+        // In `PathKind::ALL` the range follows the key, so its number is the next odd one.
         tables.push_str(&format!(
             ", {table} as materialized (select distinct d.path / 2 * 2 + 1 as path, \
                case d.path % 2 when 0 then {range} else d.key end as key \

@@ -1,4 +1,5 @@
-//! The bodies of the trigger functions that log.
+//! The bodies of the trigger functions that log. A body decides the name of its function by its hash, so a change of the
+//! text replaces all triggers.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -6,20 +7,20 @@ use crate::feed::FeedConfig;
 use crate::feed::locks::{BELL_LOCK, LOCK_CLASS};
 use crate::feed::ranges::{OPEN_LENGTHS, range_sql};
 use crate::feed::triggers::level::TriggerLevel;
-use crate::resource::link::{Link, Said, sql_literal};
+use crate::resource::link::{Link, PathKind, sql_literal};
 
 /// The body of the trigger function of `link`.
 ///
-/// A function that sets its own search path costs its caller 6.5 µs, each expression in it 1 µs (2026-11-21,
-/// PostgreSQL 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the ordinary case
-/// comes first and tests little. Transition tables come before all other tables, whatever the path (PostgreSQL's
+/// A function that sets its own search path costs the writer 6.5 µs, each expression in it 1 µs (2026-11-21, PostgreSQL
+/// 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the common case comes first with few
+/// tests. Names of transition tables are resolved before those of other tables, whatever the search path is (PostgreSQL's
 /// parse_clause.c, `getNSItemForSpecialRelationTypes`).
-pub(super) fn body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
+pub(super) fn function_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let by_statement = match level {
         TriggerLevel::Statement => statement_body(link, config),
         TriggerLevel::Row { .. } => truncate_body(link, config),
     };
-    // A key column may bear the name of a variable, such as found.
+    // A key column may have the name of a variable of PL/pgSQL, such as found.
     format!(
         "\n#variable_conflict use_column\ndeclare\n  larder_logged pg_catalog.int8;\n  larder_ranges pg_catalog.int8;\n{variables}begin\n  \
          if tg_level operator(pg_catalog.=) 'ROW' then\n{by_row}  end if;\n{by_statement}  return null;\nend\n",
@@ -28,23 +29,25 @@ pub(super) fn body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> Str
     )
 }
 
-/// All keys.
-fn whole(link: &Link, said: Said) -> String {
-    let path = sql_literal(&link.path_of(said));
+/// A statement that logs that all keys may have changed.
+fn log_all_keys(link: &Link, kind: PathKind) -> String {
+    let path = sql_literal(&link.path_of(kind));
     format!("insert into larder.change (path, key) values ({path}, null);\n")
 }
 
-/// How many keys, or ranges, a statement logs before it logs ranges, larger ones, or all.
+/// The most keys, or ranges of one size, that a statement logs. Past it, the statement logs ranges, larger ranges, then all
+/// keys.
 fn limit(config: &FeedConfig) -> u64 {
     u64::from(config.keys_per_statement)
 }
 
-/// Logs each key of a statement once; past the limit ranges of them, and past that of the ranges that all were touched.
+/// The part that runs once for each statement: it logs each key once; if there are too many, ranges of keys; if there are
+/// too many of these, larger ranges; then all keys.
 fn statement_body(link: &Link, config: &FeedConfig) -> String {
     let limit = limit(config);
     let columns = link.column_list();
-    // Where a column was renamed or dropped, no writer may fail: its name leads to the null outside. Nothing is missed:
-    // a pass that sees what was written then, by the next poll, sees that the table's fingerprint has changed.
+    // If a column was renamed or dropped, its name is resolved to the null of `larder_gone`, so that no writer fails.
+    // Nothing is missed: the pass that sees what was written also sees that the table's fingerprint has changed.
     let keys = |tables: &[&str]| {
         let rows: Vec<String> = tables
             .iter()
@@ -59,28 +62,28 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
             present = link.not_null_sql("larder_rows"),
         )
     };
-    let log = |said: Said, text: &str, tables: &[&str]| {
+    let log = |kind: PathKind, text: &str, tables: &[&str]| {
         format!(
             "    insert into larder.change (path, key)\n    \
              select distinct {path}, {text}\n    from ({keys}) as larder_keys limit {past};\n",
-            path = sql_literal(&link.path_of(said)),
+            path = sql_literal(&link.path_of(kind)),
             keys = keys(tables),
             past = limit + 1,
         )
     };
-    let said = |new, range| Said { new, range };
-    let keys_of = |new, tables: &[&str]| log(said(new, false), "larder_key", tables);
+    let kind = |is_new, is_range| PathKind { is_new, is_range };
+    let keys_of = |new, tables: &[&str]| log(kind(new, false), "larder_key", tables);
     let ranges_of = |new: bool, tables: &[&str]| {
         let mut body = String::new();
         for open in OPEN_LENGTHS {
             let text = range_sql("larder_key", &format!("-{open}"));
-            body.push_str(&log(said(new, true), &text, tables));
+            body.push_str(&log(kind(new, true), &text, tables));
             body.push_str("    get diagnostics larder_ranges = row_count;\n    ");
             body.push_str(&format!(
                 "if larder_ranges operator(pg_catalog.>) {limit} then\n"
             ));
         }
-        let all = whole(link, said(new, new));
+        let all = log_all_keys(link, kind(new, new));
         format!(
             "{body}    {all}{}",
             "    end if;\n".repeat(OPEN_LENGTHS.len())
@@ -88,8 +91,9 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
     };
     let (update, delete) = (["larder_old", "larder_new"], ["larder_old"]);
     let insert = ["larder_new"];
-    // Who has the bell's lock gets it again; whom the number of keys brought there asks for the first time.
-    let asked = if config.notify {
+    // One test for both rare cases, too many keys and a free bell. A transaction that holds the lock of the bell gets it
+    // again; `bell` below repeats the question for a statement that came here because of its number of keys.
+    let or_bell_is_free = if config.notify {
         format!(
             " or larder_logged operator(pg_catalog.>) 0 and {}",
             bell_is_free()
@@ -102,7 +106,7 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
          elsif tg_op operator(pg_catalog.=) 'INSERT' then\n{insert_keys}  \
          elsif tg_op operator(pg_catalog.=) 'DELETE' then\n{delete_keys}  \
          else\n    {whole}  end if;\n  get diagnostics larder_logged = row_count;\n  \
-         if larder_logged operator(pg_catalog.>) {limit}{asked} then\n    \
+         if larder_logged operator(pg_catalog.>) {limit}{or_bell_is_free} then\n    \
          if larder_logged operator(pg_catalog.>) {limit} then\n      \
          if tg_op operator(pg_catalog.=) 'UPDATE' then\n{update_ranges}      \
          elsif tg_op operator(pg_catalog.=) 'INSERT' then\n{insert_ranges}      \
@@ -113,36 +117,44 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
         update_ranges = ranges_of(false, &update),
         insert_ranges = ranges_of(true, &insert),
         delete_ranges = ranges_of(false, &delete),
-        whole = whole(link, said(false, false)),
-        bell = bell(config),
+        whole = log_all_keys(link, kind(false, false)),
+        bell = ring_bell(config),
     )
 }
 
 fn truncate_body(link: &Link, config: &FeedConfig) -> String {
-    format!("  {}{}", whole(link, Said::ALL[0]), bell(config))
+    format!(
+        "  {}{}",
+        log_all_keys(link, PathKind::CHANGED),
+        ring_bell(config)
+    )
 }
 
-/// A type's bare name would be looked for in the writer's search path.
+/// Types are qualified, since a name without schema would be searched in the writer's search path.
 const ROW_VARIABLES: &str = "  larder_setting pg_catalog.text;\n  larder_new pg_catalog.text;\n  \
     larder_old pg_catalog.text;\n  larder_whole pg_catalog.bool := false;\n  \
     larder_ending pg_catalog.text := '';\n  larder_left pg_catalog.int4;\n";
 
-/// Logs the row's old and new key, where they are not those of the row before; past the limit their ranges.
+/// The part that runs for each row: it logs the row's old and new key, unless the row before had the same; past the limit,
+/// their ranges.
 ///
-/// What was logged stands in a setting of the transaction, which follows its savepoints: how much, in ten digits, the
-/// end of the last path, a comma and the last text; or that all documents were touched, or that any key may be new. A
-/// row's trigger can't tell how many rows are to come, and must not read the log.
+/// A trigger for a row can't know how many rows will follow, and must not read the log. So a setting of the transaction,
+/// which is rolled back with its savepoints, records what was logged: the number of log rows in ten digits, the ending of
+/// the last path, a comma and the last key or range. Or it is `all` if all keys were logged as changed, or `new` if all
+/// were logged as new.
 fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
     let limit = limit(config);
     let most = limit * (1 + OPEN_LENGTHS.len() as u64);
     let setting = format!("larder.logged_{:016x}", xxh3_64(path.as_bytes()));
     let inserts = match level {
-        TriggerLevel::Row { heirs: true } => "false",
+        TriggerLevel::Row {
+            has_inheriting_tables: true,
+        } => "false",
         _ => "tg_op operator(pg_catalog.=) 'INSERT'",
     };
-    // The names of columns that were renamed or dropped: as in `statement_body`. Nothing is written in the block, so
-    // that it costs no transaction number. The row that an operation lacks is all nulls.
+    // The block with an exception handler is for columns that were renamed or dropped, as in `statement_body`. It writes
+    // nothing, so its subtransaction takes no transaction number. `old` of an insert and `new` of a delete are all nulls.
     format!(
         "    larder_setting := pg_catalog.current_setting('{setting}', true);\n    \
          if larder_setting operator(pg_catalog.=) 'all' or larder_setting operator(pg_catalog.=) 'new' and {inserts} then\n      \
@@ -177,36 +189,37 @@ fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
         new_key = link.key_sql("new"),
         old_present = link.not_null_sql("old"),
         old_key = link.key_sql("old"),
-        new = Said::ALL[2].ending(),
-        range = Said::ALL[1].ending(),
-        wider = wider(limit),
-        new_range = range_of("larder_new"),
-        old_range = range_of("larder_old"),
+        new = PathKind::NEW.ending(),
+        range = PathKind::CHANGED_RANGE.ending(),
+        wider = open_lengths_sql(limit),
+        new_range = to_range("larder_new"),
+        old_range = to_range("larder_old"),
         new_repeated = without_repetition("larder_new"),
         old_repeated = without_repetition("larder_old"),
-        all = whole(link, Said::ALL[0]),
-        all_new = whole(link, Said::ALL[3]),
+        all = log_all_keys(link, PathKind::CHANGED),
+        all_new = log_all_keys(link, PathKind::NEW_RANGE),
         old = log_row(&path, "larder_old"),
         new_logged = log_row(&path, "larder_new"),
-        bell = bell(config),
+        bell = ring_bell(config),
     )
 }
 
-/// How much of a text is left out at its end, negative, once more than `limit` were logged.
-fn wider(limit: u64) -> String {
-    let wider = (2..).zip(OPEN_LENGTHS).map(|(times, open)| {
+/// Branches of a `case` for the number of open characters, negative: by how many rows were logged, the size of ranges.
+fn open_lengths_sql(limit: u64) -> String {
+    let branches = (2..).zip(OPEN_LENGTHS).map(|(times, open)| {
         let most = limit * times;
         format!("when larder_logged operator(pg_catalog.<) {most} then -{open}")
     });
-    wider.collect::<Vec<_>>().join(" ")
+    branches.collect::<Vec<_>>().join(" ")
 }
 
-fn range_of(key: &str) -> String {
+/// Replaces the key in the variable `key` by its range.
+fn to_range(key: &str) -> String {
     let range = range_sql(key, "larder_left");
     format!("        {key} := case when {key} is not null then {range} end;\n")
 }
 
-/// Forgets a text that was logged last.
+/// Sets the variable `key` to null if the same text was logged last.
 fn without_repetition(key: &str) -> String {
     format!(
         "      if larder_setting operator(pg_catalog.=) \
@@ -214,6 +227,7 @@ fn without_repetition(key: &str) -> String {
     )
 }
 
+/// Logs the text in the variable `key`.
 fn log_row(path: &str, key: &str) -> String {
     format!(
         "    if {key} is not null then\n      insert into larder.change (path, key)\n      \
@@ -222,12 +236,12 @@ fn log_row(path: &str, key: &str) -> String {
     )
 }
 
-/// Rings where the bell is free.
+/// Notifies if no other transaction and no feed holds the bell's lock.
 ///
-/// NOTIFY takes one lock for the whole database until commit, so only one open transaction rings, or none while a feed
-/// holds the bell; whoever commits beside it is found by the passes that follow. NOTIFY also forbids PREPARE
-/// TRANSACTION, and fails where some listener has let the queue fill.
-fn bell(config: &FeedConfig) -> String {
+/// A transaction that has called NOTIFY takes a lock of the whole cluster when it commits. So only one open transaction
+/// notifies, or none while a feed holds the lock; transactions that commit beside it are found by the passes that follow. A
+/// transaction that has called NOTIFY can't be prepared, and fails if some listener has let the queue become full.
+fn ring_bell(config: &FeedConfig) -> String {
     if !config.notify {
         return String::new();
     }
@@ -239,6 +253,7 @@ fn bell(config: &FeedConfig) -> String {
     )
 }
 
+/// An expression that takes the bell's lock until the end of the transaction, if it is free.
 fn bell_is_free() -> String {
     format!("pg_catalog.pg_try_advisory_xact_lock({LOCK_CLASS}, {BELL_LOCK})")
 }
@@ -253,7 +268,7 @@ mod tests {
     use crate::resource::key::{KeyColumn, KeyType};
     use crate::resource::link::Way;
 
-    /// Functions run with the rights of whoever installed them, under the search path of whoever writes.
+    /// A function runs with the rights of the role that installed it, but with the writer's search path.
     #[test]
     fn every_name_is_qualified() {
         let columns = [KeyType::Text, KeyType::Char, KeyType::Date, KeyType::BigInt];
@@ -284,8 +299,13 @@ mod tests {
             keys_per_statement: 1,
             answers: false,
         };
-        let bodies = [TriggerLevel::Statement, TriggerLevel::Row { heirs: false }]
-            .map(|level| body(&link, level, &config));
+        let bodies = [
+            TriggerLevel::Statement,
+            TriggerLevel::Row {
+                has_inheriting_tables: false,
+            },
+        ]
+        .map(|level| function_body(&link, level, &config));
         let body = bodies.concat();
         let is_name = |c: char| c.is_alphanumeric() || "_.".contains(c);
         for (place, _) in body.match_indices('(') {

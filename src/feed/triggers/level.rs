@@ -2,30 +2,32 @@
 
 use crate::resource::catalogue::Table;
 
-/// How the changes of a link's rows are noticed.
+/// The level of the triggers on a link's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TriggerLevel {
-    /// Once for each statement, and by row for what replication applies.
+    /// Triggers for each statement, and for each row that replication applies.
     Statement,
-    /// Once for each row.
+    /// Triggers for each row.
     Row {
-        /// The table has inheriting tables. No unique index spans those: a new row may bear a key that is there.
-        heirs: bool,
+        /// The table has inheriting tables. Unique indexes do not include those, so a new row may have an existing key.
+        has_inheriting_tables: bool,
     },
 }
 
 impl TriggerLevel {
-    /// Rows for tables in a hierarchy: a statement on an ancestor that is not followed fires no statement trigger; a
-    /// `merge` that moves a row to another partition shows it to triggers for actions that it does not name; and a
-    /// foreign table that is attached below makes PostgreSQL refuse statements where there are transition tables.
+    /// Row triggers for tables with ancestors or descendants, for three reasons. A statement on an ancestor without triggers
+    /// fires no statement trigger of its descendants. A `merge` that moves a row to another partition fires triggers for
+    /// actions that it does not name. If a foreign table is attached below, PostgreSQL refuses statements on tables whose
+    /// triggers have transition tables.
     pub(super) fn of(table: Option<&Table>) -> Self {
         let in_hierarchy = table.is_some_and(|table| {
             table.kind == 'p' || !table.descendants.is_empty() || table.has_other_ancestors
         });
-        let heirs = |table: &Table| table.kind != 'p' && !table.descendants.is_empty();
+        let has_inheriting_tables =
+            |table: &Table| table.kind != 'p' && !table.descendants.is_empty();
         if in_hierarchy {
             Self::Row {
-                heirs: table.is_some_and(heirs),
+                has_inheriting_tables: table.is_some_and(has_inheriting_tables),
             }
         } else {
             Self::Statement

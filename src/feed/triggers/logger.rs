@@ -1,45 +1,45 @@
-//! Loggers: the trigger functions that write to `larder.change` what a transaction touched.
+//! Loggers: the trigger functions that write to `larder.change` which keys a transaction touched.
 //!
-//! Triggers log and decide nothing. A trigger never joins: in the writer's snapshot a join misses what a concurrent
-//! transaction moves. It reads nothing that other transactions write. There are two forms, chosen for each link by
+//! Triggers log and decide nothing. They never join: in the writer's snapshot a join would miss rows that a concurrent
+//! transaction moves. They read nothing that other transactions write. There are two forms, chosen for each link by
 //! [`TriggerLevel`]:
 //!
 //! - Statement triggers with transition tables, always enabled, on the table and on each of its descendants. They fire
 //!   for the table that a statement names, and not for what logical replication applies. So each ordinary table also
 //!   has a row trigger that is enabled for replication only.
-//! - Row triggers, always enabled, on each ordinary table. They fire whichever ancestor a statement names, and where
-//!   PostgreSQL refuses transition tables.
+//! - Row triggers, always enabled, on each ordinary table. They fire whichever ancestor a statement names, and can be used
+//!   where PostgreSQL refuses transition tables.
 //!
-//! A statement that touches many keys names ranges of them (`ranges`), and rows that it inserts as such ([`Said`]): how
-//! much it writes is bounded, and what it can't have touched stays.
+//! A statement that touches many keys logs ranges of them (`ranges`), and marks rows that it inserts as new ([`PathKind`]). So
+//! the number of rows that it logs is bounded, and documents that it can't have changed stay in the tiers.
 
 use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::feed::FeedConfig;
-use crate::feed::triggers::body::body;
+use crate::feed::triggers::body::function_body;
 use crate::feed::triggers::level::TriggerLevel;
 use crate::resource::Resource;
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::link::links;
 
-/// Always true; it ties the trigger to the table. Dropping `larder.change` is refused while triggers write to it, or
-/// with cascade takes them along: users' writes go on either way. A test for null is ready in 1.0 µs a statement, a
-/// function of SQL, planned anew each time, in 5.5 µs (2026-11-21, PostgreSQL 15).
+/// A condition that is always true and makes the trigger depend on `larder.change`. So PostgreSQL refuses to drop that table
+/// while triggers write to it, and `drop … cascade` drops them as well: users' writes succeed in both cases. A test for null
+/// takes 1.0 µs for each statement; a function in SQL, which is planned each time, takes 5.5 µs (2026-11-21, PostgreSQL 15).
 const TRIGGER_WHEN: &str = "when (null::larder.change is null)";
 
-/// When a trigger fires.
+/// In which sessions a trigger fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Firing {
-    /// Whatever the session's replication role is.
+    /// In all, whatever `session_replication_role` is.
     Always,
-    /// For what replication applies.
+    /// In those that apply replicated changes.
     Replica,
 }
 
 impl Firing {
-    /// As `alter table … enable … trigger` says it.
+    /// The word for `alter table … enable … trigger`.
     fn sql(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -64,12 +64,12 @@ pub(super) struct Trigger {
     pub(super) firing: Firing,
     /// `pg_trigger.tgtype`: a bit for row level, and one for each event (pg_trigger.h).
     pub(super) code: i16,
-    /// What it fires after, its transition tables, and at which level.
+    /// The part of `create trigger` from the events to the level, with `{}` for the table.
     event: &'static str,
 }
 
-/// The operations that statement triggers are for, the code of each and its event.
-const STATEMENTS: [(&str, i16, &str); 4] = [
+/// Statement triggers: the name of the operation, `tgtype` and [`Trigger::event`].
+const STATEMENT_TRIGGERS: [(&str, i16, &str); 4] = [
     (
         "insert",
         4,
@@ -102,7 +102,7 @@ pub(in crate::feed) struct Logger {
     pub(super) triggers: Vec<Trigger>,
 }
 
-/// The loggers that `resources` need, each once.
+/// The loggers that `resources` need. Resources share a logger whose body is the same.
 pub(in crate::feed) fn loggers(
     resources: &[&Resource],
     catalogue: &Catalogue,
@@ -115,7 +115,7 @@ pub(in crate::feed) fn loggers(
             .values()
             .find(|table| table.name == link.table);
         let level = TriggerLevel::of(table);
-        let body = body(&link, level, config);
+        let body = function_body(&link, level, config);
         let hash = hash(&body);
         let logger = loggers.entry(hash.clone()).or_insert_with(|| Logger {
             hash,
@@ -140,12 +140,12 @@ fn hash(body: &str) -> String {
 }
 
 impl Logger {
-    /// The tables that it is for.
+    /// The tables that have its triggers, with repetitions.
     pub(in crate::feed) fn tables(&self) -> impl Iterator<Item = &TableName> {
         self.triggers.iter().map(|trigger| &trigger.table)
     }
 
-    /// Those whose rows it looks at one by one, whoever writes them.
+    /// The tables that have its row trigger in all sessions.
     pub(in crate::feed) fn tables_with_row_triggers(&self) -> impl Iterator<Item = &TableName> {
         let rows = |trigger: &&Trigger| trigger.code == ROW.1 && trigger.firing == Firing::Always;
         self.triggers
@@ -176,7 +176,7 @@ impl Logger {
             TriggerLevel::Row { .. } => Firing::Always,
         };
         let statements = match level {
-            TriggerLevel::Statement => &STATEMENTS[..],
+            TriggerLevel::Statement => &STATEMENT_TRIGGERS[..],
             TriggerLevel::Row { .. } => &[TRUNCATE],
         };
         let statements = statements.iter().map(|event| (event, Firing::Always));
