@@ -14,7 +14,7 @@ use larder::cache::memory::MemoryConfig;
 use larder::cache::{Cache, CacheConfig};
 use larder::clock::Boottime;
 use larder::feed::position::Position;
-use larder::feed::{Change, Event, OnLoss, Pass, Via, What};
+use larder::feed::{Affected, Change, Event, OnLoss, Pass, PassCause};
 use larder::metrics::Metrics;
 use larder::resource::ResourceId;
 use larder::resource::definition::Tiers;
@@ -98,7 +98,7 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
         cache.keep(DEPTS, &key, &DOCUMENT);
         Change {
             resource: DEPTS,
-            what: What::Key(key),
+            affected: Affected::Key(key),
         }
     };
     Event::Passed(Pass {
@@ -106,7 +106,7 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
         fresh_at: Boottime::now(),
-        via: Via::Bell,
+        cause: PassCause::Bell,
         lag_from: None,
     })
 }

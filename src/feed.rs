@@ -1,21 +1,23 @@
-//! The feed: follows what commits in PostgreSQL and tells the cache which documents are no longer true.
+//! The feed: it follows what commits in PostgreSQL and tells the cache which documents have changed.
 //!
-//! Triggers write what a transaction touched to a log, in that transaction. A *pass* reads what committed since the
-//! last one and maps it to documents. Passes run when the bell rings (NOTIFY), when this node has committed a write,
-//! every `poll_interval` anyway, and in quick succession after one that found something, since only one of several
-//! concurrent writers rings. The feed has a thread, a runtime and connections of its own: no load on the HTTP side
-//! delays it.
+//! Triggers write the keys that a transaction touched to a log, in that transaction. A *pass* reads what committed
+//! since the last one and maps it to documents. A pass starts after a notification (the bell), after a write of this
+//! node, and every `poll_interval`. Passes follow in quick succession after one that found something, since only one of
+//! several concurrent writers notifies. The feed has a thread, a runtime and connections of its own, so that load on
+//! the HTTP side does not delay it.
 //!
+//! - `follower`: the loop; one pass after the other.
 //! - `establish`: what comes before a database is followed. `messages`: what it waits for.
 //! - `schema`: schema larder. `triggers`: what writes to its log.
 //! - `install`, `logger_retention` and `uninstall`: how both are created and removed. `ddl`: the transactions for that.
 //! - `restore`: what must not be installed yet, since a restore may be under way.
-//! - `change_log`: the SQL of a pass. `change_set`: the changes that it found. `ranges`: ranges of keys, where single keys
-//!   would be too many.
-//! - `definition`: whether triggers, tables and types still are as they were.
-//! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of installing.
-//! - `node`: heartbeats and pruning. `backlog`: how long the log is.
-//! - `history`: was the database put back to an earlier state?
+//! - `change_log`: the SQL of a pass. `change_set`: the changes that it found. `ranges`: ranges of keys, where single
+//!   keys would be too many.
+//! - `definition`: whether triggers, tables and types have changed.
+//! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of
+//!   installing.
+//! - `node`: heartbeats and pruning. `backlog`: the length of the log.
+//! - `history`: whether the database was put back to an earlier state.
 
 pub mod backlog;
 mod bell;
@@ -61,51 +63,51 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::{Database, Identity};
 
-/// What a tier answers while freshness can't be proven.
+/// What happens to requests while the tiers are not fresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
     /// PostgreSQL answers.
     Bypass,
-    /// The tiers answer and say so.
+    /// The tiers answer, and the response says that it may be stale.
     ServeStale,
 }
 
 /// How changes are followed.
 #[derive(Clone, Debug)]
 pub struct FeedConfig {
-    /// Knowledge older than this is not trusted.
+    /// Tiers answer only if the last pass that compared fingerprints began at most this long ago.
     pub max_staleness: Duration,
     /// The longest pause between two passes.
     pub poll_interval: Duration,
-    /// Writers ring on commit.
+    /// Triggers notify the feed.
     pub notify: bool,
-    /// What to answer while not fresh.
+    /// What happens while the tiers are not fresh.
     pub on_loss: OnLoss,
-    /// How long the log is kept for a node that stopped.
+    /// How long the log is kept for a node that has stopped.
     pub retention: Duration,
-    /// A statement that touches more keys tells of ranges of them.
+    /// A statement that touches more keys logs ranges of keys.
     pub keys_per_statement: u32,
-    /// Answers to writes with an `Idempotency-Key` are kept, in `larder.answer`.
+    /// Whether answers to writes with an `Idempotency-Key` are kept, in `larder.answer`.
     pub answers: bool,
 }
 
-/// What of a resource is no longer true.
+/// A change of a resource's documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The resource.
     pub resource: ResourceId,
-    /// What of it.
-    pub what: What,
+    /// Which of its documents and absences.
+    pub affected: Affected,
 }
 
-/// A part of a resource's documents and remembered absences.
+/// The documents and absences of a resource that have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// Of one key, its canonical text.
+pub enum Affected {
+    /// The document, or absence, of this key. It is canonical text.
     Key(String),
-    /// Of all keys in these ranges.
+    /// Those of all keys in these ranges.
     Ranges(Arc<Ranges>),
-    /// Each absence, and no document.
+    /// All absences, and no document.
     Absences,
     /// All.
     All,
@@ -113,15 +115,15 @@ pub enum What {
 
 /// What started a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
+pub enum PassCause {
     /// A notification, or a write of this node.
     Bell,
-    /// The clock.
+    /// The pause after the last pass was over.
     Poll,
 }
 
-impl Via {
-    /// The label of metrics.
+impl PassCause {
+    /// The label `via` of metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bell => "bell",
@@ -133,43 +135,44 @@ impl Via {
 /// A completed pass.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// What is no longer true.
+    /// What has changed since the last position.
     pub changes: Vec<Change>,
-    /// All that this snapshot sees is in this pass or in one before.
+    /// This pass and those before it have found all that this snapshot sees.
     pub position: Position,
-    /// Before its statement was sent.
+    /// A moment before its statement was sent.
     pub began_at: Boottime,
-    /// All that committed before this moment has been applied: `began_at` of this pass, or of the last one that made
-    /// sure that nothing which freshness rests on had changed.
+    /// What committed before this moment has been found: `began_at` of this pass, or of the last one that compared
+    /// fingerprints.
     pub fresh_at: Boottime,
     /// What started it.
-    pub via: Via,
-    /// A moment not after the earliest commit in it, where there was one.
+    pub cause: PassCause,
+    /// From when the invalidation lag is measured, if there were changes: the notification; for a poll, the pass
+    /// before.
     pub lag_from: Option<Boottime>,
 }
 
 /// What the feed tells the cache, in order.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The feed follows this database: another one, or the same after it was lost.
+    /// The feed follows this database: it is another one than before, or was lost for a time.
     Reached(Identity),
     /// The database can't be followed at the moment.
     Lost {
         /// For the log and the status, not for clients.
         reason: String,
     },
-    /// There is no telling what changed before this position: nothing that any tier holds is true.
-    Restarted(Position),
-    /// The resource fits the database, and its changes are seen.
+    /// The changes before this position are not known, so all entries of all tiers are invalid.
+    Reset(Position),
+    /// The resource fits the database, and its changes are followed.
     Defined {
         /// The resource.
         resource: ResourceId,
         /// As it fits the database now.
         definition: Arc<Resource>,
-        /// What its freshness rests on.
+        /// Of what its freshness depends on.
         fingerprint: String,
     },
-    /// What the resource's freshness rests on has changed; nothing held of it is true.
+    /// What the resource's freshness depends on has changed, so all its entries are invalid.
     Distrusted {
         /// The resource.
         resource: ResourceId,
@@ -183,11 +186,11 @@ pub enum Event {
     },
     /// A pass from the last position.
     Passed(Pass),
-    /// A pass from the position that was found on disk.
+    /// A pass from the position of the mark on disk.
     Resumed(Pass),
-    /// The position that was found on disk is of no use.
+    /// No pass can start from the position of the mark on disk.
     NotResumed,
-    /// How long the change log is.
+    /// The length of the change log.
     Measured(Backlog),
 }
 
@@ -201,23 +204,23 @@ pub struct FeedSetup {
     pub config: FeedConfig,
     /// Install what is missing.
     pub install: bool,
-    /// This larder's name among those that follow the database.
+    /// The name of this node.
     pub node: Uuid,
-    /// Where the marks of this node's row are kept, from one run to the next.
+    /// The file that keeps the marks of this node's row from one run to the next.
     pub marks_file: PathBuf,
-    /// The same for the tables that had their triggers.
+    /// The file that keeps the tables that had all their triggers.
     pub tables_file: PathBuf,
-    /// What the disk tier can be resumed from.
+    /// The database and position of the mark on disk, once the disk tier offers to resume from it.
     pub resumable: watch::Receiver<Option<(Identity, Position)>>,
-    /// The position that the disk tier would come back to.
+    /// The position from which a later run would resume the disk tier.
     pub persisted: Option<watch::Receiver<Persisted>>,
-    /// Rings when a write of this node has committed, whose answer waits for a pass.
+    /// Notified when a write of this node has committed, whose answer waits for a pass.
     pub committed: Arc<Notify>,
     /// Counts gaps.
     pub metrics: Arc<Metrics>,
 }
 
-/// How the first attempt to fit the configuration to the database ended.
+/// Whether the configuration fits the database, by the first check; if not, all mistakes.
 pub type FirstOutcome = Result<(), Vec<Mistake>>;
 
 /// A running feed.
@@ -228,29 +231,29 @@ pub struct FeedHandle {
 }
 
 impl FeedHandle {
-    /// Filled once the database was reached and the configuration was checked against it.
+    /// Has a value once the configuration was checked against the database.
     pub fn first_outcome(&self) -> watch::Receiver<Option<FirstOutcome>> {
         self.first.clone()
     }
 
-    /// Ends the feed. Blocks until its thread has ended: at most as long as the statement under way.
+    /// Stops the feed. Blocks until its thread has ended: at most as long as the current statement takes.
     pub fn stop(mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the feed's thread had panicked");
+            tracing::error!("the feed's thread panicked");
         }
     }
 }
 
-/// Starts the feed on a thread of its own; `follow` is called there, one event after the other.
+/// Starts the feed on a thread of its own. `on_event` is called on that thread, for one event after the other.
 ///
 /// # Errors
 /// If the thread or its runtime can't be started.
 pub fn start(
     setup: FeedSetup,
-    follow: impl FnMut(Event) + Send + 'static,
+    on_event: impl FnMut(Event) + Send + 'static,
 ) -> std::io::Result<FeedHandle> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -261,7 +264,7 @@ pub fn start(
         .name("larder-feed".into())
         .spawn(move || {
             runtime.block_on(async move {
-                let mut feed = Feed::new(setup, follow, first_sender);
+                let mut feed = Feed::new(setup, on_event, first_sender);
                 tokio::select! {
                     () = feed.run() => {}
                     _ = stopped.wait_for(|&stop| stop) => {}
@@ -279,7 +282,7 @@ pub fn start(
 /// role needs.
 ///
 /// # Errors
-/// What PostgreSQL said, or all mistakes in the definitions.
+/// All mistakes in the definitions; or PostgreSQL can't be reached or refuses a statement.
 pub async fn install_script(
     database: &Database,
     definitions: &[ResourceDefinition],
@@ -289,11 +292,11 @@ pub async fn install_script(
     establish::install_script(&mut connection, definitions, config).await
 }
 
-/// Installs what is missing, each table in a transaction of its own. Nothing is locked where nothing is missing; locks
-/// that others hold are waited for in attempts, for ten minutes.
+/// Installs what is missing, each table in a transaction of its own. If nothing is missing, nothing is locked. For a
+/// lock that another transaction holds it waits up to ten minutes, in short attempts.
 ///
 /// # Errors
-/// Why it could not be installed, among it all mistakes in the definitions; what was installed before stays.
+/// Why something could not be installed, or all mistakes in the definitions. What was installed before stays.
 pub async fn install(
     database: &Database,
     definitions: &[ResourceDefinition],
@@ -330,58 +333,58 @@ pub async fn install(
 /// The SQL that removes all that larder added to the database.
 ///
 /// # Errors
-/// What PostgreSQL said.
+/// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
     Ok(ddl::script(&uninstall::statements(&mut connection).await?))
 }
 
-/// Removes all that larder added to the database, each table's triggers in a transaction of their own. Locks that others
-/// hold are waited for in attempts, for ten minutes.
+/// Removes all that larder added to the database, each table's triggers in a transaction of their own. For a lock that
+/// another transaction holds it waits up to ten minutes, in short attempts.
 ///
 /// # Errors
-/// What PostgreSQL said; what was removed before stays so.
+/// If PostgreSQL can't be reached, or refuses a statement. What was removed before stays removed.
 pub async fn uninstall(database: &Database) -> Result<(), EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
     let statements = uninstall::statements(&mut connection).await?;
     Ok(ddl::run_all(&mut connection, statements).await?)
 }
 
-/// What pruning has left of the change log, and who needs it.
+/// The result of pruning the change log.
 #[derive(Clone, Debug)]
 pub struct Pruned {
     /// Rows deleted.
     pub deleted: u64,
-    /// Rows that are still there.
+    /// Rows that are left.
     pub left: u64,
-    /// The larders that may come back to the log.
-    pub followers: Vec<Follower>,
+    /// The nodes that may read the log again.
+    pub nodes: Vec<RegisteredNode>,
 }
 
-/// A larder that may come back to the log.
+/// A node that may read the log again: it has a row in `larder.node`.
 #[derive(Clone, Debug)]
-pub struct Follower {
+pub struct RegisteredNode {
     /// The name in its state directory.
     pub name: Uuid,
-    /// Since its last heartbeat.
+    /// Time since its last heartbeat.
     pub seen_ago: Duration,
-    /// The oldest transaction that it may not know.
+    /// The oldest transaction whose rows it may not have read.
     pub needs_from: String,
 }
 
-/// Deletes all rows of the change log that no larder seen within `retention` needs.
+/// Deletes all rows of the change log that no node needs which was seen within `retention`.
 ///
 /// # Errors
-/// What PostgreSQL said.
+/// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn prune(database: &Database, retention: Duration) -> Result<Pruned, SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
     node::prune_all(&mut connection, retention).await
 }
 
-/// Takes the larder called `name` off those that may come back to the log. Returns whether it was among them.
+/// Deletes the row of the node `name`, so that the log is no longer kept for it. Returns whether there was one.
 ///
 /// # Errors
-/// What PostgreSQL said.
+/// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn forget(database: &Database, name: Uuid) -> Result<bool, SourceError> {
     let mut connection = database.connect_writer(&[]).await?;
     node::forget(&mut connection, name).await

@@ -14,7 +14,7 @@ use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
 use crate::clock::Boottime;
 use crate::feed::ranges::Ranges;
-use crate::feed::{Change, Event, Pass, What};
+use crate::feed::{Affected, Change, Event, Pass};
 use crate::resource::{Resource, ResourceId};
 
 impl Cache {
@@ -27,7 +27,7 @@ impl Cache {
                 self.loader.follow(Some(identity));
             }
             Event::Lost { reason } => self.freshness.set_lost(reason),
-            Event::Restarted(position) => {
+            Event::Reset(position) => {
                 for (resource, _) in self.enumerate() {
                     self.invalidate_all(resource);
                 }
@@ -96,17 +96,17 @@ impl Cache {
     pub(super) fn apply_pass(&self, pass: Pass) {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
         let may_sweep = self.disk.as_ref().is_none_or(DiskTier::may_sweep);
-        for Change { resource, what } in pass.changes {
-            self.count_invalidation(resource, pass.via.as_str());
-            match what {
-                What::Key(key) => keys.push((resource, key)),
-                What::Ranges(ranges) if may_sweep => swept.push((resource, ranges)),
-                What::Absences => {
+        for Change { resource, affected } in pass.changes {
+            self.count_invalidation(resource, pass.cause.as_str());
+            match affected {
+                Affected::Key(key) => keys.push((resource, key)),
+                Affected::Ranges(ranges) if may_sweep => swept.push((resource, ranges)),
+                Affected::Absences => {
                     self.versions.renew_absences(resource);
                     overtaken.push(resource);
                 }
                 // Ranges, too, if too many sweeps wait for the disk.
-                What::Ranges(_) | What::All => {
+                Affected::Ranges(_) | Affected::All => {
                     self.versions.renew_epoch(resource);
                     overtaken.push(resource);
                 }

@@ -33,12 +33,12 @@ fn report(pruned: &Pruned) -> String {
         "{} rows deleted, {} left in larder.change\n",
         pruned.deleted, pruned.left
     );
-    for follower in &pruned.followers {
+    for node in &pruned.nodes {
         text.push_str(&format!(
             "larder {} was seen {} s ago and needs the log from transaction {} on\n",
-            follower.name,
-            follower.seen_ago.as_secs(),
-            follower.needs_from
+            node.name,
+            node.seen_ago.as_secs(),
+            node.needs_from
         ));
     }
     text

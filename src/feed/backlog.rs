@@ -1,4 +1,4 @@
-//! How long the change log is, and what keeps it from being shorter.
+//! The length of the change log, and what keeps it from being shorter.
 
 use serde::Serialize;
 use sqlx::Row;
@@ -6,44 +6,44 @@ use sqlx::postgres::PgConnection;
 
 use crate::source::SourceError;
 
-/// The log at one moment.
+/// The length of the log at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Backlog {
-    /// Bytes of the table, with the room that deleted rows have left.
+    /// Bytes of the table, including the space of deleted rows.
     pub bytes: i64,
-    /// As PostgreSQL estimates them; none before the table's first vacuum or analyze.
+    /// PostgreSQL's estimate; none before the first vacuum or analyze of the table.
     pub rows_estimated: Option<i64>,
-    /// The larder whose position is the oldest: what committed since is kept for it.
+    /// The node whose position is the oldest. The rows of transactions that it does not see are kept for it.
     pub oldest_node: Option<OldestNode>,
-    /// The oldest transaction that is open in this database. Its own rows are to come, and PostgreSQL can't use the room
-    /// of rows again that were deleted since it began.
+    /// The oldest transaction that is open in this database. It may still log rows, and PostgreSQL can't reuse the
+    /// space of rows that were deleted since it began.
     pub oldest_transaction: Option<OldestTransaction>,
 }
 
-/// A larder that may come back to the log.
+/// A node that may read the log again.
 #[derive(Clone, Debug, Serialize)]
 pub struct OldestNode {
     /// The name in its state directory.
     pub name: String,
-    /// Since its last heartbeat.
+    /// Time since its last heartbeat.
     pub seen_seconds_ago: f64,
-    /// All that this snapshot sees it knows.
+    /// It has applied all transactions that this snapshot sees.
     pub position: String,
 }
 
-/// A transaction that is open.
+/// An open transaction.
 #[derive(Clone, Debug, Serialize)]
 pub struct OldestTransaction {
-    /// The server process; none where the transaction is prepared.
+    /// The server process; none if the transaction is prepared.
     pub pid: Option<i32>,
-    /// The name that it was prepared under.
+    /// The identifier that it was prepared with.
     pub prepared: Option<String>,
-    /// Since it began, or was prepared.
+    /// Time since it began, or was prepared.
     pub age_seconds: f64,
 }
 
-/// Without the rights of `pg_read_all_stats` PostgreSQL tells no age of other roles' transactions, and they are left
-/// out. Vacuum waits for no vacuum.
+/// Transactions of other roles are left out if larder's role lacks the rights of `pg_read_all_stats`, since PostgreSQL
+/// does not show their age. Autovacuum is left out, since it does not keep vacuum from removing rows.
 const BACKLOG_SQL: &str = "\
     select c.bytes, case when c.bytes = 0 then 0 else \
         (c.reltuples / c.relpages * c.bytes / current_setting('block_size')::int8)::int8 end as rows_estimated, \
@@ -60,7 +60,7 @@ const BACKLOG_SQL: &str = "\
         from pg_prepared_xacts where database = current_database()) o \
       where age is not null order by age desc limit 1) t on true";
 
-/// Reads how long the log is.
+/// Measures the log.
 pub(super) async fn read(connection: &mut PgConnection) -> Result<Backlog, SourceError> {
     let row = sqlx::query(BACKLOG_SQL).fetch_one(connection).await?;
     let name: Option<String> = row.try_get("name")?;

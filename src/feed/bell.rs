@@ -1,9 +1,9 @@
-//! Who rings the bell: a writer, or, while changes come without end, the feed itself.
+//! The bell, from the feed's side: it keeps writers from sending notifications while changes come without pause.
 //!
-//! NOTIFY costs a writer more than the log does. A feed that passes again and again anyway needs no bell, so it
-//! holds the lock that a writer would have to take to ring, and rings for other larders after what it found. When
-//! changes cease it lets go; what commits unrung after that is found by the quick passes that follow, or by the poll.
-//! Nothing that is true depends on this file.
+//! NOTIFY costs a writer more than the log does. A feed that runs one pass after the other needs no notifications. So
+//! it holds the advisory lock that a trigger must get before it notifies, and notifies other larders itself after
+//! passes that found something. When changes cease, it releases the lock. Transactions that commit then without a
+//! notification are found by the quick passes that follow, or by the poll. Freshness does not depend on this file.
 
 use sqlx::postgres::PgConnection;
 
@@ -13,79 +13,83 @@ use crate::source::SourceError;
 /// The channel that triggers notify.
 pub(super) const CHANNEL: &str = "larder";
 
-/// Passes in a row that have to find something before the feed takes the bell: 20 ms and more, so that single
-/// commits of others, however regular, go on ringing; those of this node need no bell.
+/// Passes in a row that have to find something before the feed takes the lock. They take 20 ms or more, so that single
+/// commits of other clients still notify, even if they come regularly. Commits of this node need no notification.
 const BUSY_PASSES: u32 = 4;
-/// Passes in a row that have to find nothing before it lets go.
+/// Passes in a row that have to find nothing before the feed releases the lock.
 const QUIET_PASSES: u32 = 4;
 
-/// Takes the bell, and gives it back should this end of the connection fall silent: a stopped process, a lost machine.
-/// Whoever holds it passes some sixty times a second and more.
-const TAKE: &str = "select case when pg_try_advisory_lock($1, $2) \
+/// Takes the lock if it is free. PostgreSQL ends the session, and so releases the lock, if this process or its machine
+/// stops for 5 s: a feed that holds the lock runs some sixty passes a second or more.
+const LOCK_SQL: &str = "select case when pg_try_advisory_lock($1, $2) \
     then set_config('idle_session_timeout', '5s', false) is not null else false end";
-/// False, whether or not it was held.
-const LET_GO: &str = "select case when pg_advisory_unlock($1, $2) is not null \
+/// Releases the lock. Returns false, whether or not it was held.
+const UNLOCK_SQL: &str = "select case when pg_advisory_unlock($1, $2) is not null \
     then set_config('idle_session_timeout', '0', false) is null end";
-/// A full queue would end the transaction.
-const RING: &str = "select pg_notify($1, '') where pg_notification_queue_usage() < 0.5";
+/// Notifies, unless the queue of notifications is half full: NOTIFY fails if it is full.
+const NOTIFY_SQL: &str = "select pg_notify($1, '') where pg_notification_queue_usage() < 0.5";
 
-/// The bell as one connection of the feed has it; PostgreSQL takes it away with the connection.
+/// The state of the bell on one connection of the feed. The lock ends with the connection.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
-    held: bool,
-    /// Passes in a row that found something, or nothing, whichever the last did.
-    same: u32,
+    is_held: bool,
+    /// How many of the last passes in a row all found something, or all found nothing.
+    equal_passes: u32,
+    /// The last pass found something.
     last_found: bool,
 }
 
 impl Bell {
-    /// Whether nobody else can ring.
+    /// Whether this connection holds the lock, so that no other one can notify.
     pub(super) fn is_held(&self) -> bool {
-        self.held
+        self.is_held
     }
 
-    /// Takes the bell, rings it or lets it go, as what the last passes found asks for.
+    /// Takes or releases the lock, or notifies, after a pass. `found` says whether the pass found something.
     ///
     /// # Errors
-    /// Only if the connection was lost: passes do not depend on what PostgreSQL refuses here.
-    pub(super) async fn keep(
+    /// Only if the connection was lost. Passes do not depend on statements that PostgreSQL refuses here.
+    pub(super) async fn update(
         &mut self,
         connection: &mut PgConnection,
         found: bool,
         others_listen: bool,
     ) -> Result<(), SourceError> {
-        match self.take_or_ring(connection, found, others_listen).await {
+        match self.try_update(connection, found, others_listen).await {
             Err(error @ SourceError::Unavailable(_)) => Err(error),
             Err(error) => {
-                tracing::debug!("neither taking nor ringing the bell: {error}");
+                tracing::debug!("could not lock, unlock or notify: {error}");
                 Ok(())
             }
             Ok(()) => Ok(()),
         }
     }
 
-    async fn take_or_ring(
+    async fn try_update(
         &mut self,
         connection: &mut PgConnection,
         found: bool,
         others_listen: bool,
     ) -> Result<(), SourceError> {
-        self.same = if found == self.last_found {
-            self.same.saturating_add(1)
+        self.equal_passes = if found == self.last_found {
+            self.equal_passes.saturating_add(1)
         } else {
             1
         };
         self.last_found = found;
-        let statement = match (self.held, found) {
-            (false, true) if self.same >= BUSY_PASSES => TAKE,
+        let statement = match (self.is_held, found) {
+            (false, true) if self.equal_passes >= BUSY_PASSES => LOCK_SQL,
             (true, true) if others_listen => {
-                sqlx::query(RING).bind(CHANNEL).execute(connection).await?;
+                sqlx::query(NOTIFY_SQL)
+                    .bind(CHANNEL)
+                    .execute(connection)
+                    .await?;
                 return Ok(());
             }
-            (true, false) if self.same >= QUIET_PASSES => LET_GO,
+            (true, false) if self.equal_passes >= QUIET_PASSES => UNLOCK_SQL,
             _ => return Ok(()),
         };
-        self.held = sqlx::query_scalar(statement)
+        self.is_held = sqlx::query_scalar(statement)
             .bind(LOCK_CLASS)
             .bind(BELL_LOCK)
             .fetch_one(connection)

@@ -1,17 +1,17 @@
 //! Reading a pass: what committed since a position, mapped to documents, in one snapshot.
 //!
 //! Snapshots decide which transactions are new, never the order of their numbers: a row of the log counts if its
-//! transaction was not visible in the old position and is visible now. Keys that are not documents' keys are mapped in the
-//! same statement. This is exact. Of the rows that link a changed row to its document, take the topmost that differs
-//! between the two snapshots. All rows above it are equal in both, and its transaction has logged its old and its new
-//! parent.
+//! transaction was not visible in the old position and is visible now. Keys that are not documents' keys are mapped in
+//! the same statement. This is exact. Of the rows that link a changed row to its document, take the topmost that
+//! differs between the two snapshots. All rows above it are equal in both, and its transaction has logged its old and
+//! its new parent.
 //!
-//! A transaction that was prepared before a crash has lost its rows of the log. So `larder.epoch` names the transactions
-//! that were prepared when it began. If one of them has become visible, the old position is not valid (`tests/model`,
-//! module `prepared`).
+//! A transaction that was prepared before a crash has lost its rows of the log. So `larder.epoch` names the
+//! transactions that were prepared when it began. If one of them has become visible, the old position is not valid
+//! (`tests/model`, module `prepared`).
 //!
-//! A new partition, or a trigger that was disabled for a while, logs nothing: see `definition`. So a pass also reads the
-//! remainder in its snapshot, and, if it has to, the fingerprints.
+//! A new partition, or a trigger that was disabled for a while, logs nothing: see `definition`. So a pass also reads
+//! the remainder in its snapshot, and, if it has to, the fingerprints.
 
 pub(super) mod query;
 
@@ -30,9 +30,10 @@ use crate::source::SourceError;
 
 /// Settings of the connection that passes run on.
 ///
-/// A log that was never analysed misleads the planner: a pass took 62 to 70 ms without these settings, 0.15 to 0.35 ms with
-/// them. A lock on a table that a pass joins ends the statement, and the pass is read again without that table. Heartbeats
-/// and pruning need not survive a crash, which begins a new epoch, and passes must not wait until they are on disk.
+/// A log that was never analysed misleads the planner: a pass took 62 to 70 ms without these settings, 0.15 to 0.35 ms
+/// with them. A lock on a table that a pass joins ends the statement, and the pass is read again without that table.
+/// Heartbeats and pruning need not survive a crash, which begins a new epoch, and passes must not wait until they are
+/// on disk.
 pub(super) const SETTINGS: [(&str, &str); 7] = [
     ("synchronous_commit", "off"),
     ("enable_seqscan", "off"),
@@ -48,8 +49,8 @@ pub(super) const SETTINGS: [(&str, &str); 7] = [
 pub(super) struct PassReading {
     /// The snapshot that it read in.
     pub(super) position: Position,
-    /// The log has all rows since the old position, and no transaction that was prepared when its epoch began has become
-    /// visible.
+    /// The log has all rows since the old position, and no transaction that was prepared when its epoch began has
+    /// become visible.
     pub(super) is_valid: bool,
     /// The nonce of the log's epoch; `None` after a crash.
     pub(super) nonce: Option<String>,
@@ -62,8 +63,8 @@ pub(super) struct PassReading {
     pub(super) process: i32,
 }
 
-/// Reads a pass from `position`. If changes are expected, one statement finds and maps them. Otherwise a shorter one looks
-/// whether there are any, and a second one follows if there are.
+/// Reads a pass from `position`. If changes are expected, one statement finds and maps them. Otherwise a shorter one
+/// looks whether there are any, and a second one follows if there are.
 ///
 /// # Errors
 /// [`SourceError::Pooler`] if another statement's result came; else what PostgreSQL said.

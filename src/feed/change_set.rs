@@ -4,14 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::feed::ranges::Ranges;
-use crate::feed::{Change, What};
+use crate::feed::{Affected, Change};
 use crate::resource::ResourceId;
 
-/// The most keys, and the most ranges, of one resource; and the most rows of one arm of a pass's statement. If there are
-/// more keys, the pass names ranges; if there are more ranges, the whole resource.
+/// The most keys, and the most ranges, of one resource; and the most rows of one arm of a pass's statement. If there
+/// are more keys, the pass names ranges; if there are more ranges, the whole resource.
 pub(super) const KEYS_MAX: usize = 100_000;
 
-/// The most keys and ranges of all resources together. If there are more, each resource that has changes is named whole.
+/// The most keys and ranges of all resources together. If there are more, each resource that has changes is named
+/// whole.
 const CHANGES_MAX: usize = 1_000_000;
 
 /// Whether a key came from an arm that returns only the first rows.
@@ -27,8 +28,8 @@ struct ResourceChanges {
     keys: HashSet<String>,
     ranges: Ranges,
     absences: bool,
-    /// Rows that came from arms with a limit, repeated keys included. An arm that reached its limit may hide keys, however
-    /// few different keys it returned.
+    /// Rows that came from arms with a limit, repeated keys included. An arm that reached its limit may hide keys,
+    /// however few different keys it returned.
     limited_rows: usize,
 }
 
@@ -90,18 +91,18 @@ impl ChangeSet {
     pub(super) fn into_changes(self) -> Vec<Change> {
         let mut list = Vec::with_capacity(self.total);
         for (resource, changes) in self.resources {
-            let mut push = |what| list.push(Change { resource, what });
+            let mut push = |affected| list.push(Change { resource, affected });
             let Some(changes) = changes else {
-                push(What::All);
+                push(Affected::All);
                 continue;
             };
             if changes.absences {
-                push(What::Absences);
+                push(Affected::Absences);
             }
             if changes.ranges.len() > 0 {
-                push(What::Ranges(Arc::new(changes.ranges)));
+                push(Affected::Ranges(Arc::new(changes.ranges)));
             }
-            changes.keys.into_iter().map(What::Key).for_each(push);
+            changes.keys.into_iter().map(Affected::Key).for_each(push);
         }
         list
     }
@@ -126,7 +127,7 @@ mod tests {
         let changes = changes.into_changes();
         let mut sorted: Vec<String> = changes
             .into_iter()
-            .map(|change| format!("{} {:?}", change.resource.index(), change.what))
+            .map(|change| format!("{} {:?}", change.resource.index(), change.affected))
             .collect();
         sorted.sort();
         sorted
@@ -158,8 +159,7 @@ mod tests {
         changes.add_range(id(1), "7:101");
         changes.add_key(id(1), "a".to_owned(), RowLimit::Unlimited);
         let changes = changes.into_changes();
-        let ranges =
-            |change: &Change| matches!(&change.what, What::Ranges(ranges) if ranges.len() == 2);
+        let ranges = |change: &Change| matches!(&change.affected, Affected::Ranges(ranges) if ranges.len() == 2);
         assert_eq!(changes.len(), 3);
         assert!(changes.iter().any(ranges));
     }
@@ -196,7 +196,7 @@ mod tests {
         let changes = changes.into_changes();
         assert!((0..resources - 1).all(|resource| changes.contains(&Change {
             resource: id(resource),
-            what: What::All
+            affected: Affected::All
         })));
     }
 }

@@ -1,5 +1,5 @@
-//! The transactions that install and remove. Each holds the lock for installing and waits only briefly for the lock of a
-//! table, so that no transaction of another client fails or waits for long because of larder.
+//! The transactions that install and remove. Each holds the lock for installing and waits only briefly for the lock of
+//! a table, so that no transaction of another client fails or waits for long because of larder.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ const LOCK_TIMEOUT: &str = "30ms";
 /// The longest run of one statement that holds a table's lock.
 const TABLE_TIMEOUT: &str = "200ms";
 
-/// Pauses between two attempts to get a lock. Writers wait at most 30 ms for each attempt: an eighth of the time at first,
-/// later a hundredth.
+/// Pauses between two attempts to get a lock. Writers wait at most 30 ms for each attempt: an eighth of the time at
+/// first, later a hundredth.
 pub(super) const LOCK_PAUSE_MIN: Duration = Duration::from_millis(250);
 pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -103,7 +103,7 @@ pub(super) async fn run_on_table(
 /// Runs each of `statements` in a transaction of its own, and repeats it until it gets its locks.
 ///
 /// # Errors
-/// [`DdlError::Locked`] after [`LOCK_WAIT_MAX`] for one of them; what PostgreSQL said.
+/// [`DdlError::Locked`] after [`LOCK_WAIT_MAX`] for one of them; or PostgreSQL can't be reached or refuses a statement.
 pub(super) async fn run_all(
     connection: &mut PgConnection,
     statements: Vec<String>,
@@ -137,8 +137,8 @@ pub(super) fn script(statements: &[String]) -> String {
     transactions.collect()
 }
 
-/// If `outcome` is that a lock on one of `tables` was not free, replaces the error by one that names the transactions that
-/// hold such a lock.
+/// If `outcome` is that a lock on one of `tables` was not free, replaces the error by one that names the transactions
+/// that hold such a lock.
 pub(super) async fn name_holders(
     connection: &mut PgConnection,
     outcome: Result<(), DdlError>,

@@ -1,20 +1,22 @@
-//! What the freshness of resources rests on besides rows: triggers, columns, partitions, policies, types, roles. How a
-//! pass finds out that any of it has changed, and thus may have kept a trigger from logging.
+//! Definitions: what the freshness of resources depends on besides rows, that is triggers, columns, partitions,
+//! policies, types and roles. A pass has to notice if any of it has changed, since a trigger may have logged nothing
+//! then.
 //!
-//! Three looks, from cheap to exact:
+//! There are three ways to notice, from cheap to exact:
 //!
-//! - The *mark*: a prepared statement whose plan names the tables and calls `larder.plan_mark()`, which PostgreSQL does
-//!   when it plans. It gives the same value until a table's definition changes: PostgreSQL then discards the plan. It
-//!   takes 0.03 ms for any number of tables. It is read after the rows of a pass, in a transaction of its own: a
-//!   writer that logs nothing waits for the lock of whoever disabled its trigger, which has sent its invalidations by
-//!   then, and a transaction receives those where it begins. The mark is read before the fingerprints that it stands
-//!   for.
-//! - The *remainder*: what no plan depends on, such as enum values and roles. Few rows, by index, in the snapshot of the
-//!   pass; none in most databases.
-//! - *Fingerprints*: all of it, in a snapshot. A transaction that itself disables a trigger, writes and enables it is
-//!   visible before its invalidations are sent, so that the mark alone is not exact. Fingerprints are computed when the
-//!   mark or the remainder has changed, and at least every `max_staleness / 2`; tiers are trusted for `max_staleness`
-//!   from the start of the last pass that had them (`tests/model`, module `definition`).
+//! - The *plan mark*: the value of a prepared statement whose plan depends on the tables and contains the result of
+//!   `larder.plan_mark()`. The value stays the same until the definition of a table changes, because PostgreSQL then
+//!   discards the plan. It takes 0.03 ms for any number of tables. It is read after the rows of a pass, in a
+//!   transaction of its own. A writer that logs nothing has waited for the lock of the transaction that disabled its
+//!   trigger; that transaction had sent its invalidation messages by then, and a transaction receives those when it
+//!   begins. The plan mark is read before the fingerprints that belong to it.
+//! - The *remainder*: what no plan depends on, such as enum values and roles. It is read in the snapshot of the pass:
+//!   few rows, found by index; none in most databases.
+//! - *Fingerprints*: hashes of all of it, in one snapshot. They are needed since a transaction that disables a trigger,
+//!   writes, and enables the trigger again becomes visible before it sends its invalidation messages. Fingerprints are
+//!   computed when the plan mark or the remainder has changed, and at least every `max_staleness / 2`. Tiers are
+//!   trusted for `max_staleness` from the start of the last pass that compared them (`tests/model`, module
+//!   `definition`).
 
 use std::collections::BTreeSet;
 
@@ -26,24 +28,24 @@ use crate::resource::ResourceId;
 use crate::resource::row_security::STATE_SQL;
 use crate::source::SourceError;
 
-/// Which tables the freshness of each resource rests on: parallel lists for SQL.
+/// The tables that the freshness of each resource depends on, as parallel lists for SQL.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchedTables {
     pub(super) resources: Vec<i32>,
     pub(super) oids: Vec<i64>,
-    /// The resource's SQL names the table; else it is a part of one that it names.
+    /// Whether the resource's SQL names the table. Otherwise it is a descendant of one that is named.
     pub(super) named: Vec<bool>,
 }
 
-/// The resources of the watched tables that somebody has locked against readers, or is about to.
+/// The resources with a watched table on which a transaction holds an access exclusive lock, or waits for one.
 const LOCKED_SQL: &str = "\
 select distinct w.resource from unnest($1::int4[], $2::int8[]::oid[]) w (resource, oid) join pg_locks l on l.relation = w.oid \
 where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' \
   and l.database = (select oid from pg_database where datname = current_database())";
 
 impl WatchedTables {
-    /// The resources that can't be read at the moment, since a table of theirs is locked.
-    pub(super) async fn locked(
+    /// The resources that can't be read at the moment, since one of their tables is locked.
+    pub(super) async fn locked_resources(
         &self,
         connection: &mut PgConnection,
     ) -> Result<BTreeSet<ResourceId>, SourceError> {
@@ -59,16 +61,19 @@ impl WatchedTables {
     }
 }
 
-/// Resources and hashes of what they rest on: hashes of lines, combined in no order, since each line has an oid and a
-/// transaction of its own. Of the parallel lists `resources`, `oids` and `named` of [`WatchedTables`].
+/// The fingerprint of each resource. Parameters are the lists `resources`, `oids` and `named` of [`WatchedTables`].
 ///
-/// Beside the hash stands what row security lets larder's role see, in the words of [`STATE_SQL`]: it is to be compared
-/// with what the resource was checked with.
-/// Schemas stand in it by name, since the SQL of documents and passes names them so, and renaming one touches no table;
-/// by their oid and transaction, since two may have exchanged their names and have them back.
-/// `used` are the types that columns consist of, through arrays, ranges, domains and composite types; PostgreSQL's own,
-/// below the first oid for others (`FirstNormalObjectId`), never change. What a part's columns are follows from those
-/// of the table above.
+/// A fingerprint is a hash of lines, one for each row of the catalogue that counts. The hashes of lines are combined
+/// without an order; since each line contains an oid and a transaction number, no two lines are equal. After the hash
+/// follows what row security lets larder's role see, as [`STATE_SQL`] gives it, to be compared with the state in which
+/// the resource was checked.
+///
+/// - Schemas are included by name, since the statements of documents and passes name them, and renaming a schema
+///   changes no table; and by oid and transaction number, since two schemas may exchange their names and change them
+///   back.
+/// - `used` are the types that columns consist of, through arrays, ranges, domains and composite types. PostgreSQL's
+///   own types, whose oids are below `FirstNormalObjectId`, never change.
+/// - The columns of descendants are left out: they follow from those of the table above.
 const FINGERPRINTS_SQL: &str = "\
 with recursive w (resource, oid, named) as materialized (select * from unnest({resources}::int4[], {oids}::int8[]::oid[], {named}::bool[])), \
 t (every, named) as materialized (select array_agg(distinct oid), array_agg(distinct oid) filter (where named) from w), \
@@ -123,7 +128,7 @@ select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(arr
     string_agg(q.state, ', ' order by w.oid)) as hash \
   from w cross join own left join h on h.oid = w.oid left join q on q.oid = w.oid and w.named group by w.resource) r";
 
-/// From the types `u` of `used` to those that they consist of.
+/// Joins the types `u` of `used` to the types that they consist of.
 const PARTS_SQL: &str = "\
 from used u join pg_type t on t.oid = u.type cross join lateral ( \
     select t.typelem as type union all select t.typbasetype \
@@ -132,7 +137,7 @@ from used u join pg_type t on t.oid = u.type cross join lateral ( \
     union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
     where n.type >= 16384";
 
-/// What the remainder is made of: oids of types, and of tables with row security, of the tables in `$1`.
+/// The oids of [`Remainder`], for the tables in `$1`.
 const REMAINDER_OIDS_SQL: &str = "\
 with recursive used (type) as ( \
   select a.atttypid from pg_attribute a where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
@@ -141,7 +146,7 @@ select \
   array(select type::int8 from used) as types, \
   array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
 
-/// Of types: an expression of the oids in [`Remainder`].
+/// The part of the remainder that concerns types, as an expression.
 const TYPES_SQL: &str = "\
 concat( \
     (select string_agg(concat_ws(' ', t.oid, t.xmin), ',' order by t.oid) from pg_type t where t.oid = any({types}::int8[]::oid[])), \
@@ -152,40 +157,40 @@ concat( \
       from pg_cast j left join pg_proc f on f.oid = j.castfunc \
       where j.castsource = any({types}::int8[]::oid[]) and j.casttarget = 'json'::regtype))";
 
-/// Of tables with row security and larder's role: an expression of the oids in [`Remainder`].
-const GUARDED_SQL: &str = "\
+/// The part of the remainder that concerns row security and larder's role, as an expression.
+const ROW_SECURITY_SQL: &str = "\
 concat( \
-    (select string_agg(row_security_active(o::oid)::text, ',' order by o) from unnest({guarded}::int8[]) o), \
+    (select string_agg(row_security_active(o::oid)::text, ',' order by o) from unnest({tables}::int8[]) o), \
     (select string_agg(concat_ws(' ', p.oid, exists ( \
         select from unnest(p.polroles) role where role = 0 or pg_has_role(role, 'usage'))), ',' order by p.oid) \
-      from pg_policy p where p.polrelid = any({guarded}::int8[]::oid[])), \
+      from pg_policy p where p.polrelid = any({tables}::int8[]::oid[])), \
     (select string_agg(concat_ws(' ', g.setdatabase, g.setrole, g.setconfig, g.since), ',' order by g.setdatabase, g.setrole) \
       from ({settings}) g))";
 
-/// Settings of role and database, which policies may read; a session has those that stood when it began.
+/// Settings of role and database, which policies may read. A session has those that were in force when it began.
 const SETTINGS_SQL: &str = "\
 select setdatabase, setrole, setconfig, xmin as since from pg_db_role_setting \
   where setdatabase in (0, (select oid from pg_database where datname = current_database())) \
   and setrole in (0, (select oid from pg_roles where rolname = session_user))";
 
-/// Oids of what no plan depends on.
+/// Oids of what no plan depends on: these types and tables are compared in each pass.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remainder {
     pub(super) types: Vec<i64>,
     /// Tables with row security.
-    pub(super) guarded: Vec<i64>,
+    pub(super) row_security_tables: Vec<i64>,
 }
 
-/// All that is asked for to find out whether something changed.
+/// What a pass needs to notice that a definition has changed.
 #[derive(Clone, Debug)]
 pub(super) struct Definitions {
     pub(super) watched: WatchedTables,
     pub(super) remainder: Remainder,
-    mark_sql: String,
+    plan_mark_sql: String,
 }
 
 impl Definitions {
-    /// What the freshness of the resources in `watched` rests on, read from the catalogue.
+    /// Reads what the freshness of the resources in `watched` depends on.
     pub(super) async fn read(
         connection: &mut PgConnection,
         watched: WatchedTables,
@@ -198,7 +203,7 @@ impl Definitions {
         .await?;
         let remainder = Remainder {
             types: row.try_get("types")?,
-            guarded: row.try_get("guarded")?,
+            row_security_tables: row.try_get("guarded")?,
         };
         let own: Vec<i64> = sqlx::query_scalar(
             "select t::oid::int8 from unnest($1::text[]) name, to_regclass('larder.' || name) t where t is not null",
@@ -221,9 +226,9 @@ impl Definitions {
             .iter()
             .map(|oid| format!("'{oid}'::regclass"))
             .collect();
-        // A table named by its oid is neither locked nor opened, and may be renamed. The functions of triggers are never
-        // called, but the plan depends on them.
-        let mark_sql = format!(
+        // A table that is named by its oid is neither locked nor opened, and may be renamed. The trigger functions are
+        // never called, but the plan depends on them.
+        let plan_mark_sql = format!(
             "select larder.plan_mark()::text, array[{}]::regclass[] is null, case when false then {} end",
             tables.join(", "),
             if functions.is_empty() {
@@ -235,17 +240,20 @@ impl Definitions {
         Ok(Self {
             watched,
             remainder,
-            mark_sql,
+            plan_mark_sql,
         })
     }
 
-    /// The mark, of what had been sent to this connection when the statement began.
-    pub(super) async fn mark(&self, connection: &mut PgConnection) -> Result<String, SourceError> {
-        let mark = sqlx::query_scalar(AssertSqlSafe(self.mark_sql.as_str()));
+    /// Reads the plan mark. It reflects the invalidation messages that had been sent when the statement began.
+    pub(super) async fn plan_mark(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<String, SourceError> {
+        let mark = sqlx::query_scalar(AssertSqlSafe(self.plan_mark_sql.as_str()));
         Ok(mark.fetch_one(connection).await?)
     }
 
-    /// The fingerprints of the watched resources: resource and hash.
+    /// Reads the fingerprints of the watched resources.
     pub(super) async fn fingerprints(
         &self,
         connection: &mut PgConnection,
@@ -260,7 +268,7 @@ impl Definitions {
     }
 }
 
-/// SQL for the fingerprints, with the parameters for the fields of [`WatchedTables`].
+/// SQL for the fingerprints. The arguments are the parameters for the lists of [`WatchedTables`].
 pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
     FINGERPRINTS_SQL
         .replace("{parts}", PARTS_SQL)
@@ -278,7 +286,7 @@ pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
 }
 
 impl Remainder {
-    /// SQL for one text of all that it stands for. It is empty for most databases, where it costs nothing.
+    /// An expression for a text that differs if anything of it has changed. For most databases it is a constant.
     pub(super) fn sql(&self) -> String {
         let oids = |oids: &[i64]| {
             let oids: Vec<String> = oids.iter().map(ToString::to_string).collect();
@@ -288,8 +296,8 @@ impl Remainder {
         if !self.types.is_empty() {
             parts.push(TYPES_SQL.replace("{types}", &oids(&self.types)));
         }
-        if !self.guarded.is_empty() {
-            let sql = GUARDED_SQL.replace("{guarded}", &oids(&self.guarded));
+        if !self.row_security_tables.is_empty() {
+            let sql = ROW_SECURITY_SQL.replace("{tables}", &oids(&self.row_security_tables));
             parts.push(sql.replace("{settings}", SETTINGS_SQL));
         }
         if parts.is_empty() {
@@ -300,7 +308,7 @@ impl Remainder {
     }
 }
 
-/// Resources, each with the hash of what its freshness rests on.
+/// Resources, each with its fingerprint.
 pub(super) type Fingerprints = Vec<(ResourceId, String)>;
 
 /// The fingerprints in a row's columns `resources` and `hashes`.

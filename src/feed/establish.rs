@@ -1,11 +1,12 @@
 //! What comes before the feed follows a database. Is it the primary? Do the resources fit it? What is missing is
 //! installed.
 //!
-//! One attempt ([`Establishing::attempt`]) inspects the database in one snapshot. Something that is missing is installed,
-//! and the next attempt inspects it again. If nothing is missing, the definitions and fingerprints are read in the same
-//! snapshot, so that the fingerprints which every later pass compares belong to the catalogue that was checked.
+//! One attempt ([`Establishing::attempt`]) inspects the database in one snapshot. Something that is missing is
+//! installed, and the next attempt inspects it again. If nothing is missing, the definitions and fingerprints are read
+//! in the same snapshot, so that the fingerprints which every later pass compares belong to the catalogue that was
+//! checked.
 
-mod inspection;
+pub(super) mod inspection;
 mod script;
 
 use std::collections::BTreeMap;
@@ -251,8 +252,8 @@ impl Establishing<'_> {
         }))
     }
 
-    /// Installs the parts of schema larder that are missing; if none is, functions and triggers. Returns the transactions
-    /// whose locks keep it from a part.
+    /// Installs the parts of schema larder that are missing; if none is, functions and triggers. Returns the
+    /// transactions whose locks keep it from a part.
     async fn install(
         &mut self,
         connection: &mut PgConnection,

@@ -1,7 +1,8 @@
-//! The loop of the feed: connect, establish, pass after pass, and from the start when something breaks.
+//! The loop of the feed: it connects, establishes, and runs one pass after the other. If something fails, or
+//! definitions have changed, it begins again with a new connection.
 
+mod begin;
 mod pass;
-mod settle;
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -27,172 +28,174 @@ use crate::feed::node::{Housekeeping, Needs};
 use crate::feed::position::Position;
 use crate::feed::restore::RestoreDetector;
 use crate::feed::retry::{RetryPauses, retry_pauses};
-use crate::feed::{Event, FeedSetup, FirstOutcome, Via};
+use crate::feed::{Event, FeedSetup, FirstOutcome, PassCause};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::Identity;
 
-/// Pause between passes while changes come in, and until they have ceased.
+/// Pause between passes while there are changes, and until they have ceased.
 const QUICK_PAUSE: Duration = Duration::from_millis(5);
-/// The same after a pass that named so many documents, those of all resources together: passes are dearer then, and in
-/// quick succession take a tenth of two processors from the writers (2026-11-21, PostgreSQL 15, 11,000 commits/s). That
-/// begins at some 11,000 documents a second and ends below some 5,000.
-const FULL_PASS: usize = 100;
-const FULL_PAUSE: Duration = Duration::from_millis(15);
-/// Passes that have to find nothing before the quick ones end.
+/// A pass that names this many documents of all resources together is followed by [`LARGE_PASS_PAUSE`] instead. Such
+/// passes cost more, and in quick succession take a tenth of two processors from the writers (2026-11-21, PostgreSQL
+/// 15, 11,000 commits/s). With these numbers the longer pause begins at some 11,000 documents a second and ends below
+/// some 5,000.
+const LARGE_PASS: usize = 100;
+const LARGE_PASS_PAUSE: Duration = Duration::from_millis(15);
+/// Passes in a row that have to find nothing before `poll_interval` is the pause again.
 const QUIET_PASSES: u32 = 2;
-/// The same while transactions that write are under way: they may have come too late to ring, and commit unrung.
+/// The same while transactions that write are open: another one may have held the lock of the bell, so that they commit
+/// without a notification.
 const QUIET_PASSES_BESIDE_WRITERS: u32 = 10;
-/// A pass without an answer for this long has lost its connection. PostgreSQL gives up earlier by itself: see
-/// [`change_log::SETTINGS`].
+/// If a pass gets no answer for this long, its connection is lost. The timeouts in [`change_log::SETTINGS`] are
+/// shorter.
 const PASS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Heartbeat and pruning may not keep passes waiting for longer.
+/// How long passes wait for housekeeping at most.
 const HOUSEKEEPING_TIMEOUT: Duration = Duration::from_secs(5);
-/// All of establishing, locks included.
+/// The longest time for establishing, including waits for locks.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses between attempts to reach PostgreSQL.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_millis(200);
 /// Pause between two attempts while a restore may be under way.
 const DELAY_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause after PostgreSQL refused something: what is to be installed may take rights that nobody grants, and
-/// each attempt leaves dead rows in the catalogue.
+/// The longest pause after PostgreSQL refused something. A missing privilege may never be granted, and each attempt to
+/// install leaves dead rows in the catalogue.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
 /// Follows one database.
 pub(super) struct Feed<F> {
     setup: FeedSetup,
-    follow: F,
-    first: watch::Sender<Option<FirstOutcome>>,
-    /// The bell was heard.
-    rung: Arc<Notify>,
+    on_event: F,
+    first_outcome: watch::Sender<Option<FirstOutcome>>,
+    /// Notified when a notification was received.
+    bell: Arc<Notify>,
     identity: Option<Identity>,
-    /// The database was lost since it was reached.
-    lost: bool,
+    /// The database could not be followed since [`Event::Reached`].
+    is_lost: bool,
     position: Option<Position>,
     fingerprints: Fingerprints,
-    /// What a change of definitions would change, as it was when the fingerprints were known to stand. None on a new
-    /// connection, whose mark is another.
-    signs: Option<Signs>,
-    /// The server process behind the connection, once it is known.
+    /// The signs that belong to the fingerprints. `None` on a new connection, since its plan mark is another one.
+    signs: Option<DefinitionSigns>,
+    /// The server process of the connection, after the first pass.
     process: Option<i32>,
-    /// The start of the last pass that had fingerprints.
-    judged_at: Boottime,
-    /// This server keeps a plan though its tables change: every pass computes the fingerprints.
-    marks_fail: bool,
-    /// The last pass found something.
-    found: bool,
-    /// Of the last pass, where tables were locked.
-    narrowed: Option<Narrowed>,
+    /// The start of the last pass that compared the fingerprints.
+    fingerprints_at: Boottime,
+    /// The server behind this connection keeps plans although their tables change, so every pass computes the
+    /// fingerprints.
+    is_plan_mark_unreliable: bool,
+    /// The last pass found changes.
+    last_pass_found: bool,
+    /// The statements of the last pass, if tables were locked.
+    reduced: Option<ReducedQuery>,
     history: History,
     restore: RestoreDetector,
-    /// Resources that the cache has definitions of.
+    /// Resources of which the cache has definitions.
     defined: BTreeSet<ResourceId>,
-    /// The resume offer has been dealt with.
-    resumed: bool,
+    /// The offer of the disk tier to resume was accepted or refused.
+    is_offer_handled: bool,
     last_pass_began: Boottime,
-    /// What was said of resources that don't fit, so that it is said once.
+    /// What was logged of resources that do not fit the database, so that it is logged once.
     unfit: HashMap<ResourceId, String>,
-    /// Pauses between two looks at what does not fit the database, or lacks triggers, and the longest of them.
-    unfinished: Option<(Duration, RetryPauses)>,
-    /// Passes over the last connection had begun.
-    followed: bool,
+    /// Pauses before resources that do not fit, and tables without triggers, are checked again; with the longest pause.
+    recheck_pauses: Option<(Duration, RetryPauses)>,
+    /// The current connection was established, and passes have begun.
+    has_followed: bool,
 }
 
-/// What a pass reads to find out whether definitions may have changed.
+/// What a pass compares to find out whether definitions may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Signs {
-    mark: String,
+struct DefinitionSigns {
+    plan_mark: String,
     remainder: String,
 }
 
-/// A pass that leaves out what is locked.
-struct Narrowed {
+/// The statements of a pass that join no tables of locked resources.
+struct ReducedQuery {
     locked: BTreeSet<ResourceId>,
     query: PassQuery,
 }
 
-/// Why a connection is given up.
-enum Break {
-    /// The connection or PostgreSQL failed.
-    Lost(EstablishError),
+/// Why a connection is no longer followed.
+enum StopReason {
+    /// The connection was lost, or establishing failed.
+    Failed(EstablishError),
     /// Schema larder is not complete and may not be installed yet. Says why.
     Delayed(String),
-    /// What freshness rests on changed: check everything again, at once.
+    /// Definitions have changed, or the position is not valid: everything is checked again at once.
     Recheck,
 }
 
-impl<E: Into<EstablishError>> From<E> for Break {
+impl<E: Into<EstablishError>> From<E> for StopReason {
     fn from(error: E) -> Self {
-        Self::Lost(error.into())
+        Self::Failed(error.into())
     }
 }
 
 impl<F: FnMut(Event)> Feed<F> {
     pub(super) fn new(
         setup: FeedSetup,
-        follow: F,
-        first: watch::Sender<Option<FirstOutcome>>,
+        on_event: F,
+        first_outcome: watch::Sender<Option<FirstOutcome>>,
     ) -> Self {
         Self {
             history: History::open(setup.marks_file.clone()),
             restore: RestoreDetector::open(setup.tables_file.clone()),
             defined: BTreeSet::new(),
             setup,
-            follow,
-            first,
-            rung: Arc::new(Notify::new()),
+            on_event,
+            first_outcome,
+            bell: Arc::new(Notify::new()),
             identity: None,
-            lost: false,
+            is_lost: false,
             position: None,
             fingerprints: Vec::new(),
             signs: None,
             process: None,
-            judged_at: Boottime::NEVER,
-            marks_fail: false,
-            found: false,
-            narrowed: None,
-            resumed: false,
+            fingerprints_at: Boottime::NEVER,
+            is_plan_mark_unreliable: false,
+            last_pass_found: false,
+            reduced: None,
+            is_offer_handled: false,
             last_pass_began: Boottime::NEVER,
             unfit: HashMap::new(),
-            unfinished: None,
-            followed: false,
+            recheck_pauses: None,
+            has_followed: false,
         }
     }
 
-    /// Never ends by itself.
+    /// Follows the database; never returns.
     pub(super) async fn run(&mut self) {
         if self.setup.config.notify {
             let options = self.setup.database.listener_options();
-            tokio::spawn(listener::ring(
+            tokio::spawn(listener::listen(
                 options,
-                Arc::clone(&self.rung),
+                Arc::clone(&self.bell),
                 Arc::clone(&self.setup.metrics),
             ));
         }
-        let mut pauses = retries();
-        let mut refusals = refused();
-        let mut said = String::new();
-        let mut rechecked = false;
+        let mut pauses = connect_pauses();
+        let mut refusals = refusal_pauses();
+        let mut logged = String::new();
+        let mut was_rechecked = false;
         loop {
             let began = Instant::now();
-            self.followed = false;
+            self.has_followed = false;
             let end = self.connect_and_follow().await;
-            if self.followed && began.elapsed() > RETRY_MAX {
-                (pauses, refusals) = (retries(), refused());
-                rechecked = false;
-                said.clear();
+            if self.has_followed && began.elapsed() > RETRY_MAX {
+                (pauses, refusals) = (connect_pauses(), refusal_pauses());
+                was_rechecked = false;
+                logged.clear();
             }
             let pause = match end {
-                // At once, but not again and again.
-                Break::Recheck if !std::mem::replace(&mut rechecked, true) => continue,
-                Break::Recheck => pauses.next(),
-                Break::Delayed(why) => {
-                    self.lose(why, &mut said);
+                // At once, but not twice in a row.
+                StopReason::Recheck if !std::mem::replace(&mut was_rechecked, true) => continue,
+                StopReason::Recheck => pauses.next(),
+                StopReason::Delayed(reason) => {
+                    self.report_lost(reason, &mut logged);
                     Some(DELAY_PAUSE)
                 }
-                Break::Lost(error) => {
-                    self.lose(error.to_string(), &mut said);
+                StopReason::Failed(error) => {
+                    self.report_lost(error.to_string(), &mut logged);
                     match error {
                         EstablishError::Source(SourceError::Refused { .. })
                         | EstablishError::Locked(_) => refusals.next(),
@@ -204,19 +207,18 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
-    /// The database can't be followed; `said` is why it could not before.
-    fn lose(&mut self, reason: String, said: &mut String) {
-        self.lost = true;
+    /// Reports that the database can't be followed, once for each reason. `logged` is the last reason.
+    fn report_lost(&mut self, reason: String, logged: &mut String) {
+        self.is_lost = true;
         self.setup.metrics.feed_gaps.inc();
-        // Once for each reason, not for each attempt.
-        if reason != *said {
+        if reason != *logged {
             tracing::warn!("not following the database: {reason}");
-            said.clone_from(&reason);
-            (self.follow)(Event::Lost { reason });
+            logged.clone_from(&reason);
+            (self.on_event)(Event::Lost { reason });
         }
     }
 
-    async fn connect_and_follow(&mut self) -> Break {
+    async fn connect_and_follow(&mut self) -> StopReason {
         let mut connection = match self
             .setup
             .database
@@ -227,22 +229,21 @@ impl<F: FnMut(Event)> Feed<F> {
             Err(error) => return error.into(),
         };
         let outcome = self.follow_connection(&mut connection).await;
-        if matches!(outcome, Break::Recheck)
+        if matches!(outcome, StopReason::Recheck)
             && let Err(error) = connection.close().await
         {
-            tracing::debug!("closing the feed's connection: {error}");
+            tracing::debug!("could not close the feed's connection: {error}");
         }
         outcome
     }
 
-    async fn follow_connection(&mut self, connection: &mut PgConnection) -> Break {
-        let following = match self.begin(connection).await {
-            Ok(Ok(following)) => following,
-            Ok(Err(why)) => return Break::Delayed(why),
-            Err(error) => return error.into(),
+    async fn follow_connection(&mut self, connection: &mut PgConnection) -> StopReason {
+        let context = match self.begin(connection).await {
+            Ok(context) => context,
+            Err(reason) => return reason,
         };
-        self.followed = true;
-        let look_at = self.next_look(following.unfinished);
+        self.has_followed = true;
+        let recheck_at = self.next_recheck(context.recheck_within);
         let FeedSetup {
             node,
             config,
@@ -254,119 +255,133 @@ impl<F: FnMut(Event)> Feed<F> {
             *node,
             config,
             persisted.clone(),
-            following.needs.clone(),
+            context.needs.clone(),
             *install,
         );
         let mut bell = Bell::default();
-        let mut quiet = 0;
-        let mut told_at = Instant::now();
-        let mut via = Via::Bell;
+        let mut quiet_passes = 0;
+        let mut bell_updated_at = Instant::now();
+        let mut cause = PassCause::Bell;
         loop {
-            let found = match self.pass(connection, &following, via).await {
+            let found = match self.run_pass(connection, &context, cause).await {
                 Ok(found) => found,
-                Err(end) => return end,
+                Err(reason) => return reason,
             };
-            if let Err(end) = self.resume_if_offered(connection, &following).await {
-                return end;
+            if let Err(reason) = self.resume_if_offered(connection, &context).await {
+                return reason;
             }
             if found > 0 {
                 housekeeping.note_changes();
             }
-            if let Err(error) = self.keep_house(&mut housekeeping, connection).await {
+            if let Err(error) = self.run_housekeeping(&mut housekeeping, connection).await {
                 return error.into();
             }
-            if look_at.is_some_and(|at| Instant::now() >= at) {
-                return Break::Recheck;
+            if recheck_at.is_some_and(|at| Instant::now() >= at) {
+                return StopReason::Recheck;
             }
-            // One that follows at once upon another, since both were rung for, does not tell that changes have ceased.
-            if found > 0 || told_at.elapsed() >= QUICK_PAUSE {
-                told_at = Instant::now();
+            // If two notifications came at once, the second pass finds nothing. That does not mean that changes have
+            // ceased.
+            if found > 0 || bell_updated_at.elapsed() >= QUICK_PAUSE {
+                bell_updated_at = Instant::now();
                 let was_held = bell.is_held();
                 if self.setup.config.notify {
-                    let keeping = bell.keep(connection, found > 0, housekeeping.has_neighbours());
-                    if let Err(error) = within(PASS_TIMEOUT, keeping).await {
+                    let updating =
+                        bell.update(connection, found > 0, housekeeping.has_other_nodes());
+                    if let Err(error) = with_timeout(PASS_TIMEOUT, updating).await {
                         return error.into();
                     }
                 }
-                // Whoever commits while the bell is let go may not have rung.
-                quiet = if found > 0 || was_held { 0 } else { quiet + 1 };
+                // Transactions that commit while the lock is released may not have notified.
+                quiet_passes = if found > 0 || was_held {
+                    0
+                } else {
+                    quiet_passes + 1
+                };
             }
-            let pause = self.pause(quiet, found);
-            via = self.next(pause, &bell).await;
-            if via == Via::Bell {
-                quiet = 0;
+            let pause = self.pause_after(quiet_passes, found);
+            cause = self.wait_for_next(pause, &bell).await;
+            if cause == PassCause::Bell {
+                quiet_passes = 0;
             }
         }
     }
 
-    /// When to look again whether what is unfinished can be finished, at most `longest` from now.
-    fn next_look(&mut self, longest: Option<Duration>) -> Option<Instant> {
+    /// When to check again what does not fit or is not installed, at most `longest` from now; never if that is `None`.
+    fn next_recheck(&mut self, longest: Option<Duration>) -> Option<Instant> {
         let Some(longest) = longest else {
-            self.unfinished = None;
+            self.recheck_pauses = None;
             return None;
         };
         let known = self
-            .unfinished
+            .recheck_pauses
             .take()
             .filter(|(known, _)| *known == longest);
         let (_, known) = self
-            .unfinished
+            .recheck_pauses
             .insert(known.unwrap_or_else(|| (longest, retry_pauses(LOCK_PAUSE_MIN, longest))));
         Some(Instant::now() + known.next().unwrap_or(longest))
     }
 
-    /// Heartbeat and pruning, when they are due, and word of how long the log is.
-    async fn keep_house(
+    /// Does the housekeeping that is due, and reports the length of the log.
+    async fn run_housekeeping(
         &mut self,
         housekeeping: &mut Housekeeping,
         connection: &mut PgConnection,
     ) -> Result<(), SourceError> {
         if let Some(position) = &self.position {
-            let keeping = housekeeping.keep(connection, position, &mut self.history);
-            within(HOUSEKEEPING_TIMEOUT, keeping).await?;
+            let running = housekeeping.run_due(connection, position, &mut self.history);
+            with_timeout(HOUSEKEEPING_TIMEOUT, running).await?;
         }
         if let Some(backlog) = housekeeping.take_backlog() {
-            (self.follow)(Event::Measured(backlog));
+            (self.on_event)(Event::Measured(backlog));
         }
         Ok(())
     }
 
-    /// Waits for the next pass, at most for `pause`.
-    async fn next(&self, pause: Duration, bell: &Bell) -> Via {
+    /// Waits until the next pass has to start, at most for `pause`. Returns what starts it.
+    async fn wait_for_next(&self, pause: Duration, bell: &Bell) -> PassCause {
         tokio::select! {
-            () = self.rung.notified(), if !bell.is_held() => Via::Bell,
-            () = self.setup.committed.notified() => if bell.is_held() { Via::Poll } else { Via::Bell },
-            () = tokio::time::sleep(pause) => Via::Poll,
+            () = self.bell.notified(), if !bell.is_held() => PassCause::Bell,
+            () = self.setup.committed.notified() => {
+                // While the feed holds the lock, other clients can't notify, and the lag of their changes begins
+                // earlier.
+                if bell.is_held() {
+                    PassCause::Poll
+                } else {
+                    PassCause::Bell
+                }
+            }
+            () = tokio::time::sleep(pause) => PassCause::Poll,
         }
     }
 
-    /// The pause after `quiet` passes in a row that found nothing, or after one that found something.
-    fn pause(&self, quiet: u32, found: usize) -> Duration {
+    /// The pause after a pass that found `found` documents, the last of `quiet_passes` in a row that found none.
+    fn pause_after(&self, quiet_passes: u32, found: usize) -> Duration {
         let writers = self.position.as_ref().is_some_and(Position::has_writers);
-        let quick = if writers {
+        let quiet_passes_min = if writers {
             QUIET_PASSES_BESIDE_WRITERS
         } else {
             QUIET_PASSES
         };
         let poll_interval = self.setup.config.poll_interval;
-        if quiet >= quick {
+        if quiet_passes >= quiet_passes_min {
             return poll_interval;
         }
-        let pause = if found < FULL_PASS {
+        let pause = if found < LARGE_PASS {
             QUICK_PAUSE
         } else {
-            FULL_PAUSE
+            LARGE_PASS_PAUSE
         };
         pause.min(poll_interval)
     }
 }
 
-/// What the connection answers within `limit`.
-async fn within<T>(
+/// Runs `work` on the connection. If it takes longer than `limit`, the connection is lost.
+async fn with_timeout<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, SourceError>>,
 ) -> Result<T, SourceError> {
-    // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
+    // sqlx panics if a row has fewer columns than its statement, that is if another statement was answered.
     let work = AssertUnwindSafe(work).catch_unwind();
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns"))),
@@ -374,21 +389,22 @@ async fn within<T>(
     }
 }
 
-/// What passes over a connection need.
-pub(super) struct Following {
+/// What the passes on one connection need.
+pub(super) struct PassContext {
     query: PassQuery,
-    /// The resources that it is for.
+    /// The resources that `query` is for: those that are not uncached.
     cached: Vec<(ResourceId, Arc<Resource>)>,
     definitions: Definitions,
     needs: Needs,
-    /// The longest pause between looks, where a resource does not fit the database or a table lacks triggers.
-    unfinished: Option<Duration>,
+    /// The longest time until everything is checked again, if a resource does not fit the database or a table lacks
+    /// triggers.
+    recheck_within: Option<Duration>,
 }
 
-fn retries() -> RetryPauses {
+fn connect_pauses() -> RetryPauses {
     retry_pauses(RETRY_MIN, RETRY_MAX)
 }
 
-fn refused() -> RetryPauses {
+fn refusal_pauses() -> RetryPauses {
     retry_pauses(RETRY_MAX, REFUSED_MAX)
 }

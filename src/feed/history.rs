@@ -1,12 +1,12 @@
 //! Whether the database is still in the history that this larder followed, or was put back to an earlier state.
 //!
-//! A data directory that was copied while PostgreSQL was stopped has the same system identifier, oids and nonce when it
-//! is put back later, and its transaction numbers may have been used for other transactions meanwhile. So this larder's
-//! row in `larder.node` carries a random mark, drawn anew on each connection of the feed, before anything that is read
-//! then can be stored, and with each heartbeat. The marks that the row may carry are kept in a file of the state
-//! directory: the last one that PostgreSQL has acknowledged, and the next one, which is written there before it is
-//! sent. Another mark means another history: nothing that either tier holds is known to be true (`tests/model`, module
-//! `life`).
+//! A data directory that was copied while PostgreSQL was stopped, and is put back later, has the same system
+//! identifier, oids and nonce. Its transaction numbers may have been used for other transactions meanwhile. So this
+//! larder's row in `larder.node` has a random mark. A new one is written on each connection of the feed, before
+//! anything that is read over it can be stored, and with each heartbeat. A file in the state directory has the marks
+//! that the row may have: the last one whose commit PostgreSQL has acknowledged, and the next one, which is in the file
+//! before it is sent. Any other mark means another history, and everything in both tiers may be stale (`tests/model`,
+//! module `life`).
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::feed::position::Position;
 use crate::source::SourceError;
 
-/// The history that this larder follows, and the marks that its row may carry.
+/// The history that this larder follows, and the marks that its row may have.
 #[derive(Debug)]
 pub(super) struct History {
     file: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Reads what an earlier run has left in `file`; nothing where it can't be read.
+    /// Reads what an earlier run has written to `file`. If it can't be read, the history has a new name and no mark.
     pub(super) fn open(file: PathBuf) -> Self {
         let text = fs::read_to_string(&file).unwrap_or_default();
         let mut lines = text.lines().map(|line| Uuid::try_parse(line).ok());
@@ -40,17 +40,18 @@ impl History {
         }
     }
 
-    /// A name of the history, which what is on disk bears, too.
+    /// The name of the history, which the mark on disk has as well.
     pub(super) fn id(&self) -> Uuid {
         self.id
     }
 
-    /// Compares the mark of `node` in the database, and draws a new one. Where it is another than expected, the
-    /// history has a new name from here on. Nothing may be loaded before.
+    /// Compares the mark of `node` in the database with the expected ones, and writes a new one. If it is not an
+    /// expected one, the history gets a new name. Nothing may be loaded before.
     ///
     /// # Errors
-    /// What PostgreSQL said; then the marks stay as they were, or the next one counts as well.
-    pub(super) async fn begin(
+    /// If PostgreSQL can't be reached, or refuses a statement. The row may have the old or the new mark then; both are
+    /// expected next time.
+    pub(super) async fn compare(
         &mut self,
         connection: &mut PgConnection,
         node: Uuid,
@@ -66,7 +67,7 @@ impl History {
             self.id = Uuid::new_v4();
         }
         self.acknowledged = found;
-        let mark = self.draw();
+        let mark = self.draw_mark();
         sqlx::query(
             "insert into larder.node (name, position, seen_at, mark) \
              values ($1::text::uuid, $2::text::pg_snapshot, now(), $3::text::uuid) \
@@ -77,42 +78,43 @@ impl History {
         .bind(mark.to_string())
         .execute(connection)
         .await?;
-        self.acknowledge();
+        self.acknowledge_mark();
         Ok(())
     }
 
-    /// This larder may not write its row: each connection begins another history, and no run takes over from another.
-    pub(super) fn lose(&mut self) {
+    /// Begins another history without marks. It is called on each connection if this larder may not write its row, so
+    /// that no run resumes what an earlier one left.
+    pub(super) fn renew(&mut self) {
         self.id = Uuid::new_v4();
         (self.acknowledged, self.next) = (None, None);
         self.write();
     }
 
-    /// Draws the next mark and writes it down; the caller sends it.
-    pub(super) fn draw(&mut self) -> Uuid {
+    /// Draws the next mark and writes it to the file. The caller sends it to PostgreSQL.
+    pub(super) fn draw_mark(&mut self) -> Uuid {
         let mark = Uuid::new_v4();
         self.next = Some(mark);
         self.write();
         mark
     }
 
-    /// PostgreSQL has committed the next mark.
-    pub(super) fn acknowledge(&mut self) {
+    /// Records that PostgreSQL has committed the next mark.
+    pub(super) fn acknowledge_mark(&mut self) {
         self.acknowledged = self.next.take();
         self.write();
     }
 
-    /// Without the file no later run takes over what is on disk. Nothing is synced: after a crash of the machine none
-    /// does either.
+    /// Writes the file, or removes it if that fails: then no later run resumes what is on disk. The file is not synced,
+    /// since no run resumes it after a crash of the machine.
     fn write(&self) {
         if let Err(error) = self.try_write() {
             tracing::warn!(
-                "the next start can't use the disk tier's content: {}: {error}",
+                "the next start can't use the disk tier's content: can't write {}: {error}",
                 self.file.display()
             );
-            // It may name a mark that is past.
+            // It may have marks that are no longer valid.
             if let Err(error) = fs::remove_file(&self.file) {
-                tracing::debug!("{}: {error}", self.file.display());
+                tracing::debug!("can't remove {}: {error}", self.file.display());
             }
         }
     }
@@ -139,11 +141,11 @@ mod tests {
             (history.id, history.acknowledged, history.next)
         };
         let mut history = History::open(file.clone());
-        let first = history.draw();
+        let first = history.draw_mark();
         assert_eq!(read(), (history.id, None, Some(first)));
-        history.acknowledge();
+        history.acknowledge_mark();
         assert_eq!(read(), (history.id, Some(first), None));
-        let second = history.draw();
+        let second = history.draw_mark();
         assert_eq!(read(), (history.id, Some(first), Some(second)));
         fs::write(&file, "no marks").unwrap();
         assert_ne!(read().0, history.id);
@@ -154,10 +156,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("marks");
         let mut history = History::open(file.clone());
-        history.draw();
-        history.acknowledge();
+        history.draw_mark();
+        history.acknowledge_mark();
         fs::create_dir(file.with_extension("new")).unwrap();
-        history.draw();
+        history.draw_mark();
         assert!(!file.exists());
     }
 }

@@ -44,7 +44,7 @@ pub(super) async fn create_part(
     answers: bool,
 ) -> Result<(), DdlError> {
     if part == Part::Epoch {
-        while schema::delete_ahead(connection).await? {}
+        while schema::delete_unreached(connection).await? {}
     }
     let mut transaction = ddl::begin(connection).await?;
     if !schema::missing(&mut transaction, answers)
@@ -59,8 +59,8 @@ pub(super) async fn create_part(
     ddl::name_holders(connection, outcome, &tables, ALL_LOCKS).await
 }
 
-/// Creates the logging functions and triggers that are missing, but those of tables that `delay` names. Returns the tables
-/// that still lack triggers.
+/// Creates the logging functions and triggers that are missing, but those of tables that `delay` names. Returns the
+/// tables that still lack triggers.
 ///
 /// # Errors
 /// If a function can't be created, or the connection was lost.

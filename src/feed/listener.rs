@@ -1,7 +1,7 @@
-//! The bell: a connection that listens for larder's notifications.
+//! The bell, from the other side: a connection that listens for notifications.
 //!
-//! A notification carries nothing; it only brings the next pass forward. One that is lost costs at most
-//! `poll_interval`, so this file has no part in what is true.
+//! A notification carries no data; it only makes the next pass start earlier. A lost one delays a pass by at most
+//! `poll_interval`, so freshness does not depend on this file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,34 +12,35 @@ use tokio::sync::Notify;
 use crate::feed::bell::CHANNEL;
 use crate::metrics::Metrics;
 
-/// Pauses between attempts to listen again: short enough to be back soon after a restart, long enough not to hammer.
+/// Pauses between attempts to listen again: short, to listen soon after a restart of PostgreSQL; longer if it stays
+/// away.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Rings `bell` on every notification and after every return of the connection. Never ends by itself.
-pub(super) async fn ring(options: PgConnectOptions, bell: Arc<Notify>, metrics: Arc<Metrics>) {
+/// Notifies `bell` of every notification and whenever it listens again. Never returns.
+pub(super) async fn listen(options: PgConnectOptions, bell: Arc<Notify>, metrics: Arc<Metrics>) {
     let mut pause = RETRY_MIN;
     loop {
-        match listen(options.clone()).await {
+        match connect(options.clone()).await {
             Ok(mut listener) => {
                 pause = RETRY_MIN;
-                // Subscribe, then read: what was sent while nobody listened is in the log.
+                // A pass has to follow, since notifications were lost until now.
                 bell.notify_one();
-                // recv() would reconnect silently; None and every error are a gap.
+                // Unlike recv(), try_recv() does not reconnect silently: None and every error are a gap.
                 while let Ok(Some(_)) = listener.try_recv().await {
                     bell.notify_one();
                 }
                 metrics.feed_gaps.inc();
                 tracing::info!("the LISTEN connection was lost; polling until it is restored");
             }
-            Err(error) => tracing::debug!("can't listen: {error}"),
+            Err(error) => tracing::debug!("LISTEN failed: {error}"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
 }
 
-async fn listen(options: PgConnectOptions) -> Result<PgListener, sqlx::Error> {
+async fn connect(options: PgConnectOptions) -> Result<PgListener, sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .idle_timeout(None)

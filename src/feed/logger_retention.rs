@@ -1,5 +1,5 @@
-//! How long logging functions are kept. `larder.logger` says until when each is needed; one that no larder needs any more
-//! is removed, with its triggers.
+//! How long logging functions are kept. `larder.logger` says until when each is needed; one that no larder needs any
+//! more is removed, with its triggers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) fn need_sql(loggers: &[String], retention: Duration) -> String {
 /// Records that this larder needs the functions `loggers`.
 ///
 /// # Errors
-/// What PostgreSQL said.
+/// If PostgreSQL can't be reached, or refuses a statement.
 pub(super) async fn record_need(
     connection: &mut PgConnection,
     loggers: &[String],
@@ -37,11 +37,11 @@ pub(super) async fn record_need(
 }
 
 /// Removes one thing that no larder needs any more: the triggers of a function on one table, or a function that has no
-/// triggers. Which one is random, so that a table that stays locked does not keep the others from being removed. Returns
-/// whether something was removed.
+/// triggers. Which one is random, so that a table that stays locked does not keep the others from being removed.
+/// Returns whether something was removed.
 ///
 /// # Errors
-/// What PostgreSQL said, except that a lock was not free.
+/// If PostgreSQL can't be reached, or refuses a statement. A lock that is not free is no error.
 pub(super) async fn remove_unneeded(connection: &mut PgConnection) -> Result<bool, SourceError> {
     let unneeded = sqlx::query(
         "select l.name, t.tgrelid::int8 as oid, \
@@ -73,8 +73,8 @@ pub(super) async fn remove_unneeded(connection: &mut PgConnection) -> Result<boo
     }
 }
 
-/// Runs `sql`, which removes the function `name` or its triggers on a table, if the function is still unneeded. A larder
-/// that needs it again updates the same row of `larder.logger`, so one of the two waits for the other.
+/// Runs `sql`, which removes the function `name` or its triggers on a table, if the function is still unneeded. A
+/// larder that needs it again updates the same row of `larder.logger`, so one of the two waits for the other.
 async fn remove_logger(
     connection: &mut PgConnection,
     name: &str,

@@ -1,4 +1,5 @@
-//! Transactions that have committed and have yet to tell other server processes what they changed.
+//! Waiting for transactions that have committed and have yet to send invalidation messages: PostgreSQL tells its other
+//! server processes by these what has changed in the catalogue.
 
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::source::SourceError;
 
-/// Pauses between two looks for transactions that have yet to tell what they changed.
-const MESSAGES_PAUSE_MIN: Duration = Duration::from_millis(2);
-const MESSAGES_PAUSE_MAX: Duration = Duration::from_millis(50);
-/// A wait for them that is worth a line in the log.
-const MESSAGES_LATE: Duration = Duration::from_secs(1);
+/// Pauses between two queries for such transactions.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How long the wait takes until it is logged.
+const LOG_AFTER: Duration = Duration::from_secs(1);
 
-/// Transactions that have committed and still hold the lock of their own number, which `pg_locks` shows without its
-/// upper half: that of the newest number, or the one before where that would lie ahead.
+/// Transactions that have committed and still hold the lock of their own number. `pg_locks` shows the lower 32 bits of
+/// the number. The upper ones are those of the newest number, or one less if the result were beyond it.
 const COMMITTED_WITH_LOCKS_SQL: &str = "\
     select x.xid::text from ( \
       select (n.newest - (n.newest - l.transactionid::text::int8 + 2147483648) % 4294967296 + 2147483648)::text::xid8 as xid \
@@ -22,34 +23,36 @@ const COMMITTED_WITH_LOCKS_SQL: &str = "\
       where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted) x \
     where pg_xact_status(x.xid) = 'committed'";
 
-/// Waits until every transaction that is visible now has told the other server processes what it changed.
+/// Waits until every transaction that is visible now has sent its invalidation messages.
 ///
-/// A commit becomes visible, then sends its invalidations, then lets its locks go, that of its own number among them.
-/// Between the first two another process renders values by what it remembers of enums and composite types, while the
-/// catalogue's rows show the new ones: no load may be kept that began then. `commit prepared` deletes the files of
-/// dropped tables in between (`FinishPreparedTransaction` in PostgreSQL's twophase.c).
+/// A transaction that commits becomes visible, then sends its messages, then releases its locks, among them the one of
+/// its own number. Before it has sent them, the catalogue shows the new rows, but other server processes still render
+/// values by the enums and composite types that they have cached. A load that began then may not be stored. With
+/// `commit prepared` this may take long, since it deletes the files of dropped tables in between
+/// (`FinishPreparedTransaction` in PostgreSQL's twophase.c).
 pub(super) async fn await_invalidation_messages(
     connection: &mut PgConnection,
 ) -> Result<(), SourceError> {
-    let mut silent: Option<Vec<String>> = None;
-    let mut pause = MESSAGES_PAUSE_MIN;
-    let (began, mut said) = (Instant::now(), false);
+    // Those of the first query: later transactions need not be waited for.
+    let mut awaited: Option<Vec<String>> = None;
+    let mut pause = PAUSE_MIN;
+    let (began, mut is_logged) = (Instant::now(), false);
     loop {
         let mut left: Vec<String> = sqlx::query_scalar(COMMITTED_WITH_LOCKS_SQL)
             .fetch_all(&mut *connection)
             .await?;
-        left.retain(|xid| silent.as_ref().is_none_or(|silent| silent.contains(xid)));
+        left.retain(|xid| awaited.as_ref().is_none_or(|awaited| awaited.contains(xid)));
         if left.is_empty() {
             return Ok(());
         }
-        if began.elapsed() > MESSAGES_LATE && !std::mem::replace(&mut said, true) {
+        if began.elapsed() > LOG_AFTER && !std::mem::replace(&mut is_logged, true) {
             let left = left.join(", ");
             tracing::warn!(
                 "waiting for transactions {left}: they have committed and still hold locks"
             );
         }
-        silent = Some(left);
+        awaited = Some(left);
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(MESSAGES_PAUSE_MAX);
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }

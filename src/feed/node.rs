@@ -1,4 +1,4 @@
-//! This larder's entry among those that follow the database, and pruning of what none of them needs any more.
+//! Housekeeping beside the passes: this node's row in `larder.node`, and removal of what no node needs any more.
 
 use std::time::Duration;
 
@@ -12,31 +12,32 @@ use crate::feed::backlog::{self, Backlog};
 use crate::feed::history::History;
 use crate::feed::logger_retention::{record_need, remove_unneeded};
 use crate::feed::position::{Persisted, Position};
-use crate::feed::schema::note_served;
-use crate::feed::{FeedConfig, Follower, Pruned};
+use crate::feed::schema::record_served;
+use crate::feed::{FeedConfig, Pruned, RegisteredNode};
 use crate::source::SourceError;
 
-/// Rows deleted in one transaction: some milliseconds on a busy machine, so that a pass is never kept waiting for long.
+/// The most rows that are deleted in one transaction. It takes some milliseconds on a busy machine, and passes wait
+/// meanwhile.
 const PRUNED_ROWS_MAX: i64 = 1_000;
-/// Heartbeats, while changes come in and while none do.
+/// Time between two heartbeats, while there are changes and while there are none.
 const HEARTBEAT_BUSY: Duration = Duration::from_secs(1);
 const HEARTBEAT_IDLE: Duration = Duration::from_secs(30);
-/// Pauses between two prunings, the short one while there is more to delete.
+/// Pauses between two prunings, the short one while there are more rows to delete.
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
 const PRUNE_PAUSE_BUSY: Duration = Duration::from_millis(40);
 
-/// Pause between two looks at how long the log is.
+/// Pause between two measurements of the log.
 const BACKLOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// How long a write with an `Idempotency-Key` may be repeated.
 const ANSWERS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Pause between two looks for logging functions that no larder needs any more.
+/// Pause between two searches for logging functions that no larder needs any more.
 const LOGGERS_PAUSE: Duration = Duration::from_secs(60);
-/// The same after one has lost triggers, table by table.
+/// The same after something was removed: there may be more, since triggers are removed table by table.
 const LOGGERS_PAUSE_BUSY: Duration = Duration::from_millis(100);
 
-/// What this node needs of the database, and no other may remove.
+/// What this node needs in the database, so that no other node may remove it.
 #[derive(Clone)]
 pub(super) struct Needs {
     /// The names of the logging functions.
@@ -45,31 +46,32 @@ pub(super) struct Needs {
     pub(super) served: Vec<String>,
 }
 
-/// What has to be done beside the passes, and when.
+/// What has to be done beside the passes, and when it is due.
 pub(super) struct Housekeeping {
     node: Uuid,
     retention: Duration,
-    /// None where there is no disk tier.
+    /// `None` if there is no disk tier.
     persisted: Option<watch::Receiver<Persisted>>,
     needs: Needs,
-    /// Functions and triggers may be removed, as they may be installed.
-    installs: bool,
+    /// Functions and triggers may be installed, and so they may be removed.
+    may_install: bool,
     /// Answers to writes are kept.
-    answers: bool,
-    /// Other larders follow this database, as of the last heartbeat.
-    neighbours: bool,
-    changed: bool,
+    has_answers: bool,
+    /// Other nodes follow this database, as of the last heartbeat.
+    has_other_nodes: bool,
+    /// There were changes since the last heartbeat.
+    has_changes: bool,
     /// A failure was logged.
-    failed: bool,
-    beat_at: Option<Instant>,
-    prune_at: Instant,
-    backlog_at: Instant,
-    /// What was found since the last call of `take_backlog`.
+    is_failure_logged: bool,
+    last_heartbeat_at: Option<Instant>,
+    next_prune_at: Instant,
+    next_backlog_at: Instant,
+    /// The last measurement, until `take_backlog` is called.
     backlog: Option<Backlog>,
-    loggers_at: Instant,
-    answers_at: Instant,
-    /// This node has said what it needs.
-    needs_told: bool,
+    next_loggers_at: Instant,
+    next_answers_at: Instant,
+    /// This node has recorded what it needs.
+    is_need_recorded: bool,
 }
 
 impl Housekeeping {
@@ -78,58 +80,59 @@ impl Housekeeping {
         config: &FeedConfig,
         persisted: Option<watch::Receiver<Persisted>>,
         needs: Needs,
-        installs: bool,
+        may_install: bool,
     ) -> Self {
         Self {
             node,
             retention: config.retention,
             persisted,
             needs,
-            installs,
-            answers: config.answers,
-            neighbours: true,
-            changed: false,
-            failed: false,
-            beat_at: None,
-            prune_at: Instant::now() + PRUNE_PAUSE,
-            backlog_at: Instant::now(),
+            may_install,
+            has_answers: config.answers,
+            has_other_nodes: true,
+            has_changes: false,
+            is_failure_logged: false,
+            last_heartbeat_at: None,
+            next_prune_at: Instant::now() + PRUNE_PAUSE,
+            next_backlog_at: Instant::now(),
             backlog: None,
-            loggers_at: Instant::now(),
-            answers_at: Instant::now(),
-            needs_told: false,
+            next_loggers_at: Instant::now(),
+            next_answers_at: Instant::now(),
+            is_need_recorded: false,
         }
     }
 
-    /// Whether other larders may wait for the bell.
-    pub(super) fn has_neighbours(&self) -> bool {
-        self.neighbours
+    /// Whether other nodes may wait for a notification.
+    pub(super) fn has_other_nodes(&self) -> bool {
+        self.has_other_nodes
     }
 
-    /// Something was found: the position is worth writing down soon.
+    /// Records that there were changes, so that the next heartbeat with the position comes soon.
     pub(super) fn note_changes(&mut self) {
-        self.changed = true;
+        self.has_changes = true;
     }
 
-    /// How long the log is, after each look.
+    /// The last measurement of the log, if it was not taken yet.
     pub(super) fn take_backlog(&mut self) -> Option<Backlog> {
         self.backlog.take()
     }
 
-    /// Heartbeat and pruning, when they are due. `position` is that of the last pass.
+    /// Does what is due. `position` is that of the last pass.
     ///
     /// # Errors
-    /// Only if the connection was lost: passes do not depend on what else may fail here, such as a missing privilege.
-    pub(super) async fn keep(
+    /// Only if the connection was lost. Other errors, such as a missing privilege, are logged: passes do not depend on
+    /// them.
+    pub(super) async fn run_due(
         &mut self,
         connection: &mut PgConnection,
         position: &Position,
         history: &mut History,
     ) -> Result<(), SourceError> {
-        match self.keep_due(connection, position, history).await {
+        match self.try_run_due(connection, position, history).await {
             Err(error @ SourceError::Unavailable(_)) => return Err(error),
-            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+            Err(error) if !std::mem::replace(&mut self.is_failure_logged, true) => {
                 tracing::warn!(
-                    "writing this node's position, pruning the log or removing old triggers failed: {error}"
+                    "could not write this node's row in larder.node, prune larder.change or remove unneeded triggers: {error}"
                 );
             }
             Err(error) => tracing::debug!("housekeeping failed again: {error}"),
@@ -138,7 +141,7 @@ impl Housekeeping {
         Ok(())
     }
 
-    async fn keep_due(
+    async fn try_run_due(
         &mut self,
         connection: &mut PgConnection,
         position: &Position,
@@ -146,14 +149,14 @@ impl Housekeeping {
     ) -> Result<(), SourceError> {
         let now = Instant::now();
         let idle = HEARTBEAT_IDLE.min(self.retention / 3);
-        let pause = if self.changed {
+        let pause = if self.has_changes {
             HEARTBEAT_BUSY.min(idle)
         } else {
             idle
         };
-        if self.beat_at.is_none_or(|at| now >= at + pause) {
-            self.beat_at = Some(now);
-            self.changed = false;
+        if self.last_heartbeat_at.is_none_or(|at| now >= at + pause) {
+            self.last_heartbeat_at = Some(now);
+            self.has_changes = false;
             let persisted = self
                 .persisted
                 .as_ref()
@@ -161,42 +164,43 @@ impl Housekeeping {
             let (position, advance) = match &persisted {
                 None | Some(Persisted::Nothing) => (position, true),
                 Some(Persisted::At(persisted)) => (persisted, true),
-                // What is being opened may go back to what was written down before.
+                // The disk tier is being opened. It may have to resume from the position that the row has.
                 Some(Persisted::Unknown) => (position, false),
             };
-            let mark = history.draw();
+            let mark = history.draw_mark();
             self.heartbeat(connection, position, advance, mark).await?;
-            history.acknowledge();
+            history.acknowledge_mark();
         }
-        if now >= self.prune_at {
-            self.prune_at = now + PRUNE_PAUSE;
+        if now >= self.next_prune_at {
+            self.next_prune_at = now + PRUNE_PAUSE;
             if prune(connection, None).await? == PRUNED_ROWS_MAX {
-                self.prune_at = now + PRUNE_PAUSE_BUSY;
+                self.next_prune_at = now + PRUNE_PAUSE_BUSY;
             }
         }
-        if now >= self.backlog_at {
-            self.backlog_at = now + BACKLOG_PAUSE;
+        if now >= self.next_backlog_at {
+            self.next_backlog_at = now + BACKLOG_PAUSE;
             self.backlog = Some(backlog::read(connection).await?);
         }
-        if now >= self.loggers_at {
-            self.loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
-            note_served(connection, &self.needs.served).await?;
+        if now >= self.next_loggers_at {
+            self.next_loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);
+            record_served(connection, &self.needs.served).await?;
             record_need(connection, &self.needs.loggers, self.retention).await?;
-            // Not at the first time: if several larders are started again after a long time, each has until then to record
-            // what it needs.
-            let may_remove = std::mem::replace(&mut self.needs_told, true) && self.installs;
+            // Not at the first time: if several larders are started again after a long time, each has until then to
+            // record what it needs.
+            let may_remove =
+                std::mem::replace(&mut self.is_need_recorded, true) && self.may_install;
             if may_remove && remove_unneeded(connection).await? {
-                self.loggers_at = now + LOGGERS_PAUSE_BUSY;
+                self.next_loggers_at = now + LOGGERS_PAUSE_BUSY;
             }
         }
-        if self.answers && now >= self.answers_at {
+        if self.has_answers && now >= self.next_answers_at {
             let more = prune_answers(connection).await?;
-            self.answers_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
+            self.next_answers_at = now + if more { PRUNE_PAUSE_BUSY } else { PRUNE_PAUSE };
         }
         Ok(())
     }
 
-    /// Says that this node lives and, if it may `advance`, how far it would come back to.
+    /// Writes this node's row: the time, the mark and, if `advance` is true, the position that it would resume from.
     async fn heartbeat(
         &mut self,
         connection: &mut PgConnection,
@@ -204,7 +208,7 @@ impl Housekeeping {
         advance: bool,
         mark: Uuid,
     ) -> Result<(), SourceError> {
-        self.neighbours = sqlx::query_scalar(
+        self.has_other_nodes = sqlx::query_scalar(
             "insert into larder.node as n (name, position, seen_at, mark, kept_until) \
              values ($1::text::uuid, $2::text::pg_snapshot, now(), $4::text::uuid, now() + make_interval(secs => $5)) \
              on conflict (name) do update set seen_at = excluded.seen_at, mark = excluded.mark, \
@@ -223,8 +227,8 @@ impl Housekeeping {
     }
 }
 
-/// Prunes a batch: what no larder needs that was seen within `retention`, or within its own. Returns the number of rows
-/// deleted.
+/// Prunes a batch of rows that no node needs. Only nodes count that were seen within `retention`; if it is `None`,
+/// within their own. Returns the number of rows deleted.
 async fn prune(
     connection: &mut PgConnection,
     retention: Option<Duration>,
@@ -237,17 +241,17 @@ async fn prune(
     Ok(deleted)
 }
 
-/// Prunes batch after batch until all that is there at the beginning is deleted, or still needed.
+/// Prunes batch after batch, until as many rows are deleted as there were at the beginning, or the rest is needed.
 pub(super) async fn prune_all(
     connection: &mut PgConnection,
     retention: Duration,
 ) -> Result<Pruned, SourceError> {
     let count = "select count(*) from larder.change";
-    let there: i64 = sqlx::query_scalar(count)
+    let before: i64 = sqlx::query_scalar(count)
         .fetch_one(&mut *connection)
         .await?;
     let mut deleted = 0;
-    while deleted < there {
+    while deleted < before {
         let batch = prune(connection, Some(retention)).await?;
         deleted += batch;
         if batch < PRUNED_ROWS_MAX {
@@ -263,11 +267,11 @@ pub(super) async fn prune_all(
     )
     .fetch_all(connection)
     .await?;
-    let mut followers = Vec::with_capacity(rows.len());
+    let mut nodes = Vec::with_capacity(rows.len());
     for row in rows {
         let name: String = row.try_get("name")?;
-        let unexpected = || SourceError::Unexpected(format!("{name} is no node's name"));
-        followers.push(Follower {
+        let unexpected = || SourceError::Unexpected(format!("{name} is not a UUID"));
+        nodes.push(RegisteredNode {
             name: Uuid::try_parse(&name).map_err(|_| unexpected())?,
             seen_ago: Duration::try_from_secs_f64(row.try_get("seen_ago")?).unwrap_or_default(),
             needs_from: row.try_get("needs_from")?,
@@ -276,11 +280,11 @@ pub(super) async fn prune_all(
     Ok(Pruned {
         deleted: u64::try_from(deleted).unwrap_or(0),
         left: u64::try_from(left).unwrap_or(0),
-        followers,
+        nodes,
     })
 }
 
-/// Forgets the larder called `name`. Returns whether it was there.
+/// Deletes the row of the node `name`. Returns whether there was one.
 pub(super) async fn forget(connection: &mut PgConnection, name: Uuid) -> Result<bool, SourceError> {
     let deleted = sqlx::query("delete from larder.node where name = $1::text::uuid")
         .bind(name.to_string())
@@ -289,7 +293,7 @@ pub(super) async fn forget(connection: &mut PgConnection, name: Uuid) -> Result<
     Ok(deleted.rows_affected() > 0)
 }
 
-/// Deletes a batch of answers that are too old to be repeated. Returns whether there may be more.
+/// Deletes a batch of kept answers that are too old. Returns whether there may be more.
 async fn prune_answers(connection: &mut PgConnection) -> Result<bool, SourceError> {
     let deleted = sqlx::query(
         "delete from larder.answer where ctid = any (array( \

@@ -1,4 +1,4 @@
-//! How far the feed has followed the database.
+//! Positions: how far a node has followed the database.
 //!
 //! ```
 //! use larder::feed::position::Position;
@@ -12,23 +12,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A `pg_snapshot` in PostgreSQL's own text: every transaction that it calls committed has been applied.
+/// A snapshot, in PostgreSQL's text of `pg_snapshot`. Every committed transaction that it sees has been applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position(Arc<str>);
 
-/// How far the disk tier's content reflects the database: what this larder would come back to.
+/// The position that the disk tier's content reflects, from which a later run would resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Persisted {
-    /// It is being opened.
+    /// The disk tier is being opened.
     Unknown,
-    /// It holds nothing that could be come back to.
+    /// A later run could resume nothing.
     Nothing,
-    /// Its content reflects all up to here.
+    /// The content reflects this position.
     At(Position),
 }
 
 impl Position {
-    /// Takes what `pg_current_snapshot()::text` gave.
+    /// From the text of `pg_current_snapshot()`.
     pub fn new(snapshot: &str) -> Self {
         Self(Arc::from(snapshot))
     }
@@ -50,14 +50,14 @@ impl Position {
         xid < xmin || xid < xmax && !parts.next().is_some_and(in_progress)
     }
 
-    /// Whether some transaction that writes was under way.
+    /// Whether a transaction that writes was in progress.
     pub(super) fn has_writers(&self) -> bool {
         !self.0.ends_with(':')
     }
 }
 
-/// SQL for whether the snapshot `outer` sees every transaction that `inner` sees. It may be false where `inner` sees
-/// nothing between the two upper bounds.
+/// SQL for whether the snapshot `outer` sees every transaction that `inner` sees. It may be false although that is so,
+/// if `inner` sees no transaction between the two upper bounds.
 pub(super) fn contains_sql(outer: &str, inner: &str) -> String {
     format!(
         "(pg_snapshot_xmax({inner}) <= pg_snapshot_xmax({outer}) \

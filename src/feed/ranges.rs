@@ -1,13 +1,13 @@
 //! Ranges of keys, which triggers log instead of each key if a statement touches more than `keys_per_statement` keys.
 //!
-//! A range is all keys of one length that begin alike. Many keys fill few ranges if they were drawn from a sequence or a
-//! clock. A range is written as the length of its keys in characters, a colon and their beginning: `7:100` is every key of
-//! seven characters that begins with 100.
+//! A range is all keys of one length that begin alike. Many keys fill few ranges if they were drawn from a sequence or
+//! a clock. A range is written as the length of its keys in characters, a colon and their beginning: `7:100` is every
+//! key of seven characters that begins with 100.
 
 use std::collections::HashMap;
 
-/// How many characters at the end of a key differ within a range. 4 first: 10,000 numbers. If that gives too many ranges,
-/// 28, which leaves of a UUID of version 7 about a minute of its time.
+/// How many characters at the end of a key differ within a range. 4 first: 10,000 numbers. If that gives too many
+/// ranges, 28, which leaves of a UUID of version 7 about a minute of its time.
 pub(super) const OPEN_LENGTHS: [usize; 2] = [4, 28];
 
 /// SQL for the range of the key in the column or variable `key`. `length` is SQL for the number of open characters,
@@ -48,8 +48,8 @@ impl Ranges {
 
     /// Whether `key` is in one of the ranges.
     ///
-    /// The database may count characters that are not ASCII in another way. A key with such characters is taken to be in
-    /// every range whose beginning it has, of whatever length.
+    /// The database may count characters that are not ASCII in another way. A key with such characters is taken to be
+    /// in every range whose beginning it has, of whatever length.
     pub fn contains(&self, key: &str) -> bool {
         if !key.is_ascii() {
             let ends = key.char_indices().map(|(end, _)| end);

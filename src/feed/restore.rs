@@ -1,10 +1,10 @@
 //! Whether a restore may be under way, so that nothing may be installed yet.
 //!
 //! pg_restore commits each statement by itself. It drops what it is about to create, and adds keys after all data, and
-//! triggers after the keys. A statement of it fails if larder installs something in between, and neither missing objects
-//! nor locks show that it runs. So if tables that this larder knew were replaced, or lost their triggers, or if schema
-//! larder is damaged, nothing is installed until all of it has been unchanged for a while. Meanwhile PostgreSQL answers.
-//! What this larder has never known is installed at once.
+//! triggers after the keys. A statement of it fails if larder installs something in between, and neither missing
+//! objects nor locks show that it runs. So if tables that this larder knew were replaced, or lost their triggers, or if
+//! schema larder is damaged, nothing is installed until all of it has been unchanged for a while. Meanwhile PostgreSQL
+//! answers. What this larder has never known is installed at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +18,8 @@ use crate::resource::catalogue::{Catalogue, TableName};
 
 /// How long replaced tables, or a damaged schema, must be unchanged: pg_restore may create an index meanwhile.
 const REPLACED_DELAY: Duration = Duration::from_secs(30);
-/// How long tables that were not replaced must be unchanged after they lost triggers: a client that dropped those may be
-/// about to drop more.
+/// How long tables that were not replaced must be unchanged after they lost triggers: a client that dropped those may
+/// be about to drop more.
 const DROPPED_TRIGGERS_DELAY: Duration = Duration::from_secs(3);
 
 /// Stands for schema larder among the known tables. Its oid is not compared.
@@ -102,8 +102,8 @@ impl RestoreDetector {
         }
     }
 
-    /// What must not be installed yet. After the delay is over, what was replaced or dropped is no longer known, and may
-    /// be installed.
+    /// What must not be installed yet. After the delay is over, what was replaced or dropped is no longer known, and
+    /// may be installed.
     pub(super) fn delay(&mut self, state: DatabaseState<'_>) -> Option<InstallDelay> {
         let mut names = Vec::new();
         let mut tables = Vec::new();
@@ -178,7 +178,8 @@ impl RestoreDetector {
         }
     }
 
-    /// Writes the known tables. If that fails the file is removed: the next run then knows no table and installs at once.
+    /// Writes the known tables. If that fails the file is removed: the next run then knows no table and installs at
+    /// once.
     fn write(&self) {
         let mut lines = format!("{}\n", self.database);
         for (name, oid) in &self.known {

@@ -1,8 +1,8 @@
-//! The triggers on the configured tables: which exist in the database, which are missing, and their SQL. `logger` describes
-//! what they do; `install` creates them.
+//! The triggers on the configured tables: which exist in the database, which are missing, and their SQL. `logger`
+//! describes what they do; `install` creates them.
 //!
-//! Names contain a hash of the function, so that triggers of another configuration can exist on the same table and are left
-//! alone.
+//! Names contain a hash of the function, so that triggers of another configuration can exist on the same table and are
+//! left alone.
 
 mod body;
 mod level;
@@ -94,8 +94,9 @@ pub(super) struct TableTriggers {
     pub(super) sql: String,
 }
 
-/// What of `loggers` is not installed. Triggers with transition tables are dropped from a table that has row triggers now:
-/// it got them before it had partitions or inheriting tables, and statements would fail if one of those is a foreign table.
+/// What of `loggers` is not installed. Triggers with transition tables are dropped from a table that has row triggers
+/// now: it got them before it had partitions or inheriting tables, and statements would fail if one of those is a
+/// foreign table.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTriggers {
     let mut missing = MissingTriggers::default();
     for logger in loggers {

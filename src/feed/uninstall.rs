@@ -8,7 +8,7 @@ use crate::source::SourceError;
 /// Statements that remove all that larder added, for any configuration: each item is for a transaction of its own.
 ///
 /// # Errors
-/// If schema larder contains objects that are not larder's; what PostgreSQL said.
+/// If schema larder contains objects that are not larder's; or PostgreSQL can't be reached or refuses a statement.
 pub(super) async fn statements(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
     let others: Option<String> = sqlx::query_scalar(
         "select string_agg(format('larder.%I', name), ', ') from ( \

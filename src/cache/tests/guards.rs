@@ -22,7 +22,7 @@ use crate::cache::{Cache, LookupError, Provenance, lock};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
-use crate::feed::{Change, Event, Pass, Via, What};
+use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::testing::ITEMS;
 use crate::source::loader::{Keep, Loaded};
@@ -31,14 +31,14 @@ use crate::source::token::Token;
 fn pass(key: &str) -> Event {
     let change = Change {
         resource: ITEMS,
-        what: What::Key(key.to_owned()),
+        affected: Affected::Key(key.to_owned()),
     };
     Event::Passed(Pass {
         changes: vec![change],
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
         fresh_at: Boottime::now(),
-        via: Via::Poll,
+        cause: PassCause::Poll,
         lag_from: None,
     })
 }
@@ -114,22 +114,22 @@ async fn a_purge_of_a_resource_is_marked_on_disk() {
 }
 
 /// A pass of new roots, or of a range.
-fn bulk(what: What) -> Event {
+fn bulk(affected: Affected) -> Event {
     let Event::Passed(pass) = pass("1") else {
         panic!("a pass")
     };
     let changes = vec![Change {
         resource: ITEMS,
-        what,
+        affected,
     }];
     Event::Passed(Pass { changes, ..pass })
 }
 
 /// The keys of five characters that begin with 1.
-fn range() -> What {
+fn range() -> Affected {
     let mut ranges = Ranges::default();
     assert!(ranges.add("5:1"));
-    What::Ranges(Arc::new(ranges))
+    Affected::Ranges(Arc::new(ranges))
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn new_roots_end_absences_and_leave_documents() {
     cache.fill(lead(&cache, "2"), Ok(None), Keep::Yes);
     let late = lead(&cache, "3");
     assert!(in_memory(&cache, "2"));
-    cache.apply_event(bulk(What::Absences));
+    cache.apply_event(bulk(Affected::Absences));
     assert!(in_memory(&cache, "1"));
     assert!(!in_memory(&cache, "2"));
     assert_eq!(cache.memory.entries_of(ITEMS), 1);
@@ -177,10 +177,10 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
     let Event::Passed(mut pass) = pass("1") else {
         panic!("no pass");
     };
-    for what in [range(), What::Key("2".into())] {
+    for affected in [range(), Affected::Key("2".into())] {
         pass.changes.push(Change {
             resource: ITEMS,
-            what,
+            affected,
         });
     }
     cache.apply_event(Event::Passed(pass));

@@ -1,8 +1,9 @@
 //! The statements of a pass, made for the resources that are followed.
 //!
-//! Each is one `with` query. `s` is one row: the snapshot, the old position, horizon and epoch. `f` has the fingerprints.
-//! `c` has the rows of the log that are new; `w` numbers their paths; `d` has the rows whose keys are documents' keys. The
-//! branches of a `union all`, called arms here, read documents' keys from these tables, and map the other keys by joins.
+//! Each is one `with` query. `s` is one row: the snapshot, the old position, horizon and epoch. `f` has the
+//! fingerprints. `c` has the rows of the log that are new; `w` numbers their paths; `d` has the rows whose keys are
+//! documents' keys. The branches of a `union all`, called arms here, read documents' keys from these tables, and map
+//! the other keys by joins.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -130,8 +131,8 @@ pub(in crate::feed) struct PassQuery {
     paths: Vec<PathTargets>,
 }
 
-/// The resources that a path of the log leads to. In a pass, a path with one of its endings has a number: the index of the
-/// path times four, plus the index in [`PathKind::ALL`].
+/// The resources that a path of the log leads to. In a pass, a path with one of its endings has a number: the index of
+/// the path times four, plus the index in [`PathKind::ALL`].
 #[derive(Clone, Debug, Default)]
 struct PathTargets {
     /// The path without an ending.
@@ -182,11 +183,12 @@ impl PathTargets {
 }
 
 impl PassQuery {
-    /// Statements for passes over `resources`. `$1` is the old position; `$2` to `$4` are the lists of the watched tables.
+    /// Statements for passes over `resources`. `$1` is the old position; `$2` to `$4` are the lists of the watched
+    /// tables.
     ///
-    /// The first row describes the pass, each other row a change. Keys that are documents' keys come once for each path,
-    /// even if several resources share it; mapped keys come once for each resource. No table of a resource in `locked` is
-    /// joined: a row of the log that would need the join stands for all documents of the resource.
+    /// The first row describes the pass, each other row a change. Keys that are documents' keys come once for each
+    /// path, even if several resources share it; mapped keys come once for each resource. No table of a resource in
+    /// `locked` is joined: a row of the log that would need the join stands for all documents of the resource.
     pub(in crate::feed) fn new(
         resources: &[(ResourceId, Arc<Resource>)],
         remainder: &Remainder,
@@ -317,8 +319,8 @@ fn mapped_arm(select: &str, resource: ResourceId) -> String {
     )
 }
 
-/// Common table expressions after `d`, and arms that return the keys and ranges in `d`: as they are; if there are too many,
-/// as ranges, then as larger ranges, then as "all documents" of their paths.
+/// Common table expressions after `d`, and arms that return the keys and ranges in `d`: as they are; if there are too
+/// many, as ranges, then as larger ranges, then as "all documents" of their paths.
 fn direct_keys_sql() -> (String, String) {
     let rows = |table: &str| {
         format!(

@@ -22,8 +22,8 @@ use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
 
-/// Whether there are signs of a restore: pg_restore itself, or a statement that takes long in one. Not every restore shows
-/// one of them.
+/// Whether there are signs of a restore: pg_restore itself, or a statement that takes long in one. Not every restore
+/// shows one of them.
 const RESTORE_SIGNS_SQL: &str = "\
     select exists (select from pg_stat_activity where datname = current_database() and application_name = 'pg_restore') \
       or exists (select from pg_stat_progress_create_index where datname = current_database()) \
@@ -137,9 +137,9 @@ impl Inspection {
         ))
     }
 
-    /// Empties the fingerprints of resources that were checked in another state of row security than the fingerprint has,
-    /// so that the next pass has them checked again. Two statements of one snapshot may see different attributes and
-    /// memberships of roles.
+    /// Empties the fingerprints of resources that were checked in another state of row security than the fingerprint
+    /// has, so that the next pass has them checked again. Two statements of one snapshot may see different attributes
+    /// and memberships of roles.
     pub(super) fn clear_differing(&self, fingerprints: &mut Fingerprints) {
         for (id, fingerprint) in fingerprints {
             let resource = self.resources.get(id.index());
@@ -182,13 +182,13 @@ impl Missing {
     /// Whether schema larder or its log lacks something, other than because an older version of larder created it.
     pub(super) fn is_schema_damaged(&self) -> bool {
         let is_harmless = |part: &Part| matches!(part, Part::Epoch | Part::Answers);
-        let is_older = self.parts.contains(&Part::State { older: true });
+        let is_older = self.parts.contains(&Part::Schema { older: true });
         !is_older && !self.parts.iter().all(is_harmless)
     }
 }
 
-/// Has PostgreSQL plan each resource's statement, so that a missing privilege is found now and not by the first request. A
-/// resource whose statement PostgreSQL refuses does not fit.
+/// Has PostgreSQL plan each resource's statement, so that a missing privilege is found now and not by the first
+/// request. A resource whose statement PostgreSQL refuses does not fit.
 pub(super) async fn plan_documents(
     connection: &mut PgConnection,
     resources: Vec<CheckedResource>,

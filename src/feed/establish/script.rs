@@ -13,7 +13,7 @@ use crate::source::SourceError;
 /// A script that installs what is missing, and grants what the connecting role needs.
 ///
 /// # Errors
-/// All mistakes in the definitions; what PostgreSQL said.
+/// All mistakes in the definitions; or PostgreSQL can't be reached or refuses a statement.
 pub(in crate::feed) async fn install_script(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],

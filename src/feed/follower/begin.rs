@@ -1,4 +1,4 @@
-//! The beginning on a new connection: what is established, and what of it is new to the cache.
+//! The beginning on a new connection: the database is established, and the cache is told what has changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,15 +7,16 @@ use sqlx::postgres::PgConnection;
 
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
+use crate::feed::establish::inspection::CheckedResource;
 use crate::feed::establish::{
     EstablishError, EstablishOptions, EstablishOutcome, Established, establish,
 };
 use crate::feed::follower::{
-    ESTABLISH_TIMEOUT, Feed, Following, PASS_TIMEOUT, REFUSED_MAX, within,
+    ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
 };
 use crate::feed::node::Needs;
 use crate::feed::{Event, FeedSetup};
-use crate::resource::definition::{Mistake, ResourceDefinition};
+use crate::resource::definition::ResourceDefinition;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::Identity;
@@ -24,12 +25,11 @@ use crate::source::session::Identity;
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 impl<F: FnMut(Event)> Feed<F> {
-    /// Establishes what passes over `connection` need; loads may begin then. Or why nothing may be installed yet, and
-    /// nothing be followed.
+    /// Establishes the database. Passes can run on `connection` then, and loads may begin.
     pub(super) async fn begin(
         &mut self,
         connection: &mut PgConnection,
-    ) -> Result<Result<Following, String>, EstablishError> {
+    ) -> Result<PassContext, StopReason> {
         let mut established = match self.establish(connection).await? {
             EstablishOutcome::Established(established) => *established,
             EstablishOutcome::Delayed {
@@ -38,15 +38,14 @@ impl<F: FnMut(Event)> Feed<F> {
                 reason,
             } => {
                 self.publish_delay(identity, &resources, &reason);
-                return Ok(Err(reason));
+                return Err(StopReason::Delayed(reason));
             }
         };
         self.compare_history(connection, &mut established).await?;
-        // The mark of another plan is another.
         self.signs = None;
         self.process = None;
-        self.marks_fail = false;
-        Ok(Ok(self.settle(established)))
+        self.is_plan_mark_unreliable = false;
+        Ok(self.publish(established))
     }
 
     async fn establish(
@@ -59,37 +58,39 @@ impl<F: FnMut(Event)> Feed<F> {
             install,
             ..
         } = &self.setup;
-        // What is new and does not fit is for whoever started larder; what ceases to fit must not harm the others.
+        // At the first start a new resource that does not fit ends larder with an error. Later, it must not affect the
+        // others.
         let options = EstablishOptions {
             install: *install,
-            new_must_fit: !matches!(*self.first.borrow(), Some(Ok(()))),
+            new_must_fit: !matches!(*self.first_outcome.borrow(), Some(Ok(()))),
         };
         let restore = Some(&mut self.restore);
         let establishing = establish(connection, definitions, config, options, restore);
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
         let outcome = outcome.unwrap_or(Err(SourceError::Timeout.into()));
         if let Err(EstablishError::Unfit(mistakes)) = &outcome {
-            self.first.send_replace(Some(Err(mistakes.clone())));
+            self.first_outcome.send_replace(Some(Err(mistakes.clone())));
         }
         outcome
     }
 
-    /// Finds out whether the database was put back to an earlier state, and names its history in the identity.
+    /// Finds out whether the database was put back to an earlier state, and adds the name of its history to the
+    /// identity.
     async fn compare_history(
         &mut self,
         connection: &mut PgConnection,
         established: &mut Established,
     ) -> Result<(), SourceError> {
-        let beginning = self
+        let comparing = self
             .history
-            .begin(connection, self.setup.node, &established.position);
-        match within(PASS_TIMEOUT, beginning).await {
+            .compare(connection, self.setup.node, &established.position);
+        match with_timeout(PASS_TIMEOUT, comparing).await {
             Ok(()) => {}
             Err(SourceError::Refused { code, message }) if code == INSUFFICIENT_PRIVILEGE => {
                 tracing::warn!(
                     "larder.node can't be written, so the tiers start empty with each connection: {message}"
                 );
-                self.history.lose();
+                self.history.renew();
             }
             Err(error) => return Err(error),
         }
@@ -97,8 +98,8 @@ impl<F: FnMut(Event)> Feed<F> {
         Ok(())
     }
 
-    /// Tells the cache what was established, and remembers it.
-    fn settle(&mut self, established: Established) -> Following {
+    /// Tells the cache what was established, as far as it is new, and remembers it.
+    fn publish(&mut self, established: Established) -> PassContext {
         let Established {
             identity,
             resources,
@@ -110,42 +111,45 @@ impl<F: FnMut(Event)> Feed<F> {
             missing_indexes,
             position,
         } = established;
-        if !matches!(*self.first.borrow(), Some(Ok(()))) {
+        if !matches!(*self.first_outcome.borrow(), Some(Ok(()))) {
             for statement in missing_indexes {
                 tracing::warn!(
-                    "documents, passes or lists will scan a table for want of an index: {statement}"
+                    "an index is missing, so documents, lists or passes scan a table; create it: {statement}"
                 );
             }
-            self.first.send_replace(Some(Ok(())));
+            self.first_outcome.send_replace(Some(Ok(())));
         }
         let known = self.identity.as_ref();
-        let same = known.is_some_and(|known| known.is_same_history(&identity));
-        let lost = std::mem::take(&mut self.lost);
-        // Also where the server was started again between two connections.
-        if !same || lost || self.identity.as_ref() != Some(&identity) {
-            (self.follow)(Event::Reached(identity.clone()));
+        let is_same_history = known.is_some_and(|known| known.is_same_history(&identity));
+        let was_lost = std::mem::take(&mut self.is_lost);
+        // The identity also differs if the server was started again between two connections.
+        if !is_same_history || was_lost || self.identity.as_ref() != Some(&identity) {
+            (self.on_event)(Event::Reached(identity.clone()));
             self.identity = Some(identity);
         }
-        // While nobody looked, larder's role may have come to bypass row security and ceased to, which leaves no trace.
-        let watched = !lost || definitions.remainder.guarded.is_empty();
-        self.define(&resources, &fingerprints, same && watched, may_fit_soon);
+        // While the database was not followed, larder's role may have bypassed row security for a time, which leaves no
+        // trace.
+        let is_row_security_known =
+            !was_lost || definitions.remainder.row_security_tables.is_empty();
+        let is_unchanged = is_same_history && is_row_security_known;
+        self.define(&resources, &fingerprints, is_unchanged, may_fit_soon);
         self.fingerprints = fingerprints;
-        if !same || self.position.is_none() {
-            (self.follow)(Event::Restarted(position.clone()));
+        if !is_same_history || self.position.is_none() {
+            (self.on_event)(Event::Reset(position.clone()));
             self.position = Some(position);
         }
         let fitting: Vec<(ResourceId, &Arc<Resource>)> = ResourceId::in_order()
             .zip(&resources)
             .filter_map(|(id, resource)| Some((id, resource.as_ref().ok()?)))
             .collect();
-        // Nothing of the others is kept. What their policies do must not end a pass.
+        // The others are not kept, and an error in one of their policies must not end a pass.
         let cached: Vec<(ResourceId, Arc<Resource>)> = fitting
             .iter()
             .filter(|(_, resource)| resource.uncached.is_none())
             .map(|(id, resource)| (*id, Arc::clone(resource)))
             .collect();
-        self.narrowed = None;
-        Following {
+        self.reduced = None;
+        PassContext {
             query: PassQuery::new(&cached, &definitions.remainder, &BTreeSet::new()),
             cached,
             definitions,
@@ -157,7 +161,7 @@ impl<F: FnMut(Event)> Feed<F> {
                     .map(ResourceDefinition::hash)
                     .collect(),
             },
-            unfinished: if fitting.len() < resources.len()
+            recheck_within: if fitting.len() < resources.len()
                 || pending.iter().any(|one| one.is_waiting)
             {
                 Some(LOCK_PAUSE_MAX)
@@ -167,36 +171,32 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
-    /// Has the cache ask PostgreSQL for everything, while schema larder is not whole and nothing may be installed.
-    fn publish_delay(
-        &mut self,
-        identity: Identity,
-        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
-        why: &str,
-    ) {
+    /// Tells the cache to read everything from PostgreSQL, while schema larder is not complete and may not be
+    /// installed.
+    fn publish_delay(&mut self, identity: Identity, resources: &[CheckedResource], reason: &str) {
         let identity = Identity {
             epoch_table: 0,
             history: self.history.id(),
             ..identity
         };
-        self.first.send_replace(Some(Ok(())));
+        self.first_outcome.send_replace(Some(Ok(())));
         if self.identity.as_ref() != Some(&identity) {
-            (self.follow)(Event::Reached(identity.clone()));
+            (self.on_event)(Event::Reached(identity.clone()));
             self.identity = Some(identity);
             self.position = None;
             self.fingerprints.clear();
             for resource in std::mem::take(&mut self.defined) {
-                (self.follow)(Event::Distrusted { resource });
+                (self.on_event)(Event::Distrusted { resource });
             }
         }
         for (id, resource) in ResourceId::in_order().zip(resources) {
             if let (Ok(resource), true) = (resource, self.defined.insert(id)) {
                 let mut definition = Resource::clone(resource);
-                definition.uncached = Some(why.to_owned());
-                // What would check it is part of schema larder.
+                definition.uncached = Some(reason.to_owned());
+                // The check of row security needs schema larder.
                 definition.row_security = None;
                 definition.checked_sql = None;
-                (self.follow)(Event::Defined {
+                (self.on_event)(Event::Defined {
                     resource: id,
                     definition: Arc::new(definition),
                     fingerprint: String::new(),
@@ -205,42 +205,43 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
-    /// Tells the cache of each resource what is new: how it fits the database, or that it does not.
+    /// Tells the cache of each resource how it fits the database, or that it does not. A resource with a known
+    /// fingerprint is left out if nothing else may have changed (`is_unchanged`). One that no longer fits but
+    /// `may_fit_soon` keeps its definition, by which PostgreSQL is asked.
     fn define(
         &mut self,
-        resources: &[Result<Arc<Resource>, Vec<Mistake>>],
+        resources: &[CheckedResource],
         fingerprints: &[(ResourceId, String)],
-        same: bool,
+        is_unchanged: bool,
         may_fit_soon: bool,
     ) {
         for (id, resource) in ResourceId::in_order().zip(resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             match (resource, fingerprint) {
                 (Ok(_), Some(known))
-                    if same
+                    if is_unchanged
                         && self.fingerprints.contains(known)
                         && !self.unfit.contains_key(&id) => {}
                 (Ok(definition), Some((_, fingerprint))) => {
                     self.unfit.remove(&id);
                     self.defined.insert(id);
-                    (self.follow)(Event::Defined {
+                    (self.on_event)(Event::Defined {
                         resource: id,
                         definition: Arc::clone(definition),
                         fingerprint: fingerprint.clone(),
                     });
                 }
                 (Ok(_), None) => {
-                    let reason = "it has no fingerprint".to_owned();
-                    (self.follow)(Event::Unfit {
+                    let reason = "PostgreSQL returned no fingerprint for it".to_owned();
+                    (self.on_event)(Event::Unfit {
                         resource: id,
                         reason,
                     });
                 }
-                // It is answered from PostgreSQL by what it was.
                 (Err(_), _) if may_fit_soon && self.defined.contains(&id) => {
-                    // It is defined again once it fits, though its fingerprint may be the same then.
+                    // So that it is defined again once it fits, though its fingerprint may be a known one then.
                     self.unfit.entry(id).or_default();
-                    (self.follow)(Event::Distrusted { resource: id });
+                    (self.on_event)(Event::Distrusted { resource: id });
                 }
                 (Err(mistakes), _) => {
                     self.defined.remove(&id);
@@ -249,7 +250,7 @@ impl<F: FnMut(Event)> Feed<F> {
                     if self.unfit.insert(id, reason.clone()).as_ref() != Some(&reason) {
                         tracing::error!("a resource does not fit the database: {reason}");
                     }
-                    (self.follow)(Event::Unfit {
+                    (self.on_event)(Event::Unfit {
                         resource: id,
                         reason,
                     });

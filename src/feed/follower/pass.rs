@@ -1,4 +1,4 @@
-//! One pass: rows first, then what tells of changed definitions, then the cache.
+//! One pass: it reads the rows of the log, then checks whether definitions have changed, then tells the cache.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,83 +10,86 @@ use crate::feed::change_log::query::PassQuery;
 use crate::feed::change_log::{self, PassReading};
 use crate::feed::definition::Fingerprints;
 use crate::feed::establish::EstablishError;
-use crate::feed::follower::{Break, Feed, Following, Narrowed, PASS_TIMEOUT, Signs, within};
+use crate::feed::follower::{
+    DefinitionSigns, Feed, PASS_TIMEOUT, PassContext, ReducedQuery, StopReason, with_timeout,
+};
 use crate::feed::position::Position;
-use crate::feed::{Event, Pass, Via};
+use crate::feed::{Event, Pass, PassCause};
 use crate::resource::ResourceId;
 use crate::source::SourceError;
 
-/// The longest time without fingerprints, where half of `max_staleness` is longer.
-const JUDGE_PAUSE: Duration = Duration::from_millis(500);
+/// The longest time between two passes that compare the fingerprints, if half of `max_staleness` is longer.
+const FINGERPRINTS_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
-/// Attempts at a pass around locked tables; the last asks no table but larder's own.
-const LOCKED_READS: usize = 2;
+/// Attempts to read a pass while tables are locked, after the first one. The last joins only tables of schema larder.
+const LOCKED_ATTEMPTS_MAX: usize = 2;
 
 impl<F: FnMut(Event)> Feed<F> {
-    /// One pass from the last position. Returns how many documents and whole resources it named.
-    pub(super) async fn pass(
+    /// Runs a pass from the last position. Returns the number of changes that it found.
+    pub(super) async fn run_pass(
         &mut self,
         connection: &mut PgConnection,
-        following: &Following,
-        via: Via,
-    ) -> Result<usize, Break> {
+        context: &PassContext,
+        cause: PassCause,
+    ) -> Result<usize, StopReason> {
         let Some(from) = self.position.clone() else {
-            return Err(Break::Recheck);
+            return Err(StopReason::Recheck);
         };
         let began_at = Boottime::now();
-        let reading = self.read(connection, following, &from, began_at);
+        let reading = self.read_pass(connection, context, &from, began_at);
         let read = match reading.await {
             Ok(read) => read,
-            Err(Break::Lost(EstablishError::Source(error))) if !error.is_passing() => {
-                // The next pass from here would fare no better: begin anew from where the database is then.
+            Err(StopReason::Failed(EstablishError::Source(error))) if !error.is_passing() => {
+                // The next pass from this position would fail as well. Without one, the feed begins at the newest one.
                 self.position = None;
                 return Err(error.into());
             }
-            Err(end) => return Err(end),
+            Err(reason) => return Err(reason),
         };
         if !read.is_valid {
             tracing::warn!(
                 "larder.change no longer reaches back to the last position; both tiers were emptied"
             );
             self.position = None;
-            return Err(Break::Recheck);
+            return Err(StopReason::Recheck);
         }
         let found = read.changes.len();
-        let heard = match via {
-            Via::Bell => began_at,
-            Via::Poll => self.last_pass_began,
+        let lag_from = match cause {
+            PassCause::Bell => began_at,
+            PassCause::Poll => self.last_pass_began,
         };
         self.last_pass_began = began_at;
-        self.found = found > 0;
+        self.last_pass_found = found > 0;
         self.position = Some(read.position.clone());
-        (self.follow)(Event::Passed(Pass {
+        (self.on_event)(Event::Passed(Pass {
             changes: read.changes,
             position: read.position,
             began_at,
-            fresh_at: self.judged_at,
-            via,
-            lag_from: (found > 0).then_some(heard),
+            fresh_at: self.fingerprints_at,
+            cause,
+            lag_from: (found > 0).then_some(lag_from),
         }));
         Ok(found)
     }
 
-    /// Reads what is new since `from`, and makes sure that it was all logged: the rows first, then what tells of
-    /// changed definitions.
-    async fn read(
+    /// Reads what is new since `from`, and makes sure that all of it was logged: the rows first, then the signs of
+    /// changed definitions, then the fingerprints if they are needed.
+    async fn read_pass(
         &mut self,
         connection: &mut PgConnection,
-        following: &Following,
+        context: &PassContext,
         from: &Position,
         began_at: Boottime,
-    ) -> Result<PassReading, Break> {
-        let definitions = &following.definitions;
-        let judge_pause = JUDGE_PAUSE.min(self.setup.config.max_staleness / 2);
-        let judge = self.marks_fail || !began_at.is_within(judge_pause, self.judged_at);
-        let reading = self.read_unlocked(connection, following, from, judge);
+    ) -> Result<PassReading, StopReason> {
+        let definitions = &context.definitions;
+        let interval = FINGERPRINTS_INTERVAL_MAX.min(self.setup.config.max_staleness / 2);
+        let with_fingerprints =
+            self.is_plan_mark_unreliable || !began_at.is_within(interval, self.fingerprints_at);
+        let reading = self.read_unlocked(connection, context, from, with_fingerprints);
         let read = match reading.await {
             Err(SourceError::RowSecurity) => {
                 tracing::info!("larder's role sees other rows; checking the tables");
-                return Err(Break::Recheck);
+                return Err(StopReason::Recheck);
             }
             read => read?,
         };
@@ -100,79 +103,97 @@ impl<F: FnMut(Event)> Feed<F> {
             && read.fingerprints.is_none()
             && known.is_some_and(|known| known.remainder == read.remainder)
         {
-            // No transaction has become visible, so none that went unlogged either.
+            // No transaction has become visible, so there is none that may have logged nothing.
             return Ok(read);
         }
-        let signs = Signs {
-            mark: within(PASS_TIMEOUT, definitions.mark(connection)).await?,
+        let signs = DefinitionSigns {
+            plan_mark: with_timeout(PASS_TIMEOUT, definitions.plan_mark(connection)).await?,
             remainder: read.remainder.clone(),
         };
         let is_same = self.signs.as_ref() == Some(&signs);
         let fingerprints = match &read.fingerprints {
             None if is_same => return Ok(read),
             Some(fingerprints) if is_same => fingerprints.clone(),
-            // Computed after the mark that they are to stand for.
-            _ => within(PASS_TIMEOUT, definitions.fingerprints(connection)).await?,
+            // Computed after the plan mark that they will belong to.
+            _ => with_timeout(PASS_TIMEOUT, definitions.fingerprints(connection)).await?,
         };
-        if let Err(end) = self.compare(&fingerprints) {
-            if is_same && within(PASS_TIMEOUT, definitions.mark(connection)).await? == signs.mark {
+        if let Err(reason) = self.compare_fingerprints(&fingerprints) {
+            let reading = definitions.plan_mark(connection);
+            if is_same && with_timeout(PASS_TIMEOUT, reading).await? == signs.plan_mark {
                 tracing::warn!(
                     "cached plans are not invalidated by DDL on this server; every pass checks the tables"
                 );
-                self.marks_fail = true;
+                self.is_plan_mark_unreliable = true;
             }
-            return Err(end);
+            return Err(reason);
         }
         self.signs = Some(signs);
-        self.judged_at = began_at;
+        self.fingerprints_at = began_at;
         Ok(read)
     }
 
-    /// Reads what is new since `from`, without the tables that are locked: who alters one table may keep larder from
-    /// that, not from the others.
+    /// Reads what is new since `from`, without joining tables of locked resources: a client that alters one table must
+    /// not keep the other resources from being followed.
     async fn read_unlocked(
         &mut self,
         connection: &mut PgConnection,
-        following: &Following,
+        context: &PassContext,
         from: &Position,
-        judge: bool,
+        with_fingerprints: bool,
     ) -> Result<PassReading, SourceError> {
-        let definitions = &following.definitions;
-        let mut refused = 0;
+        let definitions = &context.definitions;
+        let mut attempts = 0;
         loop {
-            if refused > 0 || self.narrowed.is_some() {
-                let locked = within(PASS_TIMEOUT, definitions.watched.locked(connection)).await?;
-                self.narrow(following, locked, refused);
+            if attempts > 0 || self.reduced.is_some() {
+                let locked = with_timeout(
+                    PASS_TIMEOUT,
+                    definitions.watched.locked_resources(connection),
+                )
+                .await?;
+                self.reduce_query(context, locked, attempts);
             }
             let query = self
-                .narrowed
+                .reduced
                 .as_ref()
-                .map_or(&following.query, |narrowed| &narrowed.query);
-            let reading = change_log::read(connection, query, definitions, from, judge, self.found);
-            match within(PASS_TIMEOUT, reading).await {
-                Err(error) if error.is_of_lock() && refused < LOCKED_READS => refused += 1,
+                .map_or(&context.query, |reduced| &reduced.query);
+            let reading = change_log::read(
+                connection,
+                query,
+                definitions,
+                from,
+                with_fingerprints,
+                self.last_pass_found,
+            );
+            match with_timeout(PASS_TIMEOUT, reading).await {
+                Err(error) if error.is_of_lock() && attempts < LOCKED_ATTEMPTS_MAX => attempts += 1,
                 read => return read,
             }
         }
     }
 
-    /// Leaves out the resources in `locked`; all, where that was in vain before.
-    fn narrow(&mut self, following: &Following, mut locked: BTreeSet<ResourceId>, refused: usize) {
-        if refused >= LOCKED_READS {
-            locked = following.cached.iter().map(|(id, _)| *id).collect();
+    /// Makes statements that join no tables of the resources in `locked`, if they are not the ones of the last pass. At
+    /// the last attempt no resource's tables are joined.
+    fn reduce_query(
+        &mut self,
+        context: &PassContext,
+        mut locked: BTreeSet<ResourceId>,
+        attempts: usize,
+    ) {
+        if attempts >= LOCKED_ATTEMPTS_MAX {
+            locked = context.cached.iter().map(|(id, _)| *id).collect();
         }
-        let same = |narrowed: &Narrowed| narrowed.locked == locked;
+        let same = |reduced: &ReducedQuery| reduced.locked == locked;
         if locked.is_empty() {
-            self.narrowed = None;
-        } else if !self.narrowed.as_ref().is_some_and(same) {
-            let remainder = &following.definitions.remainder;
-            let query = PassQuery::new(&following.cached, remainder, &locked);
-            self.narrowed = Some(Narrowed { locked, query });
+            self.reduced = None;
+        } else if !self.reduced.as_ref().is_some_and(same) {
+            let remainder = &context.definitions.remainder;
+            let query = PassQuery::new(&context.cached, remainder, &locked);
+            self.reduced = Some(ReducedQuery { locked, query });
         }
     }
 
-    /// The nonce must be the known one.
-    fn check_nonce(&mut self, read: &PassReading) -> Result<(), Break> {
+    /// Stops if the nonce is not the known one.
+    fn check_nonce(&mut self, read: &PassReading) -> Result<(), StopReason> {
         let nonce = self
             .identity
             .as_ref()
@@ -184,64 +205,64 @@ impl<F: FnMut(Event)> Feed<F> {
             "PostgreSQL has crashed or was promoted, or schema larder was created again; checking the tables"
         );
         self.identity = None;
-        Err(Break::Recheck)
+        Err(StopReason::Recheck)
     }
 
-    /// Fingerprints must be the known ones; a resource whose fingerprint differs is distrusted and checked again.
-    fn compare(&mut self, fingerprints: &Fingerprints) -> Result<(), Break> {
-        let (same, differing): (Fingerprints, Fingerprints) =
+    /// Stops if a fingerprint is not the known one. Its resource is distrusted until it is checked again.
+    fn compare_fingerprints(&mut self, fingerprints: &Fingerprints) -> Result<(), StopReason> {
+        let (equal, differing): (Fingerprints, Fingerprints) =
             std::mem::take(&mut self.fingerprints)
                 .into_iter()
                 .partition(|known| fingerprints.contains(known));
-        self.fingerprints = same;
+        self.fingerprints = equal;
         if differing.is_empty() {
             return Ok(());
         }
         for (resource, _) in differing {
-            (self.follow)(Event::Distrusted { resource });
+            (self.on_event)(Event::Distrusted { resource });
         }
         tracing::info!("tables or triggers have changed; checking them");
-        Err(Break::Recheck)
+        Err(StopReason::Recheck)
     }
 
-    /// If the disk tier offers a position, catches up from it.
+    /// If the disk tier offers a position, runs a pass from there, so that its content can be used. This is done once.
     pub(super) async fn resume_if_offered(
         &mut self,
         connection: &mut PgConnection,
-        following: &Following,
-    ) -> Result<(), Break> {
-        if self.resumed {
+        context: &PassContext,
+    ) -> Result<(), StopReason> {
+        if self.is_offer_handled {
             return Ok(());
         }
         let Some((identity, from)) = self.setup.resumable.borrow_and_update().clone() else {
             return Ok(());
         };
-        self.resumed = true;
+        self.is_offer_handled = true;
         let reached = self.identity.as_ref();
         if reached.is_none_or(|reached| !reached.is_same_history(&identity)) {
-            (self.follow)(Event::NotResumed);
+            (self.on_event)(Event::NotResumed);
             return Ok(());
         }
         let began_at = Boottime::now();
-        let reading = self.read(connection, following, &from, began_at);
+        let reading = self.read_pass(connection, context, &from, began_at);
         let read = match reading.await {
             Ok(read) => read,
-            Err(end) => {
-                (self.follow)(Event::NotResumed);
-                return Err(end);
+            Err(reason) => {
+                (self.on_event)(Event::NotResumed);
+                return Err(reason);
             }
         };
         if !read.is_valid {
-            (self.follow)(Event::NotResumed);
+            (self.on_event)(Event::NotResumed);
             return Ok(());
         }
         self.position = Some(read.position.clone());
-        (self.follow)(Event::Resumed(Pass {
+        (self.on_event)(Event::Resumed(Pass {
             changes: read.changes,
             position: read.position,
             began_at,
-            fresh_at: self.judged_at,
-            via: Via::Poll,
+            fresh_at: self.fingerprints_at,
+            cause: PassCause::Poll,
             lag_from: None,
         }));
         Ok(())

@@ -1,5 +1,5 @@
-//! The bodies of the trigger functions that log. A body decides the name of its function by its hash, so a change of the
-//! text replaces all triggers.
+//! The bodies of the trigger functions that log. A body decides the name of its function by its hash, so a change of
+//! the text replaces all triggers.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,9 +12,9 @@ use crate::resource::link::{Link, PathKind, sql_literal};
 /// The body of the trigger function of `link`.
 ///
 /// A function that sets its own search path costs the writer 6.5 µs, each expression in it 1 µs (2026-11-21, PostgreSQL
-/// 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the common case comes first with few
-/// tests. Names of transition tables are resolved before those of other tables, whatever the search path is (PostgreSQL's
-/// parse_clause.c, `getNSItemForSpecialRelationTypes`).
+/// 15, 16 clients that update single rows on 2 cores). So all names are qualified, and the common case comes first with
+/// few tests. Names of transition tables are resolved before those of other tables, whatever the search path is
+/// (PostgreSQL's parse_clause.c, `getNSItemForSpecialRelationTypes`).
 pub(super) fn function_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let by_statement = match level {
         TriggerLevel::Statement => statement_body(link, config),
@@ -35,14 +35,14 @@ fn log_all_keys(link: &Link, kind: PathKind) -> String {
     format!("insert into larder.change (path, key) values ({path}, null);\n")
 }
 
-/// The most keys, or ranges of one size, that a statement logs. Past it, the statement logs ranges, larger ranges, then all
-/// keys.
+/// The most keys, or ranges of one size, that a statement logs. Past it, the statement logs ranges, larger ranges, then
+/// all keys.
 fn limit(config: &FeedConfig) -> u64 {
     u64::from(config.keys_per_statement)
 }
 
-/// The part that runs once for each statement: it logs each key once; if there are too many, ranges of keys; if there are
-/// too many of these, larger ranges; then all keys.
+/// The part that runs once for each statement: it logs each key once; if there are too many, ranges of keys; if there
+/// are too many of these, larger ranges; then all keys.
 fn statement_body(link: &Link, config: &FeedConfig) -> String {
     let limit = limit(config);
     let columns = link.column_list();
@@ -91,8 +91,8 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
     };
     let (update, delete) = (["larder_old", "larder_new"], ["larder_old"]);
     let insert = ["larder_new"];
-    // One test for both rare cases, too many keys and a free bell. A transaction that holds the lock of the bell gets it
-    // again; `bell` below repeats the question for a statement that came here because of its number of keys.
+    // One test for both rare cases, too many keys and a free bell. A transaction that holds the lock of the bell gets
+    // it again; `bell` below repeats the question for a statement that came here because of its number of keys.
     let or_bell_is_free = if config.notify {
         format!(
             " or larder_logged operator(pg_catalog.>) 0 and {}",
@@ -135,13 +135,13 @@ const ROW_VARIABLES: &str = "  larder_setting pg_catalog.text;\n  larder_new pg_
     larder_old pg_catalog.text;\n  larder_whole pg_catalog.bool := false;\n  \
     larder_ending pg_catalog.text := '';\n  larder_left pg_catalog.int4;\n";
 
-/// The part that runs for each row: it logs the row's old and new key, unless the row before had the same; past the limit,
-/// their ranges.
+/// The part that runs for each row: it logs the row's old and new key, unless the row before had the same; past the
+/// limit, their ranges.
 ///
-/// A trigger for a row can't know how many rows will follow, and must not read the log. So a setting of the transaction,
-/// which is rolled back with its savepoints, records what was logged: the number of log rows in ten digits, the ending of
-/// the last path, a comma and the last key or range. Or it is `all` if all keys were logged as changed, or `new` if all
-/// were logged as new.
+/// A trigger for a row can't know how many rows will follow, and must not read the log. So a setting of the
+/// transaction, which is rolled back with its savepoints, records what was logged: the number of log rows in ten
+/// digits, the ending of the last path, a comma and the last key or range. Or it is `all` if all keys were logged as
+/// changed, or `new` if all were logged as new.
 fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
     let path = sql_literal(&link.path());
     let limit = limit(config);
@@ -153,8 +153,9 @@ fn row_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
         } => "false",
         _ => "tg_op operator(pg_catalog.=) 'INSERT'",
     };
-    // The block with an exception handler is for columns that were renamed or dropped, as in `statement_body`. It writes
-    // nothing, so its subtransaction takes no transaction number. `old` of an insert and `new` of a delete are all nulls.
+    // The block with an exception handler is for columns that were renamed or dropped, as in `statement_body`. It
+    // writes nothing, so its subtransaction takes no transaction number. `old` of an insert and `new` of a delete are
+    // all nulls.
     format!(
         "    larder_setting := pg_catalog.current_setting('{setting}', true);\n    \
          if larder_setting operator(pg_catalog.=) 'all' or larder_setting operator(pg_catalog.=) 'new' and {inserts} then\n      \
@@ -239,8 +240,9 @@ fn log_row(path: &str, key: &str) -> String {
 /// Notifies if no other transaction and no feed holds the bell's lock.
 ///
 /// A transaction that has called NOTIFY takes a lock of the whole cluster when it commits. So only one open transaction
-/// notifies, or none while a feed holds the lock; transactions that commit beside it are found by the passes that follow. A
-/// transaction that has called NOTIFY can't be prepared, and fails if some listener has let the queue become full.
+/// notifies, or none while a feed holds the lock; transactions that commit beside it are found by the passes that
+/// follow. A transaction that has called NOTIFY can't be prepared, and fails if some listener has let the queue become
+/// full.
 fn ring_bell(config: &FeedConfig) -> String {
     if !config.notify {
         return String::new();

@@ -15,10 +15,10 @@ pub(super) enum TriggerLevel {
 }
 
 impl TriggerLevel {
-    /// Row triggers for tables with ancestors or descendants, for three reasons. A statement on an ancestor without triggers
-    /// fires no statement trigger of its descendants. A `merge` that moves a row to another partition fires triggers for
-    /// actions that it does not name. If a foreign table is attached below, PostgreSQL refuses statements on tables whose
-    /// triggers have transition tables.
+    /// Row triggers for tables with ancestors or descendants, for three reasons. A statement on an ancestor without
+    /// triggers fires no statement trigger of its descendants. A `merge` that moves a row to another partition fires
+    /// triggers for actions that it does not name. If a foreign table is attached below, PostgreSQL refuses statements
+    /// on tables whose triggers have transition tables.
     pub(super) fn of(table: Option<&Table>) -> Self {
         let in_hierarchy = table.is_some_and(|table| {
             table.kind == 'p' || !table.descendants.is_empty() || table.has_other_ancestors

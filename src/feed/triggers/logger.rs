@@ -7,11 +7,12 @@
 //! - Statement triggers with transition tables, always enabled, on the table and on each of its descendants. They fire
 //!   for the table that a statement names, and not for what logical replication applies. So each ordinary table also
 //!   has a row trigger that is enabled for replication only.
-//! - Row triggers, always enabled, on each ordinary table. They fire whichever ancestor a statement names, and can be used
-//!   where PostgreSQL refuses transition tables.
+//! - Row triggers, always enabled, on each ordinary table. They fire whichever ancestor a statement names, and can be
+//!   used where PostgreSQL refuses transition tables.
 //!
-//! A statement that touches many keys logs ranges of them (`ranges`), and marks rows that it inserts as new ([`PathKind`]). So
-//! the number of rows that it logs is bounded, and documents that it can't have changed stay in the tiers.
+//! A statement that touches many keys logs ranges of them (`ranges`), and marks rows that it inserts as new
+//! ([`PathKind`]). So the number of rows that it logs is bounded, and documents that it can't have changed stay in the
+//! tiers.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +25,10 @@ use crate::resource::Resource;
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::link::links;
 
-/// A condition that is always true and makes the trigger depend on `larder.change`. So PostgreSQL refuses to drop that table
-/// while triggers write to it, and `drop … cascade` drops them as well: users' writes succeed in both cases. A test for null
-/// takes 1.0 µs for each statement; a function in SQL, which is planned each time, takes 5.5 µs (2026-11-21, PostgreSQL 15).
+/// A condition that is always true and makes the trigger depend on `larder.change`. So PostgreSQL refuses to drop that
+/// table while triggers write to it, and `drop … cascade` drops them as well: users' writes succeed in both cases. A
+/// test for null takes 1.0 µs for each statement; a function in SQL, which is planned each time, takes 5.5 µs
+/// (2026-11-21, PostgreSQL 15).
 const TRIGGER_WHEN: &str = "when (null::larder.change is null)";
 
 /// In which sessions a trigger fires.

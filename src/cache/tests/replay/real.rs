@@ -24,7 +24,7 @@ use crate::cache::writer::Writer;
 use crate::cache::{Answer, Cache, LookupError};
 use crate::clock::{Boottime, stopped};
 use crate::feed::position::Position;
-use crate::feed::{Change, Event, Pass, Via, What};
+use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
 use crate::source::loader::{Keep, Load};
@@ -208,7 +208,7 @@ impl Run {
             .found()
             .map(|mark| mark.resources[0].epoch());
         cache.apply_event(Event::Reached(tests::identity()));
-        cache.apply_event(Event::Restarted(position(commits)));
+        cache.apply_event(Event::Reset(position(commits)));
         cache.apply_event(Event::Defined {
             resource: ITEMS,
             definition: Arc::new(named("items")),
@@ -244,14 +244,14 @@ impl Run {
     ) -> (GatedThread<()>, Arrival<()>) {
         let change = Change {
             resource: ITEMS,
-            what: What::Key(KEY.to_owned()),
+            affected: Affected::Key(KEY.to_owned()),
         };
         let found = Pass {
             changes: Vec::from_iter(pass.changed.then_some(change)),
             position: position(pass.seen),
             began_at: times.began(),
             fresh_at: times.began(),
-            via: Via::Poll,
+            cause: PassCause::Poll,
             lag_from: None,
         };
         let event = if pass.resumes {
