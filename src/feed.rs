@@ -289,7 +289,7 @@ pub async fn install_script(
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
     let mut connection = database.connect_writer(&[]).await?;
-    establish::install_script(&mut connection, definitions, config).await
+    establish::script::install_script(&mut connection, definitions, config).await
 }
 
 /// Installs what is missing, each table in a transaction of its own. If nothing is missing, nothing is locked. For a

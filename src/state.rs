@@ -136,6 +136,19 @@ impl StateLock {
     }
 }
 
+/// Replaces a file by one with `text`, without syncing it. If that fails, removes it, so that no former content is read.
+pub(crate) fn replace_or_remove(path: &Path, text: &str) -> io::Result<()> {
+    let unfinished = path.with_extension("new");
+    let replaced = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
+    if replaced.is_err()
+        && let Err(error) = fs::remove_file(path)
+        && error.kind() != ErrorKind::NotFound
+    {
+        tracing::debug!("can't remove {}: {error}", path.display());
+    }
+    replaced
+}
+
 /// Creates the directory for its owner only. If that is root, others may traverse it, but not list it.
 fn create(directory: &Path) -> Result<(), StateError> {
     if directory.is_dir() {

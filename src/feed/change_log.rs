@@ -77,27 +77,22 @@ pub(super) async fn read(
     are_changes_expected: bool,
 ) -> Result<PassReading, SourceError> {
     let mut extent = Extent::new(are_changes_expected, with_fingerprints);
-    if !are_changes_expected {
+    loop {
         let sql = query.statement(extent);
         let reading = read_extent(connection, query, sql, definitions, position, extent);
-        if let (read, false) = reading.await? {
-            return Ok(read);
+        match reading.await {
+            Ok((reading, false)) => return Ok(reading),
+            Ok((_, true)) => extent.changes = true,
+            Err(error) if error.is_of_encoding() && extent.changes => break,
+            Err(error) => return Err(error),
         }
-        extent.changes = true;
     }
-    let sql = query.statement(extent);
-    let reading = read_extent(connection, query, sql, definitions, position, extent);
-    let (read, _) = match reading.await {
-        Err(error) if error.is_of_encoding() => {
-            tracing::warn!(
-                "larder.change has a key that is not valid UTF-8; the cache of its resource was emptied"
-            );
-            let sql = query.ascii_statement(extent);
-            read_extent(connection, query, &sql, definitions, position, extent).await?
-        }
-        outcome => outcome?,
-    };
-    Ok(read)
+    tracing::warn!(
+        "larder.change has a key that is not valid UTF-8; the cache of its resource was emptied"
+    );
+    let sql = query.ascii_statement(extent);
+    let reading = read_extent(connection, query, &sql, definitions, position, extent);
+    Ok(reading.await?.0)
 }
 
 /// Runs `sql`, the statement for `extent`. Returns what it read, and whether the log has new rows that it did not map.

@@ -153,16 +153,7 @@ pub(super) async fn name_holders(
     }
 }
 
-/// The locks that conflict with `create trigger`, which lets readers in (PostgreSQL manual, "Explicit Locking").
-const WRITERS_LOCKS: &[&str] = &[
-    "RowExclusiveLock",
-    "ShareUpdateExclusiveLock",
-    "ShareLock",
-    "ShareRowExclusiveLock",
-    "ExclusiveLock",
-    "AccessExclusiveLock",
-];
-/// The locks that conflict with `drop`.
+/// All locks of a table, from weak to strong (PostgreSQL manual, "Explicit Locking"). `drop` conflicts with each.
 pub(super) const ALL_LOCKS: &[&str] = &[
     "AccessShareLock",
     "RowShareLock",
@@ -173,6 +164,8 @@ pub(super) const ALL_LOCKS: &[&str] = &[
     "ExclusiveLock",
     "AccessExclusiveLock",
 ];
+/// The locks that conflict with `create trigger`: all but those of readers.
+const WRITERS_LOCKS: &[&str] = ALL_LOCKS.split_at(2).1;
 
 /// The three oldest transactions that hold one of the locks `modes` on one of `tables`, as text for the log.
 async fn holders(

@@ -1,13 +1,13 @@
 //! What comes before the feed follows a database. Is it the primary? Do the resources fit it? What is missing is
 //! installed.
 //!
-//! One attempt ([`Establishing::attempt`]) inspects the database in one snapshot. Something that is missing is
+//! One attempt (`Establishing::attempt`) inspects the database in one snapshot. Something that is missing is
 //! installed, and the next attempt inspects it again. If nothing is missing, the definitions and fingerprints are read
 //! in the same snapshot, so that the fingerprints which every later pass compares belong to the catalogue that was
 //! checked.
 
 pub(super) mod inspection;
-mod script;
+pub(super) mod script;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use crate::feed::FeedConfig;
 use crate::feed::ddl::DdlError;
 use crate::feed::definition::{Definitions, Fingerprints, WatchedTables};
 use crate::feed::establish::inspection::{CheckedResource, Inspection, Missing, plan_documents};
-pub(super) use crate::feed::establish::script::install_script;
 use crate::feed::install::{self, PendingTriggers};
 use crate::feed::messages::await_invalidation_messages;
 use crate::feed::position::Position;

@@ -244,20 +244,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         self.has_followed = true;
         let recheck_at = self.next_recheck(context.recheck_within);
-        let FeedSetup {
-            node,
-            config,
-            install,
-            persisted,
-            ..
-        } = &self.setup;
-        let mut housekeeping = Housekeeping::new(
-            *node,
-            config,
-            persisted.clone(),
-            context.needs.clone(),
-            *install,
-        );
+        let mut housekeeping = Housekeeping::new(&self.setup, context.needs.clone());
         let mut bell = Bell::default();
         let mut quiet_passes = 0;
         let mut bell_updated_at = Instant::now();

@@ -9,7 +9,6 @@
 //! module `life`).
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use sqlx::postgres::PgConnection;
@@ -17,6 +16,7 @@ use uuid::Uuid;
 
 use crate::feed::position::Position;
 use crate::source::SourceError;
+use crate::state::replace_or_remove;
 
 /// The history that this larder follows, and the marks that its row may have.
 #[derive(Debug)]
@@ -107,24 +107,14 @@ impl History {
     /// Writes the file, or removes it if that fails: then no later run resumes what is on disk. The file is not synced,
     /// since no run resumes it after a crash of the machine.
     fn write(&self) {
-        if let Err(error) = self.try_write() {
+        let lines = [Some(self.id), self.acknowledged, self.next];
+        let lines = lines.map(|line| line.map_or_else(|| "-".to_owned(), |line| line.to_string()));
+        if let Err(error) = replace_or_remove(&self.file, &lines.join("\n")) {
             tracing::warn!(
                 "the next start can't use the disk tier's content: can't write {}: {error}",
                 self.file.display()
             );
-            // It may have marks that are no longer valid.
-            if let Err(error) = fs::remove_file(&self.file) {
-                tracing::debug!("can't remove {}: {error}", self.file.display());
-            }
         }
-    }
-
-    fn try_write(&self) -> io::Result<()> {
-        let lines = [Some(self.id), self.acknowledged, self.next];
-        let lines = lines.map(|line| line.map_or_else(|| "-".to_owned(), |line| line.to_string()));
-        let unfinished = self.file.with_extension("new");
-        fs::write(&unfinished, lines.join("\n"))?;
-        fs::rename(&unfinished, &self.file)
     }
 }
 

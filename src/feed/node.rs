@@ -13,7 +13,7 @@ use crate::feed::history::History;
 use crate::feed::logger_retention::{record_need, remove_unneeded};
 use crate::feed::position::{Persisted, Position};
 use crate::feed::schema::record_served;
-use crate::feed::{FeedConfig, Pruned, RegisteredNode};
+use crate::feed::{FeedSetup, Pruned, RegisteredNode};
 use crate::source::SourceError;
 
 /// The most rows that are deleted in one transaction. It takes some milliseconds on a busy machine, and passes wait
@@ -75,20 +75,14 @@ pub(super) struct Housekeeping {
 }
 
 impl Housekeeping {
-    pub(super) fn new(
-        node: Uuid,
-        config: &FeedConfig,
-        persisted: Option<watch::Receiver<Persisted>>,
-        needs: Needs,
-        may_install: bool,
-    ) -> Self {
+    pub(super) fn new(setup: &FeedSetup, needs: Needs) -> Self {
         Self {
-            node,
-            retention: config.retention,
-            persisted,
+            node: setup.node,
+            retention: setup.config.retention,
+            persisted: setup.persisted.clone(),
             needs,
-            may_install,
-            has_answers: config.answers,
+            may_install: setup.install,
+            has_answers: setup.config.answers,
             has_other_nodes: true,
             has_changes: false,
             is_failure_logged: false,

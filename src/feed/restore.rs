@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::resource::catalogue::{Catalogue, TableName};
+use crate::state::replace_or_remove;
 
 /// How long replaced tables, or a damaged schema, must be unchanged: pg_restore may create an index meanwhile.
 const REPLACED_DELAY: Duration = Duration::from_secs(30);
@@ -185,20 +185,11 @@ impl RestoreDetector {
         for (name, oid) in &self.known {
             lines.push_str(&format!("{oid} {name}\n"));
         }
-        let unfinished = self.file.with_extension("new");
-        let written =
-            fs::write(&unfinished, lines).and_then(|()| fs::rename(&unfinished, &self.file));
-        if let Err(error) = written {
+        if let Err(error) = replace_or_remove(&self.file, &lines) {
             tracing::warn!(
                 "a restore before the next start will not be detected: can't write {}: {error}",
                 self.file.display()
             );
-            match fs::remove_file(&self.file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::debug!("can't remove {}: {error}", self.file.display());
-                }
-                _ => {}
-            }
         }
     }
 }

@@ -156,21 +156,14 @@ impl PathTargets {
     /// A new root row changes no document, only absences: its key is unique, so there was no document. New rows below a
     /// root may belong to existing documents.
     fn add_changes(&self, kind: PathKind, key: Option<&str>, changes: &mut ChangeSet) {
-        for &resource in &self.roots {
+        let roots = self.roots.iter().map(|resource| (*resource, true));
+        let children = self.children.iter().map(|resource| (*resource, false));
+        for (resource, is_root) in roots.chain(children) {
             match key {
                 Some(key) if !kind.is_range => {
-                    changes.add_key(resource, key.to_owned(), RowLimit::Unlimited)
+                    changes.add_key(resource, key.to_owned(), RowLimit::Unlimited);
                 }
-                _ if kind.is_range && kind.is_new => changes.add_absences(resource),
-                Some(range) => changes.add_range(resource, range),
-                None => changes.add_all(resource),
-            }
-        }
-        for &resource in &self.children {
-            match key {
-                Some(key) if !kind.is_range => {
-                    changes.add_key(resource, key.to_owned(), RowLimit::Unlimited)
-                }
+                _ if is_root && kind == PathKind::NEW_RANGE => changes.add_absences(resource),
                 Some(range) => changes.add_range(resource, range),
                 None => changes.add_all(resource),
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
 
+use crate::feed::Event;
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
 use crate::feed::establish::inspection::CheckedResource;
@@ -15,7 +16,6 @@ use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
 };
 use crate::feed::node::Needs;
-use crate::feed::{Event, FeedSetup};
 use crate::resource::definition::ResourceDefinition;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
@@ -52,20 +52,19 @@ impl<F: FnMut(Event)> Feed<F> {
         &mut self,
         connection: &mut PgConnection,
     ) -> Result<EstablishOutcome, EstablishError> {
-        let FeedSetup {
-            definitions,
-            config,
-            install,
-            ..
-        } = &self.setup;
         // At the first start a new resource that does not fit ends larder with an error. Later, it must not affect the
         // others.
         let options = EstablishOptions {
-            install: *install,
+            install: self.setup.install,
             new_must_fit: !matches!(*self.first_outcome.borrow(), Some(Ok(()))),
         };
-        let restore = Some(&mut self.restore);
-        let establishing = establish(connection, definitions, config, options, restore);
+        let establishing = establish(
+            connection,
+            &self.setup.definitions,
+            &self.setup.config,
+            options,
+            Some(&mut self.restore),
+        );
         let outcome = tokio::time::timeout(ESTABLISH_TIMEOUT, establishing).await;
         let outcome = outcome.unwrap_or(Err(SourceError::Timeout.into()));
         if let Err(EstablishError::Unfit(mistakes)) = &outcome {

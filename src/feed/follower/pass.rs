@@ -145,11 +145,8 @@ impl<F: FnMut(Event)> Feed<F> {
         let mut attempts = 0;
         loop {
             if attempts > 0 || self.reduced.is_some() {
-                let locked = with_timeout(
-                    PASS_TIMEOUT,
-                    definitions.watched.locked_resources(connection),
-                )
-                .await?;
+                let reading = definitions.watched.locked_resources(connection);
+                let locked = with_timeout(PASS_TIMEOUT, reading).await?;
                 self.reduce_query(context, locked, attempts);
             }
             let query = self

@@ -11,7 +11,7 @@
 //!   used where PostgreSQL refuses transition tables.
 //!
 //! A statement that touches many keys logs ranges of them (`ranges`), and marks rows that it inserts as new
-//! ([`PathKind`]). So the number of rows that it logs is bounded, and documents that it can't have changed stay in the
+//! (`PathKind`). So the number of rows that it logs is bounded, and documents that it can't have changed stay in the
 //! tiers.
 
 use std::collections::BTreeMap;
