@@ -7,7 +7,6 @@
 //! All mistakes are told at once, each with file, line and key, and none repeats a password.
 
 mod access;
-mod columns;
 mod dump;
 mod environment;
 mod example;
@@ -15,9 +14,8 @@ mod fit;
 mod names;
 mod places;
 mod reading;
-mod resources;
-mod rows;
 mod settings;
+mod tables;
 #[cfg(test)]
 mod testing;
 mod text;

@@ -4,12 +4,17 @@ use std::fmt::Write as _;
 
 use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
-use super::text::bare_or_quoted;
-use super::value::{MASK, list, quoted};
-use crate::auth::config::AuthConfig;
-use crate::resource::definition::{
-    ChildDefinition, Located, LookupDefinition, ResourceDefinition, RowDefinition,
-};
+use super::tables::ArrayTable;
+use super::tables::PropertyValue::{Children, Lookups};
+
+/// A dump has these keys after the roles, other than the example file.
+const LAST: [&str; 5] = [
+    "cache_control",
+    "surrogate_key",
+    "fields",
+    "children",
+    "lookups",
+];
 
 /// The configuration as TOML, with `***` in place of passwords, secrets and hashes; what is not set is left out.
 pub fn dump(config: &Config) -> String {
@@ -29,111 +34,28 @@ pub fn dump(config: &Config) -> String {
             }
         }
     }
-    credentials(&mut out, &config.auth);
-    for definition in &config.resources {
-        resource(&mut out, definition);
-    }
+    tables(&mut out, "auth.user", &mut config.auth.users);
+    tables(&mut out, "auth.key", &mut config.auth.keys);
+    tables(&mut out, "resource", &mut config.resources);
     out
 }
 
-/// Hashes are masked as well: they let who has them guess.
-fn credentials(out: &mut String, auth: &AuthConfig) {
-    for user in &auth.users {
-        line(out, format_args!("\n[[auth.user]]"));
-        line(out, format_args!("name = {}", quoted(&user.name)));
-        line(out, format_args!("password = {}", quoted(MASK)));
-        line(out, format_args!("roles = {}", list(&user.roles)));
-    }
-    for key in &auth.keys {
-        line(out, format_args!("\n[[auth.key]]"));
-        line(out, format_args!("name = {}", quoted(&key.name)));
-        line(out, format_args!("hash = {}", quoted(MASK)));
-        line(out, format_args!("roles = {}", list(&key.roles)));
-    }
-}
-
-fn resource(out: &mut String, resource: &ResourceDefinition) {
-    line(out, format_args!("\n[[resource]]"));
-    name_and_table(out, &resource.name, &resource.table);
-    columns(out, "key", resource.key.as_ref());
-    let tiers = [
-        (resource.tiers.memory, "memory"),
-        (resource.tiers.disk, "disk"),
-    ];
-    let tiers = tiers.iter().filter(|(used, _)| *used);
-    let tiers = tiers.map(|(_, tier)| tier);
-    line(out, format_args!("tiers = {}", list(tiers)));
-    if resource.row_security_as_larder {
-        line(out, format_args!("row_security = \"as-larder\""));
-    }
-    if !resource.filters.is_empty() {
-        let names = resource.filters.iter().map(|name| &name.value);
-        line(out, format_args!("filters = {}", list(names)));
-    }
-    for (key, roles) in [("read", &resource.read), ("write", &resource.write)] {
-        if let Some(roles) = roles {
-            line(out, format_args!("{key} = {}", list(&roles.value)));
-        }
-    }
-    let texts = [
-        ("cache_control", &resource.cache_control),
-        ("surrogate_key", &resource.surrogate_key),
-    ];
-    for (key, text) in texts {
-        if let Some(text) = text {
-            line(out, format_args!("{key} = {}", quoted(&text.value)));
-        }
-    }
-    row(out, "resource", &resource.row);
-}
-
-/// Plain keys come before the tables below them, since a header ends the table above it.
-fn row(out: &mut String, header: &str, row: &RowDefinition) {
-    if let Some(fields) = &row.fields {
-        let pair =
-            |(column, name): (&str, &str)| format!("{} = {}", bare_or_quoted(column), quoted(name));
-        let pairs = fields
-            .iter()
-            .map(|field| pair((&field.column.value, &field.name.value)));
-        line(
-            out,
-            format_args!("fields = {{ {} }}", pairs.collect::<Vec<_>>().join(", ")),
-        );
-    }
-    for definition in &row.children {
-        child(out, &format!("{header}.children"), definition);
-    }
-    for definition in &row.lookups {
-        lookup(out, &format!("{header}.lookups"), definition);
-    }
-}
-
-fn child(out: &mut String, header: &str, child: &ChildDefinition) {
-    line(out, format_args!("\n[[{header}]]"));
-    name_and_table(out, &child.name, &child.table);
-    columns(out, "foreign_key", child.foreign_key.as_ref());
-    columns(out, "order_by", child.order_by.as_ref());
-    row(out, header, &child.row);
-}
-
-fn lookup(out: &mut String, header: &str, lookup: &LookupDefinition) {
-    line(out, format_args!("\n[[{header}]]"));
-    name_and_table(out, &lookup.name, &lookup.table);
-    columns(out, "column", Some(&lookup.column));
-    row(out, header, &lookup.row);
-}
-
-fn name_and_table(out: &mut String, name: &Located<String>, table: &Located<String>) {
-    line(out, format_args!("name = {}", quoted(&name.value)));
-    line(out, format_args!("table = {}", quoted(&table.value)));
-}
-
-fn columns(out: &mut String, key: &str, columns: Option<&Located<Vec<String>>>) {
-    match columns.map(|columns| columns.value.as_slice()) {
-        None => {}
-        Some([column]) => line(out, format_args!("{key} = {}", quoted(column))),
-        Some(columns) => {
-            line(out, format_args!("{key} = {}", list(columns)));
+/// A header ends the table above it, so a table's values come before its children and lookups.
+fn tables<T: ArrayTable>(out: &mut String, header: &str, definitions: &mut [T]) {
+    let mut properties: Vec<_> = T::PROPERTIES.iter().collect();
+    properties.sort_by_key(|property| LAST.contains(&property.key));
+    for definition in definitions {
+        line(out, format_args!("\n[[{header}]]"));
+        for property in &properties {
+            match (property.value)(definition) {
+                Children(children) => tables(out, &format!("{header}.children"), children),
+                Lookups(lookups) => tables(out, &format!("{header}.lookups"), lookups),
+                value => {
+                    if let Some(value) = value.show() {
+                        line(out, format_args!("{} = {value}", property.key));
+                    }
+                }
+            }
         }
     }
 }

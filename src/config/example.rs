@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use super::Config;
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
+use super::tables::ArrayTable;
+use crate::auth::config::{KeyDefinition, UserDefinition};
+use crate::resource::definition::{ChildDefinition, LookupDefinition, ResourceDefinition};
 
 const HEAD: &str = "\
 # larder's configuration. `# ` begins a remark; a line that begins with `#` alone is a setting at its default
@@ -12,79 +15,20 @@ const HEAD: &str = "\
 
 ";
 
-const AUTH: &str = r##"
-# Who may sign in by name and password (HTTP Basic, POST /signin).
-#[[auth.user]]
-#name = "anna"
-# What `larder hash-password` prints.
-#password = "$argon2id$v=19$m=19456,t=2,p=1$c29tZSBzYWx0IGZvciBh$WHqF8SBHpn2Nn2Bf5lxYJWYIV2WEgx4T4UbS1xpQwU4"
-#roles = ["staff"]
-
-# A program's key, sent as Authorization: Bearer KEY or X-API-Key: KEY. Draw it, since a plain hash keeps no guessable
-# one: openssl rand -hex 32.
-#[[auth.key]]
-#name = "reporting"
-# The key's SHA-256: printf %s KEY | sha256sum
-#hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-#roles = ["reports"]
-"##;
-
-const RESOURCES: &str = r##"
-# One resource: the JSON documents under /depts/KEY.
-[[resource]]
-# The segment of the path.
-name = "depts"
-# The root table; a document is one of its rows.
-table = "public.dept"
-# The key's columns, a unique key of the table: one, or a list such as ["no", "shop"] for /orders/7,NO.
-# Absent: the primary key.
-key = "deptno"
-# The tiers in use. [] asks PostgreSQL every time.
-#tiers = ["memory", "disk"]
-# A table with row security is refused unless everyone may see the rows that larder's role sees.
-#row_security = "as-larder"
-# Fields that lists may be asked by, as in /depts?deptLocation=eq.BOSTON; each column should have an index.
-#filters = ["deptLocation"]
-# What caches may do with its answers. Absent: "no-cache", ask again each time.
-#cache_control = "public, max-age=1"
-# Names by which shared caches purge its answers; {key} is the document's key. Absent: none.
-#surrogate_key = "dept-{key} depts"
-# The roles that may GET, and those that may POST, PUT, PATCH and DELETE; "anonymous" needs no credentials.
-# Absent: everyone who is authenticated. [] is nobody.
-#read = ["anonymous"]
-#write = ["staff"]
-# Column = name in the document, in the document's order. Absent: every column under its own name.
-fields = { deptno = "deptNumber", dname = "deptName", loc = "deptLocation" }
-
-  # An array of objects: the rows that point to this row. Children nest to any depth.
-  [[resource.children]]
-  name = "emps"
-  table = "public.emp"
-  # The child's column, or list of columns, that holds the parent's key. Absent: the one foreign key there is.
-  foreign_key = "deptno"
-  # The order within the array. Absent: the child's primary key.
-  order_by = ["empno"]
-  fields = { empno = "empNo", ename = "empName", job = "job", mgr = "mgr", hiredate = "hiredate", sal = "sal", comm = "comm", deptno = "deptNumber" }
-
+/// A second level of children and of lookups.
+const CHILD_OF_CHILD: &str = r#"
     # A child of the child, which may have children and lookups too.
     #[[resource.children.children]]
     #name = "skills"
     #table = "public.skill"
     #foreign_key = "empno"
-
-  # One object or null: the row that this row points to. Lookups nest, but have no children.
-  #[[resource.lookups]]
-  #name = "site"
-  #table = "public.site"
-  # The column, or list of columns, of the table above that holds the looked-up row's key.
-  #column = "site_id"
-  #fields = { site_id = "siteNumber", city = "city" }
-
+"#;
+const LOOKUP_OF_LOOKUP: &str = r#"
     #[[resource.lookups.lookups]]
     #name = "country"
     #table = "public.country"
     #column = "country_id"
-"##;
+"#;
 
 /// The example file; as it stands it is the demo's configuration.
 pub fn example() -> String {
@@ -102,8 +46,13 @@ pub fn example() -> String {
             out.push_str(&lines(setting, &mut scratch));
         }
     }
-    out.push_str(AUTH);
-    out.push_str(RESOURCES);
+    out.push_str(&table::<UserDefinition>("", "auth.user"));
+    out.push_str(&table::<KeyDefinition>("", "auth.key"));
+    out.push_str(&table::<ResourceDefinition>("", "resource"));
+    out.push_str(&table::<ChildDefinition>("  ", "resource.children"));
+    out.push_str(CHILD_OF_CHILD);
+    out.push_str(&table::<LookupDefinition>("  ", "resource.lookups"));
+    out.push_str(LOOKUP_OF_LOOKUP);
     out
 }
 
@@ -128,12 +77,32 @@ fn lines(setting: &Setting, scratch: &mut Config) -> String {
     format!("# {}{bounds}\n{mark}{key} = {value}\n", setting.help)
 }
 
+/// The lines of one table.
+fn table<T: ArrayTable>(indent: &str, header: &str) -> String {
+    let mark = |is_set: bool| if is_set { "" } else { "#" };
+    let is_set = T::PROPERTIES.iter().any(|property| property.is_set);
+    let mut lines = vec![String::new()];
+    lines.extend(T::HELP.lines().map(|line| format!("# {line}")));
+    lines.push(format!("{}[[{header}]]", mark(is_set)));
+    for property in T::PROPERTIES
+        .iter()
+        .filter(|property| !property.example.is_empty())
+    {
+        lines.extend(property.help.lines().map(|line| format!("# {line}")));
+        let (key, example) = (property.key, property.example);
+        lines.push(format!("{}{key} = {example}", mark(property.is_set)));
+    }
+    let indented = lines.iter().map(|line| format!("{indent}{line}"));
+    indented.fold(String::new(), |text, line| text + line.trim_end() + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::access::{KEY_KEYS, USER_KEYS};
-    use crate::config::resources::RESOURCE_KEYS;
-    use crate::config::rows::{CHILD_KEYS, LOOKUP_KEYS};
+
+    fn keys<T: ArrayTable>() -> Vec<&'static str> {
+        T::PROPERTIES.iter().map(|property| property.key).collect()
+    }
 
     /// Takes the `#` from every line that is no remark.
     fn uncommented() -> String {
@@ -178,11 +147,11 @@ mod tests {
             assert!(instead || shows(key), "{}", setting.path);
         }
         let keys = [
-            &RESOURCE_KEYS[..],
-            &CHILD_KEYS,
-            &LOOKUP_KEYS,
-            &USER_KEYS,
-            &KEY_KEYS,
+            keys::<ResourceDefinition>(),
+            keys::<ChildDefinition>(),
+            keys::<LookupDefinition>(),
+            keys::<UserDefinition>(),
+            keys::<KeyDefinition>(),
         ];
         let keys = keys.concat();
         for key in keys

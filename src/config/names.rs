@@ -10,10 +10,12 @@ const IDENTIFIER_BYTES_MAX: usize = 63;
 /// Paths of the public address that are no resources.
 const RESERVED: [&str; 2] = ["docs", "openapi.json"];
 
-/// The names that one row, or the list of resources, has given away.
+/// The names that are taken already: within a row, among resources, or among users and keys with the keys' hashes.
 #[derive(Default)]
 pub(super) struct Names {
     taken: Vec<Located<String>>,
+    /// With the lines that they are on.
+    hashes: Vec<([u8; 32], usize)>,
 }
 
 impl Names {
@@ -31,10 +33,25 @@ impl Names {
             self.taken.push(name.clone());
         }
     }
+
+    /// Takes the hash of a key; a second one is a mistake.
+    pub(super) fn claim_hash(&mut self, hash: [u8; 32], place: &Place, reader: &mut Reader<'_>) {
+        match self.hashes.iter().find(|(taken, _)| *taken == hash) {
+            Some((_, line)) => {
+                reader.refuse_at(place, format!("the key on line {line} has this hash"));
+            }
+            None => self.hashes.push((hash, place.line)),
+        }
+    }
 }
 
-/// Whether PostgreSQL takes `name` as an identifier without changing it.
-pub(super) fn identifier(name: &str, place: &Place, what: &str, reader: &mut Reader<'_>) -> bool {
+/// Whether PostgreSQL accepts `name` as an identifier without changing it; if not, that is a mistake.
+pub(super) fn check_identifier(
+    name: &Located<String>,
+    what: &str,
+    reader: &mut Reader<'_>,
+) -> bool {
+    let (name, place) = (&name.value, &name.place);
     let message = if name.is_empty() {
         format!("the {what} is empty")
     } else if name.len() > IDENTIFIER_BYTES_MAX {
@@ -51,10 +68,10 @@ pub(super) fn identifier(name: &str, place: &Place, what: &str, reader: &mut Rea
     false
 }
 
-/// Whether `name` is one segment of a path that no client, proxy or router rewrites.
-pub(super) fn segment(name: &Located<String>, reader: &mut Reader<'_>) -> bool {
-    if !identifier(&name.value, &name.place, "resource's name", reader) {
-        return false;
+/// Checks that `name` is a segment of a path that no client, proxy or router rewrites.
+pub(super) fn check_segment(name: &Located<String>, reader: &mut Reader<'_>) {
+    if !check_identifier(name, "resource's name", reader) {
+        return;
     }
     let unreserved = |c: char| c.is_ascii_alphanumeric() || "_.~-".contains(c);
     let usable = name.value.chars().all(unreserved) && !matches!(name.value.as_str(), "." | "..");
@@ -65,10 +82,8 @@ pub(super) fn segment(name: &Located<String>, reader: &mut Reader<'_>) -> bool {
         );
         reader.refuse_at(&name.place, message);
     }
-    let reserved = RESERVED.contains(&name.value.as_str());
-    if reserved {
+    if RESERVED.contains(&name.value.as_str()) {
         let message = format!("/{} is larder's own path: choose another name", name.value);
         reader.refuse_at(&name.place, message);
     }
-    usable && !reserved
 }

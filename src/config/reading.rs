@@ -5,12 +5,12 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::access;
 use super::environment::Environment;
 use super::fit;
+use super::names::Names;
 use super::places::{Places, mistake, unlined};
-use super::resources;
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
+use super::tables;
 use super::text::{Key, Reader, Text, Value, dotted, nearest, unknown_key};
 use super::value::found;
 use super::{Config, ConfigError};
@@ -167,7 +167,8 @@ impl Reading {
                 text,
                 mistakes: &mut self.mistakes,
             };
-            self.config.resources = resources::read(value, &mut reader);
+            let names = &mut Names::default();
+            self.config.resources = tables::read(Some(value), "resource", names, &mut reader);
             self.has_resources |= value
                 .get_ref()
                 .as_array()
@@ -185,16 +186,21 @@ impl Reading {
                 let path = dotted(name, key.get_ref());
                 if is_section(&path) {
                     self.section(text, &path, key, value);
-                } else if !access::LISTS.contains(&path.as_str()) {
+                } else if !tables::PRINCIPALS.contains(&path.as_str()) {
                     self.setting(text, name, key, value);
                 }
             }
-            if name == access::SECTION {
+            if name == "auth" {
                 let mut reader = Reader {
                     text,
                     mistakes: &mut self.mistakes,
                 };
-                access::read(entries, &mut self.config.auth, &mut reader);
+                // A principal is known by its name, so users and keys share the names.
+                let names = &mut Names::default();
+                let [users, keys] = tables::PRINCIPALS;
+                let auth = &mut self.config.auth;
+                auth.users = tables::read(entries.get("user"), users, names, &mut reader);
+                auth.keys = tables::read(entries.get("key"), keys, names, &mut reader);
             }
         } else {
             let message = format!(
@@ -287,7 +293,7 @@ fn unknown_setting(section: &str, key: &str) -> String {
         .filter(|(other, _)| *other == section)
         .map(|(_, key)| key);
     let sections = SECTIONS.iter().map(|section| section.name);
-    let tables = sections.chain(access::LISTS).chain(["resource"]);
+    let tables = sections.chain(tables::PRINCIPALS).chain(["resource"]);
     let here = tables.filter_map(|name| match name.rsplit_once('.') {
         Some((above, name)) => (above == section).then_some(name),
         None => (section.is_empty() && !name.is_empty()).then_some(name),

@@ -75,15 +75,10 @@ pub(super) struct Table<'t, 'i> {
     pub(super) at: usize,
 }
 
-impl<'t, 'i> Table<'t, 'i> {
+impl Table<'_, '_> {
     /// The dotted path of a key in this table.
     pub(super) fn path_of(&self, key: &str) -> String {
         dotted(&self.path, key)
-    }
-
-    /// The value of a key.
-    pub(super) fn get(&self, key: &str) -> Option<&'t Value<'i>> {
-        self.entries.get(key)
     }
 }
 
@@ -147,7 +142,7 @@ impl Reader<'_> {
     }
 
     /// A string.
-    pub(super) fn string(&mut self, value: &Value<'_>, path: String) -> Option<Located<String>> {
+    pub(super) fn string(&mut self, value: &Value<'_>, path: &str) -> Option<Located<String>> {
         let at = value.span().start;
         if let DeValue::String(text) = value.get_ref() {
             return Some(Located {
@@ -163,18 +158,15 @@ impl Reader<'_> {
         None
     }
 
-    /// The strings of a list, each of them once; none where the key is absent or holds something else than what is
-    /// `expected`.
+    /// The strings of a list, each of them once; `None` if the value is not the list that is `expected`.
     pub(super) fn strings(
         &mut self,
-        table: &Table<'_, '_>,
-        key: &str,
+        value: &Value<'_>,
+        path: &str,
         expected: &str,
     ) -> Option<Located<Vec<Located<String>>>> {
-        let value = table.get(key)?;
         let at = value.span().start;
-        let path = table.path_of(key);
-        let place = self.text.place(at, path.clone());
+        let place = self.text.place(at, path);
         let DeValue::Array(items) = value.get_ref() else {
             let message = format!("expected {expected}, found {}", found(value.get_ref()));
             self.refuse(at, path, message);
@@ -182,7 +174,7 @@ impl Reader<'_> {
         };
         let mut strings: Vec<Located<String>> = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let Some(text) = self.string(item, format!("{path}[{index}]")) else {
+            let Some(text) = self.string(item, &format!("{path}[{index}]")) else {
                 continue;
             };
             if strings.iter().any(|other| other.value == text.value) {
@@ -196,17 +188,6 @@ impl Reader<'_> {
             value: strings,
             place,
         })
-    }
-
-    /// The string of a key that the table must have.
-    pub(super) fn required(&mut self, table: &Table<'_, '_>, key: &str) -> Option<Located<String>> {
-        match table.get(key) {
-            Some(value) => self.string(value, table.path_of(key)),
-            None => {
-                self.refuse(table.at, table.path_of(key), format!("`{key}` is missing"));
-                None
-            }
-        }
     }
 }
 

@@ -1,0 +1,316 @@
+//! The arrays of tables: the one place that knows what `[[resource]]`, its children and lookups, `[[auth.user]]` and
+//! `[[auth.key]]` contain.
+//!
+//! Reading the file, suggestions for unknown keys, `config --example` and `config --dump` all walk
+//! [`ArrayTable::PROPERTIES`].
+
+mod value;
+
+use self::value::Input;
+pub(super) use self::value::PropertyValue;
+use self::value::PropertyValue::{
+    Children, Columns, FieldName, Fields, Filters, HeaderValue, JoinColumns, KeyHash, Lookups,
+    Password, PrincipalName, PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
+};
+use super::names::Names;
+use super::text::{Reader, Value};
+use crate::auth::config::{KeyDefinition, Secret, UserDefinition};
+use crate::resource::definition::{
+    ChildDefinition, Located, LookupDefinition, Place, ResourceDefinition, RowDefinition, Tiers,
+};
+
+/// The arrays of tables in section `[auth]`.
+pub(super) const PRINCIPALS: [&str; 2] = ["auth.user", "auth.key"];
+
+/// A table of an array of tables.
+pub(super) trait ArrayTable: Sized + 'static {
+    /// What the example file says about it.
+    const HELP: &'static str;
+    /// What it may contain, in the order of the example file.
+    const PROPERTIES: &'static [Property<Self>];
+
+    /// What the properties are read into; a required one that is missing is located at `place`.
+    fn unset(place: &Place) -> Self;
+}
+
+/// A key of a table, and what its value is.
+pub(super) struct Property<T> {
+    pub(super) key: &'static str,
+    /// For the reader of the example file; empty if the key says enough.
+    pub(super) help: &'static str,
+    /// The value in the example file as TOML; empty for an array of tables.
+    pub(super) example: &'static str,
+    /// Whether the example file sets it, as the demo does, or shows it behind a `#`.
+    pub(super) is_set: bool,
+    /// The way into the definition, with the type.
+    pub(super) value: PropertyOf<T>,
+}
+
+type PropertyOf<T> = fn(&mut T) -> PropertyValue<'_>;
+
+impl<T> Property<T> {
+    const fn set(key: &'static str, example: &'static str, value: PropertyOf<T>) -> Self {
+        Self {
+            key,
+            help: "",
+            example,
+            is_set: true,
+            value,
+        }
+    }
+
+    const fn commented(key: &'static str, example: &'static str, value: PropertyOf<T>) -> Self {
+        Self {
+            is_set: false,
+            ..Self::set(key, example, value)
+        }
+    }
+
+    const fn help(self, help: &'static str) -> Self {
+        Self { help, ..self }
+    }
+}
+
+/// Reads the array of tables at the dotted key `path`; empty if it is absent.
+///
+/// The names of the tables are claimed in `names`. A value that can't be used is left unset, and the reader has the
+/// mistake.
+pub(super) fn read<T: ArrayTable>(
+    array: Option<&Value<'_>>,
+    path: &str,
+    names: &mut Names,
+    reader: &mut Reader<'_>,
+) -> Vec<T> {
+    let known: Vec<&str> = T::PROPERTIES.iter().map(|property| property.key).collect();
+    let items = reader.list(array, path).iter().enumerate();
+    let read = items.filter_map(|(index, item)| {
+        let table = reader.table(item, format!("{path}[{index}]"), &known)?;
+        let mut definition = T::unset(&reader.text.place(table.at, table.path.as_str()));
+        let mut names_within = Names::default();
+        for property in T::PROPERTIES {
+            let value = (property.value)(&mut definition);
+            let path = table.path_of(property.key);
+            match table.entries.get(property.key) {
+                Some(toml) => value.read(Input {
+                    value: toml,
+                    path: &path,
+                    names,
+                    names_within: &mut names_within,
+                    reader,
+                }),
+                None if value.is_required() => {
+                    let message = format!("`{}` is missing", property.key);
+                    reader.refuse(table.at, path, message);
+                }
+                None => {}
+            }
+        }
+        Some(definition)
+    });
+    read.collect()
+}
+
+impl ArrayTable for ResourceDefinition {
+    const HELP: &'static str = "One resource: the JSON documents under /depts/KEY.";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::set("name", r#""depts""#, |r| ResourceName(&mut r.name))
+            .help("The segment of the path."),
+        Property::<Self>::set("table", r#""public.dept""#, |r| Relation(&mut r.table))
+            .help("The root table; a document is one of its rows."),
+        Property::<Self>::set("key", r#""deptno""#, |r| Columns(&mut r.key)).help(
+            "The key's columns, a unique key of the table: one, or a list such as \
+             [\"no\", \"shop\"] for /orders/7,NO.\nAbsent: the primary key.",
+        ),
+        Property::<Self>::commented("tiers", r#"["memory", "disk"]"#, |r| TierList(&mut r.tiers))
+            .help("The tiers in use. [] asks PostgreSQL every time."),
+        Property::<Self>::commented("row_security", r#""as-larder""#, |r| {
+            RowSecurity(&mut r.row_security_as_larder)
+        })
+        .help(
+            "A table with row security is refused unless everyone may see the rows that larder's \
+             role sees.",
+        ),
+        Property::<Self>::commented("filters", r#"["deptLocation"]"#, |r| {
+            Filters(&mut r.filters)
+        })
+        .help(
+            "Fields that lists may be asked by, as in /depts?deptLocation=eq.BOSTON; each column \
+             should have an index.",
+        ),
+        Property::<Self>::commented("cache_control", r#""public, max-age=1""#, |r| {
+            HeaderValue(&mut r.cache_control)
+        })
+        .help("What caches may do with its answers. Absent: \"no-cache\", ask again each time."),
+        Property::<Self>::commented("surrogate_key", r#""dept-{key} depts""#, |r| {
+            HeaderValue(&mut r.surrogate_key)
+        })
+        .help(
+            "Names by which shared caches purge its answers; {key} is the document's key. \
+             Absent: none.",
+        ),
+        Property::<Self>::commented("read", r#"["anonymous"]"#, |r| Roles(&mut r.read)).help(
+            "The roles that may GET, and those that may POST, PUT, PATCH and DELETE; \"anonymous\" \
+             needs no credentials.\nAbsent: everyone who is authenticated. [] is nobody.",
+        ),
+        Property::<Self>::commented("write", r#"["staff"]"#, |r| Roles(&mut r.write)),
+        Property::<Self>::set(
+            "fields",
+            r#"{ deptno = "deptNumber", dname = "deptName", loc = "deptLocation" }"#,
+            |r| Fields(&mut r.row.fields),
+        )
+        .help(
+            "Column = name in the document, in the document's order. Absent: every column under \
+             its own name.",
+        ),
+        Property::<Self>::set("children", "", |r| Children(&mut r.row.children)),
+        Property::<Self>::set("lookups", "", |r| Lookups(&mut r.row.lookups)),
+    ];
+
+    fn unset(place: &Place) -> Self {
+        Self {
+            name: unset(place),
+            table: unset(place),
+            key: None,
+            tiers: Tiers {
+                memory: true,
+                disk: true,
+            },
+            row_security_as_larder: false,
+            filters: Vec::new(),
+            cache_control: None,
+            surrogate_key: None,
+            read: None,
+            write: None,
+            row: unset_row(),
+        }
+    }
+}
+
+impl ArrayTable for ChildDefinition {
+    const HELP: &'static str =
+        "An array of objects: the rows that point to this row. Children nest to any depth.";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::set("name", r#""emps""#, |c| FieldName(&mut c.name)),
+        Property::<Self>::set("table", r#""public.emp""#, |c| Relation(&mut c.table)),
+        Property::<Self>::set("foreign_key", r#""deptno""#, |c| {
+            Columns(&mut c.foreign_key)
+        })
+        .help(
+            "The child's column, or list of columns, that holds the parent's key. \
+             Absent: the one foreign key there is.",
+        ),
+        Property::<Self>::set("order_by", r#"["empno"]"#, |c| Columns(&mut c.order_by))
+            .help("The order within the array. Absent: the child's primary key."),
+        Property::<Self>::set(
+            "fields",
+            "{ empno = \"empNo\", ename = \"empName\", job = \"job\", mgr = \"mgr\", \
+             hiredate = \"hiredate\", sal = \"sal\", comm = \"comm\", deptno = \"deptNumber\" }",
+            |c| Fields(&mut c.row.fields),
+        ),
+        Property::<Self>::set("children", "", |c| Children(&mut c.row.children)),
+        Property::<Self>::set("lookups", "", |c| Lookups(&mut c.row.lookups)),
+    ];
+
+    fn unset(place: &Place) -> Self {
+        Self {
+            name: unset(place),
+            table: unset(place),
+            foreign_key: None,
+            order_by: None,
+            row: unset_row(),
+        }
+    }
+}
+
+/// A lookup is one row, so it has no children.
+impl ArrayTable for LookupDefinition {
+    const HELP: &'static str =
+        "One object or null: the row that this row points to. Lookups nest, but have no children.";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::commented("name", r#""site""#, |l| FieldName(&mut l.name)),
+        Property::<Self>::commented("table", r#""public.site""#, |l| Relation(&mut l.table)),
+        Property::<Self>::commented("column", r#""site_id""#, |l| JoinColumns(&mut l.column)).help(
+            "The column, or list of columns, of the table above that holds the looked-up row's key.",
+        ),
+        Property::<Self>::commented(
+            "fields",
+            r#"{ site_id = "siteNumber", city = "city" }"#,
+            |l| Fields(&mut l.row.fields),
+        ),
+        Property::<Self>::commented("lookups", "", |l| Lookups(&mut l.row.lookups)),
+    ];
+
+    fn unset(place: &Place) -> Self {
+        Self {
+            name: unset(place),
+            table: unset(place),
+            column: unset(place),
+            row: unset_row(),
+        }
+    }
+}
+
+impl ArrayTable for UserDefinition {
+    const HELP: &'static str = "Who may sign in by name and password (HTTP Basic, POST /signin).";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::commented("name", r#""anna""#, |u| PrincipalName(&mut u.name)),
+        Property::<Self>::commented(
+            "password",
+            "\"$argon2id$v=19$m=19456,t=2,p=1$c29tZSBzYWx0IGZvciBh\
+             $WHqF8SBHpn2Nn2Bf5lxYJWYIV2WEgx4T4UbS1xpQwU4\"",
+            |u| Password(&mut u.password),
+        )
+        .help("What `larder hash-password` prints."),
+        Property::<Self>::commented("roles", r#"["staff"]"#, |u| PrincipalRoles(&mut u.roles)),
+    ];
+
+    fn unset(_: &Place) -> Self {
+        Self {
+            name: String::new(),
+            password: Secret::new(""),
+            roles: Vec::new(),
+        }
+    }
+}
+
+impl ArrayTable for KeyDefinition {
+    const HELP: &'static str = "\
+        A program's key, sent as Authorization: Bearer KEY or X-API-Key: KEY. Draw it, since a \
+        plain hash keeps no guessable\none: openssl rand -hex 32.";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::commented("name", r#""reporting""#, |k| PrincipalName(&mut k.name)),
+        Property::<Self>::commented(
+            "hash",
+            r#""9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08""#,
+            |k| KeyHash(&mut k.hash),
+        )
+        .help("The key's SHA-256: printf %s KEY | sha256sum"),
+        Property::<Self>::commented("roles", r#"["reports"]"#, |k| PrincipalRoles(&mut k.roles)),
+    ];
+
+    fn unset(_: &Place) -> Self {
+        Self {
+            name: String::new(),
+            hash: [0; 32],
+            roles: Vec::new(),
+        }
+    }
+}
+
+fn unset<T: Default>(place: &Place) -> Located<T> {
+    Located {
+        value: T::default(),
+        place: place.clone(),
+    }
+}
+
+fn unset_row() -> RowDefinition {
+    RowDefinition {
+        fields: None,
+        children: Vec::new(),
+        lookups: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! One property's value: TOML read into the definition, and the definition shown as TOML again.
+
+use toml::de::DeValue;
+
+use crate::auth::config::Secret;
+use crate::auth::passwords;
+use crate::config::names::{self, Names};
+use crate::config::tables::{ArrayTable, read};
+use crate::config::text::{Reader, Value, bare_or_quoted, dotted};
+use crate::config::value::{MASK, echo, found, list, quoted};
+use crate::resource::definition::{
+    ChildDefinition, FieldDefinition, Located, LookupDefinition, Tiers,
+};
+
+/// What the query of a list may contain besides its filters.
+const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
+/// Hexadecimal digits of a SHA-256.
+const HASH_DIGITS: usize = 64;
+
+/// Where a property's value goes, and what it may be.
+pub(in crate::config) enum PropertyValue<'a> {
+    /// The segment of a path, which no other resource has.
+    ResourceName(&'a mut Located<String>),
+    /// The name of a child or a lookup: a field of the row above.
+    FieldName(&'a mut Located<String>),
+    /// The name of a user or a key.
+    PrincipalName(&'a mut String),
+    /// A table; whether it exists is for the catalogue to say.
+    Relation(&'a mut Located<String>),
+    /// A column, or a list of columns.
+    Columns(&'a mut Option<Located<Vec<String>>>),
+    /// The same, required.
+    JoinColumns(&'a mut Located<Vec<String>>),
+    /// `memory`, `disk`, both or none.
+    TierList(&'a mut Tiers),
+    /// `as-larder`.
+    RowSecurity(&'a mut bool),
+    /// Fields to filter by; whether they exist is for the catalogue to say.
+    Filters(&'a mut Vec<Located<String>>),
+    /// The value of a header.
+    HeaderValue(&'a mut Option<Located<String>>),
+    /// The roles that may do something.
+    Roles(&'a mut Option<Located<Vec<String>>>),
+    /// The roles that a user or a key has.
+    PrincipalRoles(&'a mut Vec<String>),
+    /// What `larder hash-password` prints.
+    Password(&'a mut Secret),
+    /// The SHA-256 of a key.
+    KeyHash(&'a mut [u8; HASH_DIGITS / 2]),
+    /// `{ column = "name" }`.
+    Fields(&'a mut Option<Vec<FieldDefinition>>),
+    /// Tables of their own.
+    Children(&'a mut Vec<ChildDefinition>),
+    /// Tables of their own.
+    Lookups(&'a mut Vec<LookupDefinition>),
+}
+
+impl PropertyValue<'_> {
+    /// Whether a table without the property is a mistake.
+    pub(super) fn is_required(&self) -> bool {
+        matches!(
+            self,
+            Self::ResourceName(_)
+                | Self::FieldName(_)
+                | Self::PrincipalName(_)
+                | Self::Relation(_)
+                | Self::JoinColumns(_)
+                | Self::Password(_)
+                | Self::KeyHash(_)
+        )
+    }
+
+    /// Reads what the file has.
+    pub(super) fn read(self, mut input: Input<'_, '_>) {
+        match self {
+            Self::ResourceName(at) => put(at, input.resource_name()),
+            Self::FieldName(at) => put(at, input.field_name()),
+            Self::PrincipalName(at) => put(at, input.principal_name()),
+            Self::Relation(at) => put(at, input.relation()),
+            Self::Columns(at) => *at = input.columns(),
+            Self::JoinColumns(at) => put(at, input.columns()),
+            Self::TierList(at) => *at = input.tiers(),
+            Self::RowSecurity(at) => *at = input.row_security(),
+            Self::Filters(at) => *at = input.filters(),
+            Self::HeaderValue(at) => *at = input.header_value(),
+            Self::Roles(at) => *at = input.roles(),
+            Self::PrincipalRoles(at) => put(at, input.roles().map(|roles| roles.value)),
+            Self::Password(at) => put(at, input.password()),
+            Self::KeyHash(at) => put(at, input.key_hash()),
+            Self::Fields(at) => *at = input.fields(),
+            Self::Children(at) => *at = input.tables(),
+            Self::Lookups(at) => *at = input.tables(),
+        }
+    }
+
+    /// The value as TOML, secrets and hashes masked; `None` if it is not set, or has tables of its own.
+    pub(in crate::config) fn show(&self) -> Option<String> {
+        Some(match self {
+            Self::ResourceName(at) | Self::FieldName(at) | Self::Relation(at) => quoted(&at.value),
+            Self::PrincipalName(at) => quoted(at),
+            Self::Columns(at) => column_or_columns(&at.as_ref()?.value),
+            Self::JoinColumns(at) => column_or_columns(&at.value),
+            Self::TierList(at) => {
+                let tiers = [(at.memory, "memory"), (at.disk, "disk")];
+                list(tiers.iter().filter(|(used, _)| *used).map(|(_, tier)| tier))
+            }
+            Self::RowSecurity(at) => at.then(|| quoted("as-larder"))?,
+            Self::Filters(at) if at.is_empty() => return None,
+            Self::Filters(at) => list(at.iter().map(|name| &name.value)),
+            Self::HeaderValue(at) => quoted(&at.as_ref()?.value),
+            Self::Roles(at) => list(&at.as_ref()?.value),
+            Self::PrincipalRoles(at) => list(at.iter()),
+            // A hash lets its reader try passwords.
+            Self::Password(_) | Self::KeyHash(_) => quoted(MASK),
+            Self::Fields(at) => {
+                let fields = at.as_ref()?.iter().map(|field| {
+                    let column = bare_or_quoted(&field.column.value);
+                    format!("{column} = {}", quoted(&field.name.value))
+                });
+                format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+            }
+            Self::Children(_) | Self::Lookups(_) => return None,
+        })
+    }
+}
+
+fn put<T>(at: &mut T, read: Option<T>) {
+    if let Some(value) = read {
+        *at = value;
+    }
+}
+
+/// A value of the file, which is at the dotted key `path`.
+pub(super) struct Input<'r, 't> {
+    pub(super) value: &'r Value<'r>,
+    pub(super) path: &'r str,
+    /// The names beside the table that has the value.
+    pub(super) names: &'r mut Names,
+    /// The names of its fields, children and lookups.
+    pub(super) names_within: &'r mut Names,
+    pub(super) reader: &'r mut Reader<'t>,
+}
+
+impl Input<'_, '_> {
+    fn refuse(&mut self, message: impl Into<String>) {
+        self.reader
+            .refuse(self.value.span().start, self.path, message);
+    }
+
+    fn string(&mut self) -> Option<Located<String>> {
+        self.reader.string(self.value, self.path)
+    }
+
+    fn strings(&mut self, expected: &str) -> Option<Located<Vec<Located<String>>>> {
+        self.reader.strings(self.value, self.path, expected)
+    }
+
+    /// A string that no message repeats.
+    fn secret(&mut self) -> Option<Located<String>> {
+        if self.value.get_ref().is_str() {
+            return self.string();
+        }
+        self.refuse("expected a string, found something else (not shown)");
+        None
+    }
+
+    fn resource_name(&mut self) -> Option<Located<String>> {
+        let name = self.string()?;
+        names::check_segment(&name, self.reader);
+        self.names.claim(&name, "resource", self.reader);
+        Some(name)
+    }
+
+    fn field_name(&mut self) -> Option<Located<String>> {
+        let name = self.string()?;
+        claim_field(&name, self.names, self.reader);
+        Some(name)
+    }
+
+    /// HTTP Basic ends the name at a colon.
+    fn principal_name(&mut self) -> Option<String> {
+        let name = self.string()?;
+        let is_unusable = |c: char| c == ':' || c.is_control();
+        if name.value.is_empty() || name.value.contains(is_unusable) {
+            self.refuse("expected a name without colons and control characters");
+        }
+        self.names.claim(&name, "principal", self.reader);
+        Some(name.value)
+    }
+
+    fn relation(&mut self) -> Option<Located<String>> {
+        let relation = self.string()?;
+        if relation.value.trim().is_empty() || relation.value.contains('\0') {
+            self.refuse("expected a table such as \"public.dept\"");
+        }
+        Some(relation)
+    }
+
+    fn columns(&mut self) -> Option<Located<Vec<String>>> {
+        let Located { value, place } = match self.value.get_ref() {
+            DeValue::String(_) => {
+                let column = self.string()?;
+                let place = column.place.clone();
+                let value = vec![column];
+                Located { value, place }
+            }
+            DeValue::Array(items) if items.is_empty() => {
+                self.refuse("the list is empty: name a column or leave it out");
+                return None;
+            }
+            _ => self.strings("a column or a list of columns")?,
+        };
+        for column in &value {
+            names::check_identifier(column, "column", self.reader);
+        }
+        let value = value.into_iter().map(|column| column.value).collect();
+        Some(Located { value, place })
+    }
+
+    /// The empty list is a resource that is always asked of PostgreSQL.
+    fn tiers(&mut self) -> Tiers {
+        let mut tiers = Tiers {
+            memory: false,
+            disk: false,
+        };
+        let named = self.strings("a list such as [\"memory\", \"disk\"]");
+        for tier in named.iter().flat_map(|named| &named.value) {
+            match tier.value.as_str() {
+                "memory" => tiers.memory = true,
+                "disk" => tiers.disk = true,
+                other => {
+                    let message = format!("expected \"memory\" or \"disk\", found {}", echo(other));
+                    self.reader.refuse_at(&tier.place, message);
+                }
+            }
+        }
+        tiers
+    }
+
+    fn row_security(&mut self) -> bool {
+        let is_accepted = self.value.get_ref().as_str() == Some("as-larder");
+        if !is_accepted {
+            self.refuse(format!(
+                "expected \"as-larder\" (everyone sees the rows that larder's role sees), found {}",
+                found(self.value.get_ref())
+            ));
+        }
+        is_accepted
+    }
+
+    fn filters(&mut self) -> Vec<Located<String>> {
+        let filters = self.strings("a list of fields such as [\"deptLocation\"]");
+        let filters = filters.map_or_else(Vec::new, |filters| filters.value);
+        for name in &filters {
+            if PARAMETERS.contains(&name.value.as_str()) {
+                let message = format!("`{}` is a parameter of every list", name.value);
+                self.reader.refuse_at(&name.place, message);
+            }
+        }
+        filters
+    }
+
+    fn header_value(&mut self) -> Option<Located<String>> {
+        let value = self.string()?;
+        let text = value.value.as_str();
+        let is_visible = |c: char| c == ' ' || c.is_ascii_graphic();
+        if text.is_empty() || text.trim() != text || !text.chars().all(is_visible) {
+            self.refuse(
+                "a header's value is not empty, and holds visible ASCII and spaces between",
+            );
+        }
+        Some(value)
+    }
+
+    /// In a token roles may be separated by spaces, so none contains one.
+    fn roles(&mut self) -> Option<Located<Vec<String>>> {
+        let Located { value, place } = self.strings("a list such as [\"staff\"]")?;
+        let (usable, others): (Vec<_>, Vec<_>) = value
+            .into_iter()
+            .partition(|role| !role.value.is_empty() && !role.value.contains(char::is_whitespace));
+        for role in others {
+            let message = "expected a role without white space";
+            self.reader.refuse_at(&role.place, message);
+        }
+        let value = usable.into_iter().map(|role| role.value).collect();
+        Some(Located { value, place })
+    }
+
+    fn password(&mut self) -> Option<Secret> {
+        let password = self.secret()?;
+        if !passwords::is_hash(&password.value) {
+            self.refuse("expected what `larder hash-password` prints ($argon2id$...)");
+        }
+        Some(Secret::new(&password.value))
+    }
+
+    fn key_hash(&mut self) -> Option<[u8; HASH_DIGITS / 2]> {
+        let digits = self.secret()?;
+        let hash = sha256(&digits.value);
+        match hash {
+            Some(hash) => self.names.claim_hash(hash, &digits.place, self.reader),
+            None => self.refuse("expected the key's SHA-256 in 64 hexadecimal digits"),
+        }
+        hash
+    }
+
+    fn fields(&mut self) -> Option<Vec<FieldDefinition>> {
+        let DeValue::Table(entries) = self.value.get_ref() else {
+            let found = found(self.value.get_ref());
+            self.refuse(format!("expected {{ column = \"name\" }}, found {found}"));
+            return None;
+        };
+        if entries.is_empty() {
+            let message = "names no column: leave it out to show every column under its own name";
+            self.refuse(message);
+            return None;
+        }
+        let mut fields = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let path = dotted(self.path, key.get_ref());
+            let column = Located {
+                value: key.get_ref().to_string(),
+                place: self.reader.text.place(key.span().start, path.as_str()),
+            };
+            names::check_identifier(&column, "column", self.reader);
+            if let Some(name) = self.reader.string(value, &path) {
+                claim_field(&name, self.names_within, self.reader);
+                fields.push(FieldDefinition { column, name });
+            }
+        }
+        Some(fields)
+    }
+
+    fn tables<T: ArrayTable>(&mut self) -> Vec<T> {
+        read(Some(self.value), self.path, self.names_within, self.reader)
+    }
+}
+
+/// Fields, children and lookups are members of one JSON object, so their names differ.
+fn claim_field(name: &Located<String>, names: &mut Names, reader: &mut Reader<'_>) {
+    if names::check_identifier(name, "field name", reader) {
+        names.claim(name, "field", reader);
+    }
+}
+
+fn column_or_columns(columns: &[String]) -> String {
+    match columns {
+        [column] => quoted(column),
+        columns => list(columns),
+    }
+}
+
+fn sha256(text: &str) -> Option<[u8; HASH_DIGITS / 2]> {
+    let mut hash = [0; HASH_DIGITS / 2];
+    if text.len() != HASH_DIGITS || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(hash)
+}
