@@ -30,7 +30,6 @@ use std::time::Duration;
 pub use self::dump::dump;
 pub use self::environment::Environment;
 pub use self::example::example;
-pub use self::url::masked_url;
 
 use self::reading::Reading;
 use crate::auth::config::AuthConfig;

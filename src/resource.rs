@@ -21,6 +21,7 @@ pub mod query;
 pub mod resolve;
 pub mod row_security;
 mod sql;
+pub(crate) mod suggestion;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod value;

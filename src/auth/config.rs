@@ -125,6 +125,9 @@ impl JwtConfig {
     }
 }
 
+/// Stands in place of a secret in everything that is shown.
+pub(crate) const MASK: &str = "***";
+
 /// A text that is never logged.
 #[derive(Clone)]
 pub struct Secret(String);
@@ -143,6 +146,6 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        f.write_str(MASK)
     }
 }

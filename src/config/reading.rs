@@ -11,10 +11,11 @@ use super::names::Names;
 use super::places::{Places, mistake, unlined};
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
 use super::tables;
-use super::text::{Key, Reader, Text, Value, dotted, nearest, unknown_key};
+use super::text::{Key, Reader, Text, Value, dotted, unknown_key};
 use super::value::found;
 use super::{Config, ConfigError};
 use crate::resource::definition::{Mistake, Place};
+use crate::resource::suggestion::nearest;
 
 const DEMO: &str = include_str!("demo.toml");
 /// The variable that hosting platforms and PostgreSQL tools share.

@@ -8,6 +8,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::places::mistake;
 use super::value::found;
 use crate::resource::definition::{Located, Mistake, Place};
+use crate::resource::suggestion::nearest;
 
 /// A key of a TOML table, as parsed.
 pub(super) type Key<'i> = Spanned<DeString<'i>>;
@@ -202,19 +203,6 @@ pub(super) fn unknown_key<'k>(key: &str, known: impl Iterator<Item = &'k str> + 
     }
 }
 
-/// The known word that `word` is probably a slip of.
-pub(super) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    let (distance, near) = known
-        .map(|known| {
-            (
-                strsim::damerau_levenshtein(&word.to_lowercase(), &known.to_lowercase()),
-                known,
-            )
-        })
-        .min_by_key(|(distance, _)| *distance)?;
-    (distance <= (near.chars().count() / 2).max(2)).then_some(near)
-}
-
 /// `path.key`, the key quoted where TOML needs it.
 pub(super) fn dotted(path: &str, key: &str) -> String {
     let key = bare_or_quoted(key);
@@ -258,11 +246,8 @@ mod tests {
     }
 
     #[test]
-    fn slips_find_their_word_and_others_none() {
+    fn without_a_near_key_all_are_named() {
         let known = ["listen", "admin", "workers"];
-        assert_eq!(nearest("lisen", known.into_iter()), Some("listen"));
-        assert_eq!(nearest("worker", known.into_iter()), Some("workers"));
-        assert_eq!(nearest("xyz", known.into_iter()), None);
         assert!(unknown_key("xyz", known.into_iter()).contains("listen, admin, workers"));
     }
 

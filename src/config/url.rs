@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::auth::config::MASK;
+
 /// Why a URL is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlError {
@@ -88,9 +90,9 @@ pub(super) fn check_protected(url: &str) -> Result<(), UrlError> {
 /// The URL with `***` in place of its password, whether that stands before the host or in the query.
 ///
 /// Where the URL is malformed it rather hides too much than too little.
-pub fn masked_url(url: &str) -> String {
+pub(super) fn masked_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
-        return "***".to_owned();
+        return MASK.to_owned();
     };
     let (mut authority, mut tail) = split_authority(rest);
     let host_alone = !authority.contains('@') && has_valid_port(authority);
@@ -100,7 +102,7 @@ pub fn masked_url(url: &str) -> String {
     }
     let authority = match authority.rsplit_once('@') {
         Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:***@{host}"),
+            Some((user, _)) => format!("{user}:{MASK}@{host}"),
             None => authority.to_owned(),
         },
         None => authority.to_owned(),
@@ -145,7 +147,7 @@ fn masked_parameter(parameter: &str) -> String {
     let decoded = percent_encoding::percent_decode_str(name).decode_utf8_lossy();
     let secret = decoded.to_ascii_lowercase().contains("password") || value.contains("BEGIN");
     if secret {
-        format!("{name}=***")
+        format!("{name}={MASK}")
     } else {
         parameter.to_owned()
     }

@@ -17,7 +17,7 @@ use toml::de::DeValue;
 use jsonwebtoken::Algorithm;
 
 use super::url;
-use crate::auth::config::Secret;
+use crate::auth::config::{MASK, Secret};
 use crate::feed::OnLoss;
 use crate::http::middleware::access_log::AccessLogFormat;
 
@@ -31,8 +31,6 @@ const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
     ("serve-stale", OnLoss::ServeStale),
 ];
-/// Stands in place of a secret.
-pub(super) const MASK: &str = "***";
 /// Longer texts are cut where a message repeats them.
 const ECHO_CHARS_MAX: usize = 60;
 

@@ -8,6 +8,7 @@ use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::row_security::{RowSecurity, TableRowSecurity};
+use crate::resource::suggestion::nearest;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
 use crate::resource::{Child, Field, Filter, Lookup, Rendering, Resource, Row};
@@ -36,19 +37,10 @@ pub fn resolve(
     }
 }
 
-/// The nearest of `known` to a mistyped `name`, ready for the end of a message.
-pub fn suggestion<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    known
-        .into_iter()
-        .map(|candidate| {
-            let distance =
-                strsim::damerau_levenshtein(&name.to_lowercase(), &candidate.to_lowercase());
-            (distance, candidate)
-        })
-        .filter(|(distance, candidate)| *distance <= 2.max(candidate.len() / 3))
-        .min()
-        .map(|(_, candidate)| format!("; did you mean {candidate}?"))
-        .unwrap_or_default()
+/// The end of a message about an unknown `name`: the nearest of `known`, if there is one.
+fn suggestion<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    let nearest = nearest(name, known);
+    nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 
 struct Resolver<'a> {

@@ -2,18 +2,17 @@
 
 use toml::de::DeValue;
 
-use crate::auth::config::Secret;
+use crate::auth::config::{MASK, Secret};
 use crate::auth::passwords;
 use crate::config::names::{self, Names};
 use crate::config::tables::{ArrayTable, read};
 use crate::config::text::{Reader, Value, bare_or_quoted, dotted};
-use crate::config::value::{MASK, echo, found, list, quoted};
+use crate::config::value::{echo, found, list, quoted};
 use crate::resource::definition::{
     ChildDefinition, FieldDefinition, Located, LookupDefinition, Tiers,
 };
+use crate::resource::page::PARAMETERS;
 
-/// What the query of a list may contain besides its filters.
-const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
 /// Hexadecimal digits of a SHA-256.
 const HASH_DIGITS: usize = 64;
 

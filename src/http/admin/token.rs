@@ -12,7 +12,7 @@ use axum::response::Response;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-use crate::auth::config::AuthConfig;
+use crate::auth::config::{AuthConfig, MASK};
 use crate::auth::{file_mistake, read_file, without_line_break};
 use crate::http::problem::Problem;
 use crate::resource::definition::Mistake;
@@ -32,7 +32,7 @@ pub struct AdminToken {
 
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        f.write_str(MASK)
     }
 }
 

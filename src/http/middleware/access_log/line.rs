@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use axum::http::{Uri, Version};
 use serde::{Serialize, Serializer};
 
+use crate::auth::config::MASK;
 use crate::http::middleware::access_log::AccessLogFormat;
 use crate::resource::page::PARAMETERS;
 
@@ -103,9 +104,9 @@ pub(super) fn target(uri: &Uri) -> String {
     };
     let pair = |pair: &str| match pair.split_once('=') {
         Some((name, _)) if PARAMETERS.contains(&name) => pair.to_owned(),
-        Some((name, _)) => format!("{name}=***"),
+        Some((name, _)) => format!("{name}={MASK}"),
         None if pair.is_empty() => String::new(),
-        None => "***".to_owned(),
+        None => MASK.to_owned(),
     };
     let pairs: Vec<String> = cut(query).split('&').map(pair).collect();
     format!("{path}?{}", pairs.join("&"))
