@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_set_of_keys_changes_nothing() {
+    async fn a_response_that_is_not_a_key_set_changes_nothing() {
         let long = " ".repeat(BYTES_MAX as usize + 1);
         let elsewhere = "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\n\r\n";
         let mut answers = vec![good(&set("a")), good("{}"), good(""), good(&long)];

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_path_gets_around() {
+    fn no_spelling_of_a_path_avoids_the_check() {
         let spellings = [
             "/closed",
             "/%63losed/1",

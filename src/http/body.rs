@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_can_not_be_read_says_why() {
+    async fn a_body_that_can_not_be_read_is_a_problem() {
         let status = async |body| read_body(body, 4).await.unwrap_err().status();
         let broken =
             |error: axum::BoxError| Body::from_stream(stream::iter([Err::<Bytes, _>(error)]));

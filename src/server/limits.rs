@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_so_many_connections_and_no_more() {
+    fn connections_of_a_client_are_limited() {
         let clients = clients(2);
         let one: IpAddr = "192.0.2.1".parse().unwrap();
         let first = clients.admit(one).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_has_as_many_as_it_likes() {
+    fn connections_of_a_trusted_proxy_are_not_limited() {
         let clients = clients(1);
         let proxy = "10.1.2.3".parse().unwrap();
         let mut first = clients.admit(proxy).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reserve_that_was_not_to_be_had_is_taken_later() {
+    async fn a_missing_reserve_descriptor_is_opened_later() {
         let limits = Limits {
             connections: 1,
             connections_per_address: 1,

@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_as_far_as_it_says(
+        fn a_binary_header_is_read_to_its_length(
             command in prop_oneof![Just(0x20), Just(0x21), any::<u8>()],
             family in prop_oneof![Just(0x11), Just(0x21), any::<u8>()],
             length in prop_oneof![0..64_u16, any::<u16>()],
@@ -172,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_line_comes_is_read_to_its_end(
+        fn a_text_header_is_read_to_its_end(
             line in "(PROXY )?(UNKNOWN|TCP[46]|.{0,3}) ?[0-9a-f.: \\r\\n]{0,110}\\PC*",
         ) {
             let stream = line + "\r\nGET /";
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_header_is_refused() {
+    async fn a_malformed_header_is_refused() {
         let long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(LINE_BYTES_MAX)).into_bytes();
         for wrong in [
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec(),

@@ -50,7 +50,7 @@ fn refused(outcome: Result<Claims, JwtError>, why: &str) {
 }
 
 #[test]
-fn a_good_token_says_who_and_which_roles() {
+fn a_valid_token_has_a_name_and_roles() {
     let (config, keyring) = hmac();
     let until = far();
     let claims = json!({"sub": "anna", "exp": until, "roles": ["a", 1, "b"], "auth_time": 5});

@@ -132,7 +132,7 @@ async fn an_answer_that_begins_before_its_request_ends_is_made_to_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_sends_no_head_in_time_is_closed() {
+async fn a_connection_without_a_head_in_time_is_closed() {
     let config = config();
     let router = Router::new().route("/", get(async || "text"));
     let (address, _stop, _serving) = listen(router, config.clone()).await;
@@ -156,7 +156,7 @@ async fn who_sends_no_head_in_time_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_head_has_its_time_from_its_first_byte() {
+async fn a_second_head_has_its_timeout_from_its_first_byte() {
     let config = config();
     let router = Router::new().route("/", get(async || "text"));
     let (address, _stop, _serving) = listen(router, config.clone()).await;
@@ -176,7 +176,7 @@ async fn a_second_head_has_its_time_from_its_first_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_nothing_more_is_closed() {
+async fn an_idle_connection_is_closed() {
     let config = config();
     let echo = post(async |text: String| text);
     let router = Router::new().route("/", get(async || "text").merge(echo));
@@ -196,7 +196,7 @@ async fn who_asks_nothing_more_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_read_is_closed() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let config = config();
     let router = Router::new().route("/", get(async || "x".repeat(64 << 20)));
     let (address, _stop, _serving) = listen(router, config.clone()).await;
@@ -260,7 +260,7 @@ async fn a_body_must_come_fast_enough() {
 }
 
 #[tokio::test]
-async fn there_are_so_many_connections_and_no_more() {
+async fn connections_are_limited() {
     for reason in ["connections", "connections_per_address"] {
         let mut config = config();
         match reason {
@@ -292,7 +292,7 @@ async fn there_are_so_many_connections_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trusted_proxy_says_for_whom_it_connects() {
+async fn a_trusted_proxy_names_its_client() {
     let mut config = config();
     config.limits.connections_per_address = 1;
     config.limits.proxy_protocol = true;
@@ -366,7 +366,7 @@ async fn heads_are_bounded() {
 
 /// CVE-2023-44487 ("rapid reset").
 #[tokio::test]
-async fn who_takes_requests_back_over_and_over_is_closed() {
+async fn rapid_resets_end_the_connection() {
     let (client, _stop, _serving) = start("text".into()).await;
     let (mut client, connection) = h2::client::handshake(client).await.unwrap();
     for _ in 0..100 {
@@ -382,7 +382,7 @@ async fn who_takes_requests_back_over_and_over_is_closed() {
 
 /// CERT/CC VU#421644.
 #[tokio::test]
-async fn who_never_ends_a_list_of_headers_is_closed() {
+async fn an_endless_header_list_ends_the_connection() {
     let (mut client, _stop, _serving) = start("text".into()).await;
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_waits_for_a_log_that_does_not_follow() {
+    fn lines_beyond_the_queue_are_dropped_and_counted() {
         let (lines, waiting) = sync_channel(2);
         let log = AccessLog {
             lines,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_full_disk_costs_is_counted() {
+    async fn lines_that_a_full_disk_loses_are_counted() {
         let config = AccessLogConfig {
             format: Some(AccessLogFormat::Combined),
             file: Some("/dev/full".into()),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_that_waits_is_long() {
+    fn long_texts_are_cut_before_they_are_queued() {
         let long = "x".repeat(16 << 10);
         let request = axum::http::Request::get(format!("/{long}?{long}"))
             .method(long.as_str())

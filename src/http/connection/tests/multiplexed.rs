@@ -31,7 +31,7 @@ async fn pinging(
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_pings_and_does_not_read_is_closed() {
+async fn a_client_that_pings_and_does_not_read_is_disconnected() {
     let config = config();
     let router = Router::new().route("/", get(async || "x".repeat(1 << 20)));
     let (address, _stop, _serving) = listen(router, config.clone()).await;
@@ -45,7 +45,7 @@ async fn who_pings_and_does_not_read_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_pings_and_asks_nothing_more_is_closed() {
+async fn a_client_that_only_pings_is_disconnected() {
     let config = config();
     let router = Router::new().route("/", get(async || "text"));
     let (address, _stop, _serving) = listen(router, config.clone()).await;
@@ -59,7 +59,7 @@ async fn who_pings_and_asks_nothing_more_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_long_over_http2_gets_its_answer() {
+async fn a_slow_answer_over_http2_is_received() {
     let config = config();
     let slow = async || {
         sleep(Duration::from_secs(100)).await;
@@ -76,7 +76,7 @@ async fn who_waits_long_over_http2_gets_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_slowly_over_http2_gets_it_all() {
+async fn a_slow_reader_over_http2_receives_all() {
     let config = config();
     let length = 1 << 20;
     let router = Router::new().route("/", get(async || "x".repeat(1 << 20)));
@@ -95,7 +95,7 @@ async fn who_reads_slowly_over_http2_gets_it_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_little_over_http2_owes_nothing() {
+async fn a_slow_stream_over_http2_requires_no_reads() {
     let config = config();
     let slow = async || {
         let lines = stream::iter(0..6).then(|_| async {

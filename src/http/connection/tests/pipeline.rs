@@ -50,7 +50,7 @@ async fn read_until(client: &mut TcpStream, end: impl Fn(&str) -> bool) -> Strin
 }
 
 #[tokio::test]
-async fn answers_to_a_pipeline_leave_together() {
+async fn answers_to_a_pipeline_are_sent_together() {
     let (mut client, activity) = connect(Router::new().route("/", get(async || "text"))).await;
     let mut steps = 0;
     // The first answer may be the only one. A client that has pipelined requests is expected to do so again.
@@ -115,7 +115,7 @@ async fn answers_are_sent_however_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn an_answer_is_sent_as_far_as_it_is_there() {
+async fn parts_of_an_answer_are_sent_as_they_are_made() {
     let begun = async || {
         let begin = stream::iter([Ok::<_, Infallible>("begin")]);
         Body::from_stream(begin.chain(stream::pending()))

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_stop_answers_those_who_wait_to_be_accepted() {
+async fn a_stop_answers_connections_that_wait_to_be_accepted() {
     // Stop and the client are there at once; either may be seen first.
     for _ in 0..20 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -24,7 +24,7 @@ async fn a_stop_answers_those_who_wait_to_be_accepted() {
 /// A client with a persistent connection may have sent its next request just when larder was commanded to stop. Closing at
 /// once lost some of these requests at every stop under load.
 #[tokio::test(start_paused = true)]
-async fn a_stop_answers_who_asks_again_and_says_that_it_was_the_last() {
+async fn a_stop_answers_the_next_request_with_connection_close() {
     let (mut client, stop, serving) = start("text".into()).await;
     let mut answer = Vec::new();
     client.write_all(REQUEST).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_stop_waits_for_a_slow_reader_over_http2() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_what_has_not_asked_and_finishes_what_has() {
+async fn a_stop_closes_idle_connections_and_finishes_requests() {
     let length = 8 << 20;
     let (mut reading, stop, serving) = start("x".repeat(length)).await;
     let mut half = TcpStream::connect(reading.peer_addr().unwrap())
