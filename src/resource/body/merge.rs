@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::resource::body::parse::{Scratch, Token, Tokens, with_tokens};
+use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Faults};
 use crate::resource::writable::{Means, Writable};
 
@@ -19,18 +19,12 @@ pub fn merge_patch(
 ) -> Result<Vec<u8>, BodyError> {
     let mut faults = Faults::default();
     let mut merged = Vec::with_capacity(document.len() + patch.len());
-    let read = with_tokens(document, &mut Scratch::default(), |tokens| {
-        let document = Json::read(tokens);
-        with_tokens(patch, scratch, |tokens| {
-            check(writable, tokens.clone(), &mut faults);
+    let read = with_json(document, &mut Scratch::default(), |document| {
+        with_json(patch, scratch, |patch| {
+            check(writable, patch, &mut faults);
             if faults.found.is_empty() {
                 let keeps_null = |name: &str| is_column(writable, name);
-                merge(
-                    Some(&document),
-                    &Json::read(tokens),
-                    &keeps_null,
-                    &mut merged,
-                );
+                merge(Some(document), patch, &keeps_null, &mut merged);
             }
         })
     });
@@ -43,14 +37,13 @@ pub fn merge_patch(
 }
 
 /// Finds what a patch must not name. What it names of arrays and columns is checked as a part of the document.
-fn check(writable: &Writable, mut tokens: Tokens<'_>, faults: &mut Faults) {
-    let (Token::Object(length), Some(root)) = (tokens.next(), writable.levels.first()) else {
+fn check(writable: &Writable, patch: JsonNode<'_>, faults: &mut Faults) {
+    let (Json::Object(_), Some(root)) = (patch.json(), writable.levels.first()) else {
         return faults.add("must be an object");
     };
     let mut seen = vec![false; root.members.len()];
-    for _ in 0..length {
-        let name = tokens.name();
-        tokens.raw(|_| {});
+    for (name, _) in patch.members() {
+        let name = name.as_str();
         let at = root.member_at(name, 0);
         let refusal = match at.map(|at| (&root.members[at].means, &mut seen[at])) {
             None => "is no member of this object",
@@ -75,91 +68,53 @@ fn is_column(writable: &Writable, name: &str) -> bool {
     })
 }
 
-/// A value as it is written, and an object's members.
-struct Json<'t> {
-    raw: &'t [u8],
-    members: Option<Vec<Member<'t>>>,
-}
-
-struct Member<'t> {
-    name: &'t str,
-    /// With its quotes.
-    raw_name: &'t [u8],
-    value: Json<'t>,
-}
-
-impl<'t> Json<'t> {
-    fn read(tokens: &mut Tokens<'t>) -> Self {
-        let (raw, members) = tokens.raw_members(|tokens| {
-            let mut name = "";
-            let raw_name = tokens.raw(|token| {
-                if let Token::String(text) = token {
-                    name = text;
-                }
-            });
-            Member {
-                name,
-                raw_name,
-                value: Self::read(tokens),
-            }
-        });
-        Self { raw, members }
-    }
-}
-
 /// RFC 7396, section 2. Members of this object whose null is a value are those that `keeps_null` says.
 fn merge(
-    target: Option<&Json<'_>>,
-    patch: &Json<'_>,
+    target: Option<JsonNode<'_>>,
+    patch: JsonNode<'_>,
     keeps_null: &dyn Fn(&str) -> bool,
     out: &mut Vec<u8>,
 ) {
-    let Some(patched) = &patch.members else {
-        return out.extend_from_slice(patch.raw);
+    let Json::Object(_) = patch.json() else {
+        return out.extend_from_slice(patch.text());
     };
-    let kept = target.and_then(|target| target.members.as_deref());
-    let kept = kept.unwrap_or_default();
     // The last of several of one name counts.
-    let mut changes: HashMap<&str, &Member<'_>> =
-        patched.iter().map(|member| (member.name, member)).collect();
+    let changes = patch.members().map(|(name, value)| (name.as_str(), value));
+    let mut changes: HashMap<&str, JsonNode<'_>> = changes.collect();
+    let is_kept =
+        |name: &str, change: JsonNode<'_>| change.json() != Json::Null || keeps_null(name);
     out.push(b'{');
     let begin = out.len();
-    let name = |member: &Member<'_>, out: &mut Vec<u8>| {
+    let write_name = |name: JsonNode<'_>, out: &mut Vec<u8>| {
         if out.len() > begin {
             out.push(b',');
         }
-        out.extend_from_slice(member.raw_name);
+        out.extend_from_slice(name.text());
         out.push(b':');
     };
-    for member in kept {
-        let change = changes.remove(member.name);
-        match change {
+    for (name, value) in target.iter().flat_map(|target| target.members()) {
+        match changes.remove(name.as_str()) {
             None => {
-                name(member, out);
-                out.extend_from_slice(member.value.raw);
+                write_name(name, out);
+                out.extend_from_slice(value.text());
             }
-            Some(change) if change.is_kept(keeps_null) => {
-                name(member, out);
-                merge(Some(&member.value), &change.value, &|_| false, out);
+            Some(change) if is_kept(name.as_str(), change) => {
+                write_name(name, out);
+                merge(Some(value), change, &|_| false, out);
             }
             Some(_) => {}
         }
     }
     // In the order of the patch.
-    for member in patched {
-        let change = changes.remove(member.name);
-        if let Some(change) = change.filter(|change| change.is_kept(keeps_null)) {
-            name(member, out);
-            merge(None, &change.value, &|_| false, out);
+    for (name, _) in patch.members() {
+        if let Some(change) = changes.remove(name.as_str())
+            && is_kept(name.as_str(), change)
+        {
+            write_name(name, out);
+            merge(None, change, &|_| false, out);
         }
     }
     out.push(b'}');
-}
-
-impl Member<'_> {
-    fn is_kept(&self, keeps_null: &dyn Fn(&str) -> bool) -> bool {
-        self.value.raw != b"null" || keeps_null(self.name)
-    }
 }
 
 #[cfg(test)]

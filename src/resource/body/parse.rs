@@ -1,9 +1,10 @@
-//! JSON text to tokens: simd-json checks the text and gives the structure, the text itself gives the numbers.
+//! JSON text to values: simd-json checks the text and gives its structure, the text itself gives the numbers.
 //!
-//! simd-json makes an f64 of a number, or refuses it where none can hold it. Its index of the text says where each
-//! token begins, so a number's own digits are read there, and a value is handed on as it was written.
+//! simd-json makes an f64 of a number, and refuses a number that no f64 can hold. Its index of the text says where each
+//! value begins, so the digits of a number are read from the text, and a value is passed on as it was written.
 
-use std::slice;
+use std::iter;
+use std::ops::Range;
 
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
 
@@ -12,12 +13,14 @@ use crate::resource::body::decimal::Decimal;
 /// Arrays and objects within each other, at most. Values inside `json` columns count.
 pub const DEPTH_MAX: usize = 256;
 
-/// What is kept between bodies so that they share their space.
+/// The buffers of a parser, which bodies that are read one after the other share.
 pub struct Scratch {
     buffers: Buffers,
     tape: Tape<'static>,
     /// A copy of the body, which simd-json works in, and its padding.
     copy: Vec<u8>,
+    /// Where the value of each node of the tape is in the body.
+    spans: Vec<Range<usize>>,
 }
 
 impl Default for Scratch {
@@ -26,40 +29,46 @@ impl Default for Scratch {
             buffers: Buffers::with_max_depth(0, DEPTH_MAX),
             tape: Tape(Vec::new()),
             copy: Vec::new(),
+            spans: Vec::new(),
         }
     }
 }
 
-/// Calls `read` with the tokens of `text`.
+/// Calls `read` with the value that `text` consists of.
 ///
 /// # Errors
-/// Where it is not JSON, a sentence that says so and where.
-pub(super) fn with_tokens<R>(
+/// If `text` is not JSON, a sentence that says so and where.
+pub(super) fn with_json<R>(
     text: &[u8],
     scratch: &mut Scratch,
-    read: impl FnOnce(&mut Tokens<'_>) -> R,
+    read: impl FnOnce(JsonNode<'_>) -> R,
 ) -> Result<R, String> {
     let Scratch {
         buffers,
         tape,
         copy,
+        spans,
     } = scratch;
     fill(copy, text);
     let mut parsed = std::mem::replace(tape, Tape(Vec::new())).reset();
     let mut outcome = simd_json::fill_tape_padded(copy, text.len(), buffers, &mut parsed);
     if matches!(&outcome, Err(error) if *error.error() == ErrorType::InvalidNumber) {
-        // A number that no f64 holds, perhaps. What it found of it is in its index all the same.
+        // Perhaps no f64 holds the number. The index of the text is complete nevertheless.
         parsed = parsed.reset();
         fill(copy, text);
         blank_numbers(copy, text.len(), buffers.structural_indexes());
         outcome = simd_json::fill_tape_padded(copy, text.len(), buffers, &mut parsed);
     }
     let read = match outcome {
-        Ok(()) => Ok(read(&mut Tokens {
-            text,
-            nodes: parsed.0.iter(),
-            starts: buffers.structural_indexes().iter(),
-        })),
+        Ok(()) => {
+            find_spans(text, buffers.structural_indexes(), spans);
+            let nodes = &parsed.0;
+            let parsed = Parsed { text, nodes, spans };
+            Ok(read(JsonNode {
+                parsed: &parsed,
+                at: 0,
+            }))
+        }
         Err(error) => Err(message(&error, text.len())),
     };
     *tape = parsed.reset();
@@ -111,161 +120,146 @@ fn message(error: &simd_json::Error, length: usize) -> String {
     }
 }
 
-/// The tokens of a text, in order.
-#[derive(Clone)]
-pub(super) struct Tokens<'t> {
-    text: &'t [u8],
-    nodes: slice::Iter<'t, Node<'t>>,
-    /// Where each token begins, punctuation too.
-    starts: slice::Iter<'t, u32>,
+/// Finds where each value and each member's name begins and ends, in the order of the tape. White space may follow them.
+/// `starts` are the places of all brackets, commas, colons, strings, numbers and literals of `text`.
+fn find_spans(text: &[u8], starts: &[u32], spans: &mut Vec<Range<usize>>) {
+    spans.clear();
+    let mut open = Vec::new();
+    let ends = starts.iter().skip(1).map(|start| *start as usize);
+    for (&start, end) in starts.iter().zip(ends.chain([text.len()])) {
+        let start = start as usize;
+        match text.get(start) {
+            None | Some(b',' | b':') => {}
+            Some(b']' | b'}') => {
+                let span = open.pop().and_then(|at: usize| spans.get_mut(at));
+                if let Some(span) = span {
+                    span.end = start + 1;
+                }
+            }
+            Some(first) => {
+                if matches!(first, b'[' | b'{') {
+                    open.push(spans.len());
+                }
+                spans.push(start..end);
+            }
+        }
+    }
 }
 
-/// A token that is a value or begins one. After an array or an object come its values.
+struct Parsed<'t> {
+    text: &'t [u8],
+    nodes: &'t [Node<'t>],
+    /// Where the value of each node is in `text`.
+    spans: &'t [Range<usize>],
+}
+
+/// A value in a parsed text, or a member's name.
+#[derive(Clone, Copy)]
+pub(super) struct JsonNode<'t> {
+    parsed: &'t Parsed<'t>,
+    /// Its place on the tape, where what it contains follows it.
+    at: usize,
+}
+
+/// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Token<'t> {
+pub(super) enum Json<'t> {
     Null,
     Boolean(bool),
     /// As it is written.
     Number(&'t str),
     String(&'t str),
-    /// The number of values.
+    /// The number of elements.
     Array(usize),
     /// The number of members.
     Object(usize),
 }
 
-impl<'t> Tokens<'t> {
-    /// The next value's token. What is beyond the end is null.
-    pub(super) fn next(&mut self) -> Token<'t> {
-        let at = self.place();
-        self.starts.next();
-        match self.nodes.next() {
-            None | Some(Node::Static(StaticNode::Null)) => Token::Null,
-            Some(Node::Static(StaticNode::Bool(value))) => Token::Boolean(*value),
-            Some(Node::Static(_)) => Token::Number(self.number(at)),
-            Some(Node::String(text)) => Token::String(text),
-            Some(Node::Array { len, .. }) => Token::Array(*len),
-            Some(Node::Object { len, .. }) => Token::Object(*len),
+impl<'t> JsonNode<'t> {
+    pub(super) fn json(self) -> Json<'t> {
+        match self.parsed.nodes.get(self.at) {
+            None | Some(Node::Static(StaticNode::Null)) => Json::Null,
+            Some(Node::Static(StaticNode::Bool(value))) => Json::Boolean(*value),
+            Some(Node::Static(_)) => Json::Number(str::from_utf8(self.text()).unwrap_or_default()),
+            Some(Node::String(text)) => Json::String(text),
+            Some(Node::Array { len, .. }) => Json::Array(*len),
+            Some(Node::Object { len, .. }) => Json::Object(*len),
         }
     }
 
-    /// The name of the next member of an object.
-    pub(super) fn name(&mut self) -> &'t str {
-        match self.next() {
-            Token::String(name) => name,
+    /// The text of a string; empty for other values.
+    pub(super) fn as_str(self) -> &'t str {
+        match self.json() {
+            Json::String(text) => text,
             _ => "",
         }
     }
 
-    /// Passes the next value; `seen` is called with each token. Gives the value as it is written.
-    pub(super) fn raw(&mut self, mut seen: impl FnMut(Token<'t>)) -> &'t [u8] {
-        let start = self.place();
-        let token = self.next();
-        seen(token);
-        let end = self.leave(token, seen);
-        let end = end.unwrap_or_else(|| self.starts.as_slice().first().map_or(self.text.len(), at));
-        let raw = self.text.get(start..end).unwrap_or_default();
-        raw.trim_ascii_end()
+    /// The value as it is written.
+    pub(super) fn text(self) -> &'t [u8] {
+        let span = self.parsed.spans.get(self.at).cloned();
+        let text = span.and_then(|span| self.parsed.text.get(span));
+        text.unwrap_or_default().trim_ascii_end()
     }
 
-    /// The next value as it is written, and what `read` makes of each of its members where it is an object: it must
-    /// pass the name and the value.
-    pub(super) fn raw_members<M>(
-        &mut self,
-        mut read: impl FnMut(&mut Self) -> M,
-    ) -> (&'t [u8], Option<Vec<M>>) {
-        let start = self.place();
-        let mut ahead = self.clone();
-        let Token::Object(length) = ahead.next() else {
-            return (self.raw(|_| {}), None);
+    /// The elements of an array; none of another value.
+    pub(super) fn elements(self) -> impl Iterator<Item = Self> {
+        let length = match self.json() {
+            Json::Array(length) => length,
+            _ => 0,
         };
-        *self = ahead;
-        let members = (0..length).map(|_| read(self)).collect();
-        // All below has been passed, so this is its own.
-        let end = self
-            .starts
-            .next()
-            .map_or(self.text.len(), |end| at(end) + 1);
-        let raw = self.text.get(start..end).unwrap_or_default();
-        (raw, Some(members))
+        self.following().take(length)
     }
 
-    /// Passes what is below `token`, which came last; gives the end of an array or object.
-    pub(super) fn leave(
-        &mut self,
-        token: Token<'_>,
-        mut seen: impl FnMut(Token<'t>),
-    ) -> Option<usize> {
-        if !matches!(token, Token::Array(_) | Token::Object(_)) {
-            return None;
-        }
-        let mut open = 1_usize;
-        loop {
-            let at = at(self.starts.as_slice().first()?);
-            match self.text.get(at)? {
-                b',' | b':' => {
-                    self.starts.next();
-                }
-                b']' | b'}' => {
-                    self.starts.next();
-                    open -= 1;
-                    if open == 0 {
-                        return Some(at + 1);
-                    }
-                }
-                _ => {
-                    let token = self.next();
-                    seen(token);
-                    if matches!(token, Token::Array(_) | Token::Object(_)) {
-                        open += 1;
-                    }
-                }
-            }
-        }
+    /// The name and the value of each member of an object, in the order of the text; none of another value.
+    pub(super) fn members(self) -> impl Iterator<Item = (Self, Self)> {
+        let length = match self.json() {
+            Json::Object(length) => length,
+            _ => 0,
+        };
+        // Names and values take turns on the tape.
+        let mut nodes = self.following();
+        iter::from_fn(move || nodes.next().zip(nodes.next())).take(length)
     }
 
-    /// Where the next value begins, with all punctuation before it passed.
-    fn place(&mut self) -> usize {
-        while let Some(start) = self.starts.as_slice().first() {
-            match self.text.get(at(start)) {
-                Some(b',' | b':' | b']' | b'}') => self.starts.next(),
-                _ => return at(start),
-            };
-        }
-        self.text.len()
+    /// The first node that it contains, and the nodes beside that one, without end.
+    fn following(self) -> impl Iterator<Item = Self> {
+        let first = self.at(self.at + 1);
+        iter::successors(Some(first), |node| Some(node.at(node.end())))
     }
 
-    fn number(&self, at: usize) -> &'t str {
-        let text = self.text.get(at..).unwrap_or_default();
-        let end = text.iter().position(|byte| !is_number_byte(*byte));
-        let number = text.get(..end.unwrap_or(text.len()));
-        number
-            .and_then(|number| str::from_utf8(number).ok())
-            .unwrap_or_default()
+    /// The value and all that it contains, names of members too.
+    pub(super) fn with_contents(self) -> impl Iterator<Item = Self> {
+        (self.at..self.end()).map(move |at| self.at(at))
     }
-}
 
-fn at(start: &u32) -> usize {
-    *start as usize
+    fn at(self, at: usize) -> Self {
+        Self { at, ..self }
+    }
+
+    /// The place on the tape behind the value and all that it contains.
+    fn end(self) -> usize {
+        let contained = match self.parsed.nodes.get(self.at) {
+            Some(Node::Array { count, .. } | Node::Object { count, .. }) => *count,
+            _ => 0,
+        };
+        self.at + 1 + contained
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every token with the value as it is written.
-    fn tokens(text: &str) -> Result<Vec<String>, String> {
-        with_tokens(text.as_bytes(), &mut Scratch::default(), |tokens| {
-            let mut below = tokens.clone();
-            let mut seen = Vec::new();
-            let raw = tokens.raw(|token| seen.push(format!("{token:?}")));
-            assert_eq!(raw, text.trim_ascii().as_bytes());
-            for token in &mut seen {
-                let raw = below.clone().raw(|_| {});
-                *token = format!("{token} = {}", str::from_utf8(raw).unwrap());
-                below.next();
-            }
-            seen
+    /// Every value and every name, with its text.
+    fn values(text: &str) -> Result<Vec<String>, String> {
+        with_json(text.as_bytes(), &mut Scratch::default(), |body| {
+            assert_eq!(body.text(), text.trim_ascii().as_bytes());
+            let described = |node: JsonNode<'_>| {
+                let text = str::from_utf8(node.text()).unwrap();
+                format!("{:?} = {text}", node.json())
+            };
+            body.with_contents().map(described).collect()
         })
     }
 
@@ -292,9 +286,9 @@ mod tests {
             "Array(1) = [true]",
             "Boolean(true) = true",
         ];
-        assert_eq!(tokens(text).unwrap(), expected);
-        assert_eq!(tokens(" 7 ").unwrap(), [r#"Number("7") = 7"#]);
-        assert_eq!(tokens("[]").unwrap(), ["Array(0) = []"]);
+        assert_eq!(values(text).unwrap(), expected);
+        assert_eq!(values(" 7 ").unwrap(), [r#"Number("7") = 7"#]);
+        assert_eq!(values("[]").unwrap(), ["Array(0) = []"]);
     }
 
     #[test]
@@ -302,13 +296,13 @@ mod tests {
         let long = "-123456789012345678901234567890.123456789012345678901234567890";
         let text =
             format!(r#"[1e400, {long}, 1e-400,18446744073709551616,0.10,{{"a 1e400 b":1e400}}]"#);
-        let tokens = tokens(&text).unwrap();
+        let values = values(&text).unwrap();
         for number in ["1e400", long, "1e-400", "18446744073709551616", "0.10"] {
-            let token = format!("Number({number:?}) = {number}");
-            assert!(tokens.contains(&token), "{token} is not in {tokens:?}");
+            let value = format!("Number({number:?}) = {number}");
+            assert!(values.contains(&value), "{value} is not in {values:?}");
         }
         let key = r#"String("a 1e400 b") = "a 1e400 b""#.to_owned();
-        assert!(tokens.contains(&key), "{tokens:?}");
+        assert!(values.contains(&key), "{values:?}");
     }
 
     #[test]
@@ -337,29 +331,29 @@ mod tests {
             "[1.5.2]",
             "['a']",
         ] {
-            let error = tokens(text).unwrap_err();
+            let error = values(text).unwrap_err();
             assert!(error.starts_with("the body "), "{text}: {error}");
         }
-        let not_utf8 = with_tokens(b"[\"\xff\"]", &mut Scratch::default(), |_| ());
+        let not_utf8 = with_json(b"[\"\xff\"]", &mut Scratch::default(), |_| ());
         assert!(not_utf8.is_err());
     }
 
     #[test]
     fn nesting_ends_somewhere() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-        assert_eq!(tokens(&nested(DEPTH_MAX)).unwrap().len(), DEPTH_MAX);
-        let told = tokens(&nested(DEPTH_MAX + 1)).unwrap_err();
+        assert_eq!(values(&nested(DEPTH_MAX)).unwrap().len(), DEPTH_MAX);
+        let told = values(&nested(DEPTH_MAX + 1)).unwrap_err();
         assert!(told.contains("deeper"), "{told}");
-        assert!(tokens(&"[".repeat(1_000_000)).is_err());
-        assert!(tokens(&"{\"a\":".repeat(100_000)).is_err());
+        assert!(values(&"[".repeat(1_000_000)).is_err());
+        assert!(values(&"{\"a\":".repeat(100_000)).is_err());
     }
 
     #[test]
     fn scratch_is_used_again() {
         let mut scratch = Scratch::default();
         let mut length = |text: &str| {
-            with_tokens(text.as_bytes(), &mut scratch, |tokens| {
-                format!("{:?}", tokens.next())
+            with_json(text.as_bytes(), &mut scratch, |body| {
+                format!("{:?}", body.json())
             })
         };
         assert_eq!(length("[1,2,3,4,5,6,7,8,9]").unwrap(), "Array(9)");

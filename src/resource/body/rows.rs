@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::resource::body::parse::{Scratch, Token, Tokens, with_tokens};
+use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Faults, Mode, values};
 use crate::resource::writable::{Given, LevelRows, Means, Rows, Writable};
 
@@ -27,7 +27,7 @@ pub fn rows_of(
         faults: Faults::default(),
         seen: Vec::new(),
     };
-    let read = with_tokens(body, scratch, |tokens| reader.document(tokens));
+    let read = with_json(body, scratch, |body| reader.document(body));
     if read.is_ok() && reader.faults.found.is_empty() {
         return Ok(());
     }
@@ -50,12 +50,12 @@ struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    fn document(&mut self, tokens: &mut Tokens<'_>) {
-        let Token::Object(length) = tokens.next() else {
+    fn document(&mut self, body: JsonNode<'_>) {
+        let Json::Object(_) = body.json() else {
             return self.faults.add("must be an object");
         };
         let number = self.rows.documents() as u32;
-        self.row(0, number, 0, length, tokens);
+        self.row(0, number, 0, body);
         self.take_key();
         self.require_hidden();
         for level in 1..self.writable.levels.len() {
@@ -66,36 +66,28 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// The object of a row of level `number`, whose token has been read.
-    fn row(
-        &mut self,
-        number: usize,
-        parent: u32,
-        place: u32,
-        length: usize,
-        tokens: &mut Tokens<'_>,
-    ) {
+    /// The row of level `number` that `object` means.
+    fn row(&mut self, number: usize, parent: u32, place: u32, object: JsonNode<'_>) {
         let level = &self.writable.levels[number];
         let row = self.rows.levels[number].add(parent, place);
         let outer = self.seen.len();
         self.seen.resize(outer + level.members.len(), false);
         let mut expected = 0;
-        for _ in 0..length {
+        for (name, value) in object.members() {
             if self.faults.are_full() {
                 break;
             }
-            let name = tokens.name();
+            let name = name.as_str();
             let refusal = match level.member_at(name, expected) {
                 Some(at) if !self.seen[outer + at] => {
                     self.seen[outer + at] = true;
                     expected = at + 1;
-                    self.member(number, row, at, tokens);
+                    self.member(number, row, at, value);
                     continue;
                 }
                 Some(_) => "is given twice",
                 None => "is no member of this object",
             };
-            tokens.raw(|_| {});
             self.faults.within(name, |faults| faults.add(refusal));
         }
         for (at, member) in level.members.iter().enumerate() {
@@ -111,7 +103,7 @@ impl<'r> Reader<'r> {
     }
 
     /// The value of the member `at` of a row.
-    fn member(&mut self, number: usize, row: usize, at: usize, tokens: &mut Tokens<'_>) {
+    fn member(&mut self, number: usize, row: usize, at: usize, value: JsonNode<'_>) {
         let level = &self.writable.levels[number];
         let member = &level.members[at];
         match member.means {
@@ -124,45 +116,33 @@ impl<'r> Reader<'r> {
                     column.nullable && !(number == 0 && level.key.contains(&at))
                 };
                 let read =
-                    |faults: &mut Faults| values::given(&column.value, nullable, tokens, faults);
+                    |faults: &mut Faults| values::given(&column.value, nullable, value, faults);
                 if let Some(given) = self.faults.within(&member.name, read) {
                     self.rows.levels[number].columns[at][row] = given;
                 }
             }
-            Means::Rows(below) => self.rows_below(below, row as u32, &member.name, tokens),
+            Means::Rows(below) => self.rows_below(below, row as u32, &member.name, value),
             // They are only read.
-            Means::Column(_) | Means::Lookup => {
-                tokens.raw(|_| {});
-            }
+            Means::Column(_) | Means::Lookup => {}
         }
     }
 
-    /// The array of the rows of level `number` below a row.
-    fn rows_below(&mut self, number: usize, upper: u32, name: &str, tokens: &mut Tokens<'_>) {
+    /// The rows of level `number` below a row, which are the elements of `array`.
+    fn rows_below(&mut self, number: usize, upper: u32, name: &str, array: JsonNode<'_>) {
         let outside = self.faults.enter(name);
-        match tokens.next() {
-            Token::Array(length) => {
-                for place in 0..length {
-                    if self.faults.are_full() {
-                        break;
-                    }
-                    let array = self.faults.enter_place(place);
-                    match tokens.next() {
-                        Token::Object(length) => {
-                            self.row(number, upper, place as u32, length, tokens)
-                        }
-                        token => {
-                            tokens.leave(token, |_| {});
-                            self.faults.add("must be an object");
-                        }
-                    }
-                    self.faults.leave(array);
-                }
+        if !matches!(array.json(), Json::Array(_)) {
+            self.faults.add("must be an array");
+        }
+        for (place, element) in array.elements().enumerate() {
+            if self.faults.are_full() {
+                break;
             }
-            token => {
-                tokens.leave(token, |_| {});
-                self.faults.add("must be an array");
+            let array = self.faults.enter_place(place);
+            match element.json() {
+                Json::Object(_) => self.row(number, upper, place as u32, element),
+                _ => self.faults.add("must be an object"),
             }
+            self.faults.leave(array);
         }
         self.faults.leave(outside);
     }

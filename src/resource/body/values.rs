@@ -5,69 +5,66 @@ mod scalar;
 
 use crate::resource::body::Faults;
 use crate::resource::body::decimal::Decimal;
-use crate::resource::body::parse::{Token, Tokens};
+use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::value::ValueType;
 use crate::resource::writable::Given;
 
-/// Reads the next value as one of `value`; `None` where it is none, which is told.
+/// Reads `node` as a value of type `value`; `None` where it is none, which is told.
 pub(super) fn given(
     value: &ValueType,
     nullable: bool,
-    tokens: &mut Tokens<'_>,
+    node: JsonNode<'_>,
     faults: &mut Faults,
 ) -> Option<Given> {
     if let ValueType::Json | ValueType::Jsonb = value {
         let binary = *value == ValueType::Jsonb;
-        return json(binary, nullable, tokens, faults);
+        return json(binary, nullable, node, faults);
     }
-    let token = tokens.next();
-    match token {
-        Token::Null if nullable => Some(Given::Null),
-        Token::Null => {
+    match node.json() {
+        Json::Null if nullable => Some(Given::Null),
+        Json::Null => {
             faults.add("must not be null");
             None
         }
-        token => text(value, token, tokens, faults).map(Given::Text),
+        json => text(value, node, json, faults).map(Given::Text),
     }
 }
 
-/// The same for `token`, which has been read and is no null; `value` is no JSON.
+/// The same for `node`, whose content `json` is not null; `value` is no JSON.
 fn text(
     value: &ValueType,
-    token: Token<'_>,
-    tokens: &mut Tokens<'_>,
+    node: JsonNode<'_>,
+    json: Json<'_>,
     faults: &mut Faults,
 ) -> Option<String> {
-    match (value, token) {
-        (ValueType::Array(element), Token::Array(length)) => {
-            composed::array(element, length, tokens, faults)
+    match (value, json) {
+        (ValueType::Array(element), Json::Array(length)) => {
+            composed::array(element, node, length, faults)
         }
-        (ValueType::Composite(attributes), Token::Object(length)) => {
-            composed::composite(attributes, length, tokens, faults)
+        (ValueType::Composite(attributes), Json::Object(_)) => {
+            composed::composite(attributes, node, faults)
         }
         _ => {
-            tokens.leave(token, |_| {});
-            let text = scalar::text(value, token);
+            let text = scalar::text(value, json);
             text.map_err(|expected| faults.add(expected)).ok()
         }
     }
 }
 
 /// A value of `json`, or of `jsonb` where it is `binary`, as it is written.
-fn json(
-    binary: bool,
-    nullable: bool,
-    tokens: &mut Tokens<'_>,
-    faults: &mut Faults,
-) -> Option<Given> {
+fn json(binary: bool, nullable: bool, node: JsonNode<'_>, faults: &mut Faults) -> Option<Given> {
     let (mut zero, mut beyond) = (false, false);
-    let raw = tokens.raw(|token| match token {
-        Token::String(text) => zero |= binary && text.contains('\0'),
-        Token::Number(text) => {
-            beyond |= binary && !Decimal::of(text).is_some_and(|number| number.is_numeric());
+    if binary {
+        for node in node.with_contents() {
+            match node.json() {
+                Json::String(text) => zero |= text.contains('\0'),
+                Json::Number(text) => {
+                    beyond |= !Decimal::of(text).is_some_and(|number| number.is_numeric());
+                }
+                _ => {}
+            }
         }
-        _ => {}
-    });
+    }
     if zero {
         faults.add("must not contain \\u0000, which jsonb does not hold");
     }
@@ -77,23 +74,22 @@ fn json(
     if zero || beyond {
         return None;
     }
-    match raw {
+    match node.text() {
         // SQL's null shows as the same document.
         b"null" if nullable => Some(Given::Null),
-        raw => Some(Given::Text(String::from_utf8_lossy(raw).into_owned())),
+        text => Some(Given::Text(String::from_utf8_lossy(text).into_owned())),
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::body::parse::{Scratch, with_tokens};
+    use crate::resource::body::parse::{Scratch, with_json};
 
     /// What PostgreSQL is given for `json`, or the faults as `pointer message`.
     fn read(value: &ValueType, json: &str) -> Result<Given, String> {
         let mut faults = Faults::default();
-        let given = with_tokens(json.as_bytes(), &mut Scratch::default(), |tokens| {
-            given(value, true, tokens, &mut faults)
+        let given = with_json(json.as_bytes(), &mut Scratch::default(), |node| {
+            given(value, true, node, &mut faults)
         });
         let told = faults.found.iter();
         let told: Vec<String> = told
@@ -280,8 +276,8 @@ mod tests {
             ],
         );
         let mut faults = Faults::default();
-        let given = with_tokens(b" null ", &mut Scratch::default(), |tokens| {
-            given(&ValueType::Json, false, tokens, &mut faults)
+        let given = with_json(b" null ", &mut Scratch::default(), |node| {
+            given(&ValueType::Json, false, node, &mut faults)
         });
         assert_eq!(given, Ok(Some(Given::Text("null".to_owned()))));
     }

@@ -119,7 +119,7 @@ fn the_path_says_the_key() {
 fn all_faults_are_told_with_their_places() {
     let writable = testing::depts();
     let body = r#"{"a/b":"12345678901","loc":5,"loc":6,"no":9223372036854775808,"x~":1,"data":"\u0000",
-        "emps":[{"sal":99999.999},7,{"dept":3,"notes":{}},{"empno":null,"notes":[{"id":1.5}]},
+        "emps":[{"sal":99999.999},7,{"dept":3,"notes":{"id":1}},{"empno":null,"notes":[{"id":1.5}]},
         {"empno":2},{"empno":2}],"site":1}"#;
     assert_eq!(
         read(&writable, body, INSERT).unwrap_err(),

@@ -1,6 +1,6 @@
 //! Arrays and composite values, as their input functions read them: every part in quotes.
 
-use crate::resource::body::parse::{Token, Tokens};
+use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::body::{Faults, values};
 use crate::resource::value::ValueType;
 use crate::resource::writable::Given;
@@ -8,11 +8,11 @@ use crate::resource::writable::Given;
 /// Dimensions of an array, at most (PostgreSQL's `MAXDIM`).
 const DIMENSIONS_MAX: usize = 6;
 
-/// An array of `length` values, whose token has been read.
+/// An array of `length` values.
 pub(super) fn array(
     element: &ValueType,
+    node: JsonNode<'_>,
     length: usize,
-    tokens: &mut Tokens<'_>,
     faults: &mut Faults,
 ) -> Option<String> {
     let before = faults.found.len();
@@ -22,7 +22,7 @@ pub(super) fn array(
         innermost: None,
         text: String::new(),
     };
-    array.dimension(0, length, tokens, faults);
+    array.dimension(0, node, length, faults);
     (faults.found.len() == before).then_some(array.text)
 }
 
@@ -37,13 +37,7 @@ struct Array<'e> {
 
 impl Array<'_> {
     /// One array of dimension `depth`.
-    fn dimension(
-        &mut self,
-        depth: usize,
-        length: usize,
-        tokens: &mut Tokens<'_>,
-        faults: &mut Faults,
-    ) {
+    fn dimension(&mut self, depth: usize, node: JsonNode<'_>, length: usize, faults: &mut Faults) {
         match self.lengths.get(depth) {
             None => self.lengths.push(length),
             Some(known) if *known == length => {}
@@ -53,7 +47,7 @@ impl Array<'_> {
             faults.add("must not be empty");
         }
         self.text.push('{');
-        for place in 0..length {
+        for (place, element) in node.elements().enumerate() {
             if faults.are_full() {
                 return;
             }
@@ -61,39 +55,35 @@ impl Array<'_> {
                 self.text.push(',');
             }
             let outside = faults.enter_place(place);
-            self.item(depth, tokens, faults);
+            self.item(depth, element, faults);
             faults.leave(outside);
         }
         self.text.push('}');
     }
 
-    fn item(&mut self, depth: usize, tokens: &mut Tokens<'_>, faults: &mut Faults) {
+    fn item(&mut self, depth: usize, node: JsonNode<'_>, faults: &mut Faults) {
         if let ValueType::Json | ValueType::Jsonb = self.element {
-            let given = values::given(self.element, true, tokens, faults);
+            let given = values::given(self.element, true, node, faults);
             return self.push(given);
         }
-        let token = tokens.next();
-        match token {
-            Token::Array(length) if self.innermost == Some(depth) => {
-                tokens.leave(Token::Array(length), |_| {});
+        match node.json() {
+            Json::Array(_) if self.innermost == Some(depth) => {
                 faults.add("must not be an array, as the values beside it are none");
             }
-            Token::Array(length) if depth + 1 == DIMENSIONS_MAX => {
-                tokens.leave(Token::Array(length), |_| {});
+            Json::Array(_) if depth + 1 == DIMENSIONS_MAX => {
                 faults.add(format!("must not nest {DIMENSIONS_MAX} arrays or more"));
             }
-            Token::Array(length) => self.dimension(depth + 1, length, tokens, faults),
-            token if self.lengths.len() > depth + 1 => {
-                tokens.leave(token, |_| {});
+            Json::Array(length) => self.dimension(depth + 1, node, length, faults),
+            _ if self.lengths.len() > depth + 1 => {
                 faults.add("must be an array, as those beside it are");
             }
-            Token::Null => {
+            Json::Null => {
                 self.innermost = Some(depth);
                 self.push(Some(Given::Null));
             }
-            token => {
+            json => {
                 self.innermost = Some(depth);
-                let text = values::text(self.element, token, tokens, faults);
+                let text = values::text(self.element, node, json, faults);
                 self.push(text.map(Given::Text));
             }
         }
@@ -116,34 +106,28 @@ impl Array<'_> {
     }
 }
 
-/// An object of `length` members, whose token has been read. Attributes that it lacks are null.
+/// The attributes of an object; those that it lacks are null.
 pub(super) fn composite(
     attributes: &[(String, ValueType)],
-    length: usize,
-    tokens: &mut Tokens<'_>,
+    node: JsonNode<'_>,
     faults: &mut Faults,
 ) -> Option<String> {
     let before = faults.found.len();
     let mut given: Vec<Option<Given>> = vec![None; attributes.len()];
-    for _ in 0..length {
+    for (name, value) in node.members() {
         if faults.are_full() {
             break;
         }
-        let name = tokens.name();
+        let name = name.as_str();
         let known = attributes.iter().position(|(known, _)| known == name);
         let slot = known.and_then(|at| Some((&attributes[at].1, given.get_mut(at)?)));
         faults.within(name, |faults| match slot {
-            Some((value, slot @ None)) => {
-                let read = values::given(value, true, tokens, faults);
+            Some((attribute, slot @ None)) => {
+                let read = values::given(attribute, true, value, faults);
                 *slot = Some(read.unwrap_or(Given::Null));
             }
-            other => {
-                tokens.raw(|_| {});
-                faults.add(match other {
-                    Some(_) => "is given twice",
-                    None => "is no attribute of this column's type",
-                });
-            }
+            Some(_) => faults.add("is given twice"),
+            None => faults.add("is no attribute of this column's type"),
         });
     }
     let mut text = String::from("(");

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::resource::body::decimal::Decimal;
-use crate::resource::body::parse::Token;
+use crate::resource::body::parse::Json;
 use crate::resource::document::timestamp_text;
 use crate::resource::moment;
 use crate::resource::value::ValueType;
@@ -17,32 +17,32 @@ const LABELS_MAX: usize = 20;
 
 type Expected = Cow<'static, str>;
 
-/// The text of `token` as a value of `value`, or what is expected instead.
-pub(super) fn text(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
-    match (value, token) {
-        (ValueType::Boolean, Token::Boolean(true)) => Ok("true".to_owned()),
-        (ValueType::Boolean, Token::Boolean(false)) => Ok("false".to_owned()),
+/// The text of `json` as a value of `value`, or what is expected instead.
+pub(super) fn text(value: &ValueType, json: Json<'_>) -> Result<String, Expected> {
+    match (value, json) {
+        (ValueType::Boolean, Json::Boolean(true)) => Ok("true".to_owned()),
+        (ValueType::Boolean, Json::Boolean(false)) => Ok("false".to_owned()),
         (ValueType::Boolean, _) => Err("must be true or false".into()),
-        (ValueType::SmallInt, token) => integer(token, i16::MIN.into(), i16::MAX.into()),
-        (ValueType::Integer, token) => integer(token, i32::MIN.into(), i32::MAX.into()),
-        (ValueType::BigInt, token) => integer(token, i64::MIN, i64::MAX),
-        (ValueType::Real | ValueType::Double | ValueType::Numeric { .. }, token) => {
-            number(value, token)
+        (ValueType::SmallInt, json) => integer(json, i16::MIN.into(), i16::MAX.into()),
+        (ValueType::Integer, json) => integer(json, i32::MIN.into(), i32::MAX.into()),
+        (ValueType::BigInt, json) => integer(json, i64::MIN, i64::MAX),
+        (ValueType::Real | ValueType::Double | ValueType::Numeric { .. }, json) => {
+            number(value, json)
         }
-        (value, Token::String(text)) => string(value, text),
+        (value, Json::String(text)) => string(value, text),
         (ValueType::Array(_), _) => Err("must be an array".into()),
         (ValueType::Composite(_), _) => Err("must be an object".into()),
         _ => Err("must be a string".into()),
     }
 }
 
-fn integer(token: Token<'_>, min: i64, max: i64) -> Result<String, Expected> {
-    let text = match token {
+fn integer(json: Json<'_>, min: i64, max: i64) -> Result<String, Expected> {
+    let text = match json {
         // What is short has one spelling, but for zero's sign.
-        Token::Number(text) if text.parse().is_ok_and(|value: i64| value != 0) => {
+        Json::Number(text) if text.parse().is_ok_and(|value: i64| value != 0) => {
             Some(Cow::Borrowed(text))
         }
-        Token::Number(text) => Decimal::of(text)
+        Json::Number(text) => Decimal::of(text)
             .and_then(|number| number.integer())
             .map(Cow::Owned),
         _ => None,
@@ -52,10 +52,10 @@ fn integer(token: Token<'_>, min: i64, max: i64) -> Result<String, Expected> {
         .ok_or_else(|| format!("must be an integer from {min} to {max}").into())
 }
 
-fn number(value: &ValueType, token: Token<'_>) -> Result<String, Expected> {
-    let text = match token {
-        Token::Number(text) => text,
-        Token::String(text @ ("NaN" | "Infinity" | "-Infinity")) => {
+fn number(value: &ValueType, json: Json<'_>) -> Result<String, Expected> {
+    let text = match json {
+        Json::Number(text) => text,
+        Json::String(text @ ("NaN" | "Infinity" | "-Infinity")) => {
             let finite = matches!(value, ValueType::Numeric { digits: Some(_) });
             return if finite && text != "NaN" {
                 Err("must be a finite number or \"NaN\"".into())
