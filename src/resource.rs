@@ -7,6 +7,7 @@
 //! [`mod@write`] puts them into the tables.
 
 pub mod body;
+mod calendar;
 pub mod catalogue;
 pub mod definition;
 pub mod document;

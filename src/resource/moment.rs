@@ -1,7 +1,6 @@
 //! Dates and times as they are written, read as PostgreSQL reads them under UTC.
 
-/// One day in microseconds.
-const DAY: i64 = 86_400_000_000;
+use crate::resource::calendar::{MICROSECONDS_PER_DAY, days_from_date};
 
 /// Years that a `date` may lie after Christ (PostgreSQL manual, "Date/Time Types").
 const YEAR_MAX: i64 = 5_874_897;
@@ -29,11 +28,10 @@ pub(super) fn day(text: &str) -> Option<i64> {
     let (year, month, day) = (digits(year)?, digits(month)?, digits(day)?);
     // There is no year 0: the one before 1 is 1 BC.
     let astronomical = if before_christ { 1 - year } else { year };
-    if !(1..=YEAR_MAX).contains(&year) || day < 1 || day > days_in_month(astronomical, month) {
+    if !(1..=YEAR_MAX).contains(&year) {
         return None;
     }
-    let days = days_since_2000(astronomical, month, day);
-    (days >= DAY_MIN).then_some(days)
+    days_from_date(astronomical, month, day).filter(|days| *days >= DAY_MIN)
 }
 
 /// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text, with years as [`day`] takes them; ` BC` comes last.
@@ -54,10 +52,10 @@ pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
         offset => offset_seconds(offset, RFC_HOURS_MAX)?,
     };
     // The greatest sum is below 6 million years, which is beyond 64 bits in microseconds.
-    let microseconds =
-        i128::from(days) * i128::from(DAY) + i128::from(time_of_day(clock)? - offset * 1_000_000);
+    let microseconds = i128::from(days) * i128::from(MICROSECONDS_PER_DAY)
+        + i128::from(time_of_day(clock)? - offset * 1_000_000);
     let microseconds = i64::try_from(microseconds).ok()?;
-    (DAY_MIN * DAY..MICROSECOND_END)
+    (DAY_MIN * MICROSECONDS_PER_DAY..MICROSECOND_END)
         .contains(&microseconds)
         .then_some(microseconds)
 }
@@ -76,7 +74,8 @@ pub(super) fn is_time(text: &str, zone: bool) -> bool {
         }),
         None => false,
     };
-    let is_within = time_of_day(clock).is_some_and(|microseconds| microseconds <= DAY);
+    let is_within =
+        time_of_day(clock).is_some_and(|microseconds| microseconds <= MICROSECONDS_PER_DAY);
     (is_end || is_within) && offset_seconds(offset, ZONE_HOURS_MAX).is_some()
 }
 
@@ -148,28 +147,6 @@ fn digits(text: &str) -> Option<i64> {
     }
 }
 
-/// Howard Hinnant's `days_from_civil` ("chrono-Compatible Low-Level Date Algorithms", 2021).
-fn days_since_2000(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month_from_march = (month + 9) % 12;
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    // From 0000-03-01 to 2000-01-01 are 730,425 days.
-    year.div_euclid(400) * 146_097 + day_of_era - 730_425
-}
-
-fn days_in_month(year: i64, month: i64) -> i64 {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 if leap => 29,
-        2 => 28,
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +193,10 @@ mod tests {
             ("2000-01-01T23:59:00+23:59", 0),
             ("2000-01-01T00:00:00.1234567Z", 123_457),
             ("2000-01-01T00:00:00.9999999Z", second),
-            ("4714-11-24T00:00:00+00:00 BC", DAY_MIN * DAY),
+            (
+                "4714-11-24T00:00:00+00:00 BC",
+                DAY_MIN * MICROSECONDS_PER_DAY,
+            ),
             ("294276-12-31T23:59:59.999999+00:00", MICROSECOND_END - 1),
         ] {
             assert_eq!(instant(text, false), Some(microseconds), "{text}");

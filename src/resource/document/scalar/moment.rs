@@ -1,11 +1,7 @@
 //! Dates and timestamps: RFC 3339 in UTC as far as it goes, PostgreSQL's way before year 1 and after 9999.
 
+use crate::resource::calendar::{MICROSECONDS_PER_DAY, date_from_days};
 use crate::resource::document::scalar::number::write_integer;
-
-const MICROSECONDS_PER_DAY: i64 = 86_400_000_000;
-
-/// From 0000-03-01 to 2000-01-01, PostgreSQL's day 0.
-const DAYS_BEFORE: i64 = 730_425;
 
 const INFINITY: &[u8] = b"\"infinity\"";
 const NEGATIVE_INFINITY: &[u8] = b"\"-infinity\"";
@@ -71,23 +67,9 @@ fn write_instant(microseconds: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// `YYYY-MM-DD`; whether it is before Christ. The algorithm is Howard Hinnant's `civil_from_days`
-/// ("chrono-Compatible Low-Level Date Algorithms", 2021): eras of 400 years that begin in March.
+/// Writes `YYYY-MM-DD`; returns whether the date is before Christ.
 fn write_day(days: i64, out: &mut Vec<u8>) -> bool {
-    let days = days + DAYS_BEFORE;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (year, month, day) = date_from_days(days);
     // There is no year 0: the one before 1 is 1 BC.
     let before_christ = year <= 0;
     let year = if before_christ { 1 - year } else { year };
