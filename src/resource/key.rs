@@ -25,7 +25,7 @@
 //! # Ok::<(), larder::resource::key::KeyError>(())
 //! ```
 
-mod spelling;
+pub(in crate::resource) mod spelling;
 pub(in crate::resource) mod sql;
 
 use std::borrow::Cow;

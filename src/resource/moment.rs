@@ -15,9 +15,19 @@ const ZONE_HOURS_MAX: i64 = 15;
 /// 294277-01-01, the first microsecond that a `timestamp` can't hold (`END_TIMESTAMP`).
 const MICROSECOND_END: i64 = 9_223_371_331_200_000_000;
 
+/// Whether `text` is a date, as [`day`] reads it, or infinite.
+pub(super) fn is_date(text: &str) -> bool {
+    is_infinite(text) || day(text).is_some()
+}
+
+/// Whether `text` is one of the two moments that are before and after all others.
+pub(super) fn is_infinite(text: &str) -> bool {
+    matches!(text, "infinity" | "-infinity")
+}
+
 /// Days since 2000-01-01 of `YYYY-MM-DD`, with more digits for years past 9999 and ` BC` after years before the common
 /// era; none where there is no such day or PostgreSQL doesn't hold it.
-pub(super) fn day(text: &str) -> Option<i64> {
+fn day(text: &str) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let mut parts = text.split('-');
     let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);

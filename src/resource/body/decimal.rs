@@ -1,5 +1,7 @@
 //! Numbers of JSON as PostgreSQL's number types take them, without losing a digit.
 
+use crate::resource::key::spelling::sign_and_digits;
+
 /// Digits that a `numeric` without a precision holds before and after the point (PostgreSQL manual, "Numeric Types").
 const DIGITS_BEFORE_MAX: i64 = 131_072;
 const DIGITS_AFTER_MAX: i64 = 16_383;
@@ -111,14 +113,7 @@ impl<'t> Decimal<'t> {
 
 /// An exponent; those that no type could hold are cut to ones that none holds either.
 fn power(text: &str) -> Option<i64> {
-    let (negative, digits) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
+    let (negative, digits) = sign_and_digits(text)?;
     const BEYOND: i64 = 1 << 40;
     let power = digits.parse().unwrap_or(BEYOND).min(BEYOND);
     Some(if negative { -power } else { power })

@@ -46,8 +46,8 @@ fn numeric(text: &str, precision: u16) -> Result<Cow<'_, str>, String> {
     Ok(spelled(text, negative && digits != "0", digits))
 }
 
-/// The sign and the digits without leading zeros of `[+-]?[0-9]+`.
-fn sign_and_digits(text: &str) -> Option<(bool, &str)> {
+/// Whether the number `[+-]?[0-9]+` is negative, and its digits without leading zeros; `None` for other texts.
+pub(in crate::resource) fn sign_and_digits(text: &str) -> Option<(bool, &str)> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -89,7 +89,7 @@ fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
 }
 
 fn date(text: &str) -> Result<Cow<'_, str>, String> {
-    if matches!(text, "infinity" | "-infinity") || moment::day(text).is_some() {
+    if moment::is_date(text) {
         Ok(Cow::Borrowed(text))
     } else {
         Err("is not a date of the form YYYY-MM-DD".to_owned())

@@ -109,7 +109,7 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         },
         ValueType::Bytea => bytea(text),
         ValueType::Date => {
-            if is_infinite(text) || moment::day(text).is_some() {
+            if moment::is_date(text) {
                 Ok(text.to_owned())
             } else {
                 Err("must be a date of the form YYYY-MM-DD".into())
@@ -119,7 +119,7 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
             let local = *value == ValueType::Timestamp;
             match moment::instant(text, local) {
                 Some(microseconds) => Ok(timestamp_text(microseconds)),
-                None if is_infinite(text) => Ok(text.to_owned()),
+                None if moment::is_infinite(text) => Ok(text.to_owned()),
                 None => Err("must be a date and time as in RFC 3339".into()),
             }
         }
@@ -144,10 +144,6 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         // All that are left are no strings.
         _ => Err("must not be a string".into()),
     }
-}
-
-fn is_infinite(text: &str) -> bool {
-    matches!(text, "infinity" | "-infinity")
 }
 
 /// `text` of at most `max` characters; blanks beyond are cut, as the SQL standard has it.
