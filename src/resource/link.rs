@@ -1,11 +1,11 @@
 //! Links: which rows' changes touch which documents.
 //!
 //! Each table of a document has a link: the columns that lead from its rows towards the document. Triggers write the
-//! canonical text of those columns to the change log; a pass of the feed maps it to documents. Where the columns hold
-//! the document's key, the text is that key; elsewhere the pass joins the rows above, in one snapshot.
+//! canonical text of those columns to the change log, and a pass of the feed maps the text to documents. If the columns
+//! hold the document's key, the text is that key. If they do not, the pass joins the rows above, in one snapshot.
 //!
-//! A link is named by its table and columns, not by a resource, so resources and larders with other configurations
-//! share it.
+//! The name of a link consists of its table and columns and names no resource. So several resources, and instances of
+//! larder with different configurations, can share a link.
 
 use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyColumn;
@@ -20,23 +20,23 @@ pub struct Link {
     pub table: TableName,
     /// The columns that are logged.
     pub columns: Vec<KeyColumn>,
-    /// What the logged text is to the resource.
-    pub way: Way,
+    /// How the logged text leads to documents of the resource.
+    pub mapping: KeyMapping,
 }
 
 /// How a logged text leads to documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It is the document's key.
-    Key,
-    /// It has to be mapped by this `select`, which reads `c(path, key)` and returns documents' keys.
-    Mapped {
-        /// SQL text.
+pub enum KeyMapping {
+    /// The text is the document's key.
+    Direct,
+    /// A query finds the documents' keys.
+    Query {
+        /// SQL of a `select` that reads `c(path, key)` and returns keys of documents.
         select: String,
     },
 }
 
-/// What a row of the log stands for besides its key. The ending of its path tells it.
+/// What a row of the change log says besides its key. It is the ending of the row's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathKind {
     /// Only inserts were logged.
@@ -107,7 +107,7 @@ impl Link {
         format!("select {}", nulls.collect::<Vec<_>>().join(","))
     }
 
-    /// SQL that holds where every logged column of the rows called `alias` has a value.
+    /// An SQL condition: no logged column of the rows called `alias` is null.
     pub fn not_null_sql(&self, alias: &str) -> String {
         let tests: Vec<String> = self
             .columns
@@ -123,7 +123,8 @@ pub fn sql_literal(text: &str) -> String {
     literal(text)
 }
 
-/// With the columns' types: what an earlier type's logger still writes is none of the new link's affair.
+/// The name of the link. It contains the types of the columns, so that after a change of a type the new link does not
+/// read what the logger of the former type still writes.
 fn path(table: &TableName, columns: &[KeyColumn]) -> String {
     let columns: Vec<String> = columns
         .iter()
@@ -142,7 +143,7 @@ fn column_list(columns: &[KeyColumn]) -> String {
 
 /// The links of a resource, the root's first, each once.
 pub fn links(resource: &Resource) -> Vec<Link> {
-    let root = Step {
+    let root = PathStep {
         table: &resource.root.table,
         on: &[],
         root_key: Some(resource.key.columns.clone()),
@@ -150,41 +151,42 @@ pub fn links(resource: &Resource) -> Vec<Link> {
     let mut links = vec![Link {
         table: root.table.clone(),
         columns: resource.key.columns.clone(),
-        way: Way::Key,
+        mapping: KeyMapping::Direct,
     }];
     collect(&resource.root, &mut vec![root], &mut links);
     links
 }
 
-/// A row on the way from a document's root to a row below.
-struct Step<'a> {
+/// A row between a document's root and a row below it, both included.
+struct PathStep<'a> {
     table: &'a TableName,
     on: &'a [Pair],
     /// The columns of this row that hold the document's key.
     root_key: Option<Vec<KeyColumn>>,
 }
 
-fn collect<'a>(row: &'a Row, way: &mut Vec<Step<'a>>, links: &mut Vec<Link>) {
+/// Adds the links of all rows below `row`. `path` leads from the root to `row`.
+fn collect<'a>(row: &'a Row, path: &mut Vec<PathStep<'a>>, links: &mut Vec<Link>) {
     let children = row.children.iter().map(|child| (&child.row, &child.on));
     let lookups = row.lookups.iter().map(|lookup| (&lookup.row, &lookup.on));
     for (below, on) in children.chain(lookups) {
-        let step = Step {
+        let step = PathStep {
             table: &below.table,
             on,
-            root_key: way.last().and_then(|upper| inherited_key(upper, on)),
+            root_key: path.last().and_then(|upper| inherited_key(upper, on)),
         };
-        let link = link(&step, way);
+        let link = link(&step, path);
         if !links.contains(&link) {
             links.push(link);
         }
-        way.push(step);
-        collect(below, way, links);
-        way.pop();
+        path.push(step);
+        collect(below, path, links);
+        path.pop();
     }
 }
 
-/// The document's key in the columns of a row, as far as its link to the row above holds all of it.
-fn inherited_key(upper: &Step<'_>, on: &[Pair]) -> Option<Vec<KeyColumn>> {
+/// The columns of a row that hold the document's key; `None` unless the link to the row above contains the whole key.
+fn inherited_key(upper: &PathStep<'_>, on: &[Pair]) -> Option<Vec<KeyColumn>> {
     let of_upper = upper.root_key.as_ref()?;
     of_upper
         .iter()
@@ -196,12 +198,12 @@ fn inherited_key(upper: &Step<'_>, on: &[Pair]) -> Option<Vec<KeyColumn>> {
 }
 
 /// The link of the row `last`, below the rows `above`, the root first.
-fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
+fn link(last: &PathStep<'_>, above: &[PathStep<'_>]) -> Link {
     if let Some(columns) = &last.root_key {
         return Link {
             table: last.table.clone(),
             columns: columns.clone(),
-            way: Way::Key,
+            mapping: KeyMapping::Direct,
         };
     }
     let columns: Vec<KeyColumn> = last.on.iter().map(|pair| pair.own.clone()).collect();
@@ -227,7 +229,7 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
             matches.join(" and ")
         ));
         if let Some(columns) = &step.root_key {
-            // A row that leads nowhere must not come back as a null, which stands for every document.
+            // A row that belongs to no document must not give a null, since a null key stands for every document.
             let present = columns
                 .iter()
                 .map(|column| format!("{alias}.{} is not null", identifier(&column.name)));
@@ -249,6 +251,6 @@ fn link(last: &Step<'_>, above: &[Step<'_>]) -> Link {
     Link {
         table: last.table.clone(),
         columns,
-        way: Way::Mapped { select },
+        mapping: KeyMapping::Query { select },
     }
 }

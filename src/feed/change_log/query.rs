@@ -12,7 +12,7 @@ use crate::feed::change_set::{ChangeSet, KEYS_MAX, RowLimit};
 use crate::feed::definition::{Remainder, fingerprints_sql};
 use crate::feed::position::contains_sql;
 use crate::feed::ranges::{OPEN_LENGTHS, range_sql};
-use crate::resource::link::{Link, PathKind, Way, links, sql_literal};
+use crate::resource::link::{KeyMapping, Link, PathKind, links, sql_literal};
 use crate::resource::proof::{PROOF, Proved};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::{Resource, ResourceId};
@@ -202,10 +202,10 @@ impl PassQuery {
                     paths.len() - 1
                 });
                 let path = &mut paths[number];
-                match &link.way {
-                    Way::Key if place == 0 => path.roots.push(*id),
-                    Way::Key => path.children.push(*id),
-                    Way::Mapped { select } => {
+                match &link.mapping {
+                    KeyMapping::Direct if place == 0 => path.roots.push(*id),
+                    KeyMapping::Direct => path.children.push(*id),
+                    KeyMapping::Query { select } => {
                         path.mapped.push(*id);
                         let is_locked = locked.contains(id);
                         arms.push(all_documents_arm(&link, *id, is_locked));

@@ -268,7 +268,7 @@ mod tests {
     use crate::feed::OnLoss;
     use crate::resource::catalogue::TableName;
     use crate::resource::key::{KeyColumn, KeyType};
-    use crate::resource::link::Way;
+    use crate::resource::link::KeyMapping;
 
     /// A function runs with the rights of the role that installed it, but with the writer's search path.
     #[test]
@@ -290,7 +290,7 @@ mod tests {
                     collation: 0,
                 })
                 .collect(),
-            way: Way::Key,
+            mapping: KeyMapping::Direct,
         };
         let config = FeedConfig {
             max_staleness: Duration::ZERO,
