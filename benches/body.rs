@@ -9,13 +9,18 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder::resource::body::{Mode, Scratch, merge_patch, rows_of};
 use larder::resource::catalogue::TableName;
 use larder::resource::value::ValueType;
-use larder::resource::writable::{Level, Means, Member, Rows, Writable, WritableColumn};
+use larder::resource::writable::{
+    Level, MemberKind, Rows, Writable, WritableColumn, WritableMember,
+};
 
 fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
-    let members = columns.iter().enumerate().map(|(at, (name, _))| Member {
-        name: (*name).to_owned(),
-        means: Means::Column(at),
-    });
+    let members = columns
+        .iter()
+        .enumerate()
+        .map(|(at, (name, _))| WritableMember {
+            name: (*name).to_owned(),
+            kind: MemberKind::Column(at),
+        });
     let columns = columns.iter().map(|(name, value)| WritableColumn {
         column: (*name).to_owned(),
         field: Some((*name).to_owned()),
@@ -66,9 +71,9 @@ fn depts() -> Writable {
         ],
     );
     (emp.parent, emp.link) = (Some(0), vec![(7, 0)]);
-    dept.members.push(Member {
+    dept.members.push(WritableMember {
         name: "emps".to_owned(),
-        means: Means::Rows(1),
+        kind: MemberKind::Rows(1),
     });
     Writable {
         levels: vec![dept, emp],

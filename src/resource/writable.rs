@@ -1,53 +1,56 @@
-//! Which rows a document is written to, and the rows that a body means.
+//! The rows that a document is written to, and the rows that the body of a write consists of.
 
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
 use crate::resource::key::KeyColumn;
 use crate::resource::value::ValueType;
 use crate::resource::{Child, Pair, Row};
 
-/// Which rows a document is written to.
+/// The tables and columns that a document is written to.
 #[derive(Clone, Debug)]
 pub struct Writable {
-    /// The root's first, then its children's and theirs: a level follows the one above it. Never empty.
+    /// The level of the root first, then those of its children and their children: each level after the one above it.
+    /// There is at least one.
     pub levels: Vec<Level>,
 }
 
-/// The rows of one table that stand at one place of a document.
+/// The rows of one table at one place of the document's structure, such as all rows of one child.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// The resource's name at the root, the member's below.
+    /// The resource's name for the root, the member's name for other levels.
     pub name: String,
-    /// The level above in [`Writable::levels`]; none at the root.
+    /// The level above, as a place in [`Writable::levels`]; `None` for the root.
     pub parent: Option<usize>,
-    /// Where its rows are.
+    /// The table of the rows.
     pub table: TableName,
-    /// Fields in document order, then columns of keys and links that are no fields.
+    /// Fields in document order, then columns of the key and of links that the document does not show.
     pub columns: Vec<WritableColumn>,
-    /// What the JSON object may hold, in document order.
-    pub members: Vec<Member>,
-    /// What identifies a row, in `columns`: the resource's key at the root, the table's primary key below.
+    /// The members that the JSON object of a row may have, in document order.
+    pub members: Vec<WritableMember>,
+    /// The columns that identify a row, as places in `columns`: the resource's key for the root, the primary key of the
+    /// table for other levels.
     pub key: Vec<usize>,
-    /// Columns that equal the row above's: in `columns`, and in those of the level above. Empty at the root.
+    /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of the
+    /// level above. Empty for the root.
     pub link: Vec<(usize, usize)>,
 }
 
 /// A member of the JSON object of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct WritableMember {
     /// Its name.
     pub name: String,
-    /// What it stands for.
-    pub means: Means,
+    /// What its value describes.
+    pub kind: MemberKind,
 }
 
-/// What a member stands for.
+/// What the value of a member describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
-    /// A column, in [`Level::columns`].
+pub enum MemberKind {
+    /// A column, as a place in [`Level::columns`].
     Column(usize),
-    /// An array of rows, in [`Writable::levels`].
+    /// The rows of a level below, as a place in [`Writable::levels`]. The value is an array.
     Rows(usize),
-    /// A row that this one points to; it is only read.
+    /// A row that this row refers to. It can be read, not written.
     Lookup,
 }
 
@@ -56,29 +59,30 @@ pub enum Means {
 pub struct WritableColumn {
     /// The table's column.
     pub column: String,
-    /// The member's name; none for a column of a key or a link that is not shown.
+    /// The member's name; `None` for a column of a key or a link that the document does not show.
     pub field: Option<String>,
-    /// Its type as `format_type` writes it. An explicit cast to it cuts what is too long.
+    /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
     pub type_sql: String,
-    /// The same without a length: what is too long for the column is refused when it is stored.
+    /// Its type without a length. With a cast to this type, PostgreSQL refuses a value that is too long for the column when
+    /// the value is stored.
     pub plain_type_sql: String,
     /// What values it takes.
     pub value: ValueType,
     /// It may be null.
     pub nullable: bool,
-    /// SQL for the value of a row that is inserted without one, an identity's `nextval(…)` too.
+    /// SQL for the value of a row that is inserted without one; for an identity column `nextval(…)`.
     pub default: Option<String>,
-    /// PostgreSQL computes it from other columns: it is only read.
+    /// PostgreSQL computes it from other columns. It can be read, not written.
     pub generated: bool,
-    /// `generated always as identity`: a value of one's own needs `overriding system value`.
+    /// `generated always as identity`: an explicit value needs `overriding system value`.
     pub identity_always: bool,
 }
 
 impl Writable {
-    /// The levels below the row `root` of the resource `name`, whose key is `key`.
+    /// The levels of the row `root` and of all rows below it. `name` is the resource's name, `key` its key.
     ///
     /// # Errors
-    /// A sentence that says why documents of this shape can't be written.
+    /// A sentence that says why documents of this resource can't be written.
     pub(super) fn new(
         name: &str,
         root: &Row,
@@ -129,12 +133,12 @@ pub struct Rows {
 /// The rows of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LevelRows {
-    /// For each row the row above it, in the level above; at the root the document's number in these [`Rows`].
+    /// For each row the number of the row above it in the level above; for a root row the number of its document.
     pub parents: Vec<u32>,
-    /// For each row its place in the JSON array; 0 at the root.
+    /// For each row its place in the JSON array; 0 for a root row.
     pub places: Vec<u32>,
-    /// For each column of the level the value of each row.
-    pub columns: Vec<Vec<Given>>,
+    /// For each column of the level the inputs of all rows.
+    pub columns: Vec<Vec<ColumnInput>>,
 }
 
 impl LevelRows {
@@ -143,17 +147,17 @@ impl LevelRows {
         self.parents.len()
     }
 
-    /// Adds a row of which nothing is said; gives its number.
+    /// Adds a row whose columns are all absent. Returns its number.
     pub(super) fn add(&mut self, parent: u32, place: u32) -> usize {
         self.parents.push(parent);
         self.places.push(place);
         for column in &mut self.columns {
-            column.push(Given::Absent);
+            column.push(ColumnInput::Absent);
         }
         self.count() - 1
     }
 
-    /// Forgets all but the first rows.
+    /// Removes all rows but the first `count`.
     pub(super) fn truncate(&mut self, count: usize) {
         self.parents.truncate(count);
         self.places.truncate(count);
@@ -164,7 +168,7 @@ impl LevelRows {
 }
 
 impl Rows {
-    /// No rows of `writable`.
+    /// An empty list of rows for each level of `writable`.
     pub fn of(writable: &Writable) -> Self {
         let levels = writable.levels.iter().map(|level| LevelRows {
             columns: vec![Vec::new(); level.columns.len()],
@@ -180,7 +184,7 @@ impl Rows {
         self.levels.first().map_or(0, LevelRows::count)
     }
 
-    /// Forgets all rows and keeps their space.
+    /// Removes all rows and keeps the allocated memory.
     pub fn clear(&mut self) {
         for level in &mut self.levels {
             level.truncate(0);
@@ -188,12 +192,12 @@ impl Rows {
     }
 }
 
-/// What a body says of a column.
+/// What a body says about a column of a row.
 ///
-/// The column of a link is the row above's: its text where the body or the path tells it, absent where the row above
-/// gets it by default.
+/// A column of a link has the input of the row above: its text if the body or the path says it, absent if the row above
+/// gets the value by default.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Given {
+pub enum ColumnInput {
     /// Nothing: the column's default, or null.
     Absent,
     /// Null.
@@ -208,7 +212,8 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// Adds the level of `row` and those below it. `above`: the level above and what links to it.
+    /// Adds the level of `row` and the levels below it, and returns the place of the level of `row`. `above` has the level
+    /// above and the columns that link to it.
     fn add(
         &mut self,
         name: &str,
@@ -223,7 +228,7 @@ impl Levels<'_> {
         };
         if self.levels.iter().any(|level| level.table == row.table) {
             return Err(format!(
-                "{} stands at several places of the document, so its rows can't be told apart",
+                "{} occurs at several places of the document, so its rows can't be told apart",
                 row.table
             ));
         }
@@ -239,7 +244,7 @@ impl Levels<'_> {
         for field in &row.fields {
             let at = level.add(table, &field.column)?;
             level.columns[at].field = Some(field.name.clone());
-            level.member(&field.name, Means::Column(at));
+            level.member(&field.name, MemberKind::Column(at));
         }
         for column in key {
             let at = level.identifying(table, column)?;
@@ -251,7 +256,7 @@ impl Levels<'_> {
             && !is_kept_by_a_foreign_key(table, upper.table.oid, pairs)
         {
             return Err(format!(
-                "no foreign key of {} holds the rows above while documents are written, so they can't be",
+                "no foreign key of {} leads to the rows above, so documents can't be written: other rows could be added meanwhile",
                 row.table
             ));
         }
@@ -261,12 +266,13 @@ impl Levels<'_> {
             let unknown = || format!("{} is linked to a column that is not there", row.table);
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
-        // A row that is there keeps its key; another column that rows below are linked to might not stay the same.
+        // A write never changes the key of an existing row, but may change other columns, and rows below would lose their
+        // link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
             let upper = level.identifying(table, &pair.upper.name)?;
             if !level.key.contains(&upper) {
                 return Err(format!(
-                    "rows are linked to column {} of {}, which is not of the key here, so they can't be written",
+                    "rows are linked to column {} of {}, which is not part of the key here, so they can't be written",
                     pair.upper.name, row.table
                 ));
             }
@@ -276,16 +282,17 @@ impl Levels<'_> {
         for child in &row.children {
             let key = child_key(catalogue, child)?;
             let at = self.add(&child.name, &child.row, &key, Some((number, &child.on)))?;
-            self.levels[number].member(&child.name, Means::Rows(at));
+            self.levels[number].member(&child.name, MemberKind::Rows(at));
         }
         for lookup in &row.lookups {
-            self.levels[number].member(&lookup.name, Means::Lookup);
+            self.levels[number].member(&lookup.name, MemberKind::Lookup);
         }
         Ok(number)
     }
 }
 
-/// Whether rows of `table` can't be added below a row that somebody has locked: a foreign key takes that lock, too.
+/// Whether a lock on a row of the table `upper` keeps others from adding rows of `table` below it. With a foreign key it
+/// does, since the check of a foreign key locks the row that is referred to.
 fn is_kept_by_a_foreign_key(table: &Table, upper: u32, pairs: &[Pair]) -> bool {
     let is_pair = |own: &String, upper: &String| {
         let mut pairs = pairs.iter();
@@ -298,8 +305,11 @@ fn is_kept_by_a_foreign_key(table: &Table, upper: u32, pairs: &[Pair]) -> bool {
     })
 }
 
-/// The primary key of a child's table. A body must tell it: what other columns of the row hold would be lost with a
-/// row that is taken for another.
+/// The primary key of a child's table.
+///
+/// # Errors
+/// A sentence, if there is none or if the document does not contain all of it. A body must tell which row it means; if
+/// a row were taken for another, columns that the document does not show would be lost.
 fn child_key<'c>(catalogue: &'c Catalogue, child: &Child) -> Result<Vec<&'c str>, String> {
     let name = &child.row.table;
     let mut known = catalogue.tables.values();
@@ -309,11 +319,11 @@ fn child_key<'c>(catalogue: &'c Catalogue, child: &Child) -> Result<Vec<&'c str>
             "{name} has no primary key to tell its rows apart by, so they can't be written"
         ));
     };
-    let told = |column: &str| {
+    let is_known = |column: &str| {
         child.on.iter().any(|pair| pair.own.name == column)
             || child.row.fields.iter().any(|field| field.column == column)
     };
-    match key.iter().find(|column| !told(column)) {
+    match key.iter().find(|column| !is_known(column)) {
         None => Ok(key.iter().map(String::as_str).collect()),
         Some(column) => Err(format!(
             "column {column} of {name}'s primary key is not among the fields, so its rows can't be told apart"
@@ -322,7 +332,7 @@ fn child_key<'c>(catalogue: &'c Catalogue, child: &Child) -> Result<Vec<&'c str>
 }
 
 impl Level {
-    /// The place in `members` of the one called `name`, most likely `expected`.
+    /// The place in `members` of the member `name`. `expected` is tried first.
     pub(super) fn member_at(&self, name: &str, expected: usize) -> Option<usize> {
         match self.members.get(expected) {
             Some(member) if member.name == name => Some(expected),
@@ -334,12 +344,12 @@ impl Level {
         self.columns.iter().position(|known| known.column == column)
     }
 
-    fn member(&mut self, name: &str, means: Means) {
+    fn member(&mut self, name: &str, kind: MemberKind) {
         let name = name.to_owned();
-        self.members.push(Member { name, means });
+        self.members.push(WritableMember { name, kind });
     }
 
-    /// The place of `column`, added if need be.
+    /// The place of `column` in `columns`. Adds the column if it is missing.
     fn add(&mut self, table: &Table, column: &str) -> Result<usize, String> {
         if let Some(at) = self.at(column) {
             return Ok(at);
@@ -351,7 +361,7 @@ impl Level {
         Ok(self.columns.len() - 1)
     }
 
-    /// The same for a column of a key or a link.
+    /// As [`Self::add`], for a column of a key or a link.
     fn identifying(&mut self, table: &Table, column: &str) -> Result<usize, String> {
         let at = self.add(table, column)?;
         if self.columns[at].generated {

@@ -7,7 +7,7 @@ use larder::config::Config;
 use larder::resource::body::{Mode, Scratch, merge_patch, rows_of};
 use larder::resource::resolve::resolve;
 use larder::resource::value::ValueType;
-use larder::resource::writable::{Given, Rows, Writable};
+use larder::resource::writable::{ColumnInput, Rows, Writable};
 use larder::source::catalogue::read_catalogue;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -80,9 +80,9 @@ fn inserts(writable: &Writable, rows: &Rows) -> String {
         let names: Vec<&str> = level.columns.iter().map(|column| &*column.column).collect();
         for row in 0..rows.count() {
             let values = rows.columns.iter().map(|column| match &column[row] {
-                Given::Text(text) => format!("'{}'", text.replace('\'', "''")),
-                Given::Null => "null".to_owned(),
-                Given::Absent => "default".to_owned(),
+                ColumnInput::Text(text) => format!("'{}'", text.replace('\'', "''")),
+                ColumnInput::Null => "null".to_owned(),
+                ColumnInput::Absent => "default".to_owned(),
             });
             let values: Vec<String> = values.collect();
             let table = &level.table.name;

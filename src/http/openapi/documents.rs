@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::http::openapi::schema::{self, object, or_null};
 use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::value::ValueType;
-use crate::resource::writable::{Level, Means, Writable, WritableColumn};
+use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn};
 use crate::resource::{Field, Resource, Row};
 
 /// The schemas of a resource by their names in the template; `None` for bodies if it can't be written.
@@ -61,18 +61,18 @@ fn written(writable: &Writable, purpose: Purpose) -> Value {
 
 fn written_level(writable: &Writable, level: &Level, purpose: Purpose) -> Value {
     let members = level.members.iter().map(|member| {
-        let (schema, required) = match member.means {
-            Means::Column(at) => match level.columns.get(at) {
+        let (schema, required) = match member.kind {
+            MemberKind::Column(at) => match level.columns.get(at) {
                 Some(column) => written_column(level, at, column, purpose),
                 None => (json!({}), false),
             },
             // The rows below are always complete, in a patch too.
-            Means::Rows(below) => {
+            MemberKind::Rows(below) => {
                 let rows = writable.levels.get(below);
                 let rows = rows.map(|rows| written_level(writable, rows, Purpose::New));
                 (json!({"type": "array", "items": rows}), false)
             }
-            Means::Lookup => (json!({"type": ["object", "null"], "readOnly": true}), false),
+            MemberKind::Lookup => (json!({"type": ["object", "null"], "readOnly": true}), false),
         };
         (member.name.as_str(), schema, required)
     });
@@ -163,16 +163,16 @@ fn keep_written(writable: &Writable, level: &Level, purpose: Purpose, example: &
         return;
     };
     for member in &level.members {
-        let kept = match member.means {
-            Means::Lookup => false,
-            Means::Rows(_) => purpose != Purpose::Patch,
-            Means::Column(at) => level.columns.get(at).is_some_and(|column| {
+        let kept = match member.kind {
+            MemberKind::Lookup => false,
+            MemberKind::Rows(_) => purpose != Purpose::Patch,
+            MemberKind::Column(at) => level.columns.get(at).is_some_and(|column| {
                 !is_given(level, at, column, purpose) && column.value != ValueType::Other
             }),
         };
         if !kept {
             members.shift_remove(&member.name);
-        } else if let Means::Rows(below) = member.means
+        } else if let MemberKind::Rows(below) = member.kind
             && let Some(rows) = writable.levels.get(below)
             && let Some(Value::Array(examples)) = members.get_mut(&member.name)
         {

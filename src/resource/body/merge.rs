@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Faults};
-use crate::resource::writable::{Means, Writable};
+use crate::resource::writable::{MemberKind, Writable};
 
 /// The document that `patch` makes of `document`, for [`rows_of`](super::rows_of) to check.
 ///
@@ -45,11 +45,11 @@ fn check(writable: &Writable, patch: JsonNode<'_>, faults: &mut Faults) {
     for (name, _) in patch.members() {
         let name = name.as_str();
         let at = root.member_at(name, 0);
-        let refusal = match at.map(|at| (&root.members[at].means, &mut seen[at])) {
+        let refusal = match at.map(|at| (&root.members[at].kind, &mut seen[at])) {
             None => "is no member of this object",
             Some((_, true)) => "is given twice",
-            Some((Means::Lookup, _)) => "is only read, and can't be patched",
-            Some((Means::Column(at), _)) if root.columns[*at].generated => {
+            Some((MemberKind::Lookup, _)) => "is only read, and can't be patched",
+            Some((MemberKind::Column(at), _)) if root.columns[*at].generated => {
                 "is only read, and can't be patched"
             }
             Some((_, seen)) => {
@@ -64,7 +64,7 @@ fn check(writable: &Writable, patch: JsonNode<'_>, faults: &mut Faults) {
 fn is_column(writable: &Writable, name: &str) -> bool {
     writable.levels.first().is_some_and(|root| {
         let at = root.member_at(name, 0);
-        at.is_some_and(|at| matches!(root.members[at].means, Means::Column(_)))
+        at.is_some_and(|at| matches!(root.members[at].kind, MemberKind::Column(_)))
     })
 }
 

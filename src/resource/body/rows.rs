@@ -5,7 +5,7 @@ mod tests;
 
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Faults, Mode, values};
-use crate::resource::writable::{Given, LevelRows, Means, Rows, Writable};
+use crate::resource::writable::{ColumnInput, LevelRows, MemberKind, Rows, Writable};
 
 /// Adds the rows of the document `body` to `into`, which holds rows of `writable`.
 ///
@@ -91,7 +91,7 @@ impl<'r> Reader<'r> {
             self.faults.within(name, |faults| faults.add(refusal));
         }
         for (at, member) in level.members.iter().enumerate() {
-            if let Means::Column(column) = member.means
+            if let MemberKind::Column(column) = member.kind
                 && !self.seen[outer + at]
                 && self.is_required(number, column)
             {
@@ -106,8 +106,8 @@ impl<'r> Reader<'r> {
     fn member(&mut self, number: usize, row: usize, at: usize, value: JsonNode<'_>) {
         let level = &self.writable.levels[number];
         let member = &level.members[at];
-        match member.means {
-            Means::Column(at) if !level.columns[at].generated => {
+        match member.kind {
+            MemberKind::Column(at) if !level.columns[at].generated => {
                 let column = &level.columns[at];
                 // What a link or the path decides is compared with that later.
                 let nullable = if self.is_decided(number, at) {
@@ -121,9 +121,9 @@ impl<'r> Reader<'r> {
                     self.rows.levels[number].columns[at][row] = given;
                 }
             }
-            Means::Rows(below) => self.rows_below(below, row as u32, &member.name, value),
+            MemberKind::Rows(below) => self.rows_below(below, row as u32, &member.name, value),
             // They are only read.
-            Means::Column(_) | Means::Lookup => {}
+            MemberKind::Column(_) | MemberKind::Lookup => {}
         }
     }
 
@@ -187,11 +187,11 @@ impl<'r> Reader<'r> {
                 return;
             };
             let differs = match slot {
-                Given::Absent => false,
-                Given::Null => true,
-                Given::Text(text) => *text != **part,
+                ColumnInput::Absent => false,
+                ColumnInput::Null => true,
+                ColumnInput::Text(text) => *text != **part,
             };
-            *slot = Given::Text(part.clone().into_owned());
+            *slot = ColumnInput::Text(part.clone().into_owned());
             if let (true, Some(field)) = (differs, &level.columns[at].field) {
                 let message = "must equal the key in the path, or be left out";
                 self.faults.within(field, |faults| faults.add(message));
@@ -214,17 +214,19 @@ impl<'r> Reader<'r> {
                 let slot = &mut self.rows.levels[number].columns[own][row];
                 // What was faulty above is absent there.
                 let fault = match (&*slot, &value) {
-                    (_, Given::Text(_)) if *slot == value => None,
-                    (Given::Absent, Given::Text(_)) => None,
-                    (_, Given::Text(_)) => {
+                    (_, ColumnInput::Text(_)) if *slot == value => None,
+                    (ColumnInput::Absent, ColumnInput::Text(_)) => None,
+                    (_, ColumnInput::Text(_)) => {
                         Some("must equal that of the object above, or be left out")
                     }
-                    (_, Given::Null) if blameless => Some("needs a value in the object above"),
-                    (_, Given::Absent) if !blameless || told.field.is_none() => None,
-                    (_, Given::Absent) if told.default.is_none() => {
+                    (_, ColumnInput::Null) if blameless => {
                         Some("needs a value in the object above")
                     }
-                    (Given::Absent, _) => None,
+                    (_, ColumnInput::Absent) if !blameless || told.field.is_none() => None,
+                    (_, ColumnInput::Absent) if told.default.is_none() => {
+                        Some("needs a value in the object above")
+                    }
+                    (ColumnInput::Absent, _) => None,
                     _ => Some("must be left out, as the object above gets it by default"),
                 };
                 *slot = value;
@@ -244,7 +246,7 @@ impl<'r> Reader<'r> {
             let row = *row;
             level.key.iter().map(move |&at| &columns[at][row])
         };
-        let known = |row: &usize| key(row).all(|part| matches!(part, Given::Text(_)));
+        let known = |row: &usize| key(row).all(|part| matches!(part, ColumnInput::Text(_)));
         let rows = self.before[number]..self.rows.levels[number].count();
         let mut rows: Vec<usize> = rows.filter(known).collect();
         rows.sort_by(|one, other| key(one).cmp(key(other)));

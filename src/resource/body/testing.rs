@@ -2,7 +2,7 @@
 
 use crate::resource::catalogue::TableName;
 use crate::resource::value::ValueType;
-use crate::resource::writable::{Level, Means, Member, Writable, WritableColumn};
+use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn, WritableMember};
 
 pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
     WritableColumn {
@@ -28,9 +28,9 @@ fn not_null(name: &str, value: ValueType) -> WritableColumn {
 /// A level whose columns are all shown; the first is its key.
 pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
     let fields = columns.iter().enumerate();
-    let members = fields.map(|(at, column)| Member {
+    let members = fields.map(|(at, column)| WritableMember {
         name: column.column.clone(),
-        means: Means::Column(at),
+        kind: MemberKind::Column(at),
     });
     Level {
         name: name.to_owned(),
@@ -90,13 +90,13 @@ pub(super) fn depts() -> Writable {
     note.columns.push(hidden);
     (emp.parent, emp.link) = (Some(0), vec![(1, 0)]);
     (note.parent, note.link) = (Some(1), vec![(2, 0)]);
-    let member = |name: &str, means| Member {
+    let member = |name: &str, kind| WritableMember {
         name: name.to_owned(),
-        means,
+        kind,
     };
-    emp.members.push(member("notes", Means::Rows(2)));
-    dept.members.push(member("emps", Means::Rows(1)));
-    dept.members.push(member("site", Means::Lookup));
+    emp.members.push(member("notes", MemberKind::Rows(2)));
+    dept.members.push(member("emps", MemberKind::Rows(1)));
+    dept.members.push(member("site", MemberKind::Lookup));
     Writable {
         levels: vec![dept, emp, note],
     }

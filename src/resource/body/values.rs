@@ -7,7 +7,7 @@ use crate::resource::body::Faults;
 use crate::resource::body::decimal::Decimal;
 use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::value::ValueType;
-use crate::resource::writable::Given;
+use crate::resource::writable::ColumnInput;
 
 /// Reads `node` as a value of type `value`; `None` where it is none, which is told.
 pub(super) fn given(
@@ -15,18 +15,18 @@ pub(super) fn given(
     nullable: bool,
     node: JsonNode<'_>,
     faults: &mut Faults,
-) -> Option<Given> {
+) -> Option<ColumnInput> {
     if let ValueType::Json | ValueType::Jsonb = value {
         let binary = *value == ValueType::Jsonb;
         return json(binary, nullable, node, faults);
     }
     match node.json() {
-        Json::Null if nullable => Some(Given::Null),
+        Json::Null if nullable => Some(ColumnInput::Null),
         Json::Null => {
             faults.add("must not be null");
             None
         }
-        json => text(value, node, json, faults).map(Given::Text),
+        json => text(value, node, json, faults).map(ColumnInput::Text),
     }
 }
 
@@ -52,7 +52,12 @@ fn text(
 }
 
 /// A value of `json`, or of `jsonb` where it is `binary`, as it is written.
-fn json(binary: bool, nullable: bool, node: JsonNode<'_>, faults: &mut Faults) -> Option<Given> {
+fn json(
+    binary: bool,
+    nullable: bool,
+    node: JsonNode<'_>,
+    faults: &mut Faults,
+) -> Option<ColumnInput> {
     let (mut zero, mut beyond) = (false, false);
     if binary {
         for node in node.with_contents() {
@@ -76,8 +81,10 @@ fn json(binary: bool, nullable: bool, node: JsonNode<'_>, faults: &mut Faults) -
     }
     match node.text() {
         // SQL's null shows as the same document.
-        b"null" if nullable => Some(Given::Null),
-        text => Some(Given::Text(String::from_utf8_lossy(text).into_owned())),
+        b"null" if nullable => Some(ColumnInput::Null),
+        text => Some(ColumnInput::Text(
+            String::from_utf8_lossy(text).into_owned(),
+        )),
     }
 }
 #[cfg(test)]
@@ -86,7 +93,7 @@ mod tests {
     use crate::resource::body::parse::{Scratch, with_json};
 
     /// What PostgreSQL is given for `json`, or the faults as `pointer message`.
-    fn read(value: &ValueType, json: &str) -> Result<Given, String> {
+    fn read(value: &ValueType, json: &str) -> Result<ColumnInput, String> {
         let mut faults = Faults::default();
         let given = with_json(json.as_bytes(), &mut Scratch::default(), |node| {
             given(value, true, node, &mut faults)
@@ -105,14 +112,14 @@ mod tests {
     fn check(value: &ValueType, accepted: &[(&str, &str)], refused: &[&str]) {
         for (json, text) in accepted {
             let text = if text.is_empty() { json } else { text };
-            let expected = Given::Text((*text).to_owned());
+            let expected = ColumnInput::Text((*text).to_owned());
             assert_eq!(read(value, json), Ok(expected), "{value:?} {json}");
         }
         for json in refused {
             let told = read(value, json);
             assert!(told.is_err(), "{value:?} {json}: {told:?}");
         }
-        assert_eq!(read(value, " null "), Ok(Given::Null), "{value:?}");
+        assert_eq!(read(value, " null "), Ok(ColumnInput::Null), "{value:?}");
     }
 
     #[test]
@@ -279,7 +286,7 @@ mod tests {
         let given = with_json(b" null ", &mut Scratch::default(), |node| {
             given(&ValueType::Json, false, node, &mut faults)
         });
-        assert_eq!(given, Ok(Some(Given::Text("null".to_owned()))));
+        assert_eq!(given, Ok(Some(ColumnInput::Text("null".to_owned()))));
     }
 
     #[test]

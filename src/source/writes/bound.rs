@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
-use crate::resource::writable::{Given, LevelRows, Rows, Writable};
+use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
 use crate::resource::write::{Draw, Origin, Parameter, Statement};
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, failure};
@@ -65,7 +65,7 @@ pub(super) fn bound<'q>(
     query
 }
 
-fn column(rows: &Rows, level: usize, column: usize) -> &[Given] {
+fn column(rows: &Rows, level: usize, column: usize) -> &[ColumnInput] {
     let level = rows.levels.get(level);
     let values = level.and_then(|level| level.columns.get(column));
     values.map_or(&[], Vec::as_slice)
@@ -73,15 +73,15 @@ fn column(rows: &Rows, level: usize, column: usize) -> &[Given] {
 
 fn texts(rows: &Rows, level: usize, number: usize) -> Vec<Option<&str>> {
     let texts = column(rows, level, number).iter().map(|given| match given {
-        Given::Text(text) => Some(text.as_str()),
-        Given::Absent | Given::Null => None,
+        ColumnInput::Text(text) => Some(text.as_str()),
+        ColumnInput::Absent | ColumnInput::Null => None,
     });
     texts.collect()
 }
 
 fn absences(rows: &Rows, level: usize, number: usize) -> Vec<bool> {
     let values = column(rows, level, number).iter();
-    values.map(|given| *given == Given::Absent).collect()
+    values.map(|given| *given == ColumnInput::Absent).collect()
 }
 
 /// For each row of a level its document's number, counted from 1.
@@ -183,10 +183,10 @@ pub(super) async fn complete(
             let open = values
                 .into_iter()
                 .flatten()
-                .filter(|given| **given == Given::Absent);
+                .filter(|given| **given == ColumnInput::Absent);
             for (given, row) in open.zip(drawn) {
                 let text: Option<String> = row.try_get(0).map_err(refused)?;
-                *given = text.map_or(Given::Null, Given::Text);
+                *given = text.map_or(ColumnInput::Null, ColumnInput::Text);
             }
         }
     }
@@ -208,9 +208,9 @@ fn link(writable: &Writable, rows: &mut Rows, number: usize) {
         };
         let linked = of.parents.iter().map(|row| {
             let given = uppers.get(*row as usize).cloned();
-            given.unwrap_or(Given::Absent)
+            given.unwrap_or(ColumnInput::Absent)
         });
-        let linked: Vec<Given> = linked.collect();
+        let linked: Vec<ColumnInput> = linked.collect();
         let of = rows.levels.get_mut(number);
         if let Some(values) = of.and_then(|of| of.columns.get_mut(own)) {
             *values = linked;

@@ -32,8 +32,8 @@ fn read(writable: &Writable, body: &str, mode: Mode<'_>) -> Result<Rows, Vec<Str
     }
 }
 
-fn text(text: &str) -> Given {
-    Given::Text(text.to_owned())
+fn text(text: &str) -> ColumnInput {
+    ColumnInput::Text(text.to_owned())
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_document_is_rows_of_every_level() {
     let [dept, emp, note] = rows.levels.as_slice() else {
         panic!("{rows:?}");
     };
-    let absent = Given::Absent;
+    let absent = ColumnInput::Absent;
     assert_eq!(
         dept.columns,
         [
@@ -182,7 +182,7 @@ fn a_link_needs_a_value_above() {
     assert_eq!(rows.levels[1].columns[1], [text("x")]);
     writable.levels[0].columns[2].default = Some("'y'".to_owned());
     let rows = read(&writable, &with(""), INSERT).unwrap();
-    assert_eq!(rows.levels[1].columns[1], [Given::Absent]);
+    assert_eq!(rows.levels[1].columns[1], [ColumnInput::Absent]);
     assert_eq!(
         read(
             &writable,

@@ -3,7 +3,7 @@
 use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::body::{Faults, values};
 use crate::resource::value::ValueType;
-use crate::resource::writable::Given;
+use crate::resource::writable::ColumnInput;
 
 /// Dimensions of an array, at most (PostgreSQL's `MAXDIM`).
 const DIMENSIONS_MAX: usize = 6;
@@ -79,19 +79,19 @@ impl Array<'_> {
             }
             Json::Null => {
                 self.innermost = Some(depth);
-                self.push(Some(Given::Null));
+                self.push(Some(ColumnInput::Null));
             }
             json => {
                 self.innermost = Some(depth);
                 let text = values::text(self.element, node, json, faults);
-                self.push(text.map(Given::Text));
+                self.push(text.map(ColumnInput::Text));
             }
         }
     }
 
-    fn push(&mut self, given: Option<Given>) {
+    fn push(&mut self, given: Option<ColumnInput>) {
         match given {
-            Some(Given::Text(text)) => {
+            Some(ColumnInput::Text(text)) => {
                 self.text.push('"');
                 for character in text.chars() {
                     if matches!(character, '"' | '\\') {
@@ -113,7 +113,7 @@ pub(super) fn composite(
     faults: &mut Faults,
 ) -> Option<String> {
     let before = faults.found.len();
-    let mut given: Vec<Option<Given>> = vec![None; attributes.len()];
+    let mut given: Vec<Option<ColumnInput>> = vec![None; attributes.len()];
     for (name, value) in node.members() {
         if faults.are_full() {
             break;
@@ -124,7 +124,7 @@ pub(super) fn composite(
         faults.within(name, |faults| match slot {
             Some((attribute, slot @ None)) => {
                 let read = values::given(attribute, true, value, faults);
-                *slot = Some(read.unwrap_or(Given::Null));
+                *slot = Some(read.unwrap_or(ColumnInput::Null));
             }
             Some(_) => faults.add("is given twice"),
             None => faults.add("is no attribute of this column's type"),
@@ -135,7 +135,7 @@ pub(super) fn composite(
         if place > 0 {
             text.push(',');
         }
-        if let Some(Given::Text(value)) = given {
+        if let Some(ColumnInput::Text(value)) = given {
             text.push('"');
             text.push_str(&value.replace('\\', "\\\\").replace('"', "\"\""));
             text.push('"');
