@@ -1,11 +1,12 @@
 //! The statements that write documents: SQL text only.
 //!
-//! Values come as one array of texts for each column and are cast by the statement, so that a level of rows is one
-//! statement, and the levels of a document share one: foreign keys are checked at its end. Keys that columns draw by
-//! default are drawn before (`Draw`), so that rows below know them. No statement relies on the order of another's rows.
+//! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of a
+//! level, and all levels of a document: PostgreSQL checks foreign keys at the end of a statement. Keys that are defaults
+//! of their columns are computed by separate queries before ([`DefaultQuery`]), since rows below contain them. No
+//! statement relies on the order of rows that another statement returned.
 //!
-//! Each answer has a row, whatever is found, with a column `proof` ([`crate::resource::proof`]): a transaction in which
-//! another statement ran than the one that was sent is rolled back.
+//! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
+//! another statement ran than the one that was sent, the transaction is rolled back.
 
 mod others;
 
@@ -19,125 +20,130 @@ use crate::resource::writable::{Level, Writable, WritableColumn};
 /// The statements that write the documents of a resource.
 #[derive(Clone, Debug)]
 pub struct WriteSql {
-    /// Locks all tables that the statements, and the one that reads documents, name. No parts of tables: which ones
-    /// are needed depends on the rows.
+    /// Locks all tables that these statements and the statement that reads documents name. It does not lock partitions and
+    /// inheriting tables, since it depends on the rows which of them are needed.
     pub lock_tables: String,
-    /// Inserts documents whose keys do not exist. Rows: the transaction's number, how many root rows were inserted, and
-    /// for each of them, or once null, the document's number counted from 1 and its canonical key.
-    pub insert: Statement,
-    /// Locks the root row: the transaction's number where it exists, else null. No row that refers to it can be added
-    /// until the transaction ends, unless the foreign key is not enforced.
-    pub lock: Statement,
-    /// Lock the rows below, a statement for each level, upper ones first: only then does the next one see all of its.
-    pub lock_below: Vec<Statement>,
-    /// Make the rows of a document those that are given. What goes is what the first statement sees.
-    pub replace: Changes,
-    /// The same for a document that was read: what was not read, or was not to change, stays as it is.
-    pub replace_read: Changes,
+    /// Inserts documents whose keys do not exist. It returns a row for each inserted document, or one row if none was
+    /// inserted: the transaction's number, the number of inserted root rows, and the document's number counted from 1 and
+    /// its canonical key, or nulls.
+    pub insert: WriteStatement,
+    /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction ends, no
+    /// row that refers to the root row can be added, unless the foreign key is not enforced.
+    pub lock: WriteStatement,
+    /// Lock the rows below, a statement for each level, upper levels first. A statement sees all rows of its level only if
+    /// those above are locked already.
+    pub lock_below: Vec<WriteStatement>,
+    /// Make the rows of a document those of the body. Rows that the first statement sees and the body lacks are deleted.
+    pub replace: ReplaceSql,
+    /// The same for a document that was read before: rows that were not read, or that the body does not change, stay as they
+    /// are.
+    pub replace_read: ReplaceSql,
     /// Deletes a document.
-    pub delete: Statement,
-    /// The same for a document that was read: rows below the root that were not read stay.
-    pub delete_read: Statement,
-    /// What rows below must know, and columns draw by default.
-    pub draws: Vec<Draw>,
+    pub delete: WriteStatement,
+    /// The same for a document that was read before: rows below the root that were not read stay.
+    pub delete_read: WriteStatement,
+    /// Compute the defaults of columns whose values rows below contain.
+    pub default_queries: Vec<DefaultQuery>,
 }
 
-/// The statements that make the rows of a document those that are given; none where no document needs it.
+/// The statements that make the rows of a document those of the body; `None` for one that no document of the resource
+/// needs.
 #[derive(Clone, Debug)]
-pub struct Changes {
-    /// Deletes the rows below the root that are not given.
-    pub delete_others: Option<Statement>,
-    /// Updates rows that differ from what is given.
-    pub update: Option<Statement>,
-    /// Inserts the rows below the root that are given and not there.
-    pub insert_others: Option<Statement>,
+pub struct ReplaceSql {
+    /// Deletes the rows below the root that the body lacks.
+    pub delete_others: Option<WriteStatement>,
+    /// Updates rows that differ from the body.
+    pub update: Option<WriteStatement>,
+    /// Inserts the rows below the root that the body has and the tables lack.
+    pub insert_others: Option<WriteStatement>,
 }
 
-/// A statement and what it takes.
+/// A statement and its parameters.
 #[derive(Clone, Debug)]
-pub struct Statement {
+pub struct WriteStatement {
     /// With `$1, $2, …`.
     pub sql: Proved,
     /// In their order.
     pub parameters: Vec<Parameter>,
 }
 
-/// What a statement takes.
+/// A parameter of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// Part of the document's canonical key, as text.
+    /// A part of the document's canonical key, as text.
     Key(usize),
-    /// The values of a column of a level, as an array of texts.
+    /// The values of a column, as an array of texts: the level in [`Writable::levels`] and the column in [`Level::columns`].
     Values(Origin, usize, usize),
-    /// For each of them whether it is absent, as an array of booleans.
+    /// For each value of such a column whether it is absent, as an array of booleans.
     Absent(Origin, usize, usize),
-    /// For each given row of a level its document's number, counted from 1, as an array of `int8`.
+    /// For each row of a level the number of its document in the body, counted from 1, as an array of `int8`.
     Documents(usize),
 }
 
-/// Where the rows come from that a statement takes.
+/// Where rows that are parameters come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the client.
-    Given,
-    /// From the document as it was read in the same transaction.
+    /// The body of the write.
+    Body,
+    /// The document as it was read in the same transaction.
     Read,
 }
 
-/// A column whose default rows below must know.
+/// The query that computes defaults of a column. Its values become part of the statement that inserts rows, since rows
+/// below contain them.
 #[derive(Clone, Debug)]
-pub struct Draw {
-    /// In [`Writable::levels`].
+pub struct DefaultQuery {
+    /// The level, in [`Writable::levels`].
     pub level: usize,
-    /// In [`Level::columns`].
+    /// The column, in [`Level::columns`].
     pub column: usize,
-    /// Gives `$1` values as text, and beside each the proof.
+    /// Returns `$1` rows, each a value as text and the proof.
     pub sql: Proved,
 }
 
 impl WriteSql {
-    /// The statements for `writable`, whose root rows are told apart by `key`; documents show the tables `shown`.
+    /// The statements for `writable`. The columns of `key` identify root rows; `shown` are the tables that documents show.
     pub(super) fn new(writable: &Writable, key: &KeyShape, shown: &[&TableName]) -> Self {
-        let text = Text { writable, key };
+        let statements = StatementBuilder { writable, key };
         let below = 1..writable.levels.len();
         Self {
-            lock_tables: text.lock_tables(shown),
-            insert: text.insert(),
-            lock: text.lock(),
-            lock_below: below.map(|level| text.lock_below(level)).collect(),
-            replace: text.changes(Basis::Seen),
-            replace_read: text.changes(Basis::Read),
-            delete: text.delete(Basis::Seen),
-            delete_read: text.delete(Basis::Read),
-            draws: text.draws(),
+            lock_tables: statements.lock_tables(shown),
+            insert: statements.insert(),
+            lock: statements.lock(),
+            lock_below: below.map(|level| statements.lock_below(level)).collect(),
+            replace: statements.replace(ChangeScope::AllRows),
+            replace_read: statements.replace(ChangeScope::RowsRead),
+            delete: statements.delete(ChangeScope::AllRows),
+            delete_read: statements.delete(ChangeScope::RowsRead),
+            default_queries: statements.default_queries(),
         }
     }
 }
 
-/// The number of the running transaction, which readers wait for.
+/// SQL for the number of the running transaction. Reads with a token wait for it.
 const XID: &str = "pg_current_xact_id()::text";
 
-/// Which rows of a document that is there a statement may change.
+/// Which rows of an existing document a statement may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Basis {
-    /// Those that it sees.
-    Seen,
-    /// Of those the ones that were read.
-    Read,
+enum ChangeScope {
+    /// All that it sees.
+    AllRows,
+    /// Those that it sees and that were read before.
+    RowsRead,
 }
 
-struct Text<'a> {
+struct StatementBuilder<'a> {
     writable: &'a Writable,
     key: &'a KeyShape,
 }
 
-/// Gathers what a statement takes while its text is written.
+/// The parameters of a statement, gathered while its text is written.
 #[derive(Default)]
 struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// `$n`
-    fn number(&mut self, parameter: Parameter) -> String {
+    /// SQL for `parameter`: `$n`. A parameter that occurs several times has one number.
+    fn placeholder(&mut self, parameter: Parameter) -> String {
         let known = self.0.iter().position(|known| *known == parameter);
         let index = known.unwrap_or_else(|| {
             self.0.push(parameter);
@@ -146,25 +152,25 @@ impl Parameters {
         format!("${}", index + 1)
     }
 
-    fn statement(self, template: &str) -> Statement {
-        Statement {
+    fn statement(self, template: &str) -> WriteStatement {
+        WriteStatement {
             sql: Proved::new(template),
             parameters: self.0,
         }
     }
 }
 
-/// How a value that is absent is told from null.
-fn knows_absence(column: &WritableColumn) -> bool {
+/// Whether the statement must distinguish an absent value from null.
+fn may_be_absent(column: &WritableColumn) -> bool {
     column.default.is_some()
 }
 
-/// The value of column `number` of row `u`, as its type of any length; what is absent is null.
+/// The value of column `number` of row `u`, cast to the type without a length. An absent value is null.
 fn value_sql(level: &Level, number: usize) -> String {
     format!("u.c{number}::{}", level.columns[number].plain_type_sql)
 }
 
-/// The same as it is stored where it fits.
+/// The same as PostgreSQL stores it, provided that it is not too long.
 fn stored_sql(level: &Level, number: usize) -> String {
     format!("u.c{number}::{}", level.columns[number].type_sql)
 }
@@ -173,7 +179,7 @@ fn stored_sql(level: &Level, number: usize) -> String {
 fn inserted_sql(level: &Level, number: usize) -> String {
     let value = value_sql(level, number);
     match &level.columns[number].default {
-        // The catalogue leaves out a cast that an assignment implies.
+        // The catalogue's text of a default lacks the cast that the assignment to the column implies.
         Some(default) => {
             let plain = &level.columns[number].plain_type_sql;
             format!("case when u.a{number} then ({default})::{plain} else {value} end")
@@ -183,7 +189,7 @@ fn inserted_sql(level: &Level, number: usize) -> String {
 }
 
 impl Level {
-    /// Columns that rows are told apart by: of the key, and of the link to the row above.
+    /// The columns that identify a row within the document: those of the key, and of the link to the row above.
     fn identity(&self) -> Vec<usize> {
         let mut columns = self.key.clone();
         for (own, _) in &self.link {
@@ -204,7 +210,7 @@ impl Level {
             .collect()
     }
 
-    /// Identity and what PostgreSQL gives alone stay as they are.
+    /// An update leaves the identity of a row as it is, and columns whose values only PostgreSQL generates.
     fn updated_columns(&self) -> Vec<usize> {
         let identity = self.identity();
         let inserted = self.inserted_columns().into_iter();
@@ -232,25 +238,26 @@ impl Level {
     }
 }
 
-impl Text<'_> {
+impl StatementBuilder<'_> {
     fn levels(&self) -> impl DoubleEndedIterator<Item = (usize, &Level)> + ExactSizeIterator {
         self.writable.levels.iter().enumerate()
     }
 
-    /// The rows given for a level as `u`, with `columns` as `c0, c1, …`, where they may be absent also `a0, …`.
-    fn given(
+    /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`. For columns that may be absent there are
+    /// also `a0, a1, …`, which say whether they are.
+    fn body_rows_sql(
         &self,
         number: usize,
         columns: &[usize],
         extra: Option<(Parameter, &str)>,
         parameters: &mut Parameters,
     ) -> String {
-        let (rows, names) = self.rows(Origin::Given, number, columns, extra, parameters);
+        let (rows, names) = self.rows_sql(Origin::Body, number, columns, extra, parameters);
         format!("{rows} as u({names})")
     }
 
-    /// The rows of a level, and the names of their columns.
-    fn rows(
+    /// SQL for the rows of a level from `origin`, and the names of their columns.
+    fn rows_sql(
         &self,
         origin: Origin,
         number: usize,
@@ -261,28 +268,28 @@ impl Text<'_> {
         let level = &self.writable.levels[number];
         let (mut arrays, mut names) = (Vec::new(), Vec::new());
         for &column in columns {
-            let values = parameters.number(Parameter::Values(origin, number, column));
+            let values = parameters.placeholder(Parameter::Values(origin, number, column));
             arrays.push(format!("{values}::text[]"));
             names.push(format!("c{column}"));
-            if knows_absence(&level.columns[column]) {
-                let absent = parameters.number(Parameter::Absent(origin, number, column));
+            if may_be_absent(&level.columns[column]) {
+                let absent = parameters.placeholder(Parameter::Absent(origin, number, column));
                 arrays.push(format!("{absent}::bool[]"));
                 names.push(format!("a{column}"));
             }
         }
         if let Some((parameter, name)) = extra {
-            arrays.push(format!("{}::int8[]", parameters.number(parameter)));
+            arrays.push(format!("{}::int8[]", parameters.placeholder(parameter)));
             names.push(name.to_owned());
         }
         (format!("unnest({})", arrays.join(", ")), names.join(", "))
     }
 
-    fn insert(&self) -> Statement {
+    fn insert(&self) -> WriteStatement {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
         let columns = root.inserted_columns();
         let number = (Parameter::Documents(0), "n");
-        let given = self.given(0, &columns, Some(number), &mut parameters);
+        let input = self.body_rows_sql(0, &columns, Some(number), &mut parameters);
         let values: Vec<String> = columns
             .iter()
             .map(|&column| format!("{} as c{column}", inserted_sql(root, column)))
@@ -295,9 +302,9 @@ impl Text<'_> {
             .iter()
             .map(|&column| format!("g0.c{column} = i0.{}", root.column_sql(column)))
             .collect();
-        // Of two documents with one key the first is inserted, as if one had come after the other.
+        // Of two documents with one key the first is inserted, as if the second had come later.
         let mut sql = format!(
-            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {given} order by {key}, u.n), \
+            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} order by {key}, u.n), \
              i0 as ({into} select {names} from g0 on conflict do nothing returning {returned}), \
              d as materialized (select g0.n, {canonical} as key from g0 join i0 on {same})",
             key = key.join(", "),
@@ -311,10 +318,10 @@ impl Text<'_> {
         for (number, level) in self.levels().skip(1) {
             let columns = level.inserted_columns();
             let document = (Parameter::Documents(number), "n");
-            let given = self.given(number, &columns, Some(document), &mut parameters);
+            let input = self.body_rows_sql(number, &columns, Some(document), &mut parameters);
             let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
             sql.push_str(&format!(
-                ", i{number} as ({} select {} from {given} where u.n in (select n from d))",
+                ", i{number} as ({} select {} from {input} where u.n in (select n from d))",
                 level.insert_into_sql(),
                 values.join(", ")
             ));
@@ -326,20 +333,21 @@ impl Text<'_> {
         parameters.statement(&sql)
     }
 
-    /// `r` is the document's root row.
-    fn is_root(&self, alias: &str, parameters: &mut Parameters) -> Vec<String> {
+    /// Conditions: the row `alias` is the document's root row.
+    fn root_conditions(&self, alias: &str, parameters: &mut Parameters) -> Vec<String> {
         let columns = self.key.columns.iter().enumerate();
         columns
             .map(|(part, column)| {
-                let number = parameters.number(Parameter::Key(part));
+                let number = parameters.placeholder(Parameter::Key(part));
                 let value = format!("({number}::text)::{}", column.key_type.sql_type());
                 format!("{alias}.{} = {value}", identifier(&column.name))
             })
             .collect()
     }
 
-    /// The rows `r` of a level that are the document's: the tables above, and what joins them.
-    fn of_document(&self, number: usize, parameters: &mut Parameters) -> (String, String) {
+    /// What selects the rows `r` of a level that belong to the document: the tables above, and the conditions that join
+    /// them.
+    fn document_rows_sql(&self, number: usize, parameters: &mut Parameters) -> (String, String) {
         let mut tables = Vec::new();
         let mut matches = Vec::new();
         let (mut number, mut alias) = (number, "r".to_owned());
@@ -353,7 +361,7 @@ impl Text<'_> {
             }
             (number, alias) = (parent, above);
         }
-        matches.extend(self.is_root(&alias, parameters));
+        matches.extend(self.root_conditions(&alias, parameters));
         (tables.join(", "), matches.join(" and "))
     }
 
@@ -377,9 +385,9 @@ impl Text<'_> {
         sql
     }
 
-    fn lock(&self) -> Statement {
+    fn lock(&self) -> WriteStatement {
         let mut parameters = Parameters::default();
-        let matches = self.is_root("r", &mut parameters).join(" and ");
+        let matches = self.root_conditions("r", &mut parameters).join(" and ");
         let table = self.writable.levels[0].table.sql();
         parameters.statement(&format!(
             "with l as materialized (select from {table} r where {matches} for update) \
@@ -387,9 +395,9 @@ impl Text<'_> {
         ))
     }
 
-    fn lock_below(&self, number: usize) -> Statement {
+    fn lock_below(&self, number: usize) -> WriteStatement {
         let mut parameters = Parameters::default();
-        let (tables, matches) = self.of_document(number, &mut parameters);
+        let (tables, matches) = self.document_rows_sql(number, &mut parameters);
         let table = self.writable.levels[number].table.sql();
         parameters.statement(&format!(
             "with l as materialized (select from {table} r, {tables} where {matches} for update of r) \
@@ -397,18 +405,18 @@ impl Text<'_> {
         ))
     }
 
-    fn delete(&self, basis: Basis) -> Statement {
+    fn delete(&self, scope: ChangeScope) -> WriteStatement {
         let mut parameters = Parameters::default();
         let mut deletes = Vec::new();
         for (number, level) in self.levels().skip(1).rev() {
-            let (tables, matches) = self.of_document(number, &mut parameters);
-            let read = self.was_read(basis, number, &mut parameters);
+            let (tables, matches) = self.document_rows_sql(number, &mut parameters);
+            let read = self.was_read_sql(scope, number, &mut parameters);
             let table = level.table.sql();
             deletes.push(format!(
                 "x{number} as (delete from {table} r using {tables} where {matches}{read})"
             ));
         }
-        let matches = self.is_root("r", &mut parameters).join(" and ");
+        let matches = self.root_conditions("r", &mut parameters).join(" and ");
         let table = self.writable.levels[0].table.sql();
         deletes.push(format!("x0 as (delete from {table} r where {matches})"));
         parameters.statement(&format!(
@@ -417,8 +425,8 @@ impl Text<'_> {
         ))
     }
 
-    fn draws(&self) -> Vec<Draw> {
-        let mut draws = Vec::new();
+    fn default_queries(&self) -> Vec<DefaultQuery> {
+        let mut queries = Vec::new();
         for (number, level) in self.levels() {
             let mut wanted = level.key.clone();
             for (_, below) in self
@@ -434,7 +442,7 @@ impl Text<'_> {
                     let template = format!(
                         "select ({default})::text, {PROOF} as proof from generate_series(1, $1::int8)"
                     );
-                    draws.push(Draw {
+                    queries.push(DefaultQuery {
                         level: number,
                         column,
                         sql: Proved::new(&template),
@@ -442,6 +450,6 @@ impl Text<'_> {
                 }
             }
         }
-        draws
+        queries
     }
 }

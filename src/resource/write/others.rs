@@ -1,25 +1,25 @@
-//! The statements that make the rows of a document those that are given, and touch no others.
+//! The statements that make the rows of a document those of the body, and change no other rows.
 //!
-//! Between the statements of a transaction others may add rows below a root row that is locked: a foreign key that was
-//! dropped, is not enforced, or is passed by (`session_replication_role`, a subscription) keeps nobody out. So a row
-//! that others have added since the document was read is neither deleted nor updated. Where nothing was read, the rows
-//! that go are those that one statement sees, in one snapshot: what comes later comes after the whole document.
+//! Between the statements of a transaction other sessions may add rows below a locked root row, if the foreign key was
+//! dropped, is not enforced, or is bypassed (`session_replication_role`, a subscription). A row that was added since the
+//! document was read is neither deleted nor updated. If the document was not read, one statement deletes the rows that it
+//! sees in its snapshot: a row that is added later counts as added after the whole write.
 
 use crate::resource::proof::PROOF;
 use crate::resource::writable::Level;
 use crate::resource::write::{
-    Basis, Changes, Origin, Parameters, Statement, Text, XID, inserted_sql, knows_absence,
-    stored_sql, value_sql,
+    ChangeScope, Origin, Parameters, ReplaceSql, StatementBuilder, WriteStatement, XID,
+    inserted_sql, may_be_absent, stored_sql, value_sql,
 };
 
-/// The text of what PostgreSQL stores. Types need no equality so, and what is equal but not the same (`1.0` and `1.00`,
-/// texts under some collations) differs, as it does in documents.
+/// A condition: two values differ in their text. Their type needs no equality operator then. Values that are equal but not
+/// the same (`1.0` and `1.00`, texts under some collations) differ, as they do in documents.
 fn differs_sql(one: &str, other: &str) -> String {
     format!("({one})::text collate \"C\" is distinct from ({other})::text collate \"C\"")
 }
 
-/// Row `r` of a level is the given row `u`.
-fn is_given(level: &Level) -> String {
+/// A condition: row `r` of a level has the identity of row `u`, which is a parameter.
+fn same_row_sql(level: &Level) -> String {
     let identity = level.identity();
     let same: Vec<String> = identity
         .iter()
@@ -34,78 +34,82 @@ fn is_given(level: &Level) -> String {
     same.join(" and ")
 }
 
-impl Text<'_> {
-    pub(super) fn changes(&self, basis: Basis) -> Changes {
-        Changes {
-            delete_others: self.delete_others(basis),
-            update: self.update(basis),
-            insert_others: self.insert_others(basis),
+impl StatementBuilder<'_> {
+    pub(super) fn replace(&self, scope: ChangeScope) -> ReplaceSql {
+        ReplaceSql {
+            delete_others: self.delete_others(scope),
+            update: self.update(scope),
+            insert_others: self.insert_others(scope),
         }
     }
 
-    /// ` and …`: row `r` of a level is one of those that were read, where only they may go.
-    pub(super) fn was_read(
+    /// A condition to append, ` and …`: row `r` of a level was read. Empty if all rows may be deleted.
+    pub(super) fn was_read_sql(
         &self,
-        basis: Basis,
+        scope: ChangeScope,
         number: usize,
         parameters: &mut Parameters,
     ) -> String {
         let level = &self.writable.levels[number];
-        match basis {
-            Basis::Seen => String::new(),
-            Basis::Read => {
+        match scope {
+            ChangeScope::AllRows => String::new(),
+            ChangeScope::RowsRead => {
                 let (read, names) =
-                    self.rows(Origin::Read, number, &level.identity(), None, parameters);
-                let same = is_given(level);
+                    self.rows_sql(Origin::Read, number, &level.identity(), None, parameters);
+                let same = same_row_sql(level);
                 format!(" and exists (select from {read} as u({names}) where {same})")
             }
         }
     }
 
-    /// The rows of a level, as [`Text::given`] has them, that are of `origin` and not just so of `other`. PostgreSQL takes
-    /// an array for ten rows; this and `not in` it hashes all the same, where it would compare each row with each.
-    fn only(
+    /// The rows of a level from `origin` as `u`, without those that `other` has exactly so.
+    ///
+    /// PostgreSQL's planner expects ten rows of an array. For `except` and `not in` it uses a hash table nevertheless; for a
+    /// join or `not exists` it would compare each row with each.
+    fn difference_sql(
         &self,
         [origin, other]: [Origin; 2],
         number: usize,
         columns: &[usize],
         parameters: &mut Parameters,
     ) -> String {
-        let (rows, names) = self.rows(origin, number, columns, None, parameters);
-        let (others, _) = self.rows(other, number, columns, None, parameters);
+        let (rows, names) = self.rows_sql(origin, number, columns, None, parameters);
+        let (others, _) = self.rows_sql(other, number, columns, None, parameters);
         format!("(select * from {rows} except select * from {others}) as u({names})")
     }
 
-    /// The given rows of a level, where a document was read without those that it had just so.
-    fn changed(
+    /// The rows of a level that the body has, as `u`; without those that were read exactly so, if the document was read.
+    fn changed_rows_sql(
         &self,
-        basis: Basis,
+        scope: ChangeScope,
         number: usize,
         columns: &[usize],
         parameters: &mut Parameters,
     ) -> String {
-        match basis {
-            Basis::Seen => self.given(number, columns, None, parameters),
-            Basis::Read => self.only([Origin::Given, Origin::Read], number, columns, parameters),
+        match scope {
+            ChangeScope::AllRows => self.body_rows_sql(number, columns, None, parameters),
+            ChangeScope::RowsRead => {
+                self.difference_sql([Origin::Body, Origin::Read], number, columns, parameters)
+            }
         }
     }
 
-    fn delete_others(&self, basis: Basis) -> Option<Statement> {
+    fn delete_others(&self, scope: ChangeScope) -> Option<WriteStatement> {
         let mut parameters = Parameters::default();
         let mut deletes = Vec::new();
         for (number, level) in self.levels().skip(1).rev() {
-            let (tables, matches) = self.of_document(number, &mut parameters);
+            let (tables, matches) = self.document_rows_sql(number, &mut parameters);
             let (table, identity) = (level.table.sql(), level.identity());
-            let given = self.given(number, &identity, None, &mut parameters);
-            let same = is_given(level);
-            deletes.push(match basis {
-                Basis::Seen => format!(
+            let input = self.body_rows_sql(number, &identity, None, &mut parameters);
+            let same = same_row_sql(level);
+            deletes.push(match scope {
+                ChangeScope::AllRows => format!(
                     "x{number} as (delete from {table} r using {tables} where {matches} \
-                     and not exists (select from {given} where {same}))"
+                     and not exists (select from {input} where {same}))"
                 ),
-                Basis::Read => {
-                    let origins = [Origin::Read, Origin::Given];
-                    let gone = self.only(origins, number, &identity, &mut parameters);
+                ChangeScope::RowsRead => {
+                    let origins = [Origin::Read, Origin::Body];
+                    let gone = self.difference_sql(origins, number, &identity, &mut parameters);
                     let columns = identity.iter();
                     let names: Vec<String> = columns
                         .map(|&column| format!("r.{}", level.column_sql(column)))
@@ -115,17 +119,17 @@ impl Text<'_> {
                         columns.map(|&column| value_sql(level, column)).collect();
                     format!(
                         "x{number} as (delete from {table} r using {gone}, {tables} where {matches} and {same} \
-                         and ({}) not in (select {} from {given}))",
+                         and ({}) not in (select {} from {input}))",
                         names.join(", "),
                         values.join(", ")
                     )
                 }
             });
         }
-        all_of(&deletes, parameters)
+        combined(&deletes, parameters)
     }
 
-    fn update(&self, basis: Basis) -> Option<Statement> {
+    fn update(&self, scope: ChangeScope) -> Option<WriteStatement> {
         let mut parameters = Parameters::default();
         let mut updates = Vec::new();
         for (number, level) in self.levels() {
@@ -134,13 +138,13 @@ impl Text<'_> {
                 continue;
             }
             let all = [level.identity(), updated.clone()].concat();
-            let given = self.changed(basis, number, &all, &mut parameters);
+            let input = self.changed_rows_sql(scope, number, &all, &mut parameters);
             let (mut sets, mut differences) = (Vec::new(), Vec::new());
             for column in updated {
                 let (name, value) = (level.column_sql(column), value_sql(level, column));
                 let differs = differs_sql(&format!("r.{name}"), &stored_sql(level, column));
-                // What a default gave stays where the body leaves it out: drawn anew, it would change each time.
-                if knows_absence(&level.columns[column]) {
+                // A column that the body leaves out keeps its value. A new default would change it with each write.
+                if may_be_absent(&level.columns[column]) {
                     sets.push(format!(
                         "{name} = case when u.a{column} then r.{name} else {value} end"
                     ));
@@ -151,37 +155,37 @@ impl Text<'_> {
                 }
             }
             updates.push(format!(
-                "u{number} as (update {} r set {} from {given} where {} and ({}))",
+                "u{number} as (update {} r set {} from {input} where {} and ({}))",
                 level.table.sql(),
                 sets.join(", "),
-                is_given(level),
+                same_row_sql(level),
                 differences.join(" or ")
             ));
         }
-        all_of(&updates, parameters)
+        combined(&updates, parameters)
     }
 
-    fn insert_others(&self, basis: Basis) -> Option<Statement> {
+    fn insert_others(&self, scope: ChangeScope) -> Option<WriteStatement> {
         let mut parameters = Parameters::default();
         let mut inserts = Vec::new();
         for (number, level) in self.levels().skip(1) {
             let columns = level.inserted_columns();
-            let given = self.changed(basis, number, &columns, &mut parameters);
+            let input = self.changed_rows_sql(scope, number, &columns, &mut parameters);
             let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
             inserts.push(format!(
-                "i{number} as ({} select {} from {given} where not exists (select from {} r where {}))",
+                "i{number} as ({} select {} from {input} where not exists (select from {} r where {}))",
                 level.insert_into_sql(),
                 values.join(", "),
                 level.table.sql(),
-                is_given(level)
+                same_row_sql(level)
             ));
         }
-        all_of(&inserts, parameters)
+        combined(&inserts, parameters)
     }
 }
 
-/// One statement of all `parts`, each of which changes a level.
-fn all_of(parts: &[String], parameters: Parameters) -> Option<Statement> {
+/// One statement that consists of `parts`, each of which changes a level; `None` without parts.
+fn combined(parts: &[String], parameters: Parameters) -> Option<WriteStatement> {
     if parts.is_empty() {
         return None;
     }

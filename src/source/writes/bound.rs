@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
-use crate::resource::write::{Draw, Origin, Parameter, Statement};
+use crate::resource::write::{DefaultQuery, Origin, Parameter, WriteStatement};
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, failure};
 
@@ -38,7 +38,7 @@ impl<'r> Inputs<'r> {
 
 /// `statement` with what it takes of `inputs`.
 pub(super) fn bound<'q>(
-    statement: &'q Statement,
+    statement: &'q WriteStatement,
     resource: &Resource,
     inputs: Inputs<'_>,
 ) -> Query<'q, Postgres, PgArguments> {
@@ -46,7 +46,7 @@ pub(super) fn bound<'q>(
     let none = Rows::default();
     let given = inputs.given.unwrap_or(&none);
     let rows = |origin| match origin {
-        Origin::Given => given,
+        Origin::Body => given,
         Origin::Read => inputs.read.unwrap_or(&none),
     };
     let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
@@ -158,28 +158,28 @@ pub(super) fn part(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Ro
 pub(super) async fn complete(
     session: &mut Session,
     writable: &Writable,
-    draws: &[Draw],
+    queries: &[DefaultQuery],
     persistent: bool,
     rows: &mut Rows,
 ) -> Result<(), Failure> {
     let refused = |error| failure(error, Some(writable));
     for number in 0..writable.levels.len() {
         link(writable, rows, number);
-        for draw in draws.iter().filter(|draw| draw.level == number) {
-            let absent = absences(rows, draw.level, draw.column);
+        for query in queries.iter().filter(|query| query.level == number) {
+            let absent = absences(rows, query.level, query.column);
             let count = absent.iter().filter(|absent| **absent).count();
             if count == 0 {
                 continue;
             }
-            let drawn: Vec<PgRow> = sqlx::query(AssertSqlSafe(draw.sql.as_str()))
+            let drawn: Vec<PgRow> = sqlx::query(AssertSqlSafe(query.sql.as_str()))
                 .bind(i64::try_from(count).unwrap_or(i64::MAX))
                 .persistent(persistent)
                 .fetch_all(&mut session.connection)
                 .await
                 .map_err(refused)?;
-            session.check_rows(draw.sql.proof(), &drawn)?;
-            let level = rows.levels.get_mut(draw.level);
-            let values = level.and_then(|level| level.columns.get_mut(draw.column));
+            session.check_rows(query.sql.proof(), &drawn)?;
+            let level = rows.levels.get_mut(query.level);
+            let values = level.and_then(|level| level.columns.get_mut(query.column));
             let open = values
                 .into_iter()
                 .flatten()

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
-use crate::resource::write::{Statement, WriteSql};
+use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
 use crate::source::loader::{prove, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
@@ -241,7 +241,7 @@ impl Transaction<'_> {
     pub(super) async fn ask(
         &mut self,
         target: &Target<'_>,
-        statement: &Statement,
+        statement: &WriteStatement,
         inputs: Inputs<'_>,
     ) -> Result<Vec<PgRow>, Failure> {
         self.limit_waits().await?;
@@ -261,7 +261,7 @@ impl Transaction<'_> {
     ) -> Result<(), Failure> {
         self.limit_waits().await?;
         let persistent = !self.database.pooler();
-        let (writable, draws) = (target.writable, &target.sql.draws);
-        complete(&mut self.session, writable, draws, persistent, rows).await
+        let (writable, queries) = (target.writable, &target.sql.default_queries);
+        complete(&mut self.session, writable, queries, persistent, rows).await
     }
 }
