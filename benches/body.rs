@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use larder::resource::body::{Mode, Scratch, merge_patch, rows_of};
+use larder::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use larder::resource::catalogue::TableName;
 use larder::resource::value::ValueType;
 use larder::resource::writable::{
@@ -108,7 +108,7 @@ fn bodies(criterion: &mut Criterion) {
     group.bench_function("rows", |bencher| {
         bencher.iter(|| {
             rows.clear();
-            let mode = Mode::Replace(&key);
+            let mode = WriteMode::Replace(&key);
             rows_of(
                 &writable,
                 document.as_bytes(),

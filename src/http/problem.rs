@@ -317,13 +317,13 @@ impl From<BodyError> for Problem {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::Malformed(detail) => Self::bad_request(detail),
-            BodyError::Faults(faults) => {
-                let faults = faults.into_iter().map(|fault| FieldError {
-                    pointer: fault.pointer,
-                    detail: fault.message,
+            BodyError::Mismatches(mismatches) => {
+                let errors = mismatches.into_iter().map(|mismatch| FieldError {
+                    pointer: mismatch.pointer,
+                    detail: mismatch.message,
                 });
                 Self {
-                    errors: faults.collect(),
+                    errors: errors.collect(),
                     ..Self::INVALID_DOCUMENT
                 }
             }

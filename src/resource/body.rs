@@ -1,8 +1,8 @@
-//! What the body of a write means: JSON text to the rows of a document, every value checked against the catalogue.
+//! The bodies of writes: from JSON text to the rows of a document, with every value checked against the catalogue.
 //!
-//! Nothing here asks PostgreSQL. What passes is text that PostgreSQL reads as the column's type; what only it can know
-//! (a check constraint, the grammar of an `inet`) is left to it. Every document that a `GET` shows is a body that means
-//! the same rows, so lookups and generated columns may stand in a body, where they are passed over.
+//! Nothing here asks PostgreSQL. Each value becomes a text that PostgreSQL reads as a value of the column's type.
+//! PostgreSQL checks what only it can know: a check constraint, or the syntax of an `inet`. Every document that a `GET`
+//! returns is a body that leads to the same rows. So a body may contain lookups and generated columns, which are ignored.
 
 mod decimal;
 mod merge;
@@ -22,48 +22,48 @@ pub use self::parse::{DEPTH_MAX, Scratch};
 pub use self::rows::rows_of;
 pub use self::split::{Framing, SplitError, Splitter, is_space};
 
-/// Faults told of one document; the rest of it is not looked at.
-pub const FAULTS_MAX: usize = 100;
+/// The most mismatches that are reported for one document. The rest of the document is not checked then.
+pub const MISMATCHES_MAX: usize = 100;
 
-/// What a body is to the document of its key.
+/// What a write does with the body.
 #[derive(Clone, Copy, Debug)]
-pub enum Mode<'k> {
-    /// A new document, whose key the body says, or the key's default.
+pub enum WriteMode<'k> {
+    /// Inserts it as a new document. The key is in the body, or the default of its column.
     Insert,
-    /// The whole document of the key with these parts, which the body may repeat.
+    /// Replaces the document whose key has these parts. The body may repeat the key.
     Replace(&'k [Cow<'k, str>]),
 }
 
-/// Why a body means no rows.
+/// Why a body can't be read as rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It is not JSON, as this sentence says.
+    /// It is not JSON. The sentence says why.
     #[error("{0}")]
     Malformed(String),
-    /// It is JSON that does not fit the resource: all that was found, at most [`FAULTS_MAX`].
+    /// It is JSON, but does not fit the resource: all mismatches that were found, at most [`MISMATCHES_MAX`].
     #[error("the body does not fit the resource in {} places", .0.len())]
-    Faults(Vec<Fault>),
+    Mismatches(Vec<Mismatch>),
 }
 
-/// Something in a body that does not fit.
+/// A value in a body that does not fit the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Where: a JSON pointer (RFC 6901).
+pub struct Mismatch {
+    /// The place of the value: a JSON pointer (RFC 6901).
     pub pointer: String,
-    /// What is wanted there, to follow the place: `must be …`. It never repeats a value.
+    /// The end of a sentence about the place, such as `must be an integer`. It never repeats a value of the body.
     pub message: String,
 }
 
-/// The faults found so far, and where the reader is.
+/// The mismatches found so far, and the place of the value that is being read.
 #[derive(Default)]
-struct Faults {
-    found: Vec<Fault>,
+struct Mismatches {
+    found: Vec<Mismatch>,
     /// A JSON pointer.
     path: String,
 }
 
-impl Faults {
-    /// Goes to the member `name`; [`Self::leave`] takes what this gives.
+impl Mismatches {
+    /// Goes to the member `name`. The result is for [`Self::leave`].
     fn enter(&mut self, name: &str) -> usize {
         let outside = self.path.len();
         self.path.push('/');
@@ -75,19 +75,20 @@ impl Faults {
         outside
     }
 
-    /// Goes to the place `place` of an array.
-    fn enter_place(&mut self, place: usize) -> usize {
+    /// Goes to the element `place` of an array. The result is for [`Self::leave`].
+    fn enter_element(&mut self, place: usize) -> usize {
         let outside = self.path.len();
         self.path.push('/');
         self.path.push_str(itoa::Buffer::new().format(place));
         outside
     }
 
+    /// Returns to the place of the array or object.
     fn leave(&mut self, outside: usize) {
         self.path.truncate(outside);
     }
 
-    /// Reads the member `name`.
+    /// Calls `read` at the place of the member `name`.
     fn within<R>(&mut self, name: &str, read: impl FnOnce(&mut Self) -> R) -> R {
         let outside = self.enter(name);
         let read = read(self);
@@ -95,10 +96,10 @@ impl Faults {
         read
     }
 
-    /// A fault at the present place.
+    /// Adds a mismatch at the present place, unless there are enough.
     fn add(&mut self, message: impl Into<String>) {
         if !self.are_full() {
-            self.found.push(Fault {
+            self.found.push(Mismatch {
                 pointer: self.path.clone(),
                 message: message.into(),
             });
@@ -106,6 +107,6 @@ impl Faults {
     }
 
     fn are_full(&self) -> bool {
-        self.found.len() >= FAULTS_MAX
+        self.found.len() >= MISMATCHES_MAX
     }
 }

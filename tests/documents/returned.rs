@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use larder::config::Config;
-use larder::resource::body::{Mode, Scratch, merge_patch, rows_of};
+use larder::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use larder::resource::resolve::resolve;
 use larder::resource::value::ValueType;
 use larder::resource::writable::{ColumnInput, Rows, Writable};
@@ -110,7 +110,7 @@ async fn every_document_is_a_body_of_the_same_rows() {
     for id in 1..=ROOTS {
         let document = larder.get(&format!("/roots/{id}")).await.body;
         let key = [Cow::Owned(id.to_string())];
-        let mode = Mode::Replace(&key);
+        let mode = WriteMode::Replace(&key);
         let merged = merge_patch(&writable, document.as_bytes(), b"{}", &mut scratch).unwrap();
         let json = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).unwrap();
         assert!(json(&merged) == json(document.as_bytes()), "{document}");

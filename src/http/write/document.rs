@@ -20,7 +20,7 @@ use crate::http::headers::{
 use crate::http::problem::Problem;
 use crate::http::request::{Request, TargetPart};
 use crate::http::write::location;
-use crate::resource::body::{Mode, Scratch, rows_of};
+use crate::resource::body::{Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::{Rows, Writable};
 use crate::resource::{Resource, ResourceId};
@@ -145,7 +145,7 @@ async fn action(
         (&Method::POST, TargetPart::Collection) => {
             let body = read(headers, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(writable, &body, Mode::Insert)?;
+            let rows = rows(writable, &body, WriteMode::Insert)?;
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
@@ -153,7 +153,7 @@ async fn action(
             let body = read(headers, body, &[JSON], bytes_max).await?;
             hash.update(&body);
             let parts = key_parts(&key, resource.key.columns.len());
-            let rows = rows(writable, &body, Mode::Replace(&parts))?;
+            let rows = rows(writable, &body, WriteMode::Replace(&parts))?;
             Action::Replace { key, rows }
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
@@ -170,7 +170,7 @@ async fn action(
     })
 }
 
-fn rows(writable: &Writable, body: &[u8], mode: Mode<'_>) -> Result<Rows, Problem> {
+fn rows(writable: &Writable, body: &[u8], mode: WriteMode<'_>) -> Result<Rows, Problem> {
     let mut rows = Rows::of(writable);
     rows_of(writable, body, mode, &mut Scratch::default(), &mut rows)?;
     Ok(rows)

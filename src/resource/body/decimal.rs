@@ -1,4 +1,4 @@
-//! Numbers of JSON as PostgreSQL's number types take them, without losing a digit.
+//! Numbers of JSON for PostgreSQL's number types, without loss of a digit.
 
 use crate::resource::key::spelling::sign_and_digits;
 
@@ -6,25 +6,25 @@ use crate::resource::key::spelling::sign_and_digits;
 const DIGITS_BEFORE_MAX: i64 = 131_072;
 const DIGITS_AFTER_MAX: i64 = 16_383;
 
-/// An exponent that PostgreSQL still reads, whatever it stands with (numeric.c refuses half of what an int holds).
+/// The largest exponent that PostgreSQL reads, whatever the digits are (numeric.c refuses half of the range of an int).
 const EXPONENT_MAX: i64 = 1_000_000_000;
 
-/// Longest spelling of an integer in digits.
+/// The most digits of an integer that is written without an exponent.
 const INTEGER_DIGITS_MAX: i64 = 1_000;
 
-/// A number as it was written, taken apart.
+/// The parts of a number as it was written.
 pub(super) struct Decimal<'t> {
     negative: bool,
     /// Before and after the point.
     digits: [&'t [u8]; 2],
     exponent: i64,
-    /// Powers of ten of the first and the last digit that is not 0; none for 0.
+    /// The powers of ten of the first and of the last digit that is not 0; `None` for the number 0.
     ends: Option<(i64, i64)>,
 }
 
 impl<'t> Decimal<'t> {
-    /// `text` is a number by JSON's grammar; none where it is not.
-    pub(super) fn of(text: &'t str) -> Option<Self> {
+    /// Parses a number; `None` if `text` is not one by JSON's grammar.
+    pub(super) fn parse(text: &'t str) -> Option<Self> {
         let (negative, rest) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
             None => (false, text),
@@ -64,7 +64,7 @@ impl<'t> Decimal<'t> {
         self.ends.is_none()
     }
 
-    /// The digits of a whole number, with its sign.
+    /// The digits of the number with its sign; `None` if it is not an integer, or too long.
     pub(super) fn integer(&self) -> Option<String> {
         let Some((first, last)) = self.ends else {
             return Some("0".to_owned());
@@ -77,14 +77,14 @@ impl<'t> Decimal<'t> {
         Some(sign.into_iter().chain(digits.map(char::from)).collect())
     }
 
-    /// Whether PostgreSQL reads it as a `numeric` at all, whose precision comes second.
+    /// Whether PostgreSQL reads it as a `numeric`. It checks this before it checks the precision.
     pub(super) fn is_numeric(&self) -> bool {
         let after = self.digits[1].len() as i64 - self.exponent;
         let before = self.ends.map_or(0, |(first, _)| first + 1);
         before <= DIGITS_BEFORE_MAX && after <= DIGITS_AFTER_MAX && self.exponent <= EXPONENT_MAX
     }
 
-    /// Whether a `numeric(precision, scale)` holds it, rounded as PostgreSQL rounds: half away from zero.
+    /// Whether a `numeric(precision, scale)` can hold it, rounded as PostgreSQL does: half away from zero.
     pub(super) fn fits(&self, precision: u16, scale: i16) -> bool {
         let Some((first, _)) = self.ends.filter(|_| self.is_numeric()) else {
             return self.is_numeric();
@@ -94,7 +94,7 @@ impl<'t> Decimal<'t> {
             return first < end;
         }
         let lowest = -i64::from(scale);
-        // Only nines all the way grow by a digit.
+        // Rounding adds a digit only if all digits are nines.
         let nines = (lowest..end).all(|place| self.digit(place) == b'9');
         !(nines && self.digit(lowest - 1) >= b'5')
     }
@@ -111,7 +111,7 @@ impl<'t> Decimal<'t> {
     }
 }
 
-/// An exponent; those that no type could hold are cut to ones that none holds either.
+/// Parses an exponent. One that is too large for every type is replaced by a smaller one that is still too large.
 fn power(text: &str) -> Option<i64> {
     let (negative, digits) = sign_and_digits(text)?;
     const BEYOND: i64 = 1 << 40;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn decimal(text: &str) -> Decimal<'_> {
-        Decimal::of(text).unwrap()
+        Decimal::parse(text).unwrap()
     }
 
     #[test]
@@ -139,12 +139,12 @@ mod tests {
             "-1.5e-3",
             "0e99999999999999999999",
         ] {
-            assert!(Decimal::of(text).is_some(), "{text}");
+            assert!(Decimal::parse(text).is_some(), "{text}");
         }
         for text in [
             "", "-", "+1", "01", ".5", "1.", "1e", "1e+", "1.e1", "0x1", "1 ", "NaN", "--1",
         ] {
-            assert!(Decimal::of(text).is_none(), "{text}");
+            assert!(Decimal::parse(text).is_none(), "{text}");
         }
     }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn numerics_without_precision_end_somewhere() {
+    fn numerics_without_precision_have_limits() {
         for text in [
             "1e131071",
             "1e-16383",

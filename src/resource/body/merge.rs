@@ -3,61 +3,62 @@
 use std::collections::HashMap;
 
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
-use crate::resource::body::{BodyError, Faults};
+use crate::resource::body::{BodyError, Mismatches};
 use crate::resource::writable::{MemberKind, Writable};
 
-/// The document that `patch` makes of `document`, for [`rows_of`](super::rows_of) to check.
+/// Applies `patch` to `document`. [`rows_of`](super::rows_of) has to check the result.
 ///
-/// Null in place of a column means null, not its default; in place of children it means none.
+/// Null as the value of a column sets the column to null, not to its default. Null as the value of children removes all
+/// of them.
 /// # Errors
-/// [`BodyError`], also where the patch names what is only read.
+/// [`BodyError`], also if the patch has a member that can't be written.
 pub fn merge_patch(
     writable: &Writable,
     document: &[u8],
     patch: &[u8],
     scratch: &mut Scratch,
 ) -> Result<Vec<u8>, BodyError> {
-    let mut faults = Faults::default();
+    let mut mismatches = Mismatches::default();
     let mut merged = Vec::with_capacity(document.len() + patch.len());
     let read = with_json(document, &mut Scratch::default(), |document| {
         with_json(patch, scratch, |patch| {
-            check(writable, patch, &mut faults);
-            if faults.found.is_empty() {
+            check(writable, patch, &mut mismatches);
+            if mismatches.found.is_empty() {
                 let keeps_null = |name: &str| is_column(writable, name);
                 merge(Some(document), patch, &keeps_null, &mut merged);
             }
         })
     });
     read.flatten().map_err(BodyError::Malformed)?;
-    if faults.found.is_empty() {
+    if mismatches.found.is_empty() {
         Ok(merged)
     } else {
-        Err(BodyError::Faults(faults.found))
+        Err(BodyError::Mismatches(mismatches.found))
     }
 }
 
-/// Finds what a patch must not name. What it names of arrays and columns is checked as a part of the document.
-fn check(writable: &Writable, patch: JsonNode<'_>, faults: &mut Faults) {
+/// Adds the members that a patch must not have. The values of other members are checked later, as parts of the document.
+fn check(writable: &Writable, patch: JsonNode<'_>, mismatches: &mut Mismatches) {
     let (Json::Object(_), Some(root)) = (patch.json(), writable.levels.first()) else {
-        return faults.add("must be an object");
+        return mismatches.add("must be an object");
     };
     let mut seen = vec![false; root.members.len()];
     for (name, _) in patch.members() {
         let name = name.as_str();
         let at = root.member_at(name, 0);
         let refusal = match at.map(|at| (&root.members[at].kind, &mut seen[at])) {
-            None => "is no member of this object",
+            None => "is not a member of this object",
             Some((_, true)) => "is given twice",
-            Some((MemberKind::Lookup, _)) => "is only read, and can't be patched",
+            Some((MemberKind::Lookup, _)) => "is read-only, and can't be patched",
             Some((MemberKind::Column(at), _)) if root.columns[*at].generated => {
-                "is only read, and can't be patched"
+                "is read-only, and can't be patched"
             }
             Some((_, seen)) => {
                 *seen = true;
                 continue;
             }
         };
-        faults.within(name, |faults| faults.add(refusal));
+        mismatches.within(name, |mismatches| mismatches.add(refusal));
     }
 }
 
@@ -68,7 +69,8 @@ fn is_column(writable: &Writable, name: &str) -> bool {
     })
 }
 
-/// RFC 7396, section 2. Members of this object whose null is a value are those that `keeps_null` says.
+/// Writes what `patch` makes of `target` (RFC 7396, section 2). Null removes a member of this object, unless `keeps_null`
+/// says that null is a value of the member.
 fn merge(
     target: Option<JsonNode<'_>>,
     patch: JsonNode<'_>,
@@ -78,7 +80,7 @@ fn merge(
     let Json::Object(_) = patch.json() else {
         return out.extend_from_slice(patch.text());
     };
-    // The last of several of one name counts.
+    // Of several members with one name the last counts.
     let changes = patch.members().map(|(name, value)| (name.as_str(), value));
     let mut changes: HashMap<&str, JsonNode<'_>> = changes.collect();
     let is_kept =
@@ -105,7 +107,7 @@ fn merge(
             Some(_) => {}
         }
     }
-    // In the order of the patch.
+    // The target lacks the others, which follow in the order of the patch.
     for (name, _) in patch.members() {
         if let Some(change) = changes.remove(name.as_str())
             && is_kept(name.as_str(), change)
@@ -120,9 +122,9 @@ fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::body::{Fault, testing};
+    use crate::resource::body::{Mismatch, testing};
 
-    fn merged(document: &str, patch: &str) -> Result<String, Vec<Fault>> {
+    fn merged(document: &str, patch: &str) -> Result<String, Vec<Mismatch>> {
         let writable = testing::depts();
         let mut scratch = Scratch::default();
         let merged = merge_patch(
@@ -133,7 +135,7 @@ mod tests {
         );
         match merged {
             Ok(merged) => Ok(String::from_utf8(merged).unwrap()),
-            Err(BodyError::Faults(faults)) => Err(faults),
+            Err(BodyError::Mismatches(mismatches)) => Err(mismatches),
             Err(BodyError::Malformed(why)) => panic!("{why}"),
         }
     }
@@ -190,22 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_read_cannot_be_patched() {
-        let faults = merged(
+    fn read_only_members_cannot_be_patched() {
+        let mismatches = merged(
             "{}",
             r#"{"site":null,"upper":"x","z":null,"loc":1,"loc":2}"#,
         );
-        let told: Vec<String> = faults
+        let messages: Vec<String> = mismatches
             .unwrap_err()
             .into_iter()
-            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+            .map(|mismatch| format!("{} {}", mismatch.pointer, mismatch.message))
             .collect();
         assert_eq!(
-            told,
+            messages,
             [
-                "/site is only read, and can't be patched",
-                "/upper is only read, and can't be patched",
-                "/z is no member of this object",
+                "/site is read-only, and can't be patched",
+                "/upper is read-only, and can't be patched",
+                "/z is not a member of this object",
                 "/loc is given twice",
             ]
         );

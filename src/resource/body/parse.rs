@@ -81,14 +81,14 @@ fn fill(copy: &mut Vec<u8>, text: &[u8]) {
     copy.resize(text.len() + INPUT_PADDING, 0);
 }
 
-/// Writes 0 over every number of JSON's grammar, which keeps the place of every token.
+/// Replaces every number that is valid JSON by 0 and blanks, so that all other bytes keep their places.
 fn blank_numbers(copy: &mut [u8], length: usize, starts: &[u32]) {
     for &start in starts {
         let number = copy.get_mut(start as usize..length).unwrap_or_default();
         let end = number.iter().position(|byte| !is_number_byte(*byte));
         let end = end.unwrap_or(number.len());
         let (number, _) = number.split_at_mut(end);
-        let is_number = str::from_utf8(number).is_ok_and(|text| Decimal::of(text).is_some());
+        let is_number = str::from_utf8(number).is_ok_and(|text| Decimal::parse(text).is_some());
         if is_number && let Some((first, rest)) = number.split_first_mut() {
             *first = b'0';
             rest.fill(b' ');
@@ -106,14 +106,14 @@ fn message(error: &simd_json::Error, length: usize) -> String {
             return format!("the body nests deeper than {DEPTH_MAX} arrays and objects");
         }
         ErrorType::InvalidUtf8 => "is not UTF-8",
-        ErrorType::InvalidNumber => "has a number that is none",
+        ErrorType::InvalidNumber => "has an invalid number",
         ErrorType::InvalidEscape
         | ErrorType::InvalidUnicodeEscape
         | ErrorType::InvalidUnicodeCodepoint => "has an invalid escape sequence in a string",
-        ErrorType::UnterminatedString => "has a string without end",
+        ErrorType::UnterminatedString => "has an unterminated string",
         _ => "is not JSON",
     };
-    // Some errors are found before there is a place.
+    // Some errors have no place.
     match error.index() {
         0 => format!("the body {what}"),
         at => format!("the body {what}, near byte {}", at.min(length)),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told() {
+    fn invalid_json_is_refused() {
         for text in [
             "",
             " ",
@@ -339,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn nesting_ends_somewhere() {
+    fn nesting_is_limited() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert_eq!(values(&nested(DEPTH_MAX)).unwrap().len(), DEPTH_MAX);
-        let told = values(&nested(DEPTH_MAX + 1)).unwrap_err();
-        assert!(told.contains("deeper"), "{told}");
+        let error = values(&nested(DEPTH_MAX + 1)).unwrap_err();
+        assert!(error.contains("deeper"), "{error}");
         assert!(values(&"[".repeat(1_000_000)).is_err());
         assert!(values(&"{\"a\":".repeat(100_000)).is_err());
     }

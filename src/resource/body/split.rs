@@ -1,7 +1,8 @@
-//! A stream of bytes to the texts of its documents, before anything is parsed.
+//! From a stream of bytes to the texts of its documents, before anything is parsed.
 //!
-//! Only what separates documents is looked at: ends of lines, or strings, brackets and commas of one array. A text that
-//! comes out may be no JSON; a text that is JSON comes out whole.
+//! A bulk write may be longer than memory, and simd-json needs a whole text, so the stream is split first. The splitter
+//! looks only at what separates documents: ends of lines, or the strings, brackets and commas of one array. A text that it
+//! returns may be invalid JSON. If the stream is valid, each text is a whole document.
 
 use std::ops::Range;
 
@@ -10,46 +11,48 @@ use std::ops::Range;
 pub enum Framing {
     /// They are the elements of one JSON array.
     Array,
-    /// Each is a line (NDJSON); lines of white space are passed over.
+    /// Each is a line (NDJSON). Lines that contain only white space are skipped.
     Lines,
 }
 
-/// Why there are no more documents to be had.
+/// Why the stream can't be split further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// A document is longer than what was allowed.
+    /// A document is longer than allowed.
     #[error("the document is too long")]
     TooLong,
-    /// The array is none, as this says.
+    /// The stream is not a JSON array. The words follow `the body`.
     #[error("{0}")]
     Malformed(&'static str),
 }
 
-/// Cuts documents out of what has come so far.
+/// Splits the part of the stream that has been received.
 #[derive(Debug)]
 pub struct Splitter {
     framing: Framing,
     bytes_max: usize,
     buffer: Vec<u8>,
-    /// The first byte that was not handed out.
+    /// The place of the first byte after the documents that were returned.
     start: usize,
-    /// The first byte that was not looked at.
+    /// The place of the first byte that was not examined.
     at: usize,
-    /// No more is to come.
+    /// The stream has ended.
     ended: bool,
-    /// Lines that were handed out or passed over.
+    /// The number of lines that were returned or skipped.
     lines: u64,
-    place: Place,
-    /// Arrays and objects that are open within an element.
+    place: ArrayPlace,
+    /// The number of arrays and objects that are open within the element.
     depth: usize,
-    string: bool,
-    escaped: bool,
+    /// The next byte is within a string.
+    is_in_string: bool,
+    /// The next byte follows a backslash.
+    is_escaped: bool,
     failed: Option<SplitError>,
 }
 
-/// Where in an array.
+/// A place in the stream of an array: before it, in its first or a further element, or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ArrayPlace {
     Before,
     First,
     Further,
@@ -67,15 +70,15 @@ impl Splitter {
             at: 0,
             ended: false,
             lines: 0,
-            place: Place::Before,
+            place: ArrayPlace::Before,
             depth: 0,
-            string: false,
-            escaped: false,
+            is_in_string: false,
+            is_escaped: false,
             failed: None,
         }
     }
 
-    /// Adds what follows.
+    /// Adds the next part of the stream.
     pub fn push(&mut self, part: &[u8]) {
         self.buffer.drain(..self.start);
         self.at -= self.start;
@@ -83,30 +86,30 @@ impl Splitter {
         self.buffer.extend_from_slice(part);
     }
 
-    /// No more is to come.
+    /// Notes that the stream has ended.
     pub fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Whether no more is to come.
+    /// Whether the stream has ended.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Bytes that were not handed out.
+    /// The number of bytes that were received and not returned.
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// The number of the line that came last, counted from 1; none for an array.
+    /// The number of the line that was returned last, counted from 1; `None` for an array.
     pub fn line(&self) -> Option<u64> {
         (self.framing == Framing::Lines).then_some(self.lines)
     }
 
-    /// The text of the next document; none where it has not come to its end yet, or there is none.
+    /// The text of the next document; `None` if its end was not received yet, or if there are no more documents.
     ///
     /// # Errors
-    /// [`SplitError`], from then on: what follows can't be told apart.
+    /// [`SplitError`]. Every later call returns the same error, since the start of the next document is unknown.
     pub fn document(&mut self) -> Result<Option<&[u8]>, SplitError> {
         if let Some(failed) = self.failed {
             return Err(failed);
@@ -125,7 +128,7 @@ impl Splitter {
             Framing::Array => self.element()?,
             Framing::Lines => self.next_line()?,
         };
-        // What has not come to its end is a document as well.
+        // A document whose end was not received yet may be too long already.
         let length = found.as_ref().map_or(self.pending(), Range::len);
         if length > self.bytes_max {
             Err(SplitError::TooLong)
@@ -161,55 +164,57 @@ impl Splitter {
         while let Some(&byte) = self.buffer.get(self.at) {
             self.at += 1;
             match self.place {
-                Place::Before | Place::After => {
+                ArrayPlace::Before | ArrayPlace::After => {
                     match (self.place, byte) {
                         (_, byte) if is_space(byte) => {}
-                        (Place::Before, b'[') => self.place = Place::First,
-                        (Place::Before, _) => return Err(SplitError::Malformed("is no array")),
-                        _ => return Err(SplitError::Malformed("goes on after the array")),
+                        (ArrayPlace::Before, b'[') => self.place = ArrayPlace::First,
+                        (ArrayPlace::Before, _) => {
+                            return Err(SplitError::Malformed("is not an array"));
+                        }
+                        _ => return Err(SplitError::Malformed("continues after the array")),
                     }
                     self.start = self.at;
                 }
-                Place::First | Place::Further => {
+                ArrayPlace::First | ArrayPlace::Further => {
                     if !self.ends_element(byte) {
                         continue;
                     }
                     let element = self.start..self.at - 1;
                     self.start = self.at;
                     let is_empty = self.is_blank(&element);
-                    let is_first = self.place == Place::First;
+                    let is_first = self.place == ArrayPlace::First;
                     self.place = match byte {
-                        b']' => Place::After,
-                        _ => Place::Further,
+                        b']' => ArrayPlace::After,
+                        _ => ArrayPlace::Further,
                     };
                     match is_empty {
                         false => return Ok(Some(element)),
                         true if is_first && byte == b']' => {}
-                        true => return Err(SplitError::Malformed("has a comma too many")),
+                        true => return Err(SplitError::Malformed("has a superfluous comma")),
                     }
                 }
             }
         }
-        if self.ended && self.place != Place::After {
+        if self.ended && self.place != ArrayPlace::After {
             Err(SplitError::Malformed("ends before the array does"))
         } else {
             Ok(None)
         }
     }
 
-    /// Whether `byte`, the next one of an element, is what follows it.
+    /// Whether `byte`, the next byte of the stream, ends the element. It is a comma or a bracket then.
     fn ends_element(&mut self, byte: u8) -> bool {
-        if self.string {
+        if self.is_in_string {
             match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' => self.escaped = true,
-                b'"' => self.string = false,
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = true,
+                b'"' => self.is_in_string = false,
                 _ => {}
             }
             return false;
         }
         match byte {
-            b'"' => self.string = true,
+            b'"' => self.is_in_string = true,
             b'[' | b'{' => self.depth += 1,
             b']' | b',' if self.depth == 0 => return true,
             b']' | b'}' => self.depth = self.depth.saturating_sub(1),
@@ -252,7 +257,7 @@ mod tests {
                     None => splitter.end(),
                 },
                 Err(error) => {
-                    // What follows does not come out as if nothing had been.
+                    // The error stays.
                     assert_eq!(splitter.document(), Err(error));
                     return (found, Err(error));
                 }
@@ -279,22 +284,22 @@ mod tests {
             &[r#"{"a":"]},[\"\\"}"#, "[1,[2]]", r#""\\""#, "3"],
             Ok(()),
         );
-        // What is no JSON comes out, for others to judge.
+        // Elements may be invalid JSON. The parser refuses them.
         check(array, "[{]},nul}]", &["{]}", "nul}"], Ok(()));
     }
 
     #[test]
-    fn what_is_no_array_is_told() {
+    fn invalid_arrays_are_refused() {
         let malformed = |why| Err(SplitError::Malformed(why));
         for (text, found, why) in [
             ("", &[][..], "ends before the array does"),
             ("[", &[], "ends before the array does"),
             ("[1,\"]", &["1"], "ends before the array does"),
-            ("{}", &[], "is no array"),
-            ("[,1]", &[], "has a comma too many"),
-            ("[1,]", &["1"], "has a comma too many"),
-            ("[1,,2]", &["1"], "has a comma too many"),
-            ("[1]]", &["1"], "goes on after the array"),
+            ("{}", &[], "is not an array"),
+            ("[,1]", &[], "has a superfluous comma"),
+            ("[1,]", &["1"], "has a superfluous comma"),
+            ("[1,,2]", &["1"], "has a superfluous comma"),
+            ("[1]]", &["1"], "continues after the array"),
         ] {
             check(Framing::Array, text, found, malformed(why));
         }

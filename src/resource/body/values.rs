@@ -1,62 +1,62 @@
-//! Values of JSON as the text that PostgreSQL reads.
+//! From JSON values to the texts that PostgreSQL reads.
 
 mod composed;
 mod scalar;
 
-use crate::resource::body::Faults;
+use crate::resource::body::Mismatches;
 use crate::resource::body::decimal::Decimal;
 use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::value::ValueType;
 use crate::resource::writable::ColumnInput;
 
-/// Reads `node` as a value of type `value`; `None` where it is none, which is told.
-pub(super) fn given(
+/// Reads `node` as a value of type `value`; adds a mismatch and returns `None` if it is not one.
+pub(super) fn read_input(
     value: &ValueType,
     nullable: bool,
     node: JsonNode<'_>,
-    faults: &mut Faults,
+    mismatches: &mut Mismatches,
 ) -> Option<ColumnInput> {
     if let ValueType::Json | ValueType::Jsonb = value {
         let binary = *value == ValueType::Jsonb;
-        return json(binary, nullable, node, faults);
+        return json(binary, nullable, node, mismatches);
     }
     match node.json() {
         Json::Null if nullable => Some(ColumnInput::Null),
         Json::Null => {
-            faults.add("must not be null");
+            mismatches.add("must not be null");
             None
         }
-        json => text(value, node, json, faults).map(ColumnInput::Text),
+        json => text(value, node, json, mismatches).map(ColumnInput::Text),
     }
 }
 
-/// The same for `node`, whose content `json` is not null; `value` is no JSON.
+/// The text of `node`, whose content is `json`, not null. `value` is not a JSON type.
 fn text(
     value: &ValueType,
     node: JsonNode<'_>,
     json: Json<'_>,
-    faults: &mut Faults,
+    mismatches: &mut Mismatches,
 ) -> Option<String> {
     match (value, json) {
         (ValueType::Array(element), Json::Array(length)) => {
-            composed::array(element, node, length, faults)
+            composed::array(element, node, length, mismatches)
         }
         (ValueType::Composite(attributes), Json::Object(_)) => {
-            composed::composite(attributes, node, faults)
+            composed::composite(attributes, node, mismatches)
         }
         _ => {
             let text = scalar::text(value, json);
-            text.map_err(|expected| faults.add(expected)).ok()
+            text.map_err(|expected| mismatches.add(expected)).ok()
         }
     }
 }
 
-/// A value of `json`, or of `jsonb` where it is `binary`, as it is written.
+/// Reads a value of type `json`, or of type `jsonb` if it is `binary`, as it is written.
 fn json(
     binary: bool,
     nullable: bool,
     node: JsonNode<'_>,
-    faults: &mut Faults,
+    mismatches: &mut Mismatches,
 ) -> Option<ColumnInput> {
     let (mut zero, mut beyond) = (false, false);
     if binary {
@@ -64,23 +64,23 @@ fn json(
             match node.json() {
                 Json::String(text) => zero |= text.contains('\0'),
                 Json::Number(text) => {
-                    beyond |= !Decimal::of(text).is_some_and(|number| number.is_numeric());
+                    beyond |= !Decimal::parse(text).is_some_and(|number| number.is_numeric());
                 }
                 _ => {}
             }
         }
     }
     if zero {
-        faults.add("must not contain \\u0000, which jsonb does not hold");
+        mismatches.add("must not contain \\u0000, which jsonb does not hold");
     }
     if beyond {
-        faults.add("must not contain numbers beyond the range of numeric");
+        mismatches.add("must not contain numbers beyond the range of numeric");
     }
     if zero || beyond {
         return None;
     }
     match node.text() {
-        // SQL's null shows as the same document.
+        // A document shows SQL's null in the same way.
         b"null" if nullable => Some(ColumnInput::Null),
         text => Some(ColumnInput::Text(
             String::from_utf8_lossy(text).into_owned(),
@@ -92,19 +92,19 @@ mod tests {
     use super::*;
     use crate::resource::body::parse::{Scratch, with_json};
 
-    /// What PostgreSQL is given for `json`, or the faults as `pointer message`.
+    /// What PostgreSQL is given for `json`, or the mismatches as `pointer message`.
     fn read(value: &ValueType, json: &str) -> Result<ColumnInput, String> {
-        let mut faults = Faults::default();
+        let mut mismatches = Mismatches::default();
         let given = with_json(json.as_bytes(), &mut Scratch::default(), |node| {
-            given(value, true, node, &mut faults)
+            read_input(value, true, node, &mut mismatches)
         });
-        let told = faults.found.iter();
-        let told: Vec<String> = told
-            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+        let messages = mismatches.found.iter();
+        let messages: Vec<String> = messages
+            .map(|mismatch| format!("{} {}", mismatch.pointer, mismatch.message))
             .collect();
         let given = given.unwrap_or_else(|why| panic!("{json}: {why}"));
-        assert_eq!(given.is_none(), !told.is_empty(), "{json}");
-        given.ok_or_else(|| told.join("; "))
+        assert_eq!(given.is_none(), !messages.is_empty(), "{json}");
+        given.ok_or_else(|| messages.join("; "))
     }
 
     /// `accepted`: JSON and the text for PostgreSQL, the same where it is empty.
@@ -116,8 +116,8 @@ mod tests {
             assert_eq!(read(value, json), Ok(expected), "{value:?} {json}");
         }
         for json in refused {
-            let told = read(value, json);
-            assert!(told.is_err(), "{value:?} {json}: {told:?}");
+            let result = read(value, json);
+            assert!(result.is_err(), "{value:?} {json}: {result:?}");
         }
         assert_eq!(read(value, " null "), Ok(ColumnInput::Null), "{value:?}");
     }
@@ -282,9 +282,9 @@ mod tests {
                 "[[{\"a\":[\"\\u0000\"]}]]",
             ],
         );
-        let mut faults = Faults::default();
+        let mut mismatches = Mismatches::default();
         let given = with_json(b" null ", &mut Scratch::default(), |node| {
-            given(&ValueType::Json, false, node, &mut faults)
+            read_input(&ValueType::Json, false, node, &mut mismatches)
         });
         assert_eq!(given, Ok(Some(ColumnInput::Text("null".to_owned()))));
     }

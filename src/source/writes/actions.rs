@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use crate::resource::body::{Mode, Scratch, merge_patch, rows_of};
+use crate::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
@@ -127,7 +127,7 @@ impl Transaction<'_> {
         }
         let mut rows = Rows::of(writable);
         let parts = key_parts(key, target.resource.key.columns.len());
-        let mode = Mode::Replace(&parts);
+        let mode = WriteMode::Replace(&parts);
         let read = rows_of(writable, document, mode, &mut Scratch::default(), &mut rows);
         read.map_err(WriteError::Body)?;
         self.complete(target, &mut rows).await?;
@@ -249,7 +249,7 @@ impl Transaction<'_> {
         let writable = target.writable;
         let patched = merge_patch(writable, &document, patch, &mut scratch);
         let patched = patched.and_then(|patched| {
-            let mode = Mode::Replace(&parts);
+            let mode = WriteMode::Replace(&parts);
             rows_of(writable, &patched, mode, &mut scratch, &mut rows)
         });
         patched.map_err(WriteError::Body)?;

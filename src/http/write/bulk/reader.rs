@@ -13,7 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::http::body::body_problem;
 use crate::http::problem::Problem;
 use crate::resource::Resource;
-use crate::resource::body::{BodyError, Framing, Mode, Scratch, SplitError, Splitter, rows_of};
+use crate::resource::body::{
+    BodyError, Framing, Scratch, SplitError, Splitter, WriteMode, rows_of,
+};
 use crate::resource::writable::Rows;
 
 /// The text of a batch, unless one document alone is longer: about 1,000 rows and more. More text in a statement does not
@@ -190,7 +192,13 @@ impl BulkParser {
             else {
                 break;
             };
-            let read = rows_of(writable, text, Mode::Insert, &mut self.scratch, &mut rows);
+            let read = rows_of(
+                writable,
+                text,
+                WriteMode::Insert,
+                &mut self.scratch,
+                &mut rows,
+            );
             if let Err(error) = read {
                 return Err(match (&error, self.splitter.line()) {
                     (BodyError::Malformed(_), Some(line)) => {
@@ -222,7 +230,13 @@ impl BulkParser {
                 Err(error) => return Err(split_problem(error, bytes_max, self.count)),
             };
             let mut rows = Rows::of(writable);
-            let read = rows_of(writable, text, Mode::Insert, &mut self.scratch, &mut rows);
+            let read = rows_of(
+                writable,
+                text,
+                WriteMode::Insert,
+                &mut self.scratch,
+                &mut rows,
+            );
             documents.push(read.map(|()| rows).map_err(Problem::from));
             self.count += 1;
         }

@@ -1,15 +1,15 @@
-//! What bodies mean, and what is told of those that mean nothing.
+//! The rows that bodies lead to, and the mismatches that are reported for other bodies.
 
 use std::borrow::Cow;
 
 use super::*;
-use crate::resource::body::{FAULTS_MAX, testing};
+use crate::resource::body::{MISMATCHES_MAX, testing};
 use crate::resource::value::ValueType;
 
-const INSERT: Mode<'_> = Mode::Insert;
+const INSERT: WriteMode<'_> = WriteMode::Insert;
 
-/// The rows of `body`, or its faults as `pointer message`.
-fn read(writable: &Writable, body: &str, mode: Mode<'_>) -> Result<Rows, Vec<String>> {
+/// The rows of `body`, or its mismatches as `pointer message`.
+fn read(writable: &Writable, body: &str, mode: WriteMode<'_>) -> Result<Rows, Vec<String>> {
     let mut rows = Rows::of(writable);
     match rows_of(
         writable,
@@ -23,9 +23,9 @@ fn read(writable: &Writable, body: &str, mode: Mode<'_>) -> Result<Rows, Vec<Str
             assert_eq!(rows, Rows::of(writable));
             Err(match error {
                 BodyError::Malformed(why) => vec![why],
-                BodyError::Faults(faults) => faults
+                BodyError::Mismatches(mismatches) => mismatches
                     .into_iter()
-                    .map(|fault| format!("{} {}", fault.pointer, fault.message))
+                    .map(|mismatch| format!("{} {}", mismatch.pointer, mismatch.message))
                     .collect(),
             })
         }
@@ -97,7 +97,7 @@ fn documents_share_rows() {
 fn the_path_says_the_key() {
     let writable = testing::depts();
     let parts = [Cow::Borrowed("7")];
-    let replace = Mode::Replace(&parts);
+    let replace = WriteMode::Replace(&parts);
     for body in [
         r#"{"a/b":"x","emps":[{}]}"#,
         r#"{"a/b":"x","no":7,"emps":[{"dept":7}]}"#,
@@ -116,7 +116,7 @@ fn the_path_says_the_key() {
 }
 
 #[test]
-fn all_faults_are_told_with_their_places() {
+fn all_mismatches_are_reported_with_their_places() {
     let writable = testing::depts();
     let body = r#"{"a/b":"12345678901","loc":5,"loc":6,"no":9223372036854775808,"x~":1,"data":"\u0000",
         "emps":[{"sal":99999.999},7,{"dept":3,"notes":{"id":1}},{"empno":null,"notes":[{"id":1.5}]},
@@ -128,7 +128,7 @@ fn all_faults_are_told_with_their_places() {
             "/loc must be a string",
             "/loc is given twice",
             "/no must be an integer from -9223372036854775808 to 9223372036854775807",
-            "/x~0 is no member of this object",
+            "/x~0 is not a member of this object",
             "/data must not contain \\u0000, which jsonb does not hold",
             "/emps/0/sal must be a number that numeric(7,2) holds, 5 digits before the point",
             "/emps/1 must be an object",
@@ -161,7 +161,7 @@ fn all_faults_are_told_with_their_places() {
     let many = format!("{{{}\"a\":1}}", "\"b\":1,".repeat(10_000));
     assert_eq!(
         read(&writable, &many, INSERT).unwrap_err().len(),
-        FAULTS_MAX
+        MISMATCHES_MAX
     );
 }
 

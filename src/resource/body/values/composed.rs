@@ -1,81 +1,89 @@
-//! Arrays and composite values, as their input functions read them: every part in quotes.
+//! The texts of arrays and composite values for PostgreSQL's input functions, with every part in quotes.
 
 use crate::resource::body::parse::{Json, JsonNode};
-use crate::resource::body::{Faults, values};
+use crate::resource::body::{Mismatches, values};
 use crate::resource::value::ValueType;
 use crate::resource::writable::ColumnInput;
 
-/// Dimensions of an array, at most (PostgreSQL's `MAXDIM`).
+/// The most dimensions of an array (PostgreSQL's `MAXDIM`).
 const DIMENSIONS_MAX: usize = 6;
 
-/// An array of `length` values.
+/// The text of an array of `length` values.
 pub(super) fn array(
     element: &ValueType,
     node: JsonNode<'_>,
     length: usize,
-    faults: &mut Faults,
+    mismatches: &mut Mismatches,
 ) -> Option<String> {
-    let before = faults.found.len();
+    let before = mismatches.found.len();
     let mut array = Array {
         element,
         lengths: Vec::new(),
         innermost: None,
         text: String::new(),
     };
-    array.dimension(0, node, length, faults);
-    (faults.found.len() == before).then_some(array.text)
+    array.dimension(0, node, length, mismatches);
+    (mismatches.found.len() == before).then_some(array.text)
 }
 
 struct Array<'e> {
     element: &'e ValueType,
     /// The length of each dimension.
     lengths: Vec<usize>,
-    /// The dimension of the elements, as soon as one is reached.
+    /// The dimension that the elements are in; `None` before the first element.
     innermost: Option<usize>,
     text: String,
 }
 
 impl Array<'_> {
-    /// One array of dimension `depth`.
-    fn dimension(&mut self, depth: usize, node: JsonNode<'_>, length: usize, faults: &mut Faults) {
+    /// Adds one array of dimension `depth`.
+    fn dimension(
+        &mut self,
+        depth: usize,
+        node: JsonNode<'_>,
+        length: usize,
+        mismatches: &mut Mismatches,
+    ) {
         match self.lengths.get(depth) {
             None => self.lengths.push(length),
             Some(known) if *known == length => {}
-            Some(_) => faults.add("must be as long as the arrays beside it"),
+            Some(_) => mismatches.add("must be as long as the arrays beside it"),
         }
         if depth > 0 && length == 0 {
-            faults.add("must not be empty");
+            mismatches.add("must not be empty");
         }
         self.text.push('{');
         for (place, element) in node.elements().enumerate() {
-            if faults.are_full() {
+            if mismatches.are_full() {
                 return;
             }
             if place > 0 {
                 self.text.push(',');
             }
-            let outside = faults.enter_place(place);
-            self.item(depth, element, faults);
-            faults.leave(outside);
+            let outside = mismatches.enter_element(place);
+            self.item(depth, element, mismatches);
+            mismatches.leave(outside);
         }
         self.text.push('}');
     }
 
-    fn item(&mut self, depth: usize, node: JsonNode<'_>, faults: &mut Faults) {
+    fn item(&mut self, depth: usize, node: JsonNode<'_>, mismatches: &mut Mismatches) {
         if let ValueType::Json | ValueType::Jsonb = self.element {
-            let given = values::given(self.element, true, node, faults);
+            let given = values::read_input(self.element, true, node, mismatches);
             return self.push(given);
         }
         match node.json() {
             Json::Array(_) if self.innermost == Some(depth) => {
-                faults.add("must not be an array, as the values beside it are none");
+                mismatches.add("must not be an array, since the values beside it are not");
             }
             Json::Array(_) if depth + 1 == DIMENSIONS_MAX => {
-                faults.add(format!("must not nest {DIMENSIONS_MAX} arrays or more"));
+                mismatches.add(format!(
+                    "must not be an array: PostgreSQL's arrays have at most {DIMENSIONS_MAX} dimensions"
+                ));
             }
-            Json::Array(length) => self.dimension(depth + 1, node, length, faults),
+            Json::Array(length) => self.dimension(depth + 1, node, length, mismatches),
             _ if self.lengths.len() > depth + 1 => {
-                faults.add("must be an array, as those beside it are");
+                mismatches.add("must be an array, since the values beside it are");
             }
             Json::Null => {
                 self.innermost = Some(depth);
@@ -83,7 +91,7 @@ impl Array<'_> {
             }
             json => {
                 self.innermost = Some(depth);
-                let text = values::text(self.element, node, json, faults);
+                let text = values::text(self.element, node, json, mismatches);
                 self.push(text.map(ColumnInput::Text));
             }
         }
@@ -106,28 +114,28 @@ impl Array<'_> {
     }
 }
 
-/// The attributes of an object; those that it lacks are null.
+/// The text of a composite value. Attributes that the object lacks are null.
 pub(super) fn composite(
     attributes: &[(String, ValueType)],
     node: JsonNode<'_>,
-    faults: &mut Faults,
+    mismatches: &mut Mismatches,
 ) -> Option<String> {
-    let before = faults.found.len();
+    let before = mismatches.found.len();
     let mut given: Vec<Option<ColumnInput>> = vec![None; attributes.len()];
     for (name, value) in node.members() {
-        if faults.are_full() {
+        if mismatches.are_full() {
             break;
         }
         let name = name.as_str();
         let known = attributes.iter().position(|(known, _)| known == name);
         let slot = known.and_then(|at| Some((&attributes[at].1, given.get_mut(at)?)));
-        faults.within(name, |faults| match slot {
+        mismatches.within(name, |mismatches| match slot {
             Some((attribute, slot @ None)) => {
-                let read = values::given(attribute, true, value, faults);
+                let read = values::read_input(attribute, true, value, mismatches);
                 *slot = Some(read.unwrap_or(ColumnInput::Null));
             }
-            Some(_) => faults.add("is given twice"),
-            None => faults.add("is no attribute of this column's type"),
+            Some(_) => mismatches.add("is given twice"),
+            None => mismatches.add("is not an attribute of this column's type"),
         });
     }
     let mut text = String::from("(");
@@ -142,5 +150,5 @@ pub(super) fn composite(
         }
     }
     text.push(')');
-    (faults.found.len() == before).then_some(text)
+    (mismatches.found.len() == before).then_some(text)
 }

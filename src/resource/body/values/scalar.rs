@@ -1,4 +1,4 @@
-//! Values without parts.
+//! The texts of values without parts: numbers, strings, dates.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const LABELS_MAX: usize = 20;
 
 type Expected = Cow<'static, str>;
 
-/// The text of `json` as a value of `value`, or what is expected instead.
+/// The text of `json` as a value of type `value`, or the end of a sentence that says what is expected.
 pub(super) fn text(value: &ValueType, json: Json<'_>) -> Result<String, Expected> {
     match (value, json) {
         (ValueType::Boolean, Json::Boolean(true)) => Ok("true".to_owned()),
@@ -38,11 +38,11 @@ pub(super) fn text(value: &ValueType, json: Json<'_>) -> Result<String, Expected
 
 fn integer(json: Json<'_>, min: i64, max: i64) -> Result<String, Expected> {
     let text = match json {
-        // What is short has one spelling, but for zero's sign.
+        // An integer that i64 parses is written without leading zeros, as JSON demands. Zero may have a sign.
         Json::Number(text) if text.parse().is_ok_and(|value: i64| value != 0) => {
             Some(Cow::Borrowed(text))
         }
-        Json::Number(text) => Decimal::of(text)
+        Json::Number(text) => Decimal::parse(text)
             .and_then(|number| number.integer())
             .map(Cow::Owned),
         _ => None,
@@ -65,10 +65,10 @@ fn number(value: &ValueType, json: Json<'_>) -> Result<String, Expected> {
         }
         _ => return Err("must be a number".into()),
     };
-    let number = Decimal::of(text).ok_or("must be a number")?;
+    let number = Decimal::parse(text).ok_or("must be a number")?;
     match value {
-        ValueType::Real => held(&number, text.parse().unwrap_or(f32::INFINITY).into()),
-        ValueType::Double => held(&number, text.parse().unwrap_or(f64::INFINITY)),
+        ValueType::Real => check_range(&number, text.parse().unwrap_or(f32::INFINITY).into()),
+        ValueType::Double => check_range(&number, text.parse().unwrap_or(f64::INFINITY)),
         ValueType::Numeric {
             digits: Some((precision, scale)),
         } => match number.fits(*precision, *scale) {
@@ -86,8 +86,8 @@ fn number(value: &ValueType, json: Json<'_>) -> Result<String, Expected> {
     Ok(text.to_owned())
 }
 
-/// Whether a floating-point type holds a number, of which it makes `value`.
-fn held(number: &Decimal<'_>, value: f64) -> Result<(), Expected> {
+/// Checks that a number is in the range of a floating-point type, which converts it to `value`.
+fn check_range(number: &Decimal<'_>, value: f64) -> Result<(), Expected> {
     if value.is_infinite() || (value == 0.0 && !number.is_zero()) {
         Err("must be a number in the range of its floating-point type".into())
     } else {
@@ -101,7 +101,7 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
     }
     match value {
         ValueType::Text { max } => bounded(text, *max),
-        // Its trailing blanks don't count.
+        // Trailing blanks do not count.
         ValueType::Char { length } => bounded(text.trim_end_matches(' '), *length),
         ValueType::Uuid => match uuid::Uuid::try_parse(text) {
             Ok(uuid) if text.len() == 36 => Ok(uuid.hyphenated().to_string()),
@@ -141,12 +141,12 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         ValueType::Interval | ValueType::Other => Ok(text.to_owned()),
         ValueType::Composite(_) => Err("must be an object".into()),
         ValueType::Array(_) => Err("must be an array".into()),
-        // All that are left are no strings.
+        // Values of the other types are not strings.
         _ => Err("must not be a string".into()),
     }
 }
 
-/// `text` of at most `max` characters; blanks beyond are cut, as the SQL standard has it.
+/// `text` if it has at most `max` characters. Blanks beyond are removed, as in the SQL standard.
 fn bounded(text: &str, max: Option<u32>) -> Result<String, Expected> {
     let max = max.map_or(usize::MAX, |max| max as usize);
     if text.len() <= max {
@@ -162,7 +162,7 @@ fn bounded(text: &str, max: Option<u32>) -> Result<String, Expected> {
     }
 }
 
-/// Base64 to the text that PostgreSQL reads as `bytea`.
+/// From base64 to the text that PostgreSQL reads as `bytea`.
 fn bytea(text: &str) -> Result<String, Expected> {
     let bytes = STANDARD
         .decode(text)
