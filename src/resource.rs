@@ -9,12 +9,12 @@
 pub mod body;
 mod calendar;
 pub mod catalogue;
+mod date_time;
 pub mod definition;
 pub mod document;
 pub mod index;
 pub mod key;
 pub mod link;
-mod moment;
 pub mod page;
 pub mod projection;
 pub mod proof;
@@ -37,7 +37,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{Scalar, Template};
 use crate::resource::key::{KeyColumn, KeyShape};
-use crate::resource::proof::Proved;
+use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
@@ -92,10 +92,10 @@ pub struct Resource {
     /// The root row.
     pub root: Row,
     /// The statement of its documents (see [`query`]).
-    pub documents_sql: Proved,
+    pub documents_sql: ProvedSql,
     /// The same where a table has row security, refused by PostgreSQL where larder's role does not see what `row_security`
     /// says.
-    pub checked_sql: Option<Proved>,
+    pub checked_sql: Option<ProvedSql>,
     /// The columns of the root row that lists may be asked by, in the order of the configuration.
     pub filters: Vec<Filter>,
     /// Makes documents of what the statement gives.

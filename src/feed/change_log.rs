@@ -25,7 +25,7 @@ use crate::feed::change_set::{ChangeSet, RowLimit};
 use crate::feed::definition::{Definitions, Fingerprints, read_fingerprints};
 use crate::feed::position::Position;
 use crate::resource::ResourceId;
-use crate::resource::proof::Proved;
+use crate::resource::proof::ProvedSql;
 use crate::source::SourceError;
 
 /// Settings of the connection that passes run on.
@@ -99,7 +99,7 @@ pub(super) async fn read(
 async fn read_extent(
     connection: &mut PgConnection,
     query: &PassQuery,
-    sql: &Proved,
+    sql: &ProvedSql,
     definitions: &Definitions,
     position: &Position,
     extent: Extent,

@@ -1,57 +1,58 @@
-//! Pages of keys: which documents of a resource there are, in the order of their keys. SQL text only.
+//! Pages of lists: the keys of a resource's documents, in their order. SQL text only.
 
 use crate::resource::key::KeyColumn;
 use crate::resource::key::sql::canonical_key_sql;
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
 use crate::resource::{Filter, Resource};
 
-/// The parameters of a list's query that larder gives a meaning. No filter has one of these names.
+/// The query parameters of a list that are not filters. No filter can have one of these names.
 pub const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
 
 /// One page of a resource's keys.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The canonical key before the first; none for the first page.
+    /// The canonical key that the page begins after; `None` for the first page.
     pub after: Option<String>,
-    /// Places in the resource's list of filters, rising, and what the column equals: a canonical text, or null.
+    /// The filters: places in [`Resource::filters`] in ascending order, and for each the value of its column as canonical text,
+    /// or `None` for null.
     pub filters: Vec<(usize, Option<String>)>,
-    /// Keys, at most.
+    /// The most keys.
     pub limit: usize,
 }
 
 impl Filter {
-    /// What a filter of this column is to equal, as text of its type.
+    /// The canonical text of a value of the filter's column.
     ///
     /// # Errors
-    /// Why it is none, for the end of a sentence about it.
+    /// If it is not a value of the column's type, the end of a sentence about it.
     pub fn canonical(&self, value: &str) -> Result<String, String> {
         self.column.canonical(value).map(Into::into)
     }
 }
 
 impl Page {
-    /// SQL for one row, its proof and the page's keys as an array: the parts of `after` come as text in `$1, …`, then the
-    /// values of the filters, then the limit.
+    /// SQL that returns one row, the proof and the page's keys as an array. Its parameters are the parts of `after` as text,
+    /// the values of the filters that are not null, and the limit.
     ///
-    /// Which filters there are is part of the text, so that PostgreSQL can use their indexes. The order is that of the
-    /// columns, their collations included, and so is the comparison with `after`. With `row_security` PostgreSQL refuses
-    /// the statement unless larder's role sees what that says.
-    pub fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> Proved {
+    /// The text has a condition for each filter, so that PostgreSQL can use their indexes. The order and the comparison with
+    /// `after` follow the columns' types and collations. With `row_security` PostgreSQL refuses the statement unless larder's
+    /// role sees what `row_security` says.
+    pub fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
         let (key, from) = self.parts(resource);
         let unchanged = unchanged_sql(row_security);
-        Proved::new(&format!(
+        ProvedSql::new(&format!(
             "select {PROOF} as proof, array(select {key} {from}) as keys{unchanged}"
         ))
     }
 
-    /// The same for keys that UTF-8 may not carry: as the bytes that the database stores, whose encoding is given beside,
-    /// and with the number of keys to pass over as the last parameter.
-    pub fn stored_sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> Proved {
+    /// As [`Self::sql`], for keys that may have no UTF-8 form: it returns them as the bytes that the database stores, with the
+    /// name of the database's encoding. The last parameter is the number of keys to skip.
+    pub fn stored_sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
         let (key, from) = self.parts(resource);
-        let parameters = self.parameters(resource);
-        Proved::new(&format!(
+        let parameters = self.parameter_count(resource);
+        ProvedSql::new(&format!(
             "select {PROOF} as proof, pg_catalog.getdatabaseencoding()::text as encoding, \
              array(select pg_catalog.convert_to({key}, pg_catalog.getdatabaseencoding()) {from} \
              offset ${offset}) as keys{unchanged}",
@@ -60,8 +61,8 @@ impl Page {
         ))
     }
 
-    /// Parameters before the limit.
-    fn parameters(&self, resource: &Resource) -> usize {
+    /// The number of parameters before the limit.
+    fn parameter_count(&self, resource: &Resource) -> usize {
         let after = match self.after {
             Some(_) => resource.key.columns.len(),
             None => 0,
@@ -70,7 +71,7 @@ impl Page {
         after + filters.count()
     }
 
-    /// The canonical key of a row, and which rows there are.
+    /// SQL for the canonical key of a row, and for the rows of the page.
     fn parts(&self, resource: &Resource) -> (String, String) {
         let columns = &resource.key.columns;
         let name = |column: &KeyColumn| format!("t0.{}", identifier(&column.name));
@@ -80,7 +81,7 @@ impl Page {
             parameters += 1;
             format!("${parameters}::text::{}", column.key_type.sql_type())
         };
-        // A row without a whole key has no document.
+        // A row whose key has a null has no document.
         let mut conditions: Vec<String> = names
             .iter()
             .map(|name| format!("{name} is not null"))

@@ -1,21 +1,22 @@
-//! What proves that an answer comes from the statement that was sent.
+//! Proof that a result comes from the statement that was sent.
 //!
 //! sqlx names prepared statements `sqlx_s_1`, `sqlx_s_2`, … on every connection, and sends Sync between Parse and Bind.
-//! A connection pooler that larder was not told of may hand each of these steps to another server connection, where the
-//! same name (or the unnamed statement) belongs to another statement: PostgreSQL then answers with another table's rows.
-//! sqlx 0.9 keeps the counter of these names to itself, and SQL `execute` takes no parameters of the protocol, so names
-//! that never repeat would cost documents their binary form. They are not needed: each statement carries a constant of
-//! its own, a hash of its text, and its answer is used only if it brings that constant along. Two statements of one text
-//! over one database and role read the same, so the text stands for the resource and its definition.
+//! A connection pooler that larder does not know of may send each of these steps to another server connection. There the
+//! same name, or the unnamed statement, may belong to another statement, and PostgreSQL returns rows of another table.
 //!
-//! The proof also names the server process, which never changes under a connection without a pooler.
+//! Names that never repeat would prevent this, but sqlx 0.9 does not let its users choose them, and a prepared statement
+//! that SQL `execute` runs can't return rows in binary form. So each statement contains a constant of its own, a hash of its
+//! text, and its result is used only if it contains that constant. Two statements with the same text, database and role
+//! read the same rows, so the text stands for the resource and its definition.
+//!
+//! The proof also has the number of the server process. On a connection without a pooler it never changes.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Where the proof stands in a template. No SQL text can contain it.
+/// The placeholder of the proof in a template. No SQL text can contain it.
 pub(crate) const PROOF: &str = "\0proof\0";
 
-/// Bytes of the constant, and of the number of the server process after it.
+/// The bytes of the constant. The number of the server process follows them.
 const CONSTANT_BYTES: usize = 8;
 
 /// The constant of one statement.
@@ -36,23 +37,23 @@ impl Proof {
         )
     }
 
-    /// The server process that answered, if `answered` is the proof of this statement.
-    pub(crate) fn process(self, answered: &[u8]) -> Option<i32> {
-        let (constant, process) = answered.split_at_checked(CONSTANT_BYTES)?;
+    /// The server process that ran the statement; `None` if `returned` is not the proof of this statement.
+    pub(crate) fn process(self, returned: &[u8]) -> Option<i32> {
+        let (constant, process) = returned.split_at_checked(CONSTANT_BYTES)?;
         let process = i32::from_be_bytes(process.try_into().ok()?);
         (constant == self.0.to_be_bytes()).then_some(process)
     }
 }
 
-/// SQL text whose answer carries its proof.
+/// SQL text of a statement whose result contains its proof.
 #[derive(Clone, Debug)]
-pub struct Proved {
+pub struct ProvedSql {
     sql: String,
     proof: Proof,
 }
 
-impl Proved {
-    /// The statement `template`, with the proof wherever [`PROOF`] stands.
+impl ProvedSql {
+    /// The statement `template`, with the proof in place of each [`PROOF`].
     pub(crate) fn new(template: &str) -> Self {
         let proof = Proof::of(template);
         Self {
@@ -61,12 +62,12 @@ impl Proved {
         }
     }
 
-    /// The text.
+    /// The SQL text.
     pub fn as_str(&self) -> &str {
         &self.sql
     }
 
-    /// What its answer has to carry.
+    /// The proof that its result must contain.
     pub fn proof(&self) -> Proof {
         self.proof
     }
@@ -79,8 +80,8 @@ mod tests {
     #[test]
     fn only_the_statements_own_proof_names_a_process() {
         let template = format!("select {PROOF}, 1");
-        let one = Proved::new(&template);
-        let other = Proved::new(&format!("select {PROOF}, 2"));
+        let one = ProvedSql::new(&template);
+        let other = ProvedSql::new(&format!("select {PROOF}, 2"));
         assert!(!one.as_str().contains('\0'));
         let mut answered = one.proof().0.to_be_bytes().to_vec();
         answered.extend_from_slice(&42_i32.to_be_bytes());

@@ -1,35 +1,36 @@
 //! The statement that reads documents: SQL text only.
 //!
-//! One statement reads any number of documents of a resource, so that each is what one snapshot held. It gives each
-//! as one record: columns as they are, rows below as records inside ([`crate::resource::document`] makes JSON of it).
-//! The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
+//! One statement reads any number of documents of a resource, so that all come from one snapshot. It returns each document
+//! as a record: columns as they are, and rows below as records inside. [`crate::resource::document`] turns the record into
+//! JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
 use crate::resource::document::Order;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
-/// A record in PostgreSQL's memory is larger than what is sent by less than that: a row of one null takes 24 bytes, and
-/// 16 when it is sent. One that is larger still is refused before its texts are decompressed.
+/// The size of a record in PostgreSQL's memory is less than this many times its size when it is sent: a row of one null
+/// takes 24 bytes in memory and 16 when it is sent. A record that is larger in memory than this factor allows is refused
+/// before PostgreSQL decompresses its texts.
 const IN_MEMORY: u8 = 4;
 
-/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text), none whose
-/// record is longer than `$n` bytes.
+/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text). The parameter
+/// after these is the most bytes of a record.
 ///
-/// Rows: once null and the proof of the statement ([`crate::resource::proof`]), also where nothing is found; else the
-/// canonical key, and the document's record or null where it is longer than the bound. A key without a row gives none. The
-/// record comes as the bytes that PostgreSQL would send for it, so that it is these that are bounded: as a
-/// row it may hold compressed texts, which are sent at their whole length.
+/// The statement returns one row with null and its proof ([`crate::resource::proof`]), even if no document is found. The
+/// other rows have a canonical key and the document's record, or null if the record is too long. A key without a document
+/// has no row. The record is the `bytea` that PostgreSQL would send for it, so that the limit applies to these bytes: in
+/// memory a record may have compressed texts, which are sent decompressed.
 ///
-/// With `row_security` PostgreSQL refuses the statement unless larder's role sees what that says.
+/// With `row_security` PostgreSQL refuses the statement unless larder's role sees what `row_security` says.
 pub(super) fn documents_sql(
     key: &KeyShape,
     root: &Row,
     row_security: Option<&RowSecurity>,
-) -> Proved {
+) -> ProvedSql {
     let columns = &key.columns;
     let arrays: Vec<String> = columns
         .iter()
@@ -62,8 +63,8 @@ pub(super) fn documents_sql(
         }
     };
     let mut tables = 0;
-    // offset 0 keeps the planner from writing the document's expression, with all that is below it, twice.
-    Proved::new(&format!(
+    // offset 0 prevents the planner from copying the expression of the document into both places that use it.
+    ProvedSql::new(&format!(
         "select null::text as key, {PROOF} as document union all \
          select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
          from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
@@ -76,7 +77,7 @@ pub(super) fn documents_sql(
     ))
 }
 
-/// The record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases given out.
+/// SQL for the record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases in use.
 fn row_sql(row: &Row, hidden: &[String], alias: &str, tables: &mut usize) -> String {
     let mut members = Vec::new();
     for field in &row.fields {
@@ -105,7 +106,7 @@ fn field_sql(field: &Field, alias: &str) -> String {
         }
         // encode() breaks lines after 76 characters.
         Rendering::Bytea => format!("translate(encode({value}, 'base64'), E'\\n', '')"),
-        // unnest() forgets the dimensions: the brackets are taken from what PostgreSQL writes around its own texts.
+        // unnest() loses the dimensions of the array. The brackets come from the JSON that PostgreSQL writes for it.
         Rendering::ByteaArray => format!(
             "(select string_agg(p.text || case when p.n > cardinality({value}) then '' else \
              coalesce('\"' || translate(encode(e.v, 'base64'), E'\\n', '') || '\"', 'null') end, '' order by p.n) \
@@ -117,30 +118,38 @@ fn field_sql(field: &Field, alias: &str) -> String {
 
 fn child_sql(child: &Child, parent: &str, tables: &mut usize) -> String {
     if let Some(order) = Order::of(child) {
-        let from = from_sql(&child.row, &order.hidden, &child.on, parent, tables);
-        return format!("array({})", from.select);
+        let subquery = subquery(&child.row, &order.hidden, &child.on, parent, tables);
+        return format!("array({})", subquery.select);
     }
-    let from = from_sql(&child.row, &[], &child.on, parent, tables);
+    let subquery = subquery(&child.row, &[], &child.on, parent, tables);
     let order: Vec<String> = child
         .order_by
         .iter()
-        .map(|column| format!("{}.{}", from.alias, identifier(&column.name)))
+        .map(|column| format!("{}.{}", subquery.alias, identifier(&column.name)))
         .collect();
-    format!("array({} order by {})", from.select, order.join(", "))
+    format!("array({} order by {})", subquery.select, order.join(", "))
 }
 
 fn lookup_sql(lookup: &Lookup, pointing: &str, tables: &mut usize) -> String {
-    let from = from_sql(&lookup.row, &[], &lookup.on, pointing, tables);
-    format!("({})", from.select)
+    let subquery = subquery(&lookup.row, &[], &lookup.on, pointing, tables);
+    format!("({})", subquery.select)
 }
 
-/// `select` of the records of the rows that belong to the row called `upper`.
-struct From {
+/// A subquery.
+struct Subquery {
+    /// The name of its table.
     alias: String,
     select: String,
 }
 
-fn from_sql(row: &Row, hidden: &[String], on: &[Pair], upper: &str, tables: &mut usize) -> From {
+/// Selects the records of the rows that belong to the row called `upper`.
+fn subquery(
+    row: &Row,
+    hidden: &[String],
+    on: &[Pair],
+    upper: &str,
+    tables: &mut usize,
+) -> Subquery {
     *tables += 1;
     let alias = format!("t{tables}");
     let matches: Vec<String> = on
@@ -156,5 +165,5 @@ fn from_sql(row: &Row, hidden: &[String], on: &[Pair], upper: &str, tables: &mut
         table = row.table.sql(),
         matches = matches.join(" and "),
     );
-    From { alias, select }
+    Subquery { alias, select }
 }

@@ -4,7 +4,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::Template;
 use crate::resource::key::KeyShape;
-use crate::resource::proof::Proved;
+use crate::resource::proof::ProvedSql;
 use crate::resource::{Resource, ResourceId, Row};
 
 /// The only resource of a cache, or the first.
@@ -44,7 +44,7 @@ pub(crate) fn named(name: &str) -> Resource {
         writable: Err("it is only read".into()),
         write_sql: None,
         root,
-        documents_sql: Proved::new(""),
+        documents_sql: ProvedSql::new(""),
         checked_sql: None,
     }
 }

@@ -13,7 +13,7 @@ mod others;
 use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::sql::identifier;
 use crate::resource::writable::{Level, Writable, WritableColumn};
 
@@ -62,7 +62,7 @@ pub struct ReplaceSql {
 #[derive(Clone, Debug)]
 pub struct WriteStatement {
     /// With `$1, $2, …`.
-    pub sql: Proved,
+    pub sql: ProvedSql,
     /// In their order.
     pub parameters: Vec<Parameter>,
 }
@@ -98,7 +98,7 @@ pub struct DefaultQuery {
     /// The column, in [`Level::columns`].
     pub column: usize,
     /// Returns `$1` rows, each a value as text and the proof.
-    pub sql: Proved,
+    pub sql: ProvedSql,
 }
 
 impl WriteSql {
@@ -154,7 +154,7 @@ impl Parameters {
 
     fn statement(self, template: &str) -> WriteStatement {
         WriteStatement {
-            sql: Proved::new(template),
+            sql: ProvedSql::new(template),
             parameters: self.0,
         }
     }
@@ -445,7 +445,7 @@ impl StatementBuilder<'_> {
                     queries.push(DefaultQuery {
                         level: number,
                         column,
-                        sql: Proved::new(&template),
+                        sql: ProvedSql::new(&template),
                     });
                 }
             }

@@ -13,7 +13,7 @@ use crate::feed::definition::{Remainder, fingerprints_sql};
 use crate::feed::position::contains_sql;
 use crate::feed::ranges::{OPEN_LENGTHS, range_sql};
 use crate::resource::link::{KeyMapping, Link, PathKind, links, sql_literal};
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::{Resource, ResourceId};
 
@@ -70,7 +70,7 @@ enum KeyFilter {
 }
 
 impl Mapping {
-    fn sql(&self, extent: Extent, keys: KeyFilter) -> Proved {
+    fn sql(&self, extent: Extent, keys: KeyFilter) -> ProvedSql {
         let key = match keys {
             KeyFilter::All => "t.key",
             KeyFilter::AsciiOnly => "case when t.key !~ '[^\\x01-\\x7f]' then t.key end",
@@ -107,7 +107,7 @@ impl Mapping {
         } else {
             ("", new, String::new())
         };
-        Proved::new(&format!(
+        ProvedSql::new(&format!(
             "with s as materialized (select pg_current_snapshot() as now, $1::text::pg_snapshot as old, \
                (select snapshot from larder.horizon) as horizon, e.nonce, e.prepared \
                from (select) one left join larder.epoch e on true){tables}{fingerprints} \
@@ -126,7 +126,7 @@ impl Mapping {
 #[derive(Clone, Debug)]
 pub(in crate::feed) struct PassQuery {
     /// In the order of [`Extent::ALL`].
-    statements: [Proved; 4],
+    statements: [ProvedSql; 4],
     mapping: Mapping,
     paths: Vec<PathTargets>,
 }
@@ -255,12 +255,12 @@ impl PassQuery {
     }
 
     /// The statement that reads `extent`.
-    pub(super) fn statement(&self, extent: Extent) -> &Proved {
+    pub(super) fn statement(&self, extent: Extent) -> &ProvedSql {
         &self.statements[extent.index()]
     }
 
     /// The same, for a database whose log contains a key that can't be converted to UTF-8.
-    pub(super) fn ascii_statement(&self, extent: Extent) -> Proved {
+    pub(super) fn ascii_statement(&self, extent: Extent) -> ProvedSql {
         self.mapping.sql(extent, KeyFilter::AsciiOnly)
     }
 

@@ -1,9 +1,9 @@
 //! Values of PostgreSQL's own types, from the binary format (their `…_send` functions) to JSON.
 
-mod moment;
+mod date_time;
 mod number;
 
-pub(in crate::resource) use self::moment::timestamp_text;
+pub(in crate::resource) use self::date_time::timestamp_text;
 use crate::resource::document::RenderError;
 use crate::resource::document::text::{write_hexadecimal, write_text};
 
@@ -84,8 +84,8 @@ impl Scalar {
             Self::Numeric => number::write_numeric(bytes, out)?,
             Self::Text => write_text(bytes, out),
             Self::Uuid => write_uuid(exact(bytes)?, out),
-            Self::Date => moment::write_date(i32::from_be_bytes(exact(bytes)?), out),
-            Self::Timestamp => moment::write_timestamp(i64::from_be_bytes(exact(bytes)?), out),
+            Self::Date => date_time::write_date(i32::from_be_bytes(exact(bytes)?), out),
+            Self::Timestamp => date_time::write_timestamp(i64::from_be_bytes(exact(bytes)?), out),
             Self::Json => out.extend_from_slice(bytes),
             Self::Jsonb => match bytes {
                 [1, text @ ..] => out.extend_from_slice(text),

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use uuid::Uuid;
 
+use crate::resource::date_time;
 use crate::resource::key::KeyType;
-use crate::resource::moment;
 
 impl KeyType {
     /// The canonical text of `text`, or what was expected instead.
@@ -89,7 +89,7 @@ fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
 }
 
 fn date(text: &str) -> Result<Cow<'_, str>, String> {
-    if moment::is_date(text) {
+    if date_time::is_date(text) {
         Ok(Cow::Borrowed(text))
     } else {
         Err("is not a date of the form YYYY-MM-DD".to_owned())

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::page::Page;
-use crate::resource::proof::Proved;
+use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
 use crate::source::loader::link::{GRACE, Link, Statement};
@@ -210,7 +210,7 @@ impl Keys {
     }
 
     /// What comes before the limit's successors: the parts of the key before the first, the filters, the limit.
-    fn bound<'q>(&self, sql: &'q Proved) -> Query<'q, Postgres, PgArguments> {
+    fn bound<'q>(&self, sql: &'q ProvedSql) -> Query<'q, Postgres, PgArguments> {
         let columns = self.resource.key.columns.len();
         let mut query = sqlx::query(AssertSqlSafe(sql.as_str())).persistent(self.persistent);
         if let Some(after) = &self.page.after {

@@ -15,7 +15,7 @@ use crate::clock::Boottime;
 use crate::resource::Resource;
 use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::link::Statement;
 use crate::source::loader::{Load, Loaded, Shared};
@@ -65,7 +65,7 @@ impl Statement for Representable<'_> {
     type Found = bool;
 
     async fn run(&self, session: &mut Session) -> Result<bool, SourceError> {
-        let statement = Proved::new(&format!(
+        let statement = ProvedSql::new(&format!(
             "select {PROOF} as proof, pg_catalog.length(pg_catalog.convert_from($1, 'UTF8'))"
         ));
         let asked = sqlx::query(AssertSqlSafe(statement.as_str()))
@@ -86,7 +86,7 @@ impl Statement for Representable<'_> {
 /// [`SourceError::Altered`] for a key that is not of its column's type.
 pub(crate) fn documents_query<'q>(
     resource: &'q Resource,
-    sql: &'q Proved,
+    sql: &'q ProvedSql,
     keys: &[&str],
     document_bytes_max: usize,
 ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
@@ -164,7 +164,7 @@ async fn documents(session: &mut Session, batch: &Batch<'_>) -> Result<Vec<Loade
 pub(in crate::source) async fn read_documents(
     session: &mut Session,
     resource: &Resource,
-    sql: &Proved,
+    sql: &ProvedSql,
     keys: &[&str],
     persistent: bool,
     document_bytes_max: usize,

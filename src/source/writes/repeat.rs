@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, WriteError};
@@ -43,7 +43,7 @@ impl Repeatable {
         session: &mut Session,
         persistent: bool,
     ) -> Result<Option<Written>, Failure> {
-        let claim = Proved::new(&format!(
+        let claim = ProvedSql::new(&format!(
             "with claimed as (insert into larder.answer (principal, key, request) values ($1, $2, $3) \
              on conflict do nothing returning 1) select count(*), {PROOF} as proof from claimed"
         ));
@@ -60,7 +60,7 @@ impl Repeatable {
         if claimed.transpose().map_err(SourceError::from)? == Some(1) {
             return Ok(None);
         }
-        let read = Proved::new(&format!(
+        let read = ProvedSql::new(&format!(
             "select p.proof, a.request, a.outcome, a.document_key, a.document, a.token from (select {PROOF} as proof) p \
              left join larder.answer a on a.principal = $1 and a.key = $2"
         ));
@@ -115,7 +115,7 @@ impl Repeatable {
     ) -> Result<(), Failure> {
         let document = written.document.as_deref();
         let document = document.and_then(|document| std::str::from_utf8(document).ok());
-        let keep = Proved::new(&format!(
+        let keep = ProvedSql::new(&format!(
             "with kept as (update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
              where principal = $1 and key = $2) select {PROOF} as proof"
         ));

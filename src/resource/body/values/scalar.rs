@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::resource::body::decimal::Decimal;
 use crate::resource::body::parse::Json;
+use crate::resource::date_time;
 use crate::resource::document::timestamp_text;
-use crate::resource::moment;
 use crate::resource::value::ValueType;
 
 /// Labels of an enum that a message lists.
@@ -109,7 +109,7 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         },
         ValueType::Bytea => bytea(text),
         ValueType::Date => {
-            if moment::is_date(text) {
+            if date_time::is_date(text) {
                 Ok(text.to_owned())
             } else {
                 Err("must be a date of the form YYYY-MM-DD".into())
@@ -117,15 +117,15 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         }
         ValueType::Timestamp | ValueType::TimestampTz => {
             let local = *value == ValueType::Timestamp;
-            match moment::instant(text, local) {
+            match date_time::parse_timestamp(text, local) {
                 Some(microseconds) => Ok(timestamp_text(microseconds)),
-                None if moment::is_infinite(text) => Ok(text.to_owned()),
+                None if date_time::is_infinite(text) => Ok(text.to_owned()),
                 None => Err("must be a date and time as in RFC 3339".into()),
             }
         }
         ValueType::Time | ValueType::TimeTz => {
             let zone = *value == ValueType::TimeTz;
-            match moment::is_time(text, zone) {
+            match date_time::is_time(text, zone) {
                 true => Ok(text.to_owned()),
                 false if zone => Err("must be a time of the form HH:MM:SS+HH:MM".into()),
                 false => Err("must be a time of the form HH:MM:SS".into()),

@@ -5,7 +5,7 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use crate::resource::proof::{PROOF, Proved};
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::Shared;
 use crate::source::loader::link::{Link, Statement};
@@ -119,7 +119,7 @@ impl Statement for Conversion<'_> {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
-        let sql = Proved::new(&format!(
+        let sql = ProvedSql::new(&format!(
             "select {PROOF} as proof, array(select pg_catalog.convert(u.k, pg_catalog.getdatabaseencoding(), 'UTF8') \
              from pg_catalog.unnest($1::bytea[]) with ordinality u (k, n) order by u.n) as keys"
         ));

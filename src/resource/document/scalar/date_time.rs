@@ -1,4 +1,4 @@
-//! Dates and timestamps: RFC 3339 in UTC as far as it goes, PostgreSQL's way before year 1 and after 9999.
+//! Writes dates and timestamps: as RFC 3339 in UTC for the years 1 to 9999, as PostgreSQL does for other years.
 
 use crate::resource::calendar::{MICROSECONDS_PER_DAY, date_from_days};
 use crate::resource::document::scalar::number::write_integer;
@@ -31,7 +31,7 @@ pub(super) fn write_timestamp(microseconds: i64, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// The same of a finite instant, without quotes. PostgreSQL reads it as a value of both types.
+/// A finite timestamp as text, without quotes. PostgreSQL reads it as a `timestamp` and as a `timestamptz`.
 pub(in crate::resource) fn timestamp_text(microseconds: i64) -> String {
     let mut text = Vec::with_capacity(32);
     write_instant(microseconds, &mut text);

@@ -1,33 +1,33 @@
-//! Dates and times as they are written, read as PostgreSQL reads them under UTC.
+//! Parses dates and times as PostgreSQL does under `TimeZone = 'UTC'`.
 
 use crate::resource::calendar::{MICROSECONDS_PER_DAY, days_from_date};
 
-/// Years that a `date` may lie after Christ (PostgreSQL manual, "Date/Time Types").
+/// The last year of a `date` (PostgreSQL manual, "Date/Time Types").
 const YEAR_MAX: i64 = 5_874_897;
 
-/// 4714-11-24 BC, the first day there is, in days since 2000-01-01 (`DATETIME_MIN_JULIAN`).
+/// 4714-11-24 BC, PostgreSQL's first date, in days since 2000-01-01 (`DATETIME_MIN_JULIAN`).
 const DAY_MIN: i64 = -2_451_545;
 
-/// Hours of an offset, at most: in RFC 3339, and in a `timetz`, which keeps it (`MAX_TZDISP_HOUR`).
+/// The most hours of an offset: in RFC 3339, and in a `timetz`, which stores the offset (`MAX_TZDISP_HOUR`).
 const RFC_HOURS_MAX: i64 = 23;
 const ZONE_HOURS_MAX: i64 = 15;
 
-/// 294277-01-01, the first microsecond that a `timestamp` can't hold (`END_TIMESTAMP`).
+/// 294277-01-01, the first microsecond that is too late for a `timestamp` (`END_TIMESTAMP`).
 const MICROSECOND_END: i64 = 9_223_371_331_200_000_000;
 
-/// Whether `text` is a date, as [`day`] reads it, or infinite.
+/// Whether `text` is a date, or infinite.
 pub(super) fn is_date(text: &str) -> bool {
-    is_infinite(text) || day(text).is_some()
+    is_infinite(text) || parse_date(text).is_some()
 }
 
-/// Whether `text` is one of the two moments that are before and after all others.
+/// Whether `text` is PostgreSQL's date or timestamp before or after all others.
 pub(super) fn is_infinite(text: &str) -> bool {
     matches!(text, "infinity" | "-infinity")
 }
 
-/// Days since 2000-01-01 of `YYYY-MM-DD`, with more digits for years past 9999 and ` BC` after years before the common
-/// era; none where there is no such day or PostgreSQL doesn't hold it.
-fn day(text: &str) -> Option<i64> {
+/// Days since 2000-01-01 of `YYYY-MM-DD`. Years after 9999 have more digits; dates before the common era end with ` BC`.
+/// `None` if there is no such date, or if PostgreSQL's `date` can't store it.
+fn parse_date(text: &str) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let mut parts = text.split('-');
     let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
@@ -35,7 +35,11 @@ fn day(text: &str) -> Option<i64> {
     if parts.next().is_some() || !padded || month.len() != 2 || day.len() != 2 {
         return None;
     }
-    let (year, month, day) = (digits(year)?, digits(month)?, digits(day)?);
+    let (year, month, day) = (
+        parse_digits(year)?,
+        parse_digits(month)?,
+        parse_digits(day)?,
+    );
     // There is no year 0: the one before 1 is 1 BC.
     let astronomical = if before_christ { 1 - year } else { year };
     if !(1..=YEAR_MAX).contains(&year) {
@@ -44,15 +48,15 @@ fn day(text: &str) -> Option<i64> {
     days_from_date(astronomical, month, day).filter(|days| *days >= DAY_MIN)
 }
 
-/// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text, with years as [`day`] takes them; ` BC` comes last.
-/// Without an offset it is UTC where `local` says so. Digits below the microsecond are rounded.
-pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
+/// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text. Years are as in a date; ` BC` is at the end. The offset may
+/// be missing if `local`; the time is in UTC then. Fractions of a microsecond are rounded.
+pub(super) fn parse_timestamp(text: &str, local: bool) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let (date, rest) = text.split_at_checked(text.find(['T', 't', ' '])?)?;
     let days = if before_christ {
-        day(&format!("{date} BC"))?
+        parse_date(&format!("{date} BC"))?
     } else {
-        day(date)?
+        parse_date(date)?
     };
     let rest = rest.get(1..)?;
     let offset_at = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
@@ -61,7 +65,7 @@ pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
         "" if local => 0,
         offset => offset_seconds(offset, RFC_HOURS_MAX)?,
     };
-    // The greatest sum is below 6 million years, which is beyond 64 bits in microseconds.
+    // The sum may be nearly 6 million years, which 64 bits of microseconds can't hold.
     let microseconds = i128::from(days) * i128::from(MICROSECONDS_PER_DAY)
         + i128::from(time_of_day(clock)? - offset * 1_000_000);
     let microseconds = i64::try_from(microseconds).ok()?;
@@ -70,7 +74,7 @@ pub(super) fn instant(text: &str, local: bool) -> Option<i64> {
         .then_some(microseconds)
 }
 
-/// Whether `text` is a time of day, `24:00:00` too; with an offset where there is a zone.
+/// Whether `text` is a time of day, which may be `24:00:00`; with an offset if `zone`, else without.
 pub(super) fn is_time(text: &str, zone: bool) -> bool {
     let (clock, offset) = match text.find(['Z', 'z', '+', '-']) {
         Some(at) if zone => text.split_at(at),
@@ -96,7 +100,7 @@ fn without_era(text: &str) -> (&str, bool) {
     }
 }
 
-/// Microseconds since midnight of `HH:MM:SS[.fraction]`; second 60 is the next minute's first, as PostgreSQL has it.
+/// Microseconds since midnight of `HH:MM:SS[.fraction]`. As in PostgreSQL, second 60 is the first of the next minute.
 fn time_of_day(text: &str) -> Option<i64> {
     let (whole, fraction) = match text.split_once('.') {
         Some((_, "")) => return None,
@@ -105,7 +109,7 @@ fn time_of_day(text: &str) -> Option<i64> {
     };
     let (hour, minute, second) = match whole.as_bytes() {
         [_, _, b':', _, _, b':', _, _] => {
-            let two = |at: usize| whole.get(at..at + 2).and_then(digits);
+            let two = |at: usize| whole.get(at..at + 2).and_then(parse_digits);
             (two(0)?, two(3)?, two(6)?)
         }
         _ => return None,
@@ -135,10 +139,10 @@ fn offset_seconds(text: &str, hours_max: i64) -> Option<i64> {
         _ => return None,
     };
     let mut parts = rest.split(':').map(|part| match part.len() {
-        2 => digits(part),
+        2 => parse_digits(part),
         _ => None,
     });
-    // PostgreSQL leaves out minutes of whole hours.
+    // PostgreSQL writes an offset of whole hours without minutes.
     let hours = parts.next()??;
     let minutes = parts.next().unwrap_or(Some(0))?;
     let seconds = parts.next().unwrap_or(Some(0))?;
@@ -148,8 +152,8 @@ fn offset_seconds(text: &str, hours_max: i64) -> Option<i64> {
     Some(sign * ((hours * 60 + minutes) * 60 + seconds))
 }
 
-/// The number that `text` writes in digits alone.
-fn digits(text: &str) -> Option<i64> {
+/// The number that `text` consists of; `None` if it has another character than a digit.
+fn parse_digits(text: &str) -> Option<i64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().ok()
     } else {
@@ -174,7 +178,7 @@ mod tests {
             ("4714-11-24 BC", DAY_MIN),
             ("5874897-12-31", 2_145_031_948),
         ] {
-            assert_eq!(day(text), Some(days), "{text}");
+            assert_eq!(parse_date(text), Some(days), "{text}");
         }
         for text in [
             "4714-11-23 BC",
@@ -189,7 +193,7 @@ mod tests {
             "",
             "é",
         ] {
-            assert_eq!(day(text), None, "{text}");
+            assert_eq!(parse_date(text), None, "{text}");
         }
     }
 
@@ -209,9 +213,9 @@ mod tests {
             ),
             ("294276-12-31T23:59:59.999999+00:00", MICROSECOND_END - 1),
         ] {
-            assert_eq!(instant(text, false), Some(microseconds), "{text}");
+            assert_eq!(parse_timestamp(text, false), Some(microseconds), "{text}");
         }
-        assert_eq!(instant("2000-01-01T00:00:01", true), Some(second));
+        assert_eq!(parse_timestamp("2000-01-01T00:00:01", true), Some(second));
         for text in [
             "2000-01-01T00:00:01",
             "2000-01-01",
@@ -227,7 +231,7 @@ mod tests {
             "",
             "2000-01-01é00:00:00Z",
         ] {
-            assert_eq!(instant(text, false), None, "{text}");
+            assert_eq!(parse_timestamp(text, false), None, "{text}");
         }
     }
 
