@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
-use crate::resource::document::{Scalar, Template};
+use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
@@ -99,7 +99,7 @@ pub struct Resource {
     /// The columns of the root row that lists may be asked by, in the order of the configuration.
     pub filters: Vec<Filter>,
     /// Makes documents of what the statement gives.
-    pub template: Template,
+    pub template: DocumentTemplate,
     /// The rows that a document is written to, or a sentence that says why it can't be.
     pub writable: Result<Writable, String>,
     /// The statements that write them, where it can be.

@@ -1,118 +1,120 @@
-//! A document's JSON out of the record that PostgreSQL sends for it.
+//! From the record that PostgreSQL sends for a document to the document's JSON.
 //!
-//! The statement (`resource/query.rs`) nests rows as composites in PostgreSQL's binary format: for each member
-//! its type and its bytes, whatever lies below it inside. [`Template`] knows the members' names and how they nest.
-//! What is written is byte for byte what PostgreSQL's own `row_to_json` would give. Records come from outside: one
-//! that is not as expected is an error.
+//! The statement (`resource/query.rs`) returns nested rows as composites in PostgreSQL's binary format, which has the type
+//! and the bytes of each member. [`DocumentTemplate`] has the names of the members and their structure. The JSON is byte
+//! for byte that of PostgreSQL's `row_to_json`. A record that does not have the expected form is an error.
 
 mod order;
 mod scalar;
 pub(super) mod text;
 mod wire;
 
-pub(super) use order::Order;
+pub(super) use order::RowOrder;
 pub(super) use scalar::{Scalar, timestamp_text};
 
 use crate::resource::document::text::write_text;
-use crate::resource::document::wire::Wire;
+use crate::resource::document::wire::BinaryReader;
 use crate::resource::{Rendering, Row};
 
-/// The type of what the statement has turned into text, `text` (PostgreSQL's pg_type.dat).
+/// The type `text`, which the statement converts some members to (PostgreSQL's pg_type.dat).
 const TEXT: u32 = 25;
 
-/// The longest record of a document without hidden columns, in times of the document's JSON: short values outgrow it.
-/// A level of rows below, each with the next level alone, takes 36 bytes there and 7 in `{"":[…]},`: length, number of
-/// columns, type, length, array head of 20 bytes. The row `{"":1},` of one numeric takes 26.
+/// The most bytes of a record for each byte of the document's JSON, without hidden columns. Short values take more bytes in
+/// the record. A row that has only an array of rows takes 36 bytes in the record (length, number of columns, type, length,
+/// array head of 20 bytes), and 7 bytes in JSON, `{"":[…]},`. A row of one numeric, `{"":1},`, takes 26.
 const RECORD_BYTES_PER_BYTE: usize = 6;
 
-/// A hidden column takes at most 24 bytes in the record of each row, a uuid's, and the row at least 3 in JSON: `{},`.
+/// The same for each hidden column. It takes at most 24 bytes in the record of a row (a uuid), and the row takes at least 3
+/// bytes in JSON, `{},`.
 const HIDDEN_BYTES_PER_BYTE: usize = 8;
 
-/// Why a record gives no document.
+/// Why a record can't be converted to a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// The document is longer than allowed.
     #[error("the document is too long")]
     TooLong,
-    /// The record is not as PostgreSQL writes it for the statement.
+    /// The record is not of the form that PostgreSQL sends for the statement.
     #[error("a record is malformed: {0}")]
     Malformed(&'static str),
-    /// A column's type is not the one that it had when the resource was checked.
-    #[error("a column has become one of type {0}")]
+    /// The type of a column has changed since the resource was checked, to the one with this oid.
+    #[error("the type of a column has changed to the type with the oid {0}")]
     Type(u32),
 }
 
-/// The members of an object, and what to write around their values.
+/// The members of a JSON object, and the text around their values.
 #[derive(Clone, Debug)]
-pub struct Template {
-    members: Vec<Member>,
-    /// Columns that follow the members in the record and are not shown.
+pub struct DocumentTemplate {
+    members: Vec<MemberTemplate>,
+    /// The number of columns that follow the members in the record and are not shown.
     hidden: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Member {
-    /// From the end of the value before: `,"name":`.
+struct MemberTemplate {
+    /// The text between the value before and this one: `,"name":`.
     lead: Vec<u8>,
-    value: Value,
+    value: ValueTemplate,
 }
 
 #[derive(Clone, Debug)]
-enum Value {
+enum ValueTemplate {
     Field(Rendering),
-    /// Where there is no order, PostgreSQL has sorted them.
-    Rows(Template, Option<Order>),
-    Row(Template),
+    /// Without an order, PostgreSQL has sorted them.
+    Rows(DocumentTemplate, Option<RowOrder>),
+    Row(DocumentTemplate),
 }
 
-impl Template {
-    /// The members of `row`, in the order of its statement.
+impl DocumentTemplate {
+    /// The template of `row`, with its members in the order of the statement.
     pub(crate) fn new(row: &Row) -> Self {
         let fields = row
             .fields
             .iter()
-            .map(|field| (&field.name, Value::Field(field.rendering)));
+            .map(|field| (&field.name, ValueTemplate::Field(field.rendering)));
         let children = row.children.iter().map(|child| {
-            let order = Order::of(child);
+            let order = RowOrder::of(child);
             let template = Self {
                 hidden: order.as_ref().map_or(0, |order| order.hidden.len()),
                 ..Self::new(&child.row)
             };
-            (&child.name, Value::Rows(template, order))
+            (&child.name, ValueTemplate::Rows(template, order))
         });
         let lookups = row
             .lookups
             .iter()
-            .map(|lookup| (&lookup.name, Value::Row(Self::new(&lookup.row))));
+            .map(|lookup| (&lookup.name, ValueTemplate::Row(Self::new(&lookup.row))));
         let mut members = Vec::new();
         for (name, value) in fields.chain(children).chain(lookups) {
             let mut lead = vec![if members.is_empty() { b'{' } else { b',' }];
             write_text(name.as_bytes(), &mut lead);
             lead.push(b':');
-            members.push(Member { lead, value });
+            members.push(MemberTemplate { lead, value });
         }
         Self { members, hidden: 0 }
     }
 
-    /// The longest record that a document of so many bytes may have.
+    /// The most bytes of the record of a document that has at most `document_bytes_max` bytes.
     pub(crate) fn record_bytes_max(&self, document_bytes_max: usize) -> usize {
         let times = RECORD_BYTES_PER_BYTE + HIDDEN_BYTES_PER_BYTE * self.hidden_max();
         document_bytes_max.saturating_mul(times)
     }
 
-    /// The most hidden columns of a row.
+    /// The most hidden columns that a row at any level has.
     fn hidden_max(&self) -> usize {
         let below = self.members.iter().map(|member| match &member.value {
-            Value::Rows(template, _) | Value::Row(template) => template.hidden_max(),
-            Value::Field(_) => 0,
+            ValueTemplate::Rows(template, _) | ValueTemplate::Row(template) => {
+                template.hidden_max()
+            }
+            ValueTemplate::Field(_) => 0,
         });
         below.fold(self.hidden, usize::max)
     }
 
-    /// Writes the document of `record` into `out`, which holds nothing else.
+    /// Writes the document of `record` to `out`, which must be empty.
     ///
     /// # Errors
-    /// [`RenderError`]; `out` then holds a part of the document.
+    /// [`RenderError`]; `out` then has a part of the document.
     pub fn render(
         &self,
         record: &[u8],
@@ -120,26 +122,26 @@ impl Template {
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
         self.write(record, bytes_max, out)?;
-        // A database in SQL_ASCII may hold anything.
+        // A database in SQL_ASCII may have texts that are not UTF-8.
         match std::str::from_utf8(out) {
             Ok(_) => Ok(()),
-            Err(_) => Err(RenderError::Malformed("text that is not UTF-8")),
+            Err(_) => Err(RenderError::Malformed("a text is not UTF-8")),
         }
     }
 
-    /// One object.
+    /// Writes one object.
     fn write(&self, record: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let mut wire = Wire(record);
-        if wire.count()? != self.members.len() + self.hidden {
-            return Err(RenderError::Malformed("another number of columns"));
+        let mut reader = BinaryReader(record);
+        if reader.count()? != self.members.len() + self.hidden {
+            return Err(RenderError::Malformed("the number of columns is wrong"));
         }
         if self.members.is_empty() {
             out.push(b'{');
         }
         for member in &self.members {
             out.extend_from_slice(&member.lead);
-            let type_oid = wire.oid()?;
-            match wire.value()? {
+            let type_oid = reader.oid()?;
+            match reader.value()? {
                 None => out.extend_from_slice(b"null"),
                 Some(bytes) => member.value.write(type_oid, bytes, bytes_max, out)?,
             }
@@ -149,10 +151,10 @@ impl Template {
         }
         out.push(b'}');
         for _ in 0..self.hidden {
-            wire.oid()?;
-            wire.value()?;
+            reader.oid()?;
+            reader.value()?;
         }
-        wire.end()?;
+        reader.end()?;
         if out.len() > bytes_max {
             Err(RenderError::TooLong)
         } else {
@@ -160,16 +162,16 @@ impl Template {
         }
     }
 
-    /// An array of objects.
+    /// Writes an array of objects.
     fn write_rows(
         &self,
         array: &[u8],
-        order: Option<&Order>,
+        order: Option<&RowOrder>,
         bytes_max: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
-        let mut wire = Wire(array);
-        let length = wire.array_length()?;
+        let mut reader = BinaryReader(array);
+        let length = reader.array_length()?;
         out.push(b'[');
         let begin = out.len();
         let write = |record, out: &mut Vec<u8>| {
@@ -180,15 +182,15 @@ impl Template {
         };
         match order.filter(|_| length > 1) {
             Some(order) => {
-                for record in order.sorted(wire, length)? {
+                for record in order.sorted(reader, length)? {
                     write(record, out)?;
                 }
             }
             None => {
                 for _ in 0..length {
-                    write(wire.record()?, out)?;
+                    write(reader.record()?, out)?;
                 }
-                wire.end()?;
+                reader.end()?;
             }
         }
         out.push(b']');
@@ -196,7 +198,7 @@ impl Template {
     }
 }
 
-impl Value {
+impl ValueTemplate {
     fn write(
         &self,
         type_oid: u32,
@@ -215,7 +217,7 @@ impl Value {
                 scalar,
                 type_oid: known,
             }) => {
-                // A column that was altered since has another type, which PostgreSQL names as it sends it.
+                // The column's type may have changed. The record has the oid of the present type.
                 let scalar = if type_oid == *known {
                     *scalar
                 } else {
@@ -255,7 +257,7 @@ mod tests {
         [&(values.len() as u32).to_be_bytes(), &*values.concat()].concat()
     }
 
-    /// Where rows show nothing, what is hidden is nearly all of the record.
+    /// Rows without members consist of hidden columns alone.
     #[test]
     fn hidden_columns_count_towards_the_longest_record() {
         const UUID: u32 = 2950;
@@ -268,9 +270,9 @@ mod tests {
             let record = record(&[value(wire::RECORDS, &rows)]);
             let members = Vec::new();
             let lead = b"{\"rows\":".to_vec();
-            let value = Value::Rows(Template { members, hidden }, None);
-            let template = Template {
-                members: vec![Member { lead, value }],
+            let value = ValueTemplate::Rows(DocumentTemplate { members, hidden }, None);
+            let template = DocumentTemplate {
+                members: vec![MemberTemplate { lead, value }],
                 hidden: 0,
             };
             let mut json = Vec::new();

@@ -4,7 +4,7 @@
 //! as a record: columns as they are, and rows below as records inside. [`crate::resource::document`] turns the record into
 //! JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
-use crate::resource::document::Order;
+use crate::resource::document::RowOrder;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, ProvedSql};
@@ -117,7 +117,7 @@ fn field_sql(field: &Field, alias: &str) -> String {
 }
 
 fn child_sql(child: &Child, parent: &str, tables: &mut usize) -> String {
-    if let Some(order) = Order::of(child) {
+    if let Some(order) = RowOrder::of(child) {
         let subquery = subquery(&child.row, &order.hidden, &child.on, parent, tables);
         return format!("array({})", subquery.select);
     }

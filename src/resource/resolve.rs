@@ -4,7 +4,7 @@ mod joins;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
-use crate::resource::document::{Scalar, Template};
+use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::key::{KeyColumn, KeyShape, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::row_security::{RowSecurity, TableRowSecurity};
@@ -97,7 +97,7 @@ impl<'a> Resolver<'a> {
                 .map(|row_security| documents_sql(&key, &root, Some(row_security))),
             row_security,
             filters: filters?,
-            template: Template::new(&root),
+            template: DocumentTemplate::new(&root),
             writable,
             write_sql,
             key,

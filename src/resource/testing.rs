@@ -2,7 +2,7 @@
 
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
-use crate::resource::document::Template;
+use crate::resource::document::DocumentTemplate;
 use crate::resource::key::KeyShape;
 use crate::resource::proof::ProvedSql;
 use crate::resource::{Resource, ResourceId, Row};
@@ -39,7 +39,7 @@ pub(crate) fn named(name: &str) -> Resource {
         key: KeyShape {
             columns: Vec::new(),
         },
-        template: Template::new(&root),
+        template: DocumentTemplate::new(&root),
         filters: Vec::new(),
         writable: Err("it is only read".into()),
         write_sql: None,

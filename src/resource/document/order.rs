@@ -1,29 +1,30 @@
-//! Children sorted here where bytes alone say how: PostgreSQL pays more for sorting ten rows than for finding them.
+//! Sorts children, if the bytes of their columns determine the order. For PostgreSQL, sorting ten rows costs more than
+//! finding them.
 
 use std::cmp::Ordering;
 
-use crate::resource::document::wire::Wire;
+use crate::resource::document::wire::BinaryReader;
 use crate::resource::document::{RenderError, Scalar};
 use crate::resource::{Child, Rendering};
 
-/// How children are sorted by larder.
+/// The columns that children are sorted by.
 #[derive(Clone, Debug)]
-pub(in crate::resource) struct Order {
-    columns: Vec<OrderColumn>,
-    /// Columns that the record holds for sorting only, after all others.
+pub(in crate::resource) struct RowOrder {
+    columns: Vec<SortColumn>,
+    /// Columns that are in the record only for the sort, after all others.
     pub(in crate::resource) hidden: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-struct OrderColumn {
-    /// In the record.
+struct SortColumn {
+    /// The number of columns before it in the record.
     place: usize,
     type_oid: u32,
-    signed: bool,
+    is_signed: bool,
 }
 
-impl Order {
-    /// The order of `child`; none where PostgreSQL must sort.
+impl RowOrder {
+    /// The order of `child`; `None` if PostgreSQL has to sort.
     pub(in crate::resource) fn of(child: &Child) -> Option<Self> {
         let row = &child.row;
         let members = row.fields.len() + row.children.len() + row.lookups.len();
@@ -42,22 +43,22 @@ impl Order {
                 order.hidden.push(column.name.clone());
                 members + order.hidden.len() - 1
             });
-            order.columns.push(OrderColumn {
+            order.columns.push(SortColumn {
                 place,
                 type_oid,
-                signed: is_signed(scalar)?,
+                is_signed: is_signed(scalar)?,
             });
         }
         Some(order)
     }
 
-    /// The records of an array, in order.
+    /// The records of an array, sorted.
     pub(super) fn sorted<'r>(
         &self,
-        mut array: Wire<'r>,
+        mut array: BinaryReader<'r>,
         length: usize,
     ) -> Result<Vec<&'r [u8]>, RenderError> {
-        // A length is trusted only as far as there are bytes for so many.
+        // The length comes from PostgreSQL. It may be wrong, so no more is allocated than the bytes allow.
         let mut keyed = Vec::with_capacity(length.min(array.0.len() / 8));
         for _ in 0..length {
             let record = array.record()?;
@@ -68,22 +69,22 @@ impl Order {
         Ok(keyed.into_iter().map(|(record, _)| record).collect())
     }
 
-    /// The values to sort a record by.
+    /// The values that a record is sorted by.
     fn key<'r>(&self, record: &'r [u8]) -> Result<Vec<Option<&'r [u8]>>, RenderError> {
         self.columns
             .iter()
             .map(|column| {
-                let mut wire = Wire(record);
-                if wire.count()? <= column.place {
+                let mut reader = BinaryReader(record);
+                if reader.count()? <= column.place {
                     return Err(RenderError::Malformed("too few columns"));
                 }
                 for _ in 0..column.place {
-                    wire.oid()?;
-                    wire.value()?;
+                    reader.oid()?;
+                    reader.value()?;
                 }
-                let type_oid = wire.oid()?;
+                let type_oid = reader.oid()?;
                 if type_oid == column.type_oid {
-                    wire.value()
+                    reader.value()
                 } else {
                     Err(RenderError::Type(type_oid))
                 }
@@ -99,7 +100,7 @@ impl Order {
                 (None, None) => Ordering::Equal,
                 (None, Some(_)) => Ordering::Greater,
                 (Some(_), None) => Ordering::Less,
-                (Some(one), Some(other)) if column.signed => signed(one).cmp(&signed(other)),
+                (Some(one), Some(other)) if column.is_signed => signed(one).cmp(&signed(other)),
                 (Some(one), Some(other)) => one.cmp(other),
             })
             .find(|ordering| ordering.is_ne())
@@ -107,7 +108,7 @@ impl Order {
     }
 }
 
-/// Whether the first bit of a value is a sign; none where more than the bytes decides.
+/// Whether the first bit of a value is a sign; `None` if the bytes do not determine the order.
 fn is_signed(scalar: Scalar) -> Option<bool> {
     match scalar {
         Scalar::SmallInt | Scalar::Integer | Scalar::BigInt | Scalar::Date | Scalar::Timestamp => {
@@ -118,7 +119,7 @@ fn is_signed(scalar: Scalar) -> Option<bool> {
     }
 }
 
-/// The order of a signed number's bytes.
+/// The bytes of a signed number in a form that compares as the number does.
 fn signed(bytes: &[u8]) -> Option<(i8, &[u8])> {
     let (first, rest) = bytes.split_first()?;
     Some((first.cast_signed(), rest))

@@ -1,4 +1,4 @@
-//! Values of PostgreSQL's own types, from the binary format (their `…_send` functions) to JSON.
+//! From values of PostgreSQL's built-in types in the binary format of their `…_send` functions to JSON.
 
 mod date_time;
 mod number;
@@ -7,7 +7,7 @@ pub(in crate::resource) use self::date_time::timestamp_text;
 use crate::resource::document::RenderError;
 use crate::resource::document::text::{write_hexadecimal, write_text};
 
-/// A type whose values are written here. What is not among them, PostgreSQL turns into JSON.
+/// A type whose values larder converts to JSON. PostgreSQL converts values of all other types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     /// `boolean`
@@ -34,7 +34,7 @@ pub enum Scalar {
     Jsonb,
 }
 
-/// Their names and oids (PostgreSQL's pg_type.dat; neither ever changes).
+/// The oids and names of these types (PostgreSQL's pg_type.dat; neither ever changes).
 const TYPES: [(u32, &str, Scalar); 15] = [
     (16, "bool", Scalar::Bool),
     (19, "name", Scalar::Text),
@@ -66,7 +66,7 @@ impl Scalar {
         found.map(|&(_, _, scalar)| scalar)
     }
 
-    /// Whether the JSON is at least as long as the bytes that are sent, but for jsonb's version.
+    /// Whether the JSON is at least as long as the bytes that PostgreSQL sends, apart from the version byte of `jsonb`.
     pub(super) fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::Json | Self::Jsonb)
     }
@@ -89,7 +89,7 @@ impl Scalar {
             Self::Json => out.extend_from_slice(bytes),
             Self::Jsonb => match bytes {
                 [1, text @ ..] => out.extend_from_slice(text),
-                _ => return Err(RenderError::Malformed("another version of jsonb")),
+                _ => return Err(RenderError::Malformed("the version of jsonb is unknown")),
             },
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Scalar {
 fn exact<const N: usize>(bytes: &[u8]) -> Result<[u8; N], RenderError> {
     bytes
         .try_into()
-        .map_err(|_| RenderError::Malformed("a value of another length"))
+        .map_err(|_| RenderError::Malformed("the length of a value is wrong"))
 }
 
 fn write_uuid(bytes: [u8; 16], out: &mut Vec<u8>) {

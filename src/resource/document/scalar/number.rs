@@ -1,8 +1,8 @@
-//! Integers, and `numeric` with every digit that it holds.
+//! Writes integers, and `numeric` with all of its digits.
 
 use crate::resource::document::RenderError;
 
-/// Decimal digits in one digit of a numeric (PostgreSQL's numeric.c, `DEC_DIGITS`).
+/// The decimal digits in one digit of a numeric, whose base is 10,000 (PostgreSQL's numeric.c, `DEC_DIGITS`).
 const DIGITS: i32 = 4;
 
 const NEGATIVE: u16 = 0x4000;
@@ -14,9 +14,10 @@ pub(super) fn write_integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// As numeric.c's `numeric_send` sends and `get_str_from_var` writes it; what is no number in JSON is a string.
+/// Writes a numeric that `numeric_send` sent, as `get_str_from_var` writes it (both in numeric.c). NaN and the infinities,
+/// which JSON's numbers lack, are written as strings.
 pub(super) fn write_numeric(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-    let malformed = RenderError::Malformed("a numeric's length");
+    let malformed = RenderError::Malformed("the length of a numeric is wrong");
     let (header, digits) = bytes.split_first_chunk::<8>().ok_or(malformed.clone())?;
     let [count, weight, sign, scale] =
         [0, 2, 4, 6].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
@@ -30,12 +31,12 @@ pub(super) fn write_numeric(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Rende
         NAN => out.extend_from_slice(b"\"NaN\""),
         INFINITY => out.extend_from_slice(b"\"Infinity\""),
         NEGATIVE_INFINITY => out.extend_from_slice(b"\"-Infinity\""),
-        _ => return Err(RenderError::Malformed("a numeric's sign")),
+        _ => return Err(RenderError::Malformed("the sign of a numeric is unknown")),
     }
     if sign & NAN == NAN {
         return Ok(());
     }
-    // The digit at place 0 counts ten thousand to the power of the weight; those that are not sent are 0.
+    // The digit at place 0 counts ten thousand to the power of the weight. Digits that were not sent are 0.
     let digit = |place: i32| {
         let sent = usize::try_from(place).ok();
         match sent.and_then(|place| digits.get(place)) {
