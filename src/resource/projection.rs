@@ -1,7 +1,7 @@
-//! Parts of documents: the members that a reader wants, copied out of the document's bytes.
+//! Parts of documents: the members that a request names with `fields`, copied from the document's bytes.
 //!
-//! The bytes are larder's own compact JSON, whose members follow the resource. Only what `json` columns embed is
-//! anyone's, and that is passed over or copied whole.
+//! The bytes are larder's own compact JSON, whose members have the order of the resource. Only values of `json` columns may
+//! have another form. They are skipped or copied as a whole.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,42 +11,43 @@ use percent_encoding::percent_decode_str;
 use crate::resource::Row;
 use crate::resource::document::text::write_text;
 
-/// The members that are wanted of a row, in document order.
+/// The requested members of a row, in document order.
 #[derive(Clone, Debug)]
 pub struct Projection {
-    members: Vec<Member>,
+    members: Vec<ProjectedMember>,
 }
 
 #[derive(Clone, Debug)]
-struct Member {
-    /// As it stands in a document, quotes included.
+struct ProjectedMember {
+    /// The name as it is written in a document, with quotes.
     name: Vec<u8>,
-    /// What is wanted of the rows below; none where the member is wanted as it is.
+    /// The requested members of the rows below; `None` if the whole member is requested.
     below: Option<Projection>,
 }
 
-/// Names in a path: rows nest less deep than that. What is read and dropped level by level must end.
+/// The most names in a path. Rows nest less deeply. The limit bounds the recursion of the code that reads and drops paths.
 const DEPTH_MAX: usize = 64;
 
-/// Names that are wanted, by the row that they belong to.
+/// The requested names of a row and of the rows below.
 #[derive(Default)]
-struct Wanted {
+struct RequestedFields {
     whole: bool,
-    below: BTreeMap<String, Wanted>,
+    below: BTreeMap<String, RequestedFields>,
 }
 
 impl Projection {
-    /// Reads `deptName,emps.empName`, names still percent-encoded, against the root row.
+    /// Parses a list of paths such as `deptName,emps.empName`, whose names are percent-encoded, and looks them up in the root
+    /// row.
     ///
     /// # Errors
-    /// The names that no document has.
+    /// The paths that documents do not have.
     pub fn parse(fields: &str, root: &Row) -> Result<Self, Vec<String>> {
-        let mut wanted = Wanted::default();
+        let mut requested = RequestedFields::default();
         for path in fields.split(',') {
             if path.split('.').count() > DEPTH_MAX {
                 return Err(vec!["names that deep".to_owned()]);
             }
-            let mut place = &mut wanted;
+            let mut place = &mut requested;
             for name in path.split('.') {
                 let name = percent_decode_str(name).decode_utf8_lossy();
                 place = place.below.entry(name.into_owned()).or_default();
@@ -54,7 +55,7 @@ impl Projection {
             place.whole = true;
         }
         let mut unknown = Vec::new();
-        let projection = Self::of(wanted, root, "", &mut unknown);
+        let projection = Self::of(requested, root, "", &mut unknown);
         if unknown.is_empty() {
             Ok(projection)
         } else {
@@ -62,7 +63,12 @@ impl Projection {
         }
     }
 
-    fn of(mut wanted: Wanted, row: &Row, path: &str, unknown: &mut Vec<String>) -> Self {
+    fn of(
+        mut requested: RequestedFields,
+        row: &Row,
+        path: &str,
+        unknown: &mut Vec<String>,
+    ) -> Self {
         let fields = row.fields.iter().map(|field| (&field.name, None));
         let children = row.children.iter();
         let children = children.map(|child| (&child.name, Some(&child.row)));
@@ -70,36 +76,36 @@ impl Projection {
         let lookups = lookups.map(|lookup| (&lookup.name, Some(&lookup.row)));
         let mut members = Vec::new();
         for (name, row) in fields.chain(children).chain(lookups) {
-            let Some(wanted) = wanted.below.remove(name) else {
+            let Some(requested) = requested.below.remove(name) else {
                 continue;
             };
             let path = format!("{path}{name}.");
-            let whole = wanted.whole;
+            let whole = requested.whole;
             let below = match row {
-                Some(row) => Some(Self::of(wanted, row, &path, unknown)),
+                Some(row) => Some(Self::of(requested, row, &path, unknown)),
                 None => {
-                    unknown.extend(wanted.below.keys().map(|name| format!("{path}{name}")));
+                    unknown.extend(requested.below.keys().map(|name| format!("{path}{name}")));
                     None
                 }
             };
             let mut text = Vec::new();
             write_text(name.as_bytes(), &mut text);
-            members.push(Member {
+            members.push(ProjectedMember {
                 name: text,
                 below: below.filter(|_| !whole),
             });
         }
-        unknown.extend(wanted.below.keys().map(|name| format!("{path}{name}")));
+        unknown.extend(requested.below.keys().map(|name| format!("{path}{name}")));
         Self { members }
     }
 
-    /// Writes what is wanted of `document` at the end of `out`. `None` where it is no document of the resource.
+    /// Appends the requested members of `document` to `out`. `None` if it is not a document of the resource.
     pub fn write(&self, document: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let rest = self.object(document, out)?;
         rest.is_empty().then_some(())
     }
 
-    /// Writes the members that are wanted of the object that `json` begins with. Returns what follows it.
+    /// Writes the requested members of the object that `json` begins with. Returns the rest of `json`.
     fn object<'j>(&self, json: &'j [u8], out: &mut Vec<u8>) -> Option<&'j [u8]> {
         let mut rest = json.strip_prefix(b"{")?;
         let mut members = self.members.iter().peekable();
@@ -128,8 +134,8 @@ impl Projection {
     }
 }
 
-impl Member {
-    /// Writes what is wanted of the value that `json` begins with. Returns what follows it.
+impl ProjectedMember {
+    /// Writes the requested part of the value that `json` begins with. Returns the rest of `json`.
     fn value<'j>(&self, json: &'j [u8], out: &mut Vec<u8>) -> Option<&'j [u8]> {
         match (&self.below, json.first()?) {
             (Some(below), b'{') => below.object(json, out),
@@ -146,7 +152,7 @@ impl Member {
                 out.push(b']');
                 Some(&rest[1..])
             }
-            // Null, where there is no row.
+            // The whole value is requested, or it is null since there is no row.
             _ => {
                 let (value, rest) = json.split_at(value_bytes(json));
                 out.extend_from_slice(value);
@@ -156,7 +162,7 @@ impl Member {
     }
 }
 
-/// How long the string is that `json` begins with, quotes included.
+/// The length of the string that `json` begins with, with its quotes.
 fn text_bytes(json: &[u8]) -> Option<usize> {
     let inner = json.strip_prefix(b"\"")?;
     let mut place = 0;
@@ -169,7 +175,7 @@ fn text_bytes(json: &[u8]) -> Option<usize> {
     }
 }
 
-/// How long the value is that `json` begins with: up to the comma or the bracket that ends it.
+/// The length of the value that `json` begins with: up to the comma or the bracket that ends it.
 fn value_bytes(json: &[u8]) -> usize {
     let mut depth = 0_usize;
     let mut place = 0;
@@ -190,8 +196,8 @@ fn value_bytes(json: &[u8]) -> usize {
     place
 }
 
-/// As many of `names` as a message may repeat.
-pub fn listed(names: &[String]) -> Cow<'_, str> {
+/// The first of `names`, each of limited length, for a message.
+pub fn list_names(names: &[String]) -> Cow<'_, str> {
     const NAMES_MAX: usize = 10;
     const NAME_CHARS_MAX: usize = 64;
     let short = |name: &String| name.chars().take(NAME_CHARS_MAX).collect::<String>();
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_told_with_their_path() {
+    fn unknown_names_are_reported_with_their_path() {
         let unknown = |fields: &str| Projection::parse(fields, &depts()).unwrap_err();
         assert_eq!(unknown("no,nam,emps.x"), ["emps.x", "nam"]);
         assert_eq!(unknown("extra.no"), ["extra.no"]);

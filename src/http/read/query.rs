@@ -8,7 +8,7 @@ use crate::http::problem::Problem;
 use crate::resource::Resource;
 use crate::resource::key::KeyShape;
 use crate::resource::page::{PARAMETERS, Page};
-use crate::resource::projection::{Projection, listed};
+use crate::resource::projection::{Projection, list_names};
 
 /// The most keys in one request.
 pub(in crate::http) const KEYS_MAX: usize = 1_000;
@@ -91,7 +91,7 @@ impl PageParams {
             names.extend(filters.map(|filter| filter.name.clone()));
             return Err(Problem::bad_request(format!(
                 "unknown parameter {}; the parameters of this list are {}",
-                listed(&[name.to_owned()]),
+                list_names(&[name.to_owned()]),
                 names.join(", ")
             )));
         };
@@ -193,7 +193,7 @@ fn set_fields(
 ) -> Result<(), Problem> {
     let projection = Projection::parse(value, &resource.root);
     let projection = projection.map_err(|unknown| {
-        let names = listed(&unknown);
+        let names = list_names(&unknown);
         Problem::bad_request(format!("fields: documents have no {names}"))
     })?;
     match fields.replace(projection) {
