@@ -1,4 +1,4 @@
-//! Keys: the types that may identify a document, and the one spelling of each key.
+//! Keys: the types of columns that can identify a document, and the canonical text of each key.
 //!
 //! A key is kept as its *canonical text*, the text that larder's triggers write: PostgreSQL's own output for the
 //! value, parts of a composite key joined by `,` with `%` and `,` inside a part written `%25` and `%2C`. `042`, `+42`
@@ -34,11 +34,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::resource::catalogue::Column;
 
-/// Longest accepted text of a key in bytes, percent-encoding undone. A btree index holds entries up to 2,704 bytes
-/// (PostgreSQL manual, "B-Tree Implementation": a third of a page), so longer keys exist only compressed.
+/// The most bytes of a key's text, after percent-decoding. An entry of a btree index has at most 2,704 bytes (PostgreSQL
+/// manual, "B-Tree Implementation": a third of a page), so longer keys exist only if they can be compressed.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-/// The types a key column may have.
+/// The types that a column of a key can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyType {
     /// `smallint`
@@ -62,7 +62,10 @@ pub enum KeyType {
     Date,
 }
 
-/// Why a column can't be a key, for the end of a sentence about it.
+/// The type of a column as a part of a key.
+///
+/// # Errors
+/// If the column can't be a part of a key, the end of a sentence about it.
 pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
     if !column.deterministic {
         return Err("has a nondeterministic collation, which calls different texts equal".into());
@@ -96,7 +99,7 @@ fn unsupported(column: &Column) -> String {
 }
 
 impl KeyType {
-    /// A canonical text as JSON: a number keeps every digit.
+    /// A canonical text as JSON. A number keeps all of its digits.
     fn json(self, canonical: &str) -> String {
         match self {
             Self::SmallInt | Self::Integer | Self::BigInt | Self::Numeric { .. } => {
@@ -140,11 +143,11 @@ pub struct KeyColumn {
     pub collation: u32,
 }
 
-/// `pg_collation`'s entry for the database's own (PostgreSQL's pg_collation.dat, `DEFAULT_COLLATION_OID`).
+/// The oid in `pg_collation` of the database's default collation (PostgreSQL's pg_collation.dat, `DEFAULT_COLLATION_OID`).
 const DEFAULT_COLLATION: u32 = 100;
 
 impl KeyColumn {
-    /// The column of a table as part of a key.
+    /// A column of a table as a part of a key.
     pub(super) fn new(column: &Column, key_type: KeyType) -> Self {
         Self {
             name: column.name.clone(),
@@ -155,14 +158,15 @@ impl KeyColumn {
         }
     }
 
-    /// Whether PostgreSQL knows by which collation to compare values of both columns.
+    /// Whether PostgreSQL can choose a collation to compare values of both columns: they have the same one, or one of them has
+    /// none or the default.
     pub(super) fn is_comparable(&self, other: &Self) -> bool {
         let named = |collation| collation != 0 && collation != DEFAULT_COLLATION;
         self.collation == other.collation || !named(self.collation) || !named(other.collation)
     }
 }
 
-/// The parts of a canonical text, for binding.
+/// The parts of the canonical text of a key that has so many columns, with escapes undone.
 pub fn key_parts(canonical: &str, columns: usize) -> Vec<Cow<'_, str>> {
     if columns == 1 {
         return vec![Cow::Borrowed(canonical)];
@@ -179,7 +183,7 @@ pub fn key_parts(canonical: &str, columns: usize) -> Vec<Cow<'_, str>> {
         .collect()
 }
 
-/// Why a text is no key of a resource. The message is for the client; it never repeats the text.
+/// Why a text is not a key of a resource. The message is for the client; it never repeats the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyError(String);
@@ -192,10 +196,11 @@ pub struct KeyShape {
 }
 
 impl KeyShape {
-    /// The canonical text of a key as it stands in a path: still percent-encoded, parts separated by `,`.
+    /// The canonical text of a key in the form that it has in a path: percent-encoded, with `,` between the parts.
     ///
     /// # Errors
-    /// A message that names the part where a part is missing, left over, not UTF-8, too long, or not of its type.
+    /// If the number of parts is wrong, or if a part is not UTF-8, too long, or not a value of its column's type. The message
+    /// names the part.
     pub fn canonical<'t>(&self, path_segment: &'t str) -> Result<Cow<'t, str>, KeyError> {
         if let [column] = self.columns.as_slice() {
             return canonical_part(column, path_segment);
@@ -219,7 +224,7 @@ impl KeyShape {
         Ok(Cow::Owned(joined(&parts.collect::<Result<Vec<_>, _>>()?)))
     }
 
-    /// The canonical text of a key whose parts are given as they are, one for each column.
+    /// The canonical text of a key from its parts, one for each column, which are not encoded.
     ///
     /// # Errors
     /// As [`KeyShape::canonical`], with the number of the part.
@@ -235,7 +240,7 @@ impl KeyShape {
         })
     }
 
-    /// A canonical text as it stands in a path or a query.
+    /// A canonical text in the form that it has in a path or a query.
     pub fn encoded(&self, canonical: &str) -> String {
         let parts = key_parts(canonical, self.columns.len());
         let encoded = parts
@@ -244,7 +249,7 @@ impl KeyShape {
         encoded.collect::<Vec<_>>().join(",")
     }
 
-    /// A canonical text as JSON: a number or a string, for several columns an array of them.
+    /// A canonical text as JSON: a number or a string, or for several columns an array of these.
     pub fn json(&self, canonical: &str) -> String {
         let parts = key_parts(canonical, self.columns.len());
         let parts: Vec<String> = self
@@ -260,7 +265,7 @@ impl KeyShape {
     }
 }
 
-/// What RFC 3986 reserves, and all that is no ASCII.
+/// The characters that are percent-encoded: those that RFC 3986 reserves, and all that are not ASCII.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -291,7 +296,10 @@ fn refused(column: &KeyColumn, why: &str) -> KeyError {
 }
 
 impl KeyColumn {
-    /// The canonical text of one value as it is, or why it is none, for the end of a sentence about it.
+    /// The canonical text of a value, which is not encoded.
+    ///
+    /// # Errors
+    /// If it is not a value of the column's type, the end of a sentence about it.
     pub(super) fn canonical<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
         if text.len() > KEY_BYTES_MAX {
             return Err(format!("is longer than {KEY_BYTES_MAX} bytes"));

@@ -1,4 +1,4 @@
-//! The one spelling of each value that may be a key: PostgreSQL's own output for it.
+//! The canonical text of each value that can be a part of a key: PostgreSQL's own output for it.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,10 @@ use crate::resource::date_time;
 use crate::resource::key::KeyType;
 
 impl KeyType {
-    /// The canonical text of `text`, or what was expected instead.
+    /// The canonical text of `text`.
+    ///
+    /// # Errors
+    /// If it is not a value of this type, the end of a sentence that says what is expected.
     pub(super) fn canonical(self, text: &str) -> Result<Cow<'_, str>, String> {
         match self {
             Self::SmallInt => integer(text, "smallint", i16::MIN.into(), i16::MAX.into()),
@@ -67,7 +70,7 @@ pub(in crate::resource) fn sign_and_digits(text: &str) -> Option<(bool, &str)> {
     ))
 }
 
-/// `digits` with its sign, borrowed where `text` is already spelled so.
+/// `digits` with its sign, borrowed if `text` has this form already.
 fn spelled<'t>(text: &'t str, negative: bool, digits: &'t str) -> Cow<'t, str> {
     if !negative {
         Cow::Borrowed(digits)
@@ -79,7 +82,7 @@ fn spelled<'t>(text: &'t str, negative: bool, digits: &'t str) -> Cow<'t, str> {
 }
 
 fn uuid(text: &str) -> Result<Cow<'_, str>, String> {
-    // try_parse also takes braces, urn: and bare digits, which are not URLs that anyone shares.
+    // try_parse also accepts braces, urn: and digits without hyphens, which are longer or shorter.
     match Uuid::try_parse(text) {
         Ok(_) if text.len() != 36 => Err("is not a uuid of the form 8-4-4-4-12".into()),
         Ok(_) if !text.bytes().any(|byte| byte.is_ascii_uppercase()) => Ok(Cow::Borrowed(text)),

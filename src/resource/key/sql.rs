@@ -1,4 +1,4 @@
-//! Keys in SQL text: as parameters, as canonical text, and as what triggers log.
+//! SQL text for keys: as parameters, as canonical text, and as the text that triggers log.
 
 use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::sql::identifier;
@@ -11,7 +11,7 @@ pub(in crate::resource) fn canonical_key_sql(columns: &[KeyColumn], alias: &str)
     })
 }
 
-/// The same of `alias`, rows of a trigger's table, as a trigger logs it.
+/// The same for a trigger that logs the rows called `alias`: see [`KeyType::logged_sql`].
 pub(in crate::resource) fn logged_key_sql(columns: &[KeyColumn], alias: &str) -> String {
     joined_sql(columns, |column| {
         let name = format!("{alias}.{}", identifier(&column.name));
@@ -35,7 +35,7 @@ fn joined_sql(columns: &[KeyColumn], part: impl Fn(&KeyColumn) -> String) -> Str
     parts.join(" operator(pg_catalog.||) ',' operator(pg_catalog.||) ")
 }
 
-/// SQL for part `index` of the canonical text `expression` of `columns`, as a value of its type.
+/// SQL for part `index` of the canonical text `expression` of a key with `columns`, as a value of the part's type.
 pub(in crate::resource) fn key_part_sql(
     columns: &[KeyColumn],
     index: usize,
@@ -50,7 +50,7 @@ pub(in crate::resource) fn key_part_sql(
 }
 
 impl KeyType {
-    /// The type's name for casts in SQL text; without a length, so that a cast never cuts.
+    /// The type's name for casts in SQL text. It has no length, so that a cast never truncates.
     pub(in crate::resource) fn sql_type(self) -> &'static str {
         match self {
             Self::SmallInt => "int2",
@@ -64,8 +64,8 @@ impl KeyType {
         }
     }
 
-    /// SQL for parameter `number` of a statement as an array of this type: integers come as they are, of their own
-    /// width, everything else as text.
+    /// SQL for parameter `number` of a statement as an array of this type. The parameter is an array of this type for
+    /// integers, and an array of texts for all other types.
     pub(in crate::resource) fn parameter_sql(self, number: usize) -> String {
         let own = self.sql_type();
         match self {
@@ -74,7 +74,7 @@ impl KeyType {
         }
     }
 
-    /// SQL for the canonical text of `expression`, the same under every session setting but the search path.
+    /// SQL for the canonical text of `expression`. Of all session settings only the search path can change it.
     fn canonical_sql(self, expression: &str) -> String {
         match self {
             Self::Date => {
@@ -84,11 +84,13 @@ impl KeyType {
         }
     }
 
-    /// The same for a trigger that was made before the column's type changed, perhaps to one that somebody made. It
-    /// fails for no type, and calls no cast: the table's owner may have defined that, and triggers run with the rights
-    /// of whoever installed them. Output functions are superusers' work. Null stands for every document. No setting
-    /// of the session changes the text, the search path neither. With a collation of its own it compares byte by byte
-    /// and may stand beside any other, whatever the column's is by now.
+    /// SQL for the canonical text of `expression` in a trigger. `type_oid` is the column's type when the trigger was made.
+    ///
+    /// The type may change later, even to a user-defined type, and the trigger stays. So the SQL fails for no type. It calls
+    /// no cast: the table's owner may have defined one, and triggers run with the rights of the role that installed them. It
+    /// calls the type's output function, which only a superuser can define. For a date column whose type has changed the
+    /// result is null, which stands for every document. No setting of the session changes the text, not even the search
+    /// path. The explicit collation compares bytes, whatever the column's collation is.
     fn logged_sql(self, expression: &str, type_oid: u32) -> String {
         let text = format!("pg_catalog.concat({expression}) collate pg_catalog.\"C\"");
         match self {
@@ -97,7 +99,7 @@ impl KeyType {
                  then {} end",
                 self.canonical_sql(expression)
             ),
-            // As the cast to text does it.
+            // The cast to text removes trailing blanks, too.
             Self::Char => format!("pg_catalog.rtrim({text}, ' ')"),
             _ => text,
         }
