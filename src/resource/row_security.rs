@@ -1,20 +1,20 @@
-//! What row security lets larder's role see, and SQL that PostgreSQL refuses once that is no longer so.
+//! What row security lets larder's role see, and SQL that PostgreSQL refuses if that has changed.
 //!
-//! PostgreSQL writes policies into a statement when it analyses it, and older minor versions keep that though the role
-//! has come to bypass them or has lost a role that they name. Neither a membership nor an attribute of a role leaves a
-//! trace once it is undone. So a statement says itself under which state it may be analysed and run:
+//! PostgreSQL adds policies to a statement when it analyses it. Older minor versions keep the analysis even if the role has
+//! got the attribute to bypass policies since, or has lost a role that a policy names. A change of a membership or an
+//! attribute that is undone leaves no trace. So each statement contains the state in which it may be analysed and run:
 //!
-//! - *Analysed.* PostgreSQL converts a constant in the same step in which it then writes policies into the statement,
-//!   with the tables locked already and what it reads of roles remembered. A constant of `larder.row_security_state[]`
-//!   calls the check of that domain, which computes the state and compares. It costs nothing once the statement is
-//!   analysed, and is computed again wherever PostgreSQL discards the analysis. A function would be too late: an
-//!   immutable one is called when the statement is planned, which is one round trip later for a prepared statement.
-//! - *Run.* A condition on attributes and memberships of the role is computed once for each execution.
+//! - *Analysed.* PostgreSQL converts constants in the step that adds policies to the statement. The tables are locked by
+//!   then, and what it has read about roles is cached. A constant of type `larder.row_security_state[]` calls the check of
+//!   that domain, which computes the state and compares it. The check costs nothing after the analysis, and runs again if
+//!   PostgreSQL discards the analysis. A function would be too late: an immutable one is called when the statement is
+//!   planned, which for a prepared statement is a round trip later.
+//! - *Run.* A condition on attributes and memberships of the role is evaluated once for each execution.
 
 use std::collections::BTreeMap;
 
-/// SQL for the state of the table `c` (of `pg_class`) as the domain `larder.row_security_state` has it: the oid, and the
-/// policies that decide what larder's role reads, unless row security does not concern it.
+/// SQL for the state of the table `c` (of `pg_class`) in the form of the domain `larder.row_security_state`: the oid, `on` and
+/// the policies that determine what larder's role reads, or the oid and `off` if row security does not apply to the role.
 ///
 /// `larder.row_security()` in `migrations/larder.sql` computes the same text.
 pub(crate) const STATE_SQL: &str = "\
@@ -23,20 +23,20 @@ pub(crate) const STATE_SQL: &str = "\
       where p.polrelid = c.oid and p.polcmd in ('r', '*') and exists (select from unnest(p.polroles) r (oid) \
         where case when r.oid = 0 then true else pg_has_role(r.oid, 'usage') end))) end)";
 
-/// The constraint of the domain, whose name comes with PostgreSQL's refusal.
+/// The name of the domain's constraint. PostgreSQL's error has it if the state has changed.
 pub(crate) const UNCHANGED: &str = "larder_row_security_unchanged";
 
 /// What row security lets larder's role see of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRowSecurity {
-    /// As [`STATE_SQL`] gives it.
+    /// The result of [`STATE_SQL`].
     state: String,
-    /// SQL of what is true in this state, of attributes and memberships of the role.
+    /// SQL conditions on attributes and memberships of the role, which are true in this state.
     conditions: Vec<String>,
 }
 
 impl TableRowSecurity {
-    /// Of the table `oid`, as [`STATE_SQL`] gives it.
+    /// The row security of the table `oid`, whose `state` is the result of [`STATE_SQL`].
     pub(crate) fn new(oid: u32, state: String) -> Self {
         let mut this = Self {
             state,
@@ -48,19 +48,19 @@ impl TableRowSecurity {
         this
     }
 
-    /// Larder's role is subject to it.
+    /// Whether it applies to larder's role.
     pub(crate) fn is_active(&self) -> bool {
         !self.state.ends_with(" off")
     }
 
-    /// Whether the policy decides what larder's role reads.
+    /// Whether the policy determines what larder's role reads.
     pub(crate) fn applies(&self, policy: u32) -> bool {
         let policy = policy.to_string();
         self.is_active() && self.state.split(' ').skip(2).any(|known| known == policy)
     }
 
-    /// Notes a policy for `roles`: whether larder's role has one of them is part of the state.
-    pub(crate) fn note(&mut self, policy: u32, roles: &[i64]) {
+    /// Adds a policy for `roles`. Whether larder's role has one of these roles is part of the state.
+    pub(crate) fn add_policy(&mut self, policy: u32, roles: &[i64]) {
         // 0 stands for every role.
         if roles.contains(&0) {
             return;
@@ -78,29 +78,29 @@ impl TableRowSecurity {
 pub struct RowSecurity(BTreeMap<u32, TableRowSecurity>);
 
 impl RowSecurity {
-    /// Of tables that have row security, by their oids; none where there are none.
+    /// The row security of tables, by their oids; `None` without tables.
     pub(crate) fn of(tables: impl IntoIterator<Item = (u32, TableRowSecurity)>) -> Option<Self> {
         let tables: BTreeMap<_, _> = tables.into_iter().collect();
         (!tables.is_empty()).then_some(Self(tables))
     }
 
-    /// Of the tables of all of `parts`; none where there are none.
+    /// The row security of the tables of all `parts`; `None` without tables.
     pub(crate) fn union<'p>(parts: impl IntoIterator<Item = &'p Self>) -> Option<Self> {
         let tables = parts.into_iter().flat_map(|part| part.0.clone());
         let tables: BTreeMap<_, _> = tables.collect();
         (!tables.is_empty()).then_some(Self(tables))
     }
 
-    /// The text of the state, as `larder.row_security()` gives it.
+    /// The text of the state, as `larder.row_security()` returns it.
     pub(crate) fn state(&self) -> String {
         let states: Vec<&str> = self.0.values().map(|table| table.state.as_str()).collect();
         states.join(", ")
     }
 }
 
-/// A `where` that is true, or has PostgreSQL refuse the statement with `SourceError::RowSecurity` unless
-/// larder's role sees what `row_security` says; nothing without it. To stand behind all tables of the statement, where
-/// no other condition stands.
+/// A `where` clause that is true if larder's role sees what `row_security` says. If it does not, PostgreSQL refuses the
+/// statement, which leads to `SourceError::RowSecurity`. Empty without `row_security`. The clause must follow all tables of
+/// the statement, and be its only condition.
 pub(crate) fn unchanged_sql(row_security: Option<&RowSecurity>) -> String {
     let Some(row_security) = row_security else {
         return String::new();
@@ -131,8 +131,8 @@ mod tests {
         let without = TableRowSecurity::new(16388, "16388 on".into());
         assert!(without.is_active() && !without.applies(16388));
         let mut of_roles = TableRowSecurity::new(16388, "16388 on 16393".into());
-        of_roles.note(16393, &[0]);
-        of_roles.note(16394, &[7, 8]);
+        of_roles.add_policy(16393, &[0]);
+        of_roles.add_policy(16394, &[7, 8]);
         assert_eq!(
             of_roles.conditions,
             [

@@ -61,7 +61,7 @@ pub(super) async fn read_policies(
             continue;
         };
         let number = oid(&row, "policy")?;
-        row_security.note(number, &row.try_get::<Vec<i64>, _>("roles")?);
+        row_security.add_policy(number, &row.try_get::<Vec<i64>, _>("roles")?);
         let condition: Option<&str> = row.try_get("condition")?;
         let Some(condition) = condition.filter(|_| row_security.applies(number)) else {
             continue;
