@@ -1,14 +1,15 @@
-//! What values a column takes, as the catalogue says it: bodies are checked by it, and OpenAPI tells it.
+//! The values that a column can have, by its type in the catalogue. Bodies of writes are checked against them, and the
+//! OpenAPI document describes them.
 
 use std::collections::HashMap;
 
-/// Types inside types followed at most: a composite type in an array in a domain and so on.
+/// The most types within each other that are followed, such as a composite type in an array in a domain.
 const DEPTH_MAX: usize = 32;
 
-/// `pg_attribute.atttypmod` of a type with a length or a precision counts from here (`VARHDRSZ`).
+/// `pg_attribute.atttypmod` of a type with a length or a precision is larger than these by this number (`VARHDRSZ`).
 const MODIFIER_BASE: i32 = 4;
 
-/// What values a column takes, below all domains.
+/// The values that a column can have: its type, with domains replaced by the types below them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// `boolean`
@@ -25,7 +26,7 @@ pub enum ValueType {
     Double,
     /// `numeric`
     Numeric {
-        /// Precision and scale in decimal digits, where there are; the scale may be negative or above the precision.
+        /// Precision and scale in decimal digits, if the type has them. The scale may be negative, or above the precision.
         digits: Option<(u16, i16)>,
     },
     /// `text`, `varchar`, `name`
@@ -35,7 +36,7 @@ pub enum ValueType {
     },
     /// `char(n)`, where trailing blanks don't count
     Char {
-        /// The most characters before them; none for `bpchar`.
+        /// The most characters before the trailing blanks; `None` for `bpchar`.
         length: Option<u32>,
     },
     /// `uuid`
@@ -64,25 +65,25 @@ pub enum ValueType {
     Array(Box<ValueType>),
     /// A composite type, with its attributes' names and types; an object in documents
     Composite(Vec<(String, ValueType)>),
-    /// Any other, by its text, as PostgreSQL reads and writes it
+    /// Any other type. Its values are strings in the form that PostgreSQL reads and writes.
     Other,
 }
 
-/// A type as `pg_type` has it.
+/// A type as `pg_type` describes it.
 #[derive(Clone, Debug)]
-pub struct Type {
+pub struct CatalogueType {
     /// `typname`
     pub name: String,
-    /// It is PostgreSQL's own, in schema `pg_catalog`.
+    /// It is a built-in type, in schema `pg_catalog`.
     pub built_in: bool,
-    /// What it is made of.
+    /// What it consists of.
     pub form: TypeForm,
 }
 
-/// What a type is made of.
+/// What a type consists of.
 #[derive(Clone, Debug)]
 pub enum TypeForm {
-    /// Nothing that larder knows of.
+    /// No other types.
     Base,
     /// A domain over a type with a modifier.
     Domain {
@@ -109,12 +110,12 @@ pub enum TypeForm {
 }
 
 impl ValueType {
-    /// The values of the type `oid` with `modifier`, -1 for none. `types` has it and all that it is made of.
-    pub fn of(types: &HashMap<u32, Type>, oid: u32, modifier: i32) -> Self {
+    /// The values of the type `oid` with `modifier`, or -1 without one. `types` has this type and all that it consists of.
+    pub fn of(types: &HashMap<u32, CatalogueType>, oid: u32, modifier: i32) -> Self {
         Self::below(types, oid, modifier, DEPTH_MAX)
     }
 
-    fn below(types: &HashMap<u32, Type>, oid: u32, modifier: i32, depth: usize) -> Self {
+    fn below(types: &HashMap<u32, CatalogueType>, oid: u32, modifier: i32, depth: usize) -> Self {
         let (Some(found), Some(depth)) = (types.get(&oid), depth.checked_sub(1)) else {
             return Self::Other;
         };
@@ -167,7 +168,8 @@ impl ValueType {
         }
     }
 
-    /// Composites are PostgreSQL's to render, which knows no base64.
+    /// The type as an attribute of a composite type. PostgreSQL converts composite values to JSON, and writes `bytea` as text,
+    /// not in base64.
     fn in_composite(self) -> Self {
         match self {
             Self::Bytea => Self::Other,
@@ -189,13 +191,13 @@ mod tests {
 
     #[test]
     fn modifiers_give_lengths_and_digits() {
-        let types: HashMap<u32, Type> = [(1, "numeric"), (2, "varchar"), (3, "bpchar")]
+        let types: HashMap<u32, CatalogueType> = [(1, "numeric"), (2, "varchar"), (3, "bpchar")]
             .map(|(oid, name)| {
                 let name = name.to_owned();
                 let (built_in, form) = (true, TypeForm::Base);
                 (
                     oid,
-                    Type {
+                    CatalogueType {
                         name,
                         built_in,
                         form,
@@ -219,13 +221,13 @@ mod tests {
 
     #[test]
     fn types_within_types_are_followed() {
-        let form = |name: &str, built_in, form| Type {
+        let form = |name: &str, built_in, form| CatalogueType {
             name: name.to_owned(),
             built_in,
             form,
         };
         let labels = vec!["glad".to_owned()];
-        let types: HashMap<u32, Type> = [
+        let types: HashMap<u32, CatalogueType> = [
             (1, form("bytea", true, TypeForm::Base)),
             (2, form("_bytea", true, TypeForm::Array { element: 1 })),
             (

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use crate::resource::value::{Type, TypeForm};
+use crate::resource::value::{CatalogueType, TypeForm};
 use crate::source::SourceError;
 use crate::source::catalogue::{character, oid};
 
@@ -13,7 +13,7 @@ use crate::source::catalogue::{character, oid};
 pub(super) async fn read_types(
     connection: &mut PgConnection,
     wanted: &[i64],
-) -> Result<HashMap<u32, Type>, SourceError> {
+) -> Result<HashMap<u32, CatalogueType>, SourceError> {
     // int2vector and oidvector have elements, but not the text of an array; box alone has another separator.
     let rows = sqlx::query(
         "with recursive used (oid) as ( \
@@ -42,7 +42,7 @@ pub(super) async fn read_types(
     .await?;
     rows.iter()
         .map(|row| {
-            let found = Type {
+            let found = CatalogueType {
                 name: row.try_get("name")?,
                 built_in: row.try_get("built_in")?,
                 form: form(row)?,
