@@ -1,4 +1,4 @@
-//! Children and lookups checked: which columns join them, and how children are sorted.
+//! Checks children and lookups: the columns that join them to the row above, and the order of children.
 
 use crate::resource::catalogue::{ForeignKey, Table};
 use crate::resource::definition::{ChildDefinition, Located, LookupDefinition, Place};
@@ -21,7 +21,7 @@ impl Resolver<'_> {
         let order_by = self.order(table, definition);
         let own_key = table.primary_key().map(<[String]>::to_vec);
         let own_key = own_key.and_then(|names| {
-            // Children below may have foreign keys of their own; only those without one need this key to be usable.
+            // Only children of this child that have no foreign key need this key.
             let columns: Vec<KeyColumn> = names
                 .iter()
                 .filter_map(|name| {
@@ -206,7 +206,7 @@ impl Resolver<'_> {
         Some(pairs)
     }
 
-    /// `order_by`, made total by the primary key, so that equal rows always come in one order.
+    /// The columns of `order_by`, followed by those of the primary key, so that the order of rows is always the same.
     fn order(&mut self, table: &Table, definition: &ChildDefinition) -> Option<Vec<OrderColumn>> {
         let primary = table.primary_key().unwrap_or_default();
         let written = definition.order_by.as_ref();
