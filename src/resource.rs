@@ -1,10 +1,10 @@
 //! What a document is: its key, its rows and the SQL text that reads it. Does no I/O.
 //!
-//! A [`definition::ResourceDefinition`] is what the user wrote, a [`catalogue::Catalogue`] what PostgreSQL holds;
-//! [`resolve::resolve`] checks the one against the other and gives [`Resource`]s. From a resource come the statement
-//! that reads its documents ([`query`]), what makes JSON of its answer ([`document`]) and the rows whose change touches
-//! them ([`link`]). A document that is written is rows again ([`writable`]), as [`body`] reads them and
-//! [`mod@write`] puts them into the tables.
+//! A [`definition::ResourceDefinition`] is what the configuration says, a [`catalogue::Catalogue`] what PostgreSQL has.
+//! [`resolve::resolve`] checks the first against the second and returns [`Resource`]s. For a resource, [`query`] has the
+//! statement that reads documents, [`document`] converts its result to JSON, and [`link`] says which rows' changes affect
+//! which documents. For writes, [`writable`] describes the rows of a document, [`body`] reads them from JSON, and
+//! [`mod@write`] has the statements that put them into the tables.
 
 pub mod body;
 mod calendar;
@@ -43,7 +43,7 @@ use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
 
-/// A resource by its place in the configuration, which does not change while larder runs.
+/// The number of a resource: its place in the configuration, which does not change while larder runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceId(usize);
 
@@ -53,12 +53,12 @@ impl ResourceId {
         Self(index)
     }
 
-    /// Its place in lists that have one item for each resource.
+    /// The place of the resource in lists that have one item for each resource.
     pub const fn index(self) -> usize {
         self.0
     }
 
-    /// One after the other, without end: to number a list that has one item for each resource.
+    /// All numbers in ascending order, without end, to number a list that has one item for each resource.
     pub fn in_order() -> impl Iterator<Item = Self> {
         (0..).map(Self)
     }
@@ -73,49 +73,49 @@ impl TryFrom<i32> for ResourceId {
     }
 }
 
-/// Documents of one kind: checked against the database, ready to be read.
+/// A resource, checked against the database.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// The path segment.
     pub name: String,
-    /// Where the resource stands in the configuration.
+    /// The place of the resource in the configuration.
     pub place: Place,
     /// The tiers that keep its documents.
     pub tiers: Tiers,
-    /// The key's columns and how its text is read.
+    /// The columns of the key.
     pub key: KeyShape,
-    /// Why no tier keeps its documents: row security of a table that they show is not decided by the rows alone.
+    /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the rows.
     pub uncached: Option<String>,
-    /// What larder's role sees of the tables that have row security, where one that they show has it. It may change for a
-    /// moment and leave no trace.
+    /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row security.
+    /// It may change for a moment and leave no trace.
     pub row_security: Option<RowSecurity>,
     /// The root row.
     pub root: Row,
-    /// The statement of its documents (see [`query`]).
+    /// The statement that reads its documents (see [`query`]).
     pub documents_sql: ProvedSql,
-    /// The same where a table has row security, refused by PostgreSQL where larder's role does not see what `row_security`
-    /// says.
+    /// The same statement with a condition: PostgreSQL refuses it unless larder's role sees what `row_security` says. `None`
+    /// without row security.
     pub checked_sql: Option<ProvedSql>,
-    /// The columns of the root row that lists may be asked by, in the order of the configuration.
+    /// The columns of the root row that lists can be filtered by, in the order of the configuration.
     pub filters: Vec<Filter>,
-    /// Makes documents of what the statement gives.
+    /// Converts the result of the statement to documents.
     pub template: DocumentTemplate,
-    /// The rows that a document is written to, or a sentence that says why it can't be.
+    /// The rows that a document is written to, or a sentence that says why documents can't be written.
     pub writable: Result<Writable, String>,
-    /// The statements that write them, where it can be.
+    /// The statements that write documents, if they can be written.
     pub write_sql: Option<WriteSql>,
 }
 
 impl Resource {
-    /// A hash of all that decides a document's bytes apart from the data; another shape, another document.
+    /// A hash of all that determines a document's bytes apart from the data.
     pub fn shape(&self) -> u64 {
-        // The version stands for the way documents are rendered.
+        // The number is the version of the code that writes JSON.
         let mut shape = format!("3 {:?} {:?} ", self.name, self.key);
         self.root.describe(&mut shape);
         xxh3_64(shape.as_bytes())
     }
 
-    /// Every table that documents of this resource read, root first, with repetitions.
+    /// The tables that documents of this resource show, root first, with repetitions.
     pub fn tables(&self) -> Vec<&TableName> {
         let mut tables = Vec::new();
         self.root.collect_tables(&mut tables);
@@ -123,7 +123,7 @@ impl Resource {
     }
 }
 
-/// A column that lists may be asked by.
+/// A column that lists can be filtered by.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// The member's name in the document.
@@ -135,18 +135,18 @@ pub struct Filter {
 /// What a row of a document shows.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The table it comes from.
+    /// The table that the row comes from.
     pub table: TableName,
     /// Its columns, in document order.
     pub fields: Vec<Field>,
-    /// Arrays of rows that point to it.
+    /// Arrays of rows that refer to it.
     pub children: Vec<Child>,
-    /// Rows that it points to.
+    /// Rows that it refers to.
     pub lookups: Vec<Lookup>,
 }
 
 impl Row {
-    /// Writes what decides the bytes of its JSON; what values its columns take is none of that.
+    /// Writes all that determines the bytes of its JSON. The types of values do not.
     fn describe(&self, out: &mut String) {
         out.push_str(&format!("{:?} {{", self.table));
         for field in &self.fields {
@@ -185,7 +185,7 @@ pub struct Field {
     pub name: String,
     /// How its values become JSON.
     pub rendering: Rendering,
-    /// What values it takes.
+    /// The values that it can have.
     pub value: ValueType,
     /// It may be null.
     pub nullable: bool,
@@ -194,9 +194,9 @@ pub struct Field {
 /// How a column's values become JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rendering {
-    /// By larder, byte for byte as PostgreSQL's `to_json` does it under UTC.
+    /// By larder, byte for byte as PostgreSQL's `to_json` does under UTC.
     Scalar {
-        /// What the values are, below all domains.
+        /// The type of the values, below all domains.
         scalar: Scalar,
         /// `pg_attribute.atttypid`: the type, or a domain over it.
         type_oid: u32,
@@ -211,12 +211,12 @@ pub enum Rendering {
     ByteaArray,
 }
 
-/// An array of rows that point to their parent.
+/// An array of rows that refer to the row above.
 #[derive(Clone, Debug)]
 pub struct Child {
     /// The member's name.
     pub name: String,
-    /// Which of the child's columns equal which of the parent's.
+    /// The pairs of equal columns of the child's row and of the row above.
     pub on: Vec<Pair>,
     /// The child's columns to sort by.
     pub order_by: Vec<OrderColumn>,
@@ -229,26 +229,26 @@ pub struct Child {
 pub struct OrderColumn {
     /// The column's name.
     pub name: String,
-    /// How its values become JSON, which says what they are.
+    /// How its values become JSON, which also says what type they have.
     pub rendering: Rendering,
 }
 
-/// One row that another points to, or null.
+/// One row that the row above refers to, or null.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     /// The member's name.
     pub name: String,
-    /// Which of the looked-up row's columns equal which of the pointing row's.
+    /// The pairs of equal columns of the looked-up row and of the row above.
     pub on: Vec<Pair>,
     /// The looked-up row.
     pub row: Row,
 }
 
-/// Two columns that are equal where a row belongs to the row above it.
+/// Two columns that are equal in a row and in the row above it in the document.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The column of the row itself.
     pub own: KeyColumn,
-    /// The column of the row above it in the document.
+    /// The column of the row above.
     pub upper: KeyColumn,
 }

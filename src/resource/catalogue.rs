@@ -1,5 +1,5 @@
-//! What PostgreSQL's catalogue says of the tables that the configuration names. Plain values: the SQL that fills
-//! them is in `source/catalogue.rs`.
+//! What PostgreSQL's catalogue says about the tables that the configuration names. `source/catalogue.rs` has the SQL that
+//! reads it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,34 +35,35 @@ impl fmt::Display for TableName {
 /// The tables that the configuration names.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
-    /// By the name as it is written in the configuration; a name that is missing here is no table.
+    /// The tables by their names as they are written in the configuration. A name that is missing is not a table.
     pub tables: HashMap<String, Table>,
-    /// Names of the tables there are, as `schema.name`, for suggestions.
+    /// The names of all tables of the database, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
 }
 
-/// One table as the catalogue has it.
+/// A table as the catalogue describes it.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Its name and oid.
     pub name: TableName,
     /// `pg_class.relkind`.
     pub kind: char,
-    /// What it lets larder's role see, where row security is on.
+    /// What row security lets larder's role see; `None` if the table has none.
     pub row_security: Option<TableRowSecurity>,
-    /// It, or one of its descendants, is a partition or an inheriting table of a table that is neither.
+    /// The table or one of its descendants is a partition or an inheriting table of a table that is neither.
     pub has_other_ancestors: bool,
-    /// Why larder's role may see other rows though none of them changed: a policy that is not decided by the row alone.
+    /// If larder's role may see other rows although none of them has changed, the reason: a policy that depends on more than
+    /// the row.
     pub uncached: Option<String>,
-    /// In table order, without dropped ones.
+    /// The columns in table order, without dropped ones.
     pub columns: Vec<Column>,
-    /// Unique constraints and indexes that hold for every row: valid, immediate, not partial, on plain columns.
+    /// Unique constraints and indexes that apply to every row: valid, immediate, not partial, on plain columns.
     pub unique_keys: Vec<UniqueKey>,
     /// Foreign keys of this table.
     pub foreign_keys: Vec<ForeignKey>,
-    /// The columns of every valid, whole index, in index order.
+    /// The columns of every valid index that is not partial, in index order.
     pub indexes: Vec<Vec<String>>,
-    /// Partitions and inheriting tables, all levels.
+    /// Partitions and inheriting tables at all levels.
     pub descendants: Vec<Descendant>,
 }
 
@@ -78,7 +79,7 @@ impl Table {
         Some(&key.columns)
     }
 
-    /// Whether some unique key consists of a part of `columns`.
+    /// Whether `columns` contain all columns of a unique key.
     pub fn is_unique(&self, columns: &[String]) -> bool {
         self.unique_keys
             .iter()
@@ -105,14 +106,14 @@ pub struct Descendant {
     pub kind: char,
 }
 
-/// A column as the catalogue has it.
+/// A column as the catalogue describes it.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// The type as `format_type` writes it, domains and all.
+    /// The type as `format_type` writes it, with domains.
     pub type_text: String,
-    /// The same without a length, in words that mean any length.
+    /// The type without a length, in a form that allows any length.
     pub plain_type_text: String,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,
@@ -120,27 +121,28 @@ pub struct Column {
     pub collation: u32,
     /// `pg_type.typname` below all domains: `int8`, `_timestamp`, `my_enum`.
     pub base_type: String,
-    /// The base type is PostgreSQL's own, in schema `pg_catalog`.
+    /// The base type is a built-in type, in schema `pg_catalog`.
     pub built_in: bool,
-    /// For an array whose elements are of PostgreSQL's own types below all domains: that type's name.
+    /// For an array whose elements have a built-in type below all domains, the name of that type.
     pub element_type: Option<String>,
-    /// The type modifier below all domains; -1 where there is none.
+    /// The type modifier below all domains, or -1 without one.
     pub type_modifier: i32,
     /// False for a nondeterministic collation.
     pub deterministic: bool,
-    /// What values it takes.
+    /// The values that it can have.
     pub value: ValueType,
     /// It or its domain is `not null`.
     pub not_null: bool,
-    /// SQL for the value of a row without one: the column's default, its domain's, or an identity's `nextval(…)`.
+    /// SQL for the value of a row that is inserted without one: the default of the column or of its domain, or `nextval(…)`
+    /// for an identity column.
     pub default: Option<String>,
     /// PostgreSQL computes it from other columns.
     pub generated: bool,
-    /// It is computed when it is read (PostgreSQL 18): triggers do not see its value.
+    /// PostgreSQL computes it when it is read (PostgreSQL 18). Triggers do not see its value.
     pub is_virtual: bool,
     /// `generated always as identity`
     pub identity_always: bool,
-    /// Why its JSON may change without a change of its row, in words that follow the column's name.
+    /// If its JSON may change without a change of its row, the reason, in words that follow the column's name.
     pub dependent: Option<String>,
 }
 

@@ -1,19 +1,19 @@
-//! What the user wrote about a resource, before it has met the database.
+//! What the configuration says about a resource, before it is checked against the database.
 //!
-//! Every value remembers its [`Place`], so that an error found later against PostgreSQL's catalogue can still
-//! name the line and the key. Nothing here does I/O or knows TOML.
+//! Every value has its [`Place`], so that a mistake that is found later, in comparison with PostgreSQL's catalogue, can name
+//! the line and the key. Nothing here does I/O or depends on TOML.
 
 use std::fmt;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Where a value stands in the configuration.
+/// The place of a value in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, or `environment`, `command line`, `built-in demo`.
+    /// The name of the file, or `environment`, `command line`, `built-in demo`.
     pub origin: Arc<str>,
-    /// Counted from 1; 0 where the origin has no lines.
+    /// The line, counted from 1; 0 if the origin has no lines.
     pub line: usize,
     /// The dotted key, such as `resource[0].children[1].table`.
     pub key: String,
@@ -28,12 +28,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value and where it was written; its `Debug` form is the value's.
+/// A value of the configuration and its place. Its `Debug` form is that of the value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Located<T> {
-    /// The value as written, already of the right shape.
+    /// The value, already of the right type.
     pub value: T,
-    /// Where it stands.
+    /// Its place.
     pub place: Place,
 }
 
@@ -43,13 +43,13 @@ impl<T: fmt::Debug> fmt::Debug for Located<T> {
     }
 }
 
-/// One mistake in the configuration: where, what, and what to write instead.
+/// A mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct Mistake {
-    /// Where it stands.
+    /// Its place.
     pub place: Place,
-    /// A sentence for the user, with the mend where there is one.
+    /// A sentence for the user, which also says what to write instead, if that is known.
     pub message: String,
 }
 
@@ -76,19 +76,19 @@ pub struct Tiers {
 pub struct ResourceDefinition {
     /// The path segment.
     pub name: Located<String>,
-    /// The root table as written: `dept`, `public.dept`, `"a.b".c`.
+    /// The root table's name as it is written: `dept`, `public.dept`, `"a.b".c`.
     pub table: Located<String>,
     /// The key's columns in path order; `None`: the table's primary key.
     pub key: Option<Located<Vec<String>>>,
     /// The tiers in use.
     pub tiers: Tiers,
-    /// Present if the user accepts that everyone sees the rows that larder's role sees.
+    /// The user accepts that every reader sees the rows that larder's role sees.
     pub row_security_as_larder: bool,
-    /// Names of fields that lists may be asked by.
+    /// The names of the fields that lists can be filtered by.
     pub filters: Vec<Located<String>>,
     /// The value of `Cache-Control`; `None`: `no-cache`.
     pub cache_control: Option<Located<String>>,
-    /// Words for `Surrogate-Key`, in which `{key}` stands for the document's key.
+    /// The words of `Surrogate-Key`. `{key}` in them stands for the document's key.
     pub surrogate_key: Option<Located<String>>,
     /// The roles that may read; `None`: everyone who is authenticated.
     pub read: Option<Located<Vec<String>>>,
@@ -99,7 +99,7 @@ pub struct ResourceDefinition {
 }
 
 impl ResourceDefinition {
-    /// A hash of all that has to fit the database, in hexadecimal digits: the same wherever it stands in the
+    /// A hash of all that has to match the database, in hexadecimal digits. It does not depend on the place in the
     /// configuration.
     pub fn hash(&self) -> String {
         let Self {
@@ -120,14 +120,14 @@ impl ResourceDefinition {
     }
 }
 
-/// What a row of a document shows, the same for roots, children and lookups.
+/// What a row of a document shows. Roots, children and lookups have the same form.
 #[derive(Clone, Debug)]
 pub struct RowDefinition {
     /// The columns to show, in order; `None`: every column under its own name.
     pub fields: Option<Vec<FieldDefinition>>,
-    /// Arrays of rows that point to this row.
+    /// Arrays of rows that refer to this row.
     pub children: Vec<ChildDefinition>,
-    /// Rows that this row points to.
+    /// Rows that this row refers to.
     pub lookups: Vec<LookupDefinition>,
 }
 

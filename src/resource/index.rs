@@ -1,13 +1,13 @@
-//! Which indexes documents, passes and lists use, and which of them are missing.
+//! Finds missing indexes: those that documents, passes and lists would use.
 
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::key::KeyColumn;
 use crate::resource::sql::identifier;
 use crate::resource::{Resource, Row};
 
-/// The `create index` statements that `resource` lacks. A document reads its children by their foreign key; a pass
-/// finds the rows that point to a changed looked-up row by their pointing columns; a filter of lists finds its rows. Keys
-/// have their unique indexes.
+/// The `create index` statements for indexes that `resource` lacks. A document reads children by their foreign key. A pass
+/// reads the rows that refer to a changed looked-up row by the columns that refer to it. A list reads rows by the columns
+/// of its filters. Keys have unique indexes already.
 pub fn missing_indexes(resource: &Resource, catalogue: &Catalogue) -> Vec<String> {
     let mut missing = Vec::new();
     collect(&resource.root, catalogue, &mut missing);
