@@ -1,10 +1,10 @@
 //! What a document is: its key, its rows and the SQL text that reads it. Does no I/O.
 //!
 //! A [`definition::ResourceDefinition`] is what the configuration says, a [`catalogue::Catalogue`] what PostgreSQL has.
-//! [`resolve::resolve`] checks the first against the second and returns [`Resource`]s. For a resource, [`query`] has the
-//! statement that reads documents, [`document`] converts its result to JSON, and [`link`] says which rows' changes affect
-//! which documents. For writes, [`writable`] describes the rows of a document, [`body`] reads them from JSON, and
-//! [`mod@write`] has the statements that put them into the tables.
+//! [`resolve::resolve`] checks the first against the second and returns [`Resource`]s. For a resource, [`query`] has
+//! the statement that reads documents, [`document`] converts its result to JSON, and [`link`] says which rows' changes
+//! affect which documents. For writes, [`writable`] describes the rows of a document, [`body`] reads them from JSON,
+//! and [`mod@write`] has the statements that put them into the tables.
 
 pub mod body;
 mod calendar;
@@ -84,17 +84,18 @@ pub struct Resource {
     pub tiers: Tiers,
     /// The columns of the key.
     pub key: KeyShape,
-    /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the rows.
+    /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the
+    /// rows.
     pub uncached: Option<String>,
-    /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row security.
-    /// It may change for a moment and leave no trace.
+    /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row
+    /// security. It may change for a moment and leave no trace.
     pub row_security: Option<RowSecurity>,
     /// The root row.
     pub root: Row,
     /// The statement that reads its documents (see [`query`]).
     pub documents_sql: ProvedSql,
-    /// The same statement with a condition: PostgreSQL refuses it unless larder's role sees what `row_security` says. `None`
-    /// without row security.
+    /// The same statement with a condition: PostgreSQL refuses it unless larder's role sees what `row_security` says.
+    /// `None` without row security.
     pub checked_sql: Option<ProvedSql>,
     /// The columns of the root row that lists can be filtered by, in the order of the configuration.
     pub filters: Vec<Filter>,

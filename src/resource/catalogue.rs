@@ -1,5 +1,5 @@
-//! What PostgreSQL's catalogue says about the tables that the configuration names. `source/catalogue.rs` has the SQL that
-//! reads it.
+//! What PostgreSQL's catalogue says about the tables that the configuration names. `source/catalogue.rs` has the SQL
+//! that reads it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -52,8 +52,8 @@ pub struct Table {
     pub row_security: Option<TableRowSecurity>,
     /// The table or one of its descendants is a partition or an inheriting table of a table that is neither.
     pub has_other_ancestors: bool,
-    /// If larder's role may see other rows although none of them has changed, the reason: a policy that depends on more than
-    /// the row.
+    /// If larder's role may see other rows although none of them has changed, the reason: a policy that depends on more
+    /// than the row.
     pub uncached: Option<String>,
     /// The columns in table order, without dropped ones.
     pub columns: Vec<Column>,
@@ -133,8 +133,8 @@ pub struct Column {
     pub value: ValueType,
     /// It or its domain is `not null`.
     pub not_null: bool,
-    /// SQL for the value of a row that is inserted without one: the default of the column or of its domain, or `nextval(…)`
-    /// for an identity column.
+    /// SQL for the value of a row that is inserted without one: the default of the column or of its domain, or
+    /// `nextval(…)` for an identity column.
     pub default: Option<String>,
     /// PostgreSQL computes it from other columns.
     pub generated: bool,

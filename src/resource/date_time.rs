@@ -25,8 +25,8 @@ pub(super) fn is_infinite(text: &str) -> bool {
     matches!(text, "infinity" | "-infinity")
 }
 
-/// Days since 2000-01-01 of `YYYY-MM-DD`. Years after 9999 have more digits; dates before the common era end with ` BC`.
-/// `None` if there is no such date, or if PostgreSQL's `date` can't store it.
+/// Days since 2000-01-01 of `YYYY-MM-DD`. Years after 9999 have more digits; dates before the common era end with `
+/// BC`. `None` if there is no such date, or if PostgreSQL's `date` can't store it.
 fn parse_date(text: &str) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let mut parts = text.split('-');
@@ -48,8 +48,8 @@ fn parse_date(text: &str) -> Option<i64> {
     days_from_date(astronomical, month, day).filter(|days| *days >= DAY_MIN)
 }
 
-/// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text. Years are as in a date; ` BC` is at the end. The offset may
-/// be missing if `local`; the time is in UTC then. Fractions of a microsecond are rounded.
+/// Microseconds since 2000-01-01 00:00:00 UTC of an RFC 3339 text. Years are as in a date; ` BC` is at the end. The
+/// offset may be missing if `local`; the time is in UTC then. Fractions of a microsecond are rounded.
 pub(super) fn parse_timestamp(text: &str, local: bool) -> Option<i64> {
     let (text, before_christ) = without_era(text);
     let (date, rest) = text.split_at_checked(text.find(['T', 't', ' '])?)?;

@@ -1,7 +1,7 @@
 //! What the configuration says about a resource, before it is checked against the database.
 //!
-//! Every value has its [`Place`], so that a mistake that is found later, in comparison with PostgreSQL's catalogue, can name
-//! the line and the key. Nothing here does I/O or depends on TOML.
+//! Every value has its [`Place`], so that a mistake that is found later, in comparison with PostgreSQL's catalogue, can
+//! name the line and the key. Nothing here does I/O or depends on TOML.
 
 use std::fmt;
 use std::sync::Arc;

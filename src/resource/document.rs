@@ -1,8 +1,8 @@
 //! From the record that PostgreSQL sends for a document to the document's JSON.
 //!
-//! The statement (`resource/query.rs`) returns nested rows as composites in PostgreSQL's binary format, which has the type
-//! and the bytes of each member. [`DocumentTemplate`] has the names of the members and their structure. The JSON is byte
-//! for byte that of PostgreSQL's `row_to_json`. A record that does not have the expected form is an error.
+//! The statement (`resource/query.rs`) returns nested rows as composites in PostgreSQL's binary format, which has the
+//! type and the bytes of each member. [`DocumentTemplate`] has the names of the members and their structure. The JSON
+//! is byte for byte that of PostgreSQL's `row_to_json`. A record that does not have the expected form is an error.
 
 mod order;
 mod scalar;
@@ -19,13 +19,13 @@ use crate::resource::{Rendering, Row};
 /// The type `text`, which the statement converts some members to (PostgreSQL's pg_type.dat).
 const TEXT: u32 = 25;
 
-/// The most bytes of a record for each byte of the document's JSON, without hidden columns. Short values take more bytes in
-/// the record. A row that has only an array of rows takes 36 bytes in the record (length, number of columns, type, length,
-/// array head of 20 bytes), and 7 bytes in JSON, `{"":[…]},`. A row of one numeric, `{"":1},`, takes 26.
+/// The most bytes of a record for each byte of the document's JSON, without hidden columns. Short values take more
+/// bytes in the record. A row that has only an array of rows takes 36 bytes in the record (length, number of columns,
+/// type, length, array head of 20 bytes), and 7 bytes in JSON, `{"":[…]},`. A row of one numeric, `{"":1},`, takes 26.
 const RECORD_BYTES_PER_BYTE: usize = 6;
 
-/// The same for each hidden column. It takes at most 24 bytes in the record of a row (a uuid), and the row takes at least 3
-/// bytes in JSON, `{},`.
+/// The same for each hidden column. It takes at most 24 bytes in the record of a row (a uuid), and the row takes at
+/// least 3 bytes in JSON, `{},`.
 const HIDDEN_BYTES_PER_BYTE: usize = 8;
 
 /// Why a record can't be converted to a document.

@@ -5,9 +5,9 @@ use crate::resource::key::KeyColumn;
 use crate::resource::sql::identifier;
 use crate::resource::{Resource, Row};
 
-/// The `create index` statements for indexes that `resource` lacks. A document reads children by their foreign key. A pass
-/// reads the rows that refer to a changed looked-up row by the columns that refer to it. A list reads rows by the columns
-/// of its filters. Keys have unique indexes already.
+/// The `create index` statements for indexes that `resource` lacks. A document reads children by their foreign key. A
+/// pass reads the rows that refer to a changed looked-up row by the columns that refer to it. A list reads rows by the
+/// columns of its filters. Keys have unique indexes already.
 pub fn missing_indexes(resource: &Resource, catalogue: &Catalogue) -> Vec<String> {
     let mut missing = Vec::new();
     collect(&resource.root, catalogue, &mut missing);

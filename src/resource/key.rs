@@ -34,8 +34,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::resource::catalogue::Column;
 
-/// The most bytes of a key's text, after percent-decoding. An entry of a btree index has at most 2,704 bytes (PostgreSQL
-/// manual, "B-Tree Implementation": a third of a page), so longer keys exist only if they can be compressed.
+/// The most bytes of a key's text, after percent-decoding. An entry of a btree index has at most 2,704 bytes
+/// (PostgreSQL manual, "B-Tree Implementation": a third of a page), so longer keys exist only if they can be
+/// compressed.
 pub const KEY_BYTES_MAX: usize = 4096;
 
 /// The types that a column of a key can have.
@@ -143,7 +144,8 @@ pub struct KeyColumn {
     pub collation: u32,
 }
 
-/// The oid in `pg_collation` of the database's default collation (PostgreSQL's pg_collation.dat, `DEFAULT_COLLATION_OID`).
+/// The oid in `pg_collation` of the database's default collation (PostgreSQL's pg_collation.dat,
+/// `DEFAULT_COLLATION_OID`).
 const DEFAULT_COLLATION: u32 = 100;
 
 impl KeyColumn {
@@ -158,8 +160,8 @@ impl KeyColumn {
         }
     }
 
-    /// Whether PostgreSQL can choose a collation to compare values of both columns: they have the same one, or one of them has
-    /// none or the default.
+    /// Whether PostgreSQL can choose a collation to compare values of both columns: they have the same one, or one of
+    /// them has none or the default.
     pub(super) fn is_comparable(&self, other: &Self) -> bool {
         let named = |collation| collation != 0 && collation != DEFAULT_COLLATION;
         self.collation == other.collation || !named(self.collation) || !named(other.collation)
@@ -199,8 +201,8 @@ impl KeyShape {
     /// The canonical text of a key in the form that it has in a path: percent-encoded, with `,` between the parts.
     ///
     /// # Errors
-    /// If the number of parts is wrong, or if a part is not UTF-8, too long, or not a value of its column's type. The message
-    /// names the part.
+    /// If the number of parts is wrong, or if a part is not UTF-8, too long, or not a value of its column's type. The
+    /// message names the part.
     pub fn canonical<'t>(&self, path_segment: &'t str) -> Result<Cow<'t, str>, KeyError> {
         if let [column] = self.columns.as_slice() {
             return canonical_part(column, path_segment);

@@ -15,8 +15,8 @@ pub const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
 pub struct Page {
     /// The canonical key that the page begins after; `None` for the first page.
     pub after: Option<String>,
-    /// The filters: places in [`Resource::filters`] in ascending order, and for each the value of its column as canonical text,
-    /// or `None` for null.
+    /// The filters: places in [`Resource::filters`] in ascending order, and for each the value of its column as
+    /// canonical text, or `None` for null.
     pub filters: Vec<(usize, Option<String>)>,
     /// The most keys.
     pub limit: usize,
@@ -33,12 +33,12 @@ impl Filter {
 }
 
 impl Page {
-    /// SQL that returns one row, the proof and the page's keys as an array. Its parameters are the parts of `after` as text,
-    /// the values of the filters that are not null, and the limit.
+    /// SQL that returns one row, the proof and the page's keys as an array. Its parameters are the parts of `after` as
+    /// text, the values of the filters that are not null, and the limit.
     ///
-    /// The text has a condition for each filter, so that PostgreSQL can use their indexes. The order and the comparison with
-    /// `after` follow the columns' types and collations. With `row_security` PostgreSQL refuses the statement unless larder's
-    /// role sees what `row_security` says.
+    /// The text has a condition for each filter, so that PostgreSQL can use their indexes. The order and the comparison
+    /// with `after` follow the columns' types and collations. With `row_security` PostgreSQL refuses the statement
+    /// unless larder's role sees what `row_security` says.
     pub fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
         let (key, from) = self.parts(resource);
         let unchanged = unchanged_sql(row_security);
@@ -47,8 +47,8 @@ impl Page {
         ))
     }
 
-    /// As [`Self::sql`], for keys that may have no UTF-8 form: it returns them as the bytes that the database stores, with the
-    /// name of the database's encoding. The last parameter is the number of keys to skip.
+    /// As [`Self::sql`], for keys that may have no UTF-8 form: it returns them as the bytes that the database stores,
+    /// with the name of the database's encoding. The last parameter is the number of keys to skip.
     pub fn stored_sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
         let (key, from) = self.parts(resource);
         let parameters = self.parameter_count(resource);

@@ -1,7 +1,7 @@
 //! Parts of documents: the members that a request names with `fields`, copied from the document's bytes.
 //!
-//! The bytes are larder's own compact JSON, whose members have the order of the resource. Only values of `json` columns may
-//! have another form. They are skipped or copied as a whole.
+//! The bytes are larder's own compact JSON, whose members have the order of the resource. Only values of `json` columns
+//! may have another form. They are skipped or copied as a whole.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ struct ProjectedMember {
     below: Option<Projection>,
 }
 
-/// The most names in a path. Rows nest less deeply. The limit bounds the recursion of the code that reads and drops paths.
+/// The most names in a path. Rows nest less deeply. The limit bounds the recursion of the code that reads and drops
+/// paths.
 const DEPTH_MAX: usize = 64;
 
 /// The requested names of a row and of the rows below.
@@ -36,8 +37,8 @@ struct RequestedFields {
 }
 
 impl Projection {
-    /// Parses a list of paths such as `deptName,emps.empName`, whose names are percent-encoded, and looks them up in the root
-    /// row.
+    /// Parses a list of paths such as `deptName,emps.empName`, whose names are percent-encoded, and looks them up in
+    /// the root row.
     ///
     /// # Errors
     /// The paths that documents do not have.

@@ -1,13 +1,14 @@
 //! Proof that a result comes from the statement that was sent.
 //!
 //! sqlx names prepared statements `sqlx_s_1`, `sqlx_s_2`, … on every connection, and sends Sync between Parse and Bind.
-//! A connection pooler that larder does not know of may send each of these steps to another server connection. There the
-//! same name, or the unnamed statement, may belong to another statement, and PostgreSQL returns rows of another table.
+//! A connection pooler that larder does not know of may send each of these steps to another server connection. There
+//! the same name, or the unnamed statement, may belong to another statement, and PostgreSQL returns rows of another
+//! table.
 //!
 //! Names that never repeat would prevent this, but sqlx 0.9 does not let its users choose them. SQL `execute` does, but
-//! takes no parameters of the protocol, and documents would lose their binary form. So each statement contains a constant
-//! of its own, a hash of its text, and its result is used only if it contains that constant. Two statements with the same
-//! text, database and role read the same rows, so the text stands for the resource and its definition.
+//! takes no parameters of the protocol, and documents would lose their binary form. So each statement contains a
+//! constant of its own, a hash of its text, and its result is used only if it contains that constant. Two statements
+//! with the same text, database and role read the same rows, so the text stands for the resource and its definition.
 //!
 //! The proof also has the number of the server process. On a connection without a pooler it never changes.
 

@@ -1,8 +1,8 @@
 //! The statement that reads documents: SQL text only.
 //!
-//! One statement reads any number of documents of a resource, so that all come from one snapshot. It returns each document
-//! as a record: columns as they are, and rows below as records inside. [`crate::resource::document`] turns the record into
-//! JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
+//! One statement reads any number of documents of a resource, so that all come from one snapshot. It returns each
+//! document as a record: columns as they are, and rows below as records inside. [`crate::resource::document`] turns the
+//! record into JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
 use crate::resource::document::RowOrder;
 use crate::resource::key::KeyShape;
@@ -13,17 +13,17 @@ use crate::resource::sql::identifier;
 use crate::resource::{Child, Field, Lookup, Pair, Rendering, Row};
 
 /// The size of a record in PostgreSQL's memory is less than this many times its size when it is sent: a row of one null
-/// takes 24 bytes in memory and 16 when it is sent. A record that is larger in memory than this factor allows is refused
-/// before PostgreSQL decompresses its texts.
+/// takes 24 bytes in memory and 16 when it is sent. A record that is larger in memory than this factor allows is
+/// refused before PostgreSQL decompresses its texts.
 const IN_MEMORY: u8 = 4;
 
-/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text). The parameter
-/// after these is the most bytes of a record.
+/// SQL for the documents of the keys in `$1, $2, …` (an array for each key column, of integers or of text). The
+/// parameter after these is the most bytes of a record.
 ///
-/// The statement returns one row with null and its proof ([`crate::resource::proof`]), even if no document is found. The
-/// other rows have a canonical key and the document's record, or null if the record is too long. A key without a document
-/// has no row. The record is the `bytea` that PostgreSQL would send for it, so that the limit applies to these bytes: in
-/// memory a record may have compressed texts, which are sent decompressed.
+/// The statement returns one row with null and its proof ([`crate::resource::proof`]), even if no document is found.
+/// The other rows have a canonical key and the document's record, or null if the record is too long. A key without a
+/// document has no row. The record is the `bytea` that PostgreSQL would send for it, so that the limit applies to these
+/// bytes: in memory a record may have compressed texts, which are sent decompressed.
 ///
 /// With `row_security` PostgreSQL refuses the statement unless larder's role sees what `row_security` says.
 pub(super) fn documents_sql(
@@ -77,7 +77,8 @@ pub(super) fn documents_sql(
     ))
 }
 
-/// SQL for the record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases in use.
+/// SQL for the record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases in
+/// use.
 fn row_sql(row: &Row, hidden: &[String], alias: &str, tables: &mut usize) -> String {
     let mut members = Vec::new();
     for field in &row.fields {

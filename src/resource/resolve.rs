@@ -1,4 +1,5 @@
-//! Definitions checked against the catalogue: all mistakes at once, each with its place and what to write instead.
+//! Checks definitions against the catalogue. It reports all mistakes at once, each with its place and what to write
+//! instead.
 
 mod joins;
 
@@ -37,7 +38,7 @@ pub fn resolve(
     }
 }
 
-/// The end of a message about an unknown `name`: the nearest of `known`, if there is one.
+/// The end of a message about an unknown `name`: the most similar of the `known` names, if one is similar.
 fn suggestion<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     let nearest = nearest(name, known);
     nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"))
@@ -45,7 +46,7 @@ fn suggestion<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Strin
 
 struct Resolver<'a> {
     catalogue: &'a Catalogue,
-    /// Of the resource at hand.
+    /// Whether the present resource has `row_security = "as-larder"`.
     row_security_accepted: bool,
     mistakes: Vec<Mistake>,
 }
@@ -76,7 +77,7 @@ impl<'a> Resolver<'a> {
             .and_then(|root| self.filters(table, root, definition));
         let key = KeyShape { columns: columns? };
         let root = root?;
-        let shown = self.shown(&root);
+        let shown = self.shown_tables(&root);
         let secured = shown
             .iter()
             .filter_map(|table| Some((table.name.oid, table.row_security.clone()?)));
@@ -105,8 +106,8 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// The tables that a document with this root shows, root first, as the catalogue has them.
-    fn shown(&self, root: &Row) -> Vec<&'a Table> {
+    /// The tables of the catalogue that a document with this root shows, root first.
+    fn shown_tables(&self, root: &Row) -> Vec<&'a Table> {
         let mut names = Vec::new();
         root.collect_tables(&mut names);
         let known = |name: &TableName| {
@@ -116,7 +117,7 @@ impl<'a> Resolver<'a> {
         names.into_iter().filter_map(known).collect()
     }
 
-    /// The table of this name, if larder can follow its changes.
+    /// The table of this name. Adds a mistake if there is no such table, or if larder can't follow its changes.
     fn table(&mut self, written: &Located<String>) -> Option<&'a Table> {
         let catalogue = self.catalogue;
         let Some(table) = catalogue.tables.get(&written.value) else {
@@ -185,7 +186,7 @@ impl<'a> Resolver<'a> {
         self.key_columns(table, columns, &written.place)
     }
 
-    /// The columns that lists may be asked by: fields of the root row whose values have one spelling each.
+    /// The columns that lists can be filtered by: fields of the root row whose values have a canonical text.
     fn filters(
         &mut self,
         table: &Table,
@@ -255,8 +256,8 @@ impl<'a> Resolver<'a> {
         column
     }
 
-    /// `written` is the table's name in the file; `key` is what children without a foreign key in the catalogue hold: a
-    /// root's key, else the primary key.
+    /// Resolves a row of `table`, whose name in the file is `written`. `key` has the columns that children without a
+    /// foreign key in the catalogue refer to: the resource's key for a root, else the primary key.
     fn row(
         &mut self,
         table: &Table,
@@ -285,7 +286,8 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    /// `place` is that of the table, for what is wrong with columns that the file does not name.
+    /// Resolves the fields of a row. `place` is the place of the table, for mistakes in columns that the file does not
+    /// name.
     fn fields(&mut self, table: &Table, place: &Place, definition: &RowDefinition) -> Vec<Field> {
         let field = |column: &Column, name: &str| Field {
             column: column.name.clone(),
@@ -314,7 +316,7 @@ impl<'a> Resolver<'a> {
         fields
     }
 
-    /// A field may show nothing that changes without a change of its row.
+    /// Adds a mistake if the JSON of a column may change without a change of its row.
     fn check_dependence(&mut self, table: &Table, column: &Column, place: &Place) {
         if let Some(why) = &column.dependent {
             let message = format!(
@@ -325,15 +327,15 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// A child or lookup may bear the name of a column only where `fields` leaves that column out.
+    /// Adds a mistake for each child or lookup that has the name of a field.
     fn check_names(&mut self, fields: &[Field], definition: &RowDefinition) {
         let children = definition.children.iter().map(|child| &child.name);
         let lookups = definition.lookups.iter().map(|lookup| &lookup.name);
-        let taken: Vec<&Located<String>> = children
+        let repeated: Vec<&Located<String>> = children
             .chain(lookups)
             .filter(|name| fields.iter().any(|field| field.name == name.value))
             .collect();
-        for name in taken {
+        for name in repeated {
             let message = format!(
                 "a field of this row is called {} already: choose another name, or rename the column with fields = …",
                 name.value
@@ -350,7 +352,7 @@ fn is_plain(part: &Descendant) -> bool {
 pub(super) fn rendering(column: &Column) -> Rendering {
     let element = column.element_type.as_deref();
     match (column.base_type.as_str(), element) {
-        // The array type of a domain is the user's own, whatever its elements are.
+        // The array type of a domain is not built-in, but its elements may be.
         (_, Some("timestamp")) => Rendering::TimestampArray,
         (_, Some("bytea")) => Rendering::ByteaArray,
         _ if !column.built_in => Rendering::Json,

@@ -1,20 +1,22 @@
 //! What row security lets larder's role see, and SQL that PostgreSQL refuses if that has changed.
 //!
-//! PostgreSQL adds policies to a statement when it analyses it. Older minor versions keep the analysis even if the role has
-//! got the attribute to bypass policies since, or has lost a role that a policy names. A change of a membership or an
-//! attribute that is undone leaves no trace. So each statement contains the state in which it may be analysed and run:
+//! PostgreSQL adds policies to a statement when it analyses it. Older minor versions keep the analysis even if the role
+//! has got the attribute to bypass policies since, or has lost a role that a policy names. A change of a membership or
+//! an attribute that is undone leaves no trace. So each statement contains the state in which it may be analysed and
+//! run:
 //!
-//! - *Analysed.* PostgreSQL converts constants in the step that adds policies to the statement. The tables are locked by
-//!   then, and what it has read about roles is cached. A constant of type `larder.row_security_state[]` calls the check of
-//!   that domain, which computes the state and compares it. The check costs nothing after the analysis, and runs again if
-//!   PostgreSQL discards the analysis. A function would be too late: an immutable one is called when the statement is
-//!   planned, which for a prepared statement is a round trip later.
+//! - *Analysed.* PostgreSQL converts constants in the step that adds policies to the statement. The tables are locked
+//!   by then, and what it has read about roles is cached. A constant of type `larder.row_security_state[]` calls the
+//!   check of that domain, which computes the state and compares it. The check costs nothing after the analysis, and
+//!   runs again if PostgreSQL discards the analysis. A function would be too late: an immutable one is called when the
+//!   statement is planned, which for a prepared statement is a round trip later.
 //! - *Run.* A condition on attributes and memberships of the role is evaluated once for each execution.
 
 use std::collections::BTreeMap;
 
-/// SQL for the state of the table `c` (of `pg_class`) in the form of the domain `larder.row_security_state`: the oid, `on` and
-/// the policies that determine what larder's role reads, or the oid and `off` if row security does not apply to the role.
+/// SQL for the state of the table `c` (of `pg_class`) in the form of the domain `larder.row_security_state`: the oid,
+/// `on` and the policies that determine what larder's role reads, or the oid and `off` if row security does not apply
+/// to the role.
 ///
 /// `larder.row_security()` in `migrations/larder.sql` computes the same text.
 pub(crate) const STATE_SQL: &str = "\
@@ -99,8 +101,8 @@ impl RowSecurity {
 }
 
 /// A `where` clause that is true if larder's role sees what `row_security` says. If it does not, PostgreSQL refuses the
-/// statement, which leads to `SourceError::RowSecurity`. Empty without `row_security`. The clause must follow all tables of
-/// the statement, and be its only condition.
+/// statement, which leads to `SourceError::RowSecurity`. Empty without `row_security`. The clause must follow all
+/// tables of the statement, and be its only condition.
 pub(crate) fn unchanged_sql(row_security: Option<&RowSecurity>) -> String {
     let Some(row_security) = row_security else {
         return String::new();

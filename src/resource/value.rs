@@ -26,7 +26,8 @@ pub enum ValueType {
     Double,
     /// `numeric`
     Numeric {
-        /// Precision and scale in decimal digits, if the type has them. The scale may be negative, or above the precision.
+        /// Precision and scale in decimal digits, if the type has them. The scale may be negative, or above the
+        /// precision.
         digits: Option<(u16, i16)>,
     },
     /// `text`, `varchar`, `name`
@@ -110,7 +111,8 @@ pub enum TypeForm {
 }
 
 impl ValueType {
-    /// The values of the type `oid` with `modifier`, or -1 without one. `types` has this type and all that it consists of.
+    /// The values of the type `oid` with `modifier`, or -1 without one. `types` has this type and all that it consists
+    /// of.
     pub fn of(types: &HashMap<u32, CatalogueType>, oid: u32, modifier: i32) -> Self {
         Self::below(types, oid, modifier, DEPTH_MAX)
     }
@@ -168,8 +170,8 @@ impl ValueType {
         }
     }
 
-    /// The type as an attribute of a composite type. PostgreSQL converts composite values to JSON, and writes `bytea` as text,
-    /// not in base64.
+    /// The type as an attribute of a composite type. PostgreSQL converts composite values to JSON, and writes `bytea`
+    /// as text, not in base64.
     fn in_composite(self) -> Self {
         match self {
             Self::Bytea => Self::Other,

@@ -29,8 +29,8 @@ pub struct Level {
     /// The columns that identify a row, as places in `columns`: the resource's key for the root, the primary key of the
     /// table for other levels.
     pub key: Vec<usize>,
-    /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of the
-    /// level above. Empty for the root.
+    /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of
+    /// the level above. Empty for the root.
     pub link: Vec<(usize, usize)>,
 }
 
@@ -63,8 +63,8 @@ pub struct WritableColumn {
     pub field: Option<String>,
     /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
     pub type_sql: String,
-    /// Its type without a length. With a cast to this type, PostgreSQL refuses a value that is too long for the column when
-    /// the value is stored.
+    /// Its type without a length. With a cast to this type, PostgreSQL refuses a value that is too long for the column
+    /// when the value is stored.
     pub plain_type_sql: String,
     /// What values it takes.
     pub value: ValueType,
@@ -212,8 +212,8 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// Adds the level of `row` and the levels below it, and returns the place of the level of `row`. `above` has the level
-    /// above and the columns that link to it.
+    /// Adds the level of `row` and the levels below it, and returns the place of the level of `row`. `above` has the
+    /// level above and the columns that link to it.
     fn add(
         &mut self,
         name: &str,
@@ -266,8 +266,8 @@ impl Levels<'_> {
             let unknown = || format!("{} is linked to a column that is not there", row.table);
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
-        // A write never changes the key of an existing row, but may change other columns, and rows below would lose their
-        // link.
+        // A write never changes the key of an existing row, but may change other columns, and rows below would lose
+        // their link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
             let upper = level.identifying(table, &pair.upper.name)?;
             if !level.key.contains(&upper) {
@@ -291,8 +291,8 @@ impl Levels<'_> {
     }
 }
 
-/// Whether a lock on a row of the table `upper` keeps others from adding rows of `table` below it. With a foreign key it
-/// does, since the check of a foreign key locks the row that is referred to.
+/// Whether a lock on a row of the table `upper` keeps others from adding rows of `table` below it. With a foreign key
+/// it does, since the check of a foreign key locks the row that is referred to.
 fn is_kept_by_a_foreign_key(table: &Table, upper: u32, pairs: &[Pair]) -> bool {
     let is_pair = |own: &String, upper: &String| {
         let mut pairs = pairs.iter();

@@ -1,9 +1,9 @@
 //! The statements that write documents: SQL text only.
 //!
-//! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of a
-//! level, and all levels of a document: PostgreSQL checks foreign keys at the end of a statement. Keys that are defaults
-//! of their columns are computed by separate queries before ([`DefaultQuery`]), since rows below contain them. No
-//! statement relies on the order of rows that another statement returned.
+//! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of
+//! a level, and all levels of a document: PostgreSQL checks foreign keys at the end of a statement. Keys that are
+//! defaults of their columns are computed by separate queries before ([`DefaultQuery`]), since rows below contain them.
+//! No statement relies on the order of rows that another statement returned.
 //!
 //! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
 //! another statement ran than the one that was sent, the transaction is rolled back.
@@ -20,23 +20,24 @@ use crate::resource::writable::{Level, Writable, WritableColumn};
 /// The statements that write the documents of a resource.
 #[derive(Clone, Debug)]
 pub struct WriteSql {
-    /// Locks all tables that these statements and the statement that reads documents name. It does not lock partitions and
-    /// inheriting tables, since it depends on the rows which of them are needed.
+    /// Locks all tables that these statements and the statement that reads documents name. It does not lock partitions
+    /// and inheriting tables, since it depends on the rows which of them are needed.
     pub lock_tables: String,
     /// Inserts documents whose keys do not exist. It returns a row for each inserted document, or one row if none was
-    /// inserted: the transaction's number, the number of inserted root rows, and the document's number counted from 1 and
-    /// its canonical key, or nulls.
+    /// inserted: the transaction's number, the number of inserted root rows, and the document's number counted from 1
+    /// and its canonical key, or nulls.
     pub insert: WriteStatement,
-    /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction ends, no
-    /// row that refers to the root row can be added, unless the foreign key is not enforced.
+    /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction
+    /// ends, no row that refers to the root row can be added, unless the foreign key is not enforced.
     pub lock: WriteStatement,
-    /// Lock the rows below, a statement for each level, upper levels first. A statement sees all rows of its level only if
-    /// those above are locked already.
+    /// Lock the rows below, a statement for each level, upper levels first. A statement sees all rows of its level only
+    /// if those above are locked already.
     pub lock_below: Vec<WriteStatement>,
-    /// Make the rows of a document those of the body. Rows that the first statement sees and the body lacks are deleted.
+    /// Make the rows of a document those of the body. Rows that the first statement sees and the body lacks are
+    /// deleted.
     pub replace: ReplaceSql,
-    /// The same for a document that was read before: rows that were not read, or that the body does not change, stay as they
-    /// are.
+    /// The same for a document that was read before: rows that were not read, or that the body does not change, stay as
+    /// they are.
     pub replace_read: ReplaceSql,
     /// Deletes a document.
     pub delete: WriteStatement,
@@ -72,7 +73,8 @@ pub struct WriteStatement {
 pub enum Parameter {
     /// A part of the document's canonical key, as text.
     Key(usize),
-    /// The values of a column, as an array of texts: the level in [`Writable::levels`] and the column in [`Level::columns`].
+    /// The values of a column, as an array of texts: the level in [`Writable::levels`] and the column in
+    /// [`Level::columns`].
     Values(Origin, usize, usize),
     /// For each value of such a column whether it is absent, as an array of booleans.
     Absent(Origin, usize, usize),
@@ -102,7 +104,8 @@ pub struct DefaultQuery {
 }
 
 impl WriteSql {
-    /// The statements for `writable`. The columns of `key` identify root rows; `shown` are the tables that documents show.
+    /// The statements for `writable`. The columns of `key` identify root rows; `shown` are the tables that documents
+    /// show.
     pub(super) fn new(writable: &Writable, key: &KeyShape, shown: &[&TableName]) -> Self {
         let statements = StatementBuilder { writable, key };
         let below = 1..writable.levels.len();
@@ -243,8 +246,8 @@ impl StatementBuilder<'_> {
         self.writable.levels.iter().enumerate()
     }
 
-    /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`. For columns that may be absent there are
-    /// also `a0, a1, …`, which say whether they are.
+    /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`. For columns that may be absent
+    /// there are also `a0, a1, …`, which say whether they are.
     fn body_rows_sql(
         &self,
         number: usize,

@@ -37,7 +37,8 @@ pub fn merge_patch(
     }
 }
 
-/// Adds the members that a patch must not have. The values of other members are checked later, as parts of the document.
+/// Adds the members that a patch must not have. The values of other members are checked later, as parts of the
+/// document.
 fn check(writable: &Writable, patch: JsonNode<'_>, mismatches: &mut Mismatches) {
     let (Json::Object(_), Some(root)) = (patch.json(), writable.levels.first()) else {
         return mismatches.add("must be an object");
@@ -69,8 +70,8 @@ fn is_column(writable: &Writable, name: &str) -> bool {
     })
 }
 
-/// Writes what `patch` makes of `target` (RFC 7396, section 2). Null removes a member of this object, unless `keeps_null`
-/// says that null is a value of the member.
+/// Writes what `patch` makes of `target` (RFC 7396, section 2). Null removes a member of this object, unless
+/// `keeps_null` says that null is a value of the member.
 fn merge(
     target: Option<JsonNode<'_>>,
     patch: JsonNode<'_>,

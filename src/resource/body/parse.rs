@@ -120,8 +120,8 @@ fn message(error: &simd_json::Error, length: usize) -> String {
     }
 }
 
-/// Finds where each value and each member's name begins and ends, in the order of the tape. White space may follow them.
-/// `starts` are the places of all brackets, commas, colons, strings, numbers and literals of `text`.
+/// Finds where each value and each member's name begins and ends, in the order of the tape. White space may follow
+/// them. `starts` are the places of all brackets, commas, colons, strings, numbers and literals of `text`.
 fn find_spans(text: &[u8], starts: &[u32], spans: &mut Vec<Range<usize>>) {
     spans.clear();
     let mut open = Vec::new();

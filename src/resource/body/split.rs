@@ -1,8 +1,8 @@
 //! From a stream of bytes to the texts of its documents, before anything is parsed.
 //!
 //! A bulk write may be longer than memory, and simd-json needs a whole text, so the stream is split first. The splitter
-//! looks only at what separates documents: ends of lines, or the strings, brackets and commas of one array. A text that it
-//! returns may be invalid JSON. If the stream is valid, each text is a whole document.
+//! looks only at what separates documents: ends of lines, or the strings, brackets and commas of one array. A text that
+//! it returns may be invalid JSON. If the stream is valid, each text is a whole document.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Writes strings of JSON as PostgreSQL's `escape_json` does.
 
-/// The letter after the backslash for each byte: 0 for bytes that are not escaped, `u` for those without a letter of their
-/// own.
+/// The letter after the backslash for each byte: 0 for bytes that are not escaped, `u` for those without a letter of
+/// their own.
 const ESCAPES: [u8; 256] = {
     let mut escapes = [0; 256];
     let mut byte = 0;

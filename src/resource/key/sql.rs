@@ -84,13 +84,14 @@ impl KeyType {
         }
     }
 
-    /// SQL for the canonical text of `expression` in a trigger. `type_oid` is the column's type when the trigger was made.
+    /// SQL for the canonical text of `expression` in a trigger. `type_oid` is the column's type when the trigger was
+    /// made.
     ///
-    /// The type may change later, even to a user-defined type, and the trigger stays. So the SQL fails for no type. It calls
-    /// no cast: the table's owner may have defined one, and triggers run with the rights of the role that installed them. It
-    /// calls the type's output function, which only a superuser can define. For a date column whose type has changed the
-    /// result is null, which stands for every document. No setting of the session changes the text, not even the search
-    /// path. The explicit collation compares bytes, whatever the column's collation is.
+    /// The type may change later, even to a user-defined type, and the trigger stays. So the SQL fails for no type. It
+    /// calls no cast: the table's owner may have defined one, and triggers run with the rights of the role that
+    /// installed them. It calls the type's output function, which only a superuser can define. For a date column whose
+    /// type has changed the result is null, which stands for every document. No setting of the session changes the
+    /// text, not even the search path. The explicit collation compares bytes, whatever the column's collation is.
     fn logged_sql(self, expression: &str, type_oid: u32) -> String {
         let text = format!("pg_catalog.concat({expression}) collate pg_catalog.\"C\"");
         match self {

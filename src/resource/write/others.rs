@@ -1,9 +1,9 @@
 //! The statements that make the rows of a document those of the body, and change no other rows.
 //!
 //! Between the statements of a transaction other sessions may add rows below a locked root row, if the foreign key was
-//! dropped, is not enforced, or is bypassed (`session_replication_role`, a subscription). A row that was added since the
-//! document was read is neither deleted nor updated. If the document was not read, one statement deletes the rows that it
-//! sees in its snapshot: a row that is added later counts as added after the whole write.
+//! dropped, is not enforced, or is bypassed (`session_replication_role`, a subscription). A row that was added since
+//! the document was read is neither deleted nor updated. If the document was not read, one statement deletes the rows
+//! that it sees in its snapshot: a row that is added later counts as added after the whole write.
 
 use crate::resource::proof::PROOF;
 use crate::resource::writable::Level;
@@ -12,8 +12,8 @@ use crate::resource::write::{
     inserted_sql, may_be_absent, stored_sql, value_sql,
 };
 
-/// A condition: two values differ in their text. Their type needs no equality operator then. Values that are equal but not
-/// the same (`1.0` and `1.00`, texts under some collations) differ, as they do in documents.
+/// A condition: two values differ in their text. Their type needs no equality operator then. Values that are equal but
+/// not the same (`1.0` and `1.00`, texts under some collations) differ, as they do in documents.
 fn differs_sql(one: &str, other: &str) -> String {
     format!("({one})::text collate \"C\" is distinct from ({other})::text collate \"C\"")
 }
@@ -64,8 +64,8 @@ impl StatementBuilder<'_> {
 
     /// The rows of a level from `origin` as `u`, without those that `other` has exactly so.
     ///
-    /// PostgreSQL's planner expects ten rows of an array. For `except` and `not in` it uses a hash table nevertheless; for a
-    /// join or `not exists` it would compare each row with each.
+    /// PostgreSQL's planner expects ten rows of an array. For `except` and `not in` it uses a hash table nevertheless;
+    /// for a join or `not exists` it would compare each row with each.
     fn difference_sql(
         &self,
         [origin, other]: [Origin; 2],
@@ -78,7 +78,8 @@ impl StatementBuilder<'_> {
         format!("(select * from {rows} except select * from {others}) as u({names})")
     }
 
-    /// The rows of a level that the body has, as `u`; without those that were read exactly so, if the document was read.
+    /// The rows of a level that the body has, as `u`; without those that were read exactly so, if the document was
+    /// read.
     fn changed_rows_sql(
         &self,
         scope: ChangeScope,

@@ -14,8 +14,8 @@ pub(super) fn write_integer(value: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes a numeric that `numeric_send` sent, as `get_str_from_var` writes it (both in numeric.c). NaN and the infinities,
-/// which JSON's numbers lack, are written as strings.
+/// Writes a numeric that `numeric_send` sent, as `get_str_from_var` writes it (both in numeric.c). NaN and the
+/// infinities, which JSON's numbers lack, are written as strings.
 pub(super) fn write_numeric(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     let malformed = RenderError::Malformed("the length of a numeric is wrong");
     let (header, digits) = bytes.split_first_chunk::<8>().ok_or(malformed.clone())?;
