@@ -1,6 +1,6 @@
-//! How long does a body take until its rows are known and checked?
+//! How long does it take to read the body of a write: to parse it, to check its values and to convert it to rows?
 //!
-//! A document of one department and ten employees, as the demo has them, and a merge patch of it.
+//! The bodies are a document with one department and ten employees, as in the demo, and a merge patch of it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -1,13 +1,13 @@
-//! Is simd-json the better choice for the JSON that larder reads and writes itself, rather than serde_json?
+//! Is simd-json faster than serde_json for the small JSON that larder reads and writes itself?
 //!
-//! Documents are not among it: PostgreSQL's values become JSON in `resource::document`, and what is stored is passed on
-//! unread; `benches/body.rs` measures bodies of writes. What there is: the disk tier's mark, read at a start and written
-//! with each batch, errors for clients, and keys in lists of what is missing.
+//! This JSON is the disk tier's mark, which is read at a start and written with each batch, errors for clients, and keys in
+//! lists of missing documents. Documents are not measured here: `resource::document` writes them from PostgreSQL's values,
+//! and the tiers store them as bytes. `benches/body.rs` measures bodies of writes.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde::{Deserialize, Serialize};
 
-/// As the disk tier's mark, of as many resources as a large configuration has.
+/// The form of the disk tier's mark, with as many resources as a large configuration has.
 #[derive(Serialize, Deserialize)]
 struct Mark {
     system: String,
@@ -23,7 +23,7 @@ struct ResourceMark {
     epoch: u64,
 }
 
-/// As `application/problem+json`.
+/// The form of `application/problem+json`.
 #[derive(Serialize)]
 struct Problem {
     r#type: &'static str,
@@ -74,7 +74,7 @@ fn reading(criterion: &mut Criterion) {
     let json = simd_json::to_vec(&mark()).unwrap_or_default();
     let mut group = criterion.benchmark_group("read a mark");
     group.bench_function("simd-json", |bencher| {
-        // It works in place, so each reading needs a copy; the copy is larder's cost as well.
+        // simd-json works in place, so each reading needs a copy. larder pays for the copy, too.
         bencher.iter(|| simd_json::from_slice::<Mark>(&mut json.clone()));
     });
     group.bench_function("serde_json", |bencher| {

@@ -66,7 +66,7 @@ pub struct WritableColumn {
     /// Its type without a length. With a cast to this type, PostgreSQL refuses a value that is too long for the column
     /// when the value is stored.
     pub plain_type_sql: String,
-    /// What values it takes.
+    /// The values that it can have.
     pub value: ValueType,
     /// It may be null.
     pub nullable: bool,
