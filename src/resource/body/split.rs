@@ -163,37 +163,33 @@ impl Splitter {
     fn element(&mut self) -> Result<Option<Range<usize>>, SplitError> {
         while let Some(&byte) = self.buffer.get(self.at) {
             self.at += 1;
-            match self.place {
-                ArrayPlace::Before | ArrayPlace::After => {
-                    match (self.place, byte) {
-                        (_, byte) if is_space(byte) => {}
-                        (ArrayPlace::Before, b'[') => self.place = ArrayPlace::First,
-                        (ArrayPlace::Before, _) => {
-                            return Err(SplitError::Malformed("is not an array"));
-                        }
-                        _ => return Err(SplitError::Malformed("continues after the array")),
-                    }
-                    self.start = self.at;
+            match (self.place, byte) {
+                (ArrayPlace::Before | ArrayPlace::After, byte) if is_space(byte) => {}
+                (ArrayPlace::Before, b'[') => self.place = ArrayPlace::First,
+                (ArrayPlace::Before, _) => return Err(SplitError::Malformed("is not an array")),
+                (ArrayPlace::After, _) => {
+                    return Err(SplitError::Malformed("continues after the array"));
                 }
-                ArrayPlace::First | ArrayPlace::Further => {
+                (place, byte) => {
                     if !self.ends_element(byte) {
                         continue;
                     }
                     let element = self.start..self.at - 1;
-                    self.start = self.at;
-                    let is_empty = self.is_blank(&element);
-                    let is_first = self.place == ArrayPlace::First;
-                    self.place = match byte {
-                        b']' => ArrayPlace::After,
-                        _ => ArrayPlace::Further,
+                    let is_empty_array = place == ArrayPlace::First && byte == b']';
+                    self.place = if byte == b']' {
+                        ArrayPlace::After
+                    } else {
+                        ArrayPlace::Further
                     };
-                    match is_empty {
-                        false => return Ok(Some(element)),
-                        true if is_first && byte == b']' => {}
-                        true => return Err(SplitError::Malformed("has a superfluous comma")),
+                    self.start = self.at;
+                    if !self.is_blank(&element) {
+                        return Ok(Some(element));
+                    } else if !is_empty_array {
+                        return Err(SplitError::Malformed("has a superfluous comma"));
                     }
                 }
             }
+            self.start = self.at;
         }
         if self.ended && self.place != ArrayPlace::After {
             Err(SplitError::Malformed("ends before the array does"))
