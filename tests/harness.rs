@@ -11,7 +11,6 @@ pub(crate) mod cluster;
 pub(crate) mod dice;
 pub(crate) mod exchange;
 pub(crate) mod lock;
-pub(crate) mod proxy;
 pub(crate) mod service;
 pub(crate) mod wire;
 

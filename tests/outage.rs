@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use larder::source::embedded::{Embedded, EmbeddedConfig};
@@ -12,7 +13,6 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::harness::cluster::Cluster;
-use crate::harness::proxy::Proxy;
 use crate::harness::service::{Answer, TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -32,10 +32,10 @@ const SETTINGS: [(&str, &str); 2] = [
 const SOON: Duration = Duration::from_secs(3);
 
 /// A larder behind a proxy, and the database's direct URL.
-async fn behind_proxy(overrides: &[(&str, &str)]) -> (TestService, Proxy, String) {
+async fn behind_proxy(overrides: &[(&str, &str)]) -> (TestService, FaultProxy, String) {
     let database = Cluster::database().await;
     execute(&database.url, SQL).await;
-    let proxy = Proxy::start(&database.url).await;
+    let proxy = FaultProxy::start(&database.url).await.unwrap();
     let settings = [&SETTINGS, overrides].concat();
     let larder = TestService::start_on(&proxy.url, ITEMS, &settings).await;
     (larder, proxy, database.url)
@@ -100,13 +100,13 @@ async fn trust_ends(larder: &TestService, path: &str) {
 async fn hits_end_with_max_staleness_and_come_back_with_postgres() {
     let (larder, proxy, direct) = behind_proxy(&[]).await;
     hit(&larder, "/items/1").await;
-    proxy.cut();
+    proxy.set(NetworkFault::Cut);
     trust_ends(&larder, "/items/1").await;
     is_refused_soon(&larder, "/items/1").await;
     is_refused_soon(&larder, "/items/2").await;
     execute(&direct, "update item set name = 'second' where id = 1").await;
 
-    proxy.resume();
+    proxy.set(NetworkFault::None);
     let resumed = Instant::now();
     assert_eq!(name(&next_document(&larder, "/items/1").await), "second");
     hit(&larder, "/items/1").await;
@@ -118,13 +118,13 @@ async fn hits_end_with_max_staleness_and_come_back_with_postgres() {
 async fn half_open_connections_are_left_behind() {
     let (larder, proxy, direct) = behind_proxy(&[]).await;
     hit(&larder, "/items/1").await;
-    proxy.silence();
+    proxy.set(NetworkFault::Silent);
     trust_ends(&larder, "/items/1").await;
     is_refused_soon(&larder, "/items/1").await;
     is_refused_soon(&larder, "/items/2").await;
     execute(&direct, "update item set name = 'second' where id = 1").await;
 
-    proxy.resume();
+    proxy.set(NetworkFault::None);
     // The feed's own connection counts as lost after five seconds without an answer.
     let resumed = Instant::now();
     hit_again(&larder, "/items/1").await;
@@ -172,7 +172,7 @@ async fn ended_backends_are_replaced_and_nothing_is_missed() {
 async fn serve_stale_says_so() {
     let (larder, proxy, direct) = behind_proxy(&[("feed.on_loss", "serve-stale")]).await;
     hit(&larder, "/items/1").await;
-    proxy.cut();
+    proxy.set(NetworkFault::Cut);
     let stale = eventually("a stale answer", async || {
         let answer = larder.get("/items/1").await;
         assert_eq!(answer.status, StatusCode::OK);
@@ -184,7 +184,7 @@ async fn serve_stale_says_so() {
     assert!(stale.header("warning").starts_with("110 "));
     is_refused_soon(&larder, "/items/2").await;
     execute(&direct, "update item set name = 'second' where id = 1").await;
-    proxy.resume();
+    proxy.set(NetworkFault::None);
     eventually("the change", async || {
         let answer = larder.get("/items/1").await;
         (name(&answer) == "second").then_some(())
@@ -196,7 +196,7 @@ async fn serve_stale_says_so() {
 pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     let (larder, proxy, direct) = behind_proxy(&[]).await;
     hit(&larder, "/items/1").await;
-    proxy.cut();
+    proxy.set(NetworkFault::Cut);
     trust_ends(&larder, "/items/1").await;
     let (server, old) = direct.rsplit_once('/').unwrap();
     let replace = [
@@ -208,7 +208,7 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     }
     execute(&direct, SQL).await;
     execute(&direct, "update item set name = 'of the other'").await;
-    proxy.resume();
+    proxy.set(NetworkFault::None);
     for path in ["/items/1", "/items/2"] {
         let answer = next_document(&larder, path).await;
         assert_eq!(name(&answer), "of the other");
@@ -222,7 +222,7 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
 async fn hits_are_answered_beside_more_misses_than_may_wait() {
     let database = Cluster::database().await;
     execute(&database.url, SQL).await;
-    let proxy = Proxy::start(&database.url).await;
+    let proxy = FaultProxy::start(&database.url).await.unwrap();
     // The feed has its own way.
     let settings = [
         ("database.listen_url", &*database.url),
@@ -230,7 +230,7 @@ async fn hits_are_answered_beside_more_misses_than_may_wait() {
     ];
     let larder = TestService::start_on(&proxy.url, ITEMS, &settings).await;
     hit(&larder, "/items/1").await;
-    proxy.silence();
+    proxy.set(NetworkFault::Silent);
     let paths: Vec<String> = (1_000..16_000).map(|key| format!("/items/{key}")).collect();
     let misses = paths.iter().map(|path| larder.get(path));
     let mut misses: FuturesUnordered<_> = misses.collect();
@@ -354,10 +354,10 @@ async fn a_key_column_may_bear_the_name_of_a_plpgsql_variable() {
 async fn larder_starts_without_postgres_and_finds_it_later() {
     let database = Cluster::database().await;
     execute(&database.url, SQL).await;
-    let proxy = Proxy::start(&database.url).await;
-    proxy.cut();
+    let proxy = FaultProxy::start(&database.url).await.unwrap();
+    proxy.set(NetworkFault::Cut);
     let larder = TestService::begin_in(TempDir::new().unwrap(), &proxy.url, ITEMS, &SETTINGS);
     is_refused_soon(&larder, "/items/1").await;
-    proxy.resume();
+    proxy.set(NetworkFault::None);
     hit_again(&larder, "/items/1").await;
 }

@@ -6,7 +6,6 @@ pub(crate) mod http;
 pub(crate) mod interference;
 pub(crate) mod larder;
 pub(crate) mod metrics;
-pub(crate) mod network_fault;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod run_directory;

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fault_proxy::{FaultProxy, NetworkFault};
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::freshness::world::is_hit;
 use crate::harness::cluster::Cluster;
-use crate::harness::proxy::Proxy;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -201,17 +201,17 @@ async fn loads_wait_until_the_feed_knows_the_run_of_the_server() {
     let mut server = Server::start().await;
     execute(server.url(), SQL).await;
     let url = server.url().to_owned();
-    let feed = Proxy::start(&url).await;
+    let feed = FaultProxy::start(&url).await.unwrap();
     let settings = [("database.listen_url", feed.url.as_str())];
     let larder = TestService::start_on(&url, CONFIG, &settings).await;
     assert_eq!(larder.get("/items/30").await.status, 200);
-    feed.cut();
+    feed.set(NetworkFault::Cut);
     // The same run: PostgreSQL answers without the feed.
     assert_eq!(larder.get("/items/31").await.status, 200);
     server.stop().await;
     assert_eq!(server.resume().await, url, "the port has changed");
     assert_eq!(larder.get("/items/32").await.status, 503);
-    feed.resume();
+    feed.set(NetworkFault::None);
     eventually("the feed is back", async || {
         (larder.get("/items/32").await.status == 200).then_some(())
     })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fault_proxy::{FaultProxy, NetworkFault};
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::watch;
@@ -10,7 +11,6 @@ use tokio::time::timeout;
 use crate::freshness::world::is_hit;
 use crate::harness::cluster::Cluster;
 use crate::harness::eventually;
-use crate::harness::proxy::Proxy;
 use crate::harness::service::{TestService, execute};
 
 const SCHEMA: &str = "create table item (id int primary key, day date unique, label text); \
@@ -277,7 +277,7 @@ async fn a_busy_feed_holds_the_bell_and_rings_for_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_that_falls_silent_loses_the_bell() {
     let url = database().await;
-    let proxy = Proxy::start(&url).await;
+    let proxy = FaultProxy::start(&url).await.unwrap();
     let larder = TestService::start_on(&proxy.url, CONFIG, &[]).await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
     let (stop, stopped) = watch::channel(false);
@@ -286,7 +286,7 @@ async fn a_feed_that_falls_silent_loses_the_bell() {
         stopped,
     ));
     eventually("the bell is held", async || holder(&mut connection).await).await;
-    proxy.silence();
+    proxy.set(NetworkFault::Silent);
     eventually("the bell is free", async || {
         holder(&mut connection).await.is_none().then_some(())
     })

@@ -19,9 +19,9 @@ mod transactions;
 use std::str::FromStr;
 use std::time::Duration;
 
+use fault_proxy::NetworkFault;
 use nix::sys::signal::Signal;
 
-use crate::harness::network_fault::NetworkFault;
 use crate::harness::testbed::Testbed;
 
 /// How an injection ended.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use fault_proxy::NetworkFault;
 use larder::clock::Boottime;
 
 use crate::checks::stale;
 use crate::checks::stale::report::print_violations;
-use crate::harness::network_fault::NetworkFault;
 use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::record::RunPhase;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
+use fault_proxy::{FaultProxy, NetworkFault};
 use larder::clock::Boottime;
 use nix::sys::signal::Signal;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
@@ -18,7 +19,6 @@ use tokio::task::JoinSet;
 use crate::harness::free_address;
 use crate::harness::interference::Interference;
 use crate::harness::larder::{Larder, LarderConfig};
-use crate::harness::network_fault::{FaultProxy, NetworkFault};
 use crate::harness::postgres::Postgres;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;

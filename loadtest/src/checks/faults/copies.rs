@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use fault_proxy::NetworkFault;
 use larder::clock::Boottime;
 
-use crate::harness::network_fault::NetworkFault;
 use crate::harness::testbed::Testbed;
 use crate::workload::history::TransactionEnd;
 

@@ -1,9 +1,9 @@
 //! larder's change log edited by hand, before larder has read what is in it.
 
 use anyhow::{Context, ensure};
+use fault_proxy::NetworkFault;
 use nix::sys::signal::Signal;
 
-use crate::harness::network_fault::NetworkFault;
 use crate::harness::testbed::Testbed;
 
 /// What becomes of the log's rows.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::harness::network_fault::{FaultProxy, NetworkFault};
+use fault_proxy::{FaultProxy, NetworkFault};
+
 use crate::harness::testbed::Testbed;
 
 const TERMINATIONS: u32 = 6;

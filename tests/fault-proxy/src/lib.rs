@@ -1,9 +1,10 @@
 //! A TCP proxy between larder and PostgreSQL: the network between them, which fails on command.
+//!
+//! For the end-to-end tests and for `loadtest`.
 
-use std::net::SocketAddr;
+use std::io;
 use std::time::Duration;
 
-use anyhow::Context;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -17,7 +18,8 @@ const NOTIFICATION: u8 = b'A';
 
 /// What the network does to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NetworkFault {
+pub enum NetworkFault {
+    /// Everything passes.
     None,
     /// Every piece waits this long, in both directions.
     Delay(Duration),
@@ -27,47 +29,58 @@ pub(crate) enum NetworkFault {
     HalfOpen,
     /// Nothing passes; new connections are accepted and not answered. What was sent arrives when it ends.
     BlackHole,
+    /// Nothing passes on the connections there are and on those that are made meanwhile, even after the fault has ended:
+    /// a router has lost its state. `Cut` ends them.
+    Silent,
     /// The server's notifications do not arrive; everything else does.
     NoNotifications,
 }
 
 /// A running proxy; it ends when dropped.
-pub(crate) struct FaultProxy {
-    /// The URL that was given, by way of the proxy.
-    pub(crate) url: String,
+#[derive(Debug)]
+pub struct FaultProxy {
+    /// The server's URL with the proxy's address, without TLS: the proxy reads what passes.
+    pub url: String,
     fault: watch::Sender<NetworkFault>,
     _tasks: JoinSet<()>,
 }
 
 impl FaultProxy {
-    /// A proxy to the server of `url`, which is of the form `postgres://user:password@host:port/rest`.
-    pub(crate) async fn start(url: &str) -> anyhow::Result<Self> {
-        let (credentials, rest) = url.rsplit_once('@').context("a URL without a user")?;
-        let (server, rest) = rest.split_once('/').context("a URL without a database")?;
-        let server: SocketAddr = server.parse()?;
+    /// Starts a proxy to the server of `url`, which is of the form `postgres://user:password@host:port/database`; what
+    /// follows the database is left out.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if the URL is of another form, or the error of binding a port of 127.0.0.1.
+    pub async fn start(url: &str) -> io::Result<Self> {
+        let parts = url.rsplit_once('@').and_then(|(credentials, rest)| {
+            let (server, rest) = rest.split_once('/')?;
+            Some((credentials, server, rest.split('?').next()?))
+        });
+        let (credentials, server, database) = parts.ok_or(io::ErrorKind::InvalidInput)?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (fault, changes) = watch::channel(NetworkFault::None);
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, server, changes));
+        tasks.spawn(accept(listener, server.to_owned(), changes));
         Ok(Self {
-            url: format!("{credentials}@{address}/{rest}"),
+            url: format!("{credentials}@{address}/{database}?sslmode=disable"),
             fault,
             _tasks: tasks,
         })
     }
 
-    pub(crate) fn set(&self, fault: NetworkFault) {
+    /// From now on the network does this to all connections, those there are and those to come.
+    pub fn set(&self, fault: NetworkFault) {
         self.fault.send_replace(fault);
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, fault: watch::Receiver<NetworkFault>) {
+async fn accept(listener: TcpListener, server: String, fault: watch::Receiver<NetworkFault>) {
     let mut connections = JoinSet::new();
     loop {
-        // Out of descriptors, say: the next attempt is as good as any.
+        // An error such as EMFILE may be over at the next attempt.
         if let Ok((client, _)) = listener.accept().await {
-            connections.spawn(connect(client, server, fault.clone()));
+            connections.spawn(connect(client, server.clone(), fault.clone()));
         } else {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -75,28 +88,29 @@ async fn accept(listener: TcpListener, server: SocketAddr, fault: watch::Receive
     }
 }
 
-/// Both ends of the connection close when this ends.
-async fn connect(client: TcpStream, server: SocketAddr, mut fault: watch::Receiver<NetworkFault>) {
-    let silent = |fault: &NetworkFault| *fault == NetworkFault::BlackHole;
-    let refused = match fault.wait_for(|fault| !silent(fault)).await {
-        Ok(fault) => *fault == NetworkFault::Cut,
-        // A sender that is gone is about to end this task too.
-        Err(_) => true,
+/// Carries one connection; both of its ends close when this ends.
+async fn connect(client: TcpStream, server: String, mut fault: watch::Receiver<NetworkFault>) {
+    let is_passable = |fault: &NetworkFault| *fault != NetworkFault::BlackHole;
+    let at_start = match fault.wait_for(is_passable).await {
+        Ok(fault) => *fault,
+        // The sender is gone: the proxy, and with it this task, is about to end.
+        Err(_) => NetworkFault::Cut,
     };
-    if refused {
-        return;
+    match at_start {
+        NetworkFault::Cut => return,
+        NetworkFault::Silent => return cut(&mut fault).await,
+        _ => {}
     }
-    // A server that is down refuses the client, too.
-    let Ok(upstream) = TcpStream::connect(server).await else {
+    // If the server is down, the client's connection ends, too.
+    let Ok(upstream) = TcpStream::connect(&server).await else {
         return;
     };
     let nodelay = client.set_nodelay(true).and(upstream.set_nodelay(true));
     if nodelay.is_err() {
         return;
     }
+    // Has seen the fault at the start: a connection that is made during a half-open fault is not affected by it.
     let mut breaks = fault.clone();
-    // A connection that is made during a half-open fault is not affected by it.
-    breaks.mark_unchanged();
     carry(client, upstream, &fault, &mut breaks).await;
 }
 
@@ -107,38 +121,56 @@ async fn carry(
     breaks: &mut watch::Receiver<NetworkFault>,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
-    let (from_server, to_server) = upstream.into_split();
-    let half_open = {
-        let requests = pump(&mut from_client, to_server, fault.clone());
-        let answers = pump_messages(from_server, &mut to_client, fault.clone());
+    let (mut from_server, mut to_server) = upstream.into_split();
+    let broken_by = {
+        let requests = pump(&mut from_client, &mut to_server, fault.clone());
+        let answers = pump_messages(&mut from_server, &mut to_client, fault.clone());
         tokio::select! {
-            _ended = requests => false,
-            _ended = answers => false,
-            half_open = broken(breaks) => half_open,
+            _ended = requests => return,
+            _ended = answers => return,
+            fault = broken(breaks) => fault,
         }
     };
-    if half_open {
-        // The server's side is closed by now. Whatever the client says is lost; its end, or the fault's end, ends this.
-        let mut lost = [0; 1024];
-        loop {
-            tokio::select! {
-                read = from_client.read(&mut lost) => if !matches!(read, Ok(1..)) { return },
-                _ended = breaks.wait_for(|fault| *fault != NetworkFault::HalfOpen) => return,
-            }
+    match broken_by {
+        NetworkFault::HalfOpen => {
+            drop((from_server, to_server));
+            discard(&mut from_client, breaks).await;
         }
+        // Both ends stay open.
+        NetworkFault::Silent => cut(breaks).await,
+        _ => {}
     }
 }
 
-/// Ends with a fault that ends the connections there are: true if it leaves them half open.
-async fn broken(breaks: &mut watch::Receiver<NetworkFault>) -> bool {
+/// Waits for a fault that affects the connections there are, and returns it.
+async fn broken(breaks: &mut watch::Receiver<NetworkFault>) -> NetworkFault {
     while breaks.changed().await.is_ok() {
-        match *breaks.borrow_and_update() {
-            NetworkFault::Cut => return false,
-            NetworkFault::HalfOpen => return true,
-            _ => {}
+        let fault = *breaks.borrow_and_update();
+        if let NetworkFault::Cut | NetworkFault::HalfOpen | NetworkFault::Silent = fault {
+            return fault;
         }
     }
-    false
+    NetworkFault::Cut
+}
+
+/// Waits until connections are to end.
+async fn cut(fault: &mut watch::Receiver<NetworkFault>) {
+    // An error says that the proxy is gone.
+    let _cut = fault.wait_for(|fault| *fault == NetworkFault::Cut).await;
+}
+
+/// Loses what the client sends until it closes, or until the fault is no longer `HalfOpen`.
+async fn discard(
+    from_client: &mut (impl AsyncRead + Unpin),
+    fault: &mut watch::Receiver<NetworkFault>,
+) {
+    let mut lost = [0; 1024];
+    loop {
+        tokio::select! {
+            read = from_client.read(&mut lost) => if !matches!(read, Ok(1..)) { return },
+            _ended = fault.wait_for(|fault| *fault != NetworkFault::HalfOpen) => return,
+        }
+    }
 }
 
 /// Delays a piece, or waits until the fault lets it pass.
@@ -158,9 +190,9 @@ async fn hold(fault: &mut watch::Receiver<NetworkFault>) {
 
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
-    mut to: impl AsyncWrite + Unpin,
+    to: &mut (impl AsyncWrite + Unpin),
     mut fault: watch::Receiver<NetworkFault>,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = from.read(&mut chunk).await?;
@@ -174,10 +206,10 @@ async fn pump(
 
 /// From the server: whole messages, of which some may be left out.
 async fn pump_messages(
-    mut from: impl AsyncRead + Unpin,
+    from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     mut fault: watch::Receiver<NetworkFault>,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(CHUNK_BYTES);
     loop {
         if from.read_buf(&mut buffer).await? == 0 {
@@ -256,7 +288,7 @@ mod tests {
             .rsplit_once('@')
             .unwrap()
             .1
-            .strip_suffix("/d")
+            .strip_suffix("/d?sslmode=disable")
             .unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut upstream, _) = listener.accept().await.unwrap();
@@ -280,5 +312,23 @@ mod tests {
         let (mut upstream, _) = listener.accept().await.unwrap();
         upstream.read_exact(&mut byte).await.unwrap();
         assert_eq!(&byte, b"y");
+        // A connection that met with silence stays silent; one that is made afterwards works.
+        proxy.set(NetworkFault::Silent);
+        let before = proxy.fault.receiver_count();
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        silent.write_all(b"z").await.unwrap();
+        while proxy.fault.receiver_count() == before {
+            tokio::task::yield_now().await;
+        }
+        // The new task has run as far as it gets.
+        tokio::task::yield_now().await;
+        proxy.set(NetworkFault::None);
+        let mut other = TcpStream::connect(address).await.unwrap();
+        other.write_all(b"o").await.unwrap();
+        let (mut upstream, _) = listener.accept().await.unwrap();
+        upstream.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"o");
+        proxy.set(NetworkFault::Cut);
+        assert!(matches!(silent.read(&mut byte).await, Ok(0) | Err(_)));
     }
 }
