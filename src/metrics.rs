@@ -85,14 +85,8 @@ impl Metrics {
                 "Connections closed or refused, by the limit that they reached.",
                 &["reason"],
             )?,
-            requests_refused: counter(
-                "larder_requests_refused_total",
-                "Requests that exceed the rate limit.",
-            )?,
-            access_log_dropped: counter(
-                "larder_access_log_dropped_total",
-                "Lines that the access log has dropped.",
-            )?,
+            requests_refused: counter("larder_requests_refused_total", "Requests over the limit.")?,
+            access_log_dropped: counter("larder_access_log_dropped_total", "Lines not written.")?,
             tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
             tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,
