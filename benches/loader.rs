@@ -14,7 +14,7 @@ use larder::resource::Resource;
 use larder::resource::resolve::resolve;
 use larder::source::catalogue::read_catalogue;
 use larder::source::loader::{Load, Loader, SentAt};
-use larder::source::session::{Database, identity};
+use larder::source::session::{Database, read_identity};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection, Row, ValueRef};
 use tokio::runtime::{Handle, Runtime};
@@ -47,7 +47,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         let mut connection = database.connect().await?.connection;
         let resource = Arc::new(resource(&mut connection, &config).await?);
         let record = record(&mut connection, &resource).await?;
-        let identity = identity(&mut connection).await?;
+        let identity = read_identity(&mut connection).await?;
         connection.close().await?;
         let loader = Loader::start(
             database.clone(),

@@ -154,8 +154,8 @@ pub enum LookupError {
 
 impl LookupError {
     /// Whether the document can't be converted to UTF-8. Other documents are not affected.
-    pub(crate) fn is_of_encoding(&self) -> bool {
-        matches!(self, Self::Source(error) if error.is_of_encoding())
+    pub(crate) fn is_encoding_error(&self) -> bool {
+        matches!(self, Self::Source(error) if error.is_encoding_error())
     }
 }
 

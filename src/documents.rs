@@ -130,7 +130,7 @@ impl Documents {
                 };
                 match found {
                     Ok(found) => *answer = Some(found),
-                    Err(error) if error.is_of_encoding() => {
+                    Err(error) if error.is_encoding_error() => {
                         tracing::warn!(
                             "a document can't be converted to UTF-8 and is left out: {error}"
                         );

@@ -288,7 +288,7 @@ pub async fn install_script(
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     establish::script::install_script(&mut connection, definitions, config).await
 }
 
@@ -302,7 +302,7 @@ pub async fn install(
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
 ) -> Result<(), EstablishError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     let options = EstablishOptions {
         install: true,
         new_must_fit: true,
@@ -335,7 +335,7 @@ pub async fn install(
 /// # Errors
 /// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     Ok(ddl::script(&uninstall::statements(&mut connection).await?))
 }
 
@@ -345,7 +345,7 @@ pub async fn uninstall_script(database: &Database) -> Result<String, SourceError
 /// # Errors
 /// If PostgreSQL can't be reached, or refuses a statement. What was removed before stays removed.
 pub async fn uninstall(database: &Database) -> Result<(), EstablishError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     let statements = uninstall::statements(&mut connection).await?;
     Ok(ddl::run_all(&mut connection, statements).await?)
 }
@@ -377,7 +377,7 @@ pub struct RegisteredNode {
 /// # Errors
 /// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn prune(database: &Database, retention: Duration) -> Result<Pruned, SourceError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     node::prune_all(&mut connection, retention).await
 }
 
@@ -386,6 +386,6 @@ pub async fn prune(database: &Database, retention: Duration) -> Result<Pruned, S
 /// # Errors
 /// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn forget(database: &Database, name: Uuid) -> Result<bool, SourceError> {
-    let mut connection = database.connect_writer(&[]).await?;
+    let mut connection = database.connect_for_feed(&[]).await?;
     node::forget(&mut connection, name).await
 }

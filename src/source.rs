@@ -1,7 +1,7 @@
-//! PostgreSQL, as the place that documents come from: connections, catalogue, the loader that reads documents, and the
-//! writes.
+//! PostgreSQL as the source of documents: connections, the catalogue, the loader that reads documents, and writes.
 //!
-//! Knows no tier and no HTTP. Every connection proves which database it reaches before a document is read over it.
+//! This module knows no tier and no HTTP. larder checks which database a connection has reached before it reads a
+//! document over it.
 
 pub mod catalogue;
 pub mod embedded;
@@ -14,44 +14,44 @@ use std::time::Duration;
 
 use crate::resource::row_security::UNCHANGED;
 
-/// How PostgreSQL is reached.
+/// How larder connects to PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
-    /// Connections that load documents.
+    /// The number of connections that load documents.
     pub connections: usize,
-    /// The longest run of one statement.
+    /// The longest time that one statement may take.
     pub statement_timeout: Duration,
-    /// The URL leads to a transaction pooler.
+    /// Whether the URL leads to a transaction pooler.
     pub pooler: bool,
-    /// Documents above this many bytes are an error.
+    /// A longer document is an error.
     pub document_bytes_max: u64,
 }
 
-/// Why PostgreSQL gave no answer.
+/// Why a statement failed, or why there is no connection to run it on.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The URL is no PostgreSQL URL.
+    /// The URL is not a PostgreSQL URL.
     #[error(
         "the database URL is not of the form postgres://user:password@host:port/database?sslmode=…"
     )]
     Url,
-    /// PostgreSQL can't be reached, or it ended the connection.
-    #[error("PostgreSQL is out of reach: {0}")]
+    /// PostgreSQL cannot be reached, or it closed the connection.
+    #[error("PostgreSQL cannot be reached: {0}")]
     Unavailable(String),
     /// The server is a standby or in recovery.
     #[error("the server is a standby or in recovery; larder follows the primary")]
     Standby,
-    /// The connection leads to another database than the feed's.
-    #[error("the connection leads to another database than the feed's")]
+    /// The connection reached another database than the one that the feed follows.
+    #[error("the connection reached another database than the one that the change feed follows")]
     OtherDatabase,
-    /// Too many keys wait for PostgreSQL.
-    #[error("too many keys wait for PostgreSQL")]
+    /// Too many requests wait for PostgreSQL.
+    #[error("too many requests wait for PostgreSQL")]
     Overloaded,
     /// A statement took longer than `statement_timeout`.
-    #[error("the statement took too long")]
+    #[error("the statement took longer than statement_timeout")]
     Timeout,
-    /// PostgreSQL refused a statement.
-    #[error("PostgreSQL says {code}: {message}")]
+    /// PostgreSQL reported an error.
+    #[error("PostgreSQL reported error {code}: {message}")]
     Refused {
         /// SQLSTATE.
         code: String,
@@ -64,55 +64,56 @@ pub enum SourceError {
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,
-    /// Something between larder and PostgreSQL shares server connections among clients, and larder was not told of it,
-    /// or it does not even keep a transaction on one of them.
+    /// A connection pooler shares server connections among clients although `pooler` is not set, or it does not keep a
+    /// transaction on one server connection.
     #[error(
         "a connection pooler stands between larder and PostgreSQL ({0}): set `pooler = true` and give `listen_url`, a \
          direct connection; the pooler has to keep a transaction on one server connection"
     )]
     Pooler(&'static str),
-    /// A connection has another setting than larder gave it.
+    /// A setting of the connection has another value than larder set.
     #[error(
         "the connection's setting {name} is '{found}', although larder set it to '{expected}': what stands between \
          larder and PostgreSQL must pass on startup parameters, or set `pooler = true` and give `listen_url`"
     )]
     Setting {
-        /// Its name.
+        /// The name of the setting.
         name: String,
-        /// As larder set it.
+        /// The value that larder set.
         expected: String,
-        /// As PostgreSQL has it.
+        /// The value that PostgreSQL shows.
         found: String,
     },
-    /// Larder's role does not see what it saw when the resource was checked; the feed notices if it lasts.
+    /// Row security shows larder's role other rows than when the resource was checked. If that lasts, the feed notices
+    /// it.
     #[error("row security lets larder's role see other rows than when the tables were checked")]
     RowSecurity,
-    /// A table is not as it was when the resource was checked; the feed is about to notice.
+    /// A table was altered since the resource was checked, and the feed has not noticed it yet.
     #[error("a table was altered: {0}")]
     Altered(String),
-    /// PostgreSQL answered what it can't have answered.
-    #[error("unexpected answer from PostgreSQL: {0}")]
+    /// PostgreSQL returned what the statement cannot return.
+    #[error("unexpected response from PostgreSQL: {0}")]
     Unexpected(String),
 }
 
 impl SourceError {
-    /// PostgreSQL owes an answer.
-    pub(crate) fn silent() -> Self {
-        Self::Unavailable("it does not answer".into())
+    /// PostgreSQL did not respond within the time that it had.
+    pub(crate) fn no_response() -> Self {
+        Self::Unavailable("it does not respond".into())
     }
 
-    /// Whether the same statement may do better later: the connection was lost, or a lock was waited for.
-    pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, Self::Unavailable(_)) || self.is_of_lock()
+    /// Whether the same statement may succeed later: the connection was lost, or another transaction held a lock.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable(_)) || self.is_lock_timeout()
     }
 
-    /// Whether a lock was waited for, for as long as `lock_timeout` allows.
-    pub(crate) fn is_of_lock(&self) -> bool {
+    /// Whether the statement waited for a lock for as long as `lock_timeout` allows.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }
 
-    /// Whether the connection is of no use any more.
-    pub(crate) fn is_of_connection(&self) -> bool {
+    /// Whether the connection must not be used any more.
+    pub(crate) fn is_connection_error(&self) -> bool {
         matches!(
             self,
             Self::Unavailable(_)
@@ -123,22 +124,23 @@ impl SourceError {
         )
     }
 
-    /// Whether a value has characters that the encoding at the other end lacks: one that was sent the database's, or one
-    /// that is stored UTF-8.
-    pub(crate) fn is_of_encoding(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if OF_ENCODING.contains(&code.as_str()))
+    /// Whether a value has a character that the other encoding lacks: a parameter one that the database's encoding
+    /// lacks, or a stored value one that UTF-8 lacks.
+    pub(crate) fn is_encoding_error(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if ENCODING_ERRORS.contains(&code.as_str()))
     }
 
-    /// Whether a statement that checks row security was refused for that, or could not check it.
-    fn is_of_row_security(&self) -> bool {
+    /// Whether a statement that checks row security failed because row security has changed, or because it could not
+    /// check it.
+    fn is_row_security_error(&self) -> bool {
         match self {
             Self::RowSecurity => true,
-            Self::Refused { code, .. } => OF_MISSING_CHECK.contains(&code.as_str()),
+            Self::Refused { code, .. } => CHECK_UNAVAILABLE.contains(&code.as_str()),
             _ => false,
         }
     }
 
-    /// Whether asking for each key alone could do better than asking for many.
+    /// Whether a statement for one key may succeed where this statement for many keys failed.
     fn concerns_single_keys(&self) -> bool {
         matches!(
             self,
@@ -151,18 +153,19 @@ impl SourceError {
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
-const OF_ENCODING: [&str; 2] = ["22021", "22P05"];
+const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
 
-/// What is said where the domain or the function of the check is missing or forbidden: `undefined_object`,
-/// `undefined_function`, `invalid_schema_name` and `insufficient_privilege` (PostgreSQL manual, appendix A).
-const OF_MISSING_CHECK: [&str; 4] = ["42704", "42883", "3F000", "42501"];
+/// The errors of a statement that checks row security if the domain or the function of the check is missing, or
+/// larder's role may not use it: `undefined_object`, `undefined_function`, `invalid_schema_name` and
+/// `insufficient_privilege` (PostgreSQL manual, appendix A).
+const CHECK_UNAVAILABLE: [&str; 4] = ["42704", "42883", "3F000", "42501"];
 
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";
 
-/// `invalid_sql_statement_name` and `duplicate_prepared_statement` (PostgreSQL manual, appendix A): a connection of
-/// larder's own has prepared what it executes, once.
-const NAMES_OF_OTHERS: [&str; 2] = ["26000", "42P05"];
+/// `invalid_sql_statement_name` and `duplicate_prepared_statement` (PostgreSQL manual, appendix A). On a server
+/// connection that only larder uses they cannot occur: larder prepares each statement once before it executes it.
+const STATEMENT_NAME_ERRORS: [&str; 2] = ["26000", "42P05"];
 
 impl From<sqlx::Error> for SourceError {
     fn from(error: sqlx::Error) -> Self {
@@ -173,9 +176,9 @@ impl From<sqlx::Error> for SourceError {
                 match code.get(..2) {
                     _ if database.constraint() == Some(UNCHANGED) => Self::RowSecurity,
                     _ if code == QUERY_CANCELED => Self::Timeout,
-                    _ if NAMES_OF_OTHERS.contains(&code.as_str()) => {
-                        Self::Pooler("prepared statements of others share its server connection")
-                    }
+                    _ if STATEMENT_NAME_ERRORS.contains(&code.as_str()) => Self::Pooler(
+                        "other clients prepare statements on the same server connection",
+                    ),
                     // 08: connection exception, 53: too many connections or out of memory, 57: shutdown.
                     Some("08" | "53" | "57") => Self::Unavailable(message),
                     _ => Self::Refused { code, message },

@@ -83,7 +83,7 @@ pub(super) async fn read(
         match reading.await {
             Ok((reading, false)) => return Ok(reading),
             Ok((_, true)) => extent.changes = true,
-            Err(error) if error.is_of_encoding() && extent.changes => break,
+            Err(error) if error.is_encoding_error() && extent.changes => break,
             Err(error) => return Err(error),
         }
     }

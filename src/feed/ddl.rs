@@ -118,7 +118,7 @@ pub(super) async fn run_all(
             let awaited = match outcome {
                 Ok(()) => break,
                 Err(DdlError::Locked(holders)) => holders,
-                Err(DdlError::Source(error)) if error.is_of_lock() => {
+                Err(DdlError::Source(error)) if error.is_lock_timeout() => {
                     format!("the locks of: {}", sql.lines().next().unwrap_or_default())
                 }
                 Err(error) => return Err(error),
@@ -146,7 +146,7 @@ pub(super) async fn name_holders(
     conflicting: &[&str],
 ) -> Result<(), DdlError> {
     match outcome {
-        Err(DdlError::Source(error)) if error.is_of_lock() => Err(DdlError::Locked(
+        Err(DdlError::Source(error)) if error.is_lock_timeout() => Err(DdlError::Locked(
             holders(connection, tables, conflicting).await?,
         )),
         outcome => outcome,

@@ -28,7 +28,7 @@ use crate::feed::triggers::{Logger, MissingTriggers};
 use crate::resource::ResourceId;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
-use crate::source::session::{Identity, identity, server};
+use crate::source::session::{Identity, read_identity, read_server_identity};
 
 /// Attempts, each of which inspects the database. Schema, epoch, functions and triggers are installed between them, and
 /// another larder may install or remove at the same time.
@@ -166,7 +166,7 @@ impl Establishing<'_> {
         }
         let missing =
             Missing::read(&mut snapshot, &inspection.loggers, self.config.answers).await?;
-        let server = server(&mut snapshot).await?;
+        let server = read_server_identity(&mut snapshot).await?;
         let delay = self
             .install_delay(&mut snapshot, &server, &inspection, &missing)
             .await?;
@@ -189,7 +189,7 @@ impl Establishing<'_> {
                 reason: format!("waiting for {holders}"),
             }));
         }
-        let identity = identity(&mut snapshot).await?;
+        let identity = read_identity(&mut snapshot).await?;
         if identity.nonce.is_nil() {
             snapshot.rollback().await.map_err(SourceError::from)?;
             return Ok(None);

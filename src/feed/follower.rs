@@ -222,7 +222,7 @@ impl<F: FnMut(Event)> Feed<F> {
         let mut connection = match self
             .setup
             .database
-            .connect_writer(&change_log::SETTINGS)
+            .connect_for_feed(&change_log::SETTINGS)
             .await
         {
             Ok(connection) => connection,
@@ -372,7 +372,7 @@ async fn with_timeout<T>(
     let work = AssertUnwindSafe(work).catch_unwind();
     match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns"))),
-        Err(_) => Err(SourceError::silent()),
+        Err(_) => Err(SourceError::no_response()),
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn remove_unneeded(connection: &mut PgConnection) -> Result<boo
             Ok(removed)
         }
         Err(DdlError::Locked(_)) => Ok(false),
-        Err(DdlError::Source(error)) if error.is_of_lock() => Ok(false),
+        Err(DdlError::Source(error)) if error.is_lock_timeout() => Ok(false),
         Err(DdlError::Source(error)) => Err(error),
     }
 }

@@ -6,8 +6,8 @@
 //! own, so no request cancels a load (a future dropped in the middle of a statement would leave its connection in an
 //! unknown state). At most `WAITING_KEYS_MAX` keys wait.
 //!
-//! A statement that meets a lock fails within `lock_timeout`, and its transaction is over. Its keys wait again, without a
-//! worker, and are asked for after a pause that grows, for as long as one statement may take.
+//! A statement that meets a lock fails within `lock_timeout`, and its transaction is over. Its keys wait again, without
+//! a worker, and are asked for after a pause that grows, for as long as one statement may take.
 
 mod link;
 mod pages;
@@ -317,7 +317,7 @@ impl Worker {
         let batch = Batch::new(shared, &taken.loads);
         let asked = self.link.ask_again(shared, &batch).await;
         let (asked, keep) = self.or_unchecked(&taken.loads, asked).await;
-        if matches!(&asked, Err(error) if error.is_of_lock()) {
+        if matches!(&asked, Err(error) if error.is_lock_timeout()) {
             return self.put_back(taken);
         }
         match asked {
@@ -327,7 +327,7 @@ impl Worker {
                 }
             }
             Err(error)
-                if error.is_of_encoding()
+                if error.is_encoding_error()
                     || taken.loads.len() > 1 && error.concerns_single_keys() =>
             {
                 self.serve_each(taken).await;
@@ -361,7 +361,7 @@ impl Worker {
                 Some(error) => (Err(error.clone()), Keep::No),
                 None => match self.ask(&load).await {
                     (Ok(mut found), keep) => (found.pop().unwrap_or(Ok(None)), keep),
-                    (Err(error), _) if error.is_of_lock() => {
+                    (Err(error), _) if error.is_lock_timeout() => {
                         let loads = std::iter::once(load).chain(loads).collect();
                         return self.put_back(Taken { line, loads });
                     }
@@ -387,7 +387,7 @@ impl Worker {
         let (asked, keep) = self.or_unchecked(loads, asked).await;
         let asked = match asked {
             // Either the key or what its row holds.
-            Err(error) if error.is_of_encoding() => {
+            Err(error) if error.is_encoding_error() => {
                 let persistent = !self.shared.database.pooler();
                 let held = Representable(&load.key, persistent);
                 match self.link.ask(&self.shared, &held).await {
@@ -409,7 +409,7 @@ impl Worker {
         asked: Result<Vec<Loaded>, SourceError>,
     ) -> (Result<Vec<Loaded>, SourceError>, Keep) {
         match (asked, Batch::unchecked(&self.shared, loads)) {
-            (Err(error), Some(batch)) if error.is_of_row_security() => {
+            (Err(error), Some(batch)) if error.is_row_security_error() => {
                 tracing::debug!("documents that were read are not kept: {error}");
                 (self.link.ask(&self.shared, &batch).await, Keep::No)
             }

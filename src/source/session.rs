@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL: how they are opened, what they are set to, and which database they prove to reach.
+//! Connections to PostgreSQL: how larder opens them, which settings they have, and which database they reach.
 
 mod settings;
 
@@ -16,24 +16,24 @@ use crate::resource::proof::Proof;
 use crate::source::SourceError;
 use crate::source::session::settings::Settings;
 
-/// A step on the way to a connection may take 800 ms, counted in looks at the clock: a thread that serves thousands of
-/// clients comes to each round trip late, and that is not PostgreSQL's doing.
-const CONNECT_LOOKS: u32 = 8;
-const CONNECT_LOOK: Duration = Duration::from_millis(100);
+/// A step of opening a connection may take 800 ms. The time is counted in polls of 100 ms: a thread that serves
+/// thousands of clients may come late to a response that has arrived in time, and then still gets its poll.
+const CONNECT_POLLS: u32 = 8;
+const CONNECT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Server processes of one connection whose settings are known to be right, at most.
+/// How many server processes a connection behind a pooler remembers as checked.
 const CHECKED_PROCESSES_MAX: usize = 64;
 
-/// `protocol_violation` (PostgreSQL manual, appendix A): with it pgbouncer refuses startup parameters that it does not
-/// know, and in statement mode transactions. PostgreSQL has other codes for such settings.
+/// `protocol_violation` (PostgreSQL manual, appendix A). pgbouncer refuses startup parameters that it does not know
+/// with this code, and in statement mode transactions. PostgreSQL uses other codes for such settings.
 const PROTOCOL_VIOLATION: &str = "08P01";
 
-/// Has glibc keep up to 8 MiB of a server process's heap. A record's values each take a buffer of 1 KiB while it is
-/// sent, and glibc gives a heap's free end back to the system above 128 KiB, to ask for it again at the next statement:
-/// measured, a third of PostgreSQL's work for a document. Once a larger block was given back, twice its size is kept
-/// (mallopt(3), `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`).
+/// Makes glibc keep up to 8 MiB of a server process's heap. PostgreSQL allocates 1 KiB for each value of a record that
+/// it sends. glibc returns the free end of the heap to the system above 128 KiB, and requests it again at the next
+/// statement; that was a third of PostgreSQL's measured work for a document. After a larger block was freed, glibc
+/// keeps twice its size (mallopt(3), `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`).
 ///
-/// Repeated twice, as `repeat` copies its argument once for each time: 17 ms in place of 57.
+/// `repeat` is called twice because it copies its argument once for each repetition: 17 ms instead of 57.
 const KEEP_HEAP: &str =
     "select pg_catalog.octet_length(pg_catalog.repeat(pg_catalog.repeat(' ', 4096), 1024))";
 
@@ -43,8 +43,8 @@ pub struct Database {
     options: PgConnectOptions,
     pooler: bool,
     statement_timeout: Duration,
-    /// What stands between was named in the log, and no connection has been good since.
-    refused: Arc<AtomicBool>,
+    /// A refused connection was logged, and no connection has succeeded since.
+    refusal_logged: Arc<AtomicBool>,
 }
 
 /// A connection over which documents are read or written.
@@ -52,19 +52,18 @@ pub struct Database {
 pub struct Session {
     /// The connection.
     pub connection: PgConnection,
-    /// The server process behind it: for good, or behind a pooler that larder was told of for the transaction that has
-    /// begun.
+    /// The server process of this connection. With `pooler = true` it is that of the current transaction.
     process: Option<i32>,
-    /// Server processes whose settings were read back within a transaction of this connection, behind a pooler.
+    /// With `pooler = true`, the server processes whose settings were checked in a transaction of this connection.
     checked: Vec<i32>,
 }
 
 /// What a transaction may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::source) enum Access {
-    /// It only reads.
+    /// Read documents.
     Read,
-    /// It writes documents.
+    /// Read and write documents.
     Write,
 }
 
@@ -77,19 +76,22 @@ impl Session {
         }
     }
 
-    /// Fails unless `answered`, the proof that came with an answer, is that of the statement that was sent, and the
-    /// server process is the one that it was sent to. To be called before anything of the answer is used.
+    /// Checks that a result is that of the statement that was sent, from the server process that it was sent to.
+    ///
+    /// `returned` is the proof in the result. Must be called before anything else of the result is used.
     ///
     /// # Errors
-    /// [`SourceError::Pooler`].
-    pub(in crate::source) fn check(
+    /// [`SourceError::Pooler`] if it is not.
+    pub(in crate::source) fn check_proof(
         &self,
         proof: Proof,
-        answered: Option<&[u8]>,
+        returned: Option<&[u8]>,
     ) -> Result<(), SourceError> {
-        let process = answered.and_then(|answered| proof.process(answered));
+        let process = returned.and_then(|returned| proof.process(returned));
         match process {
-            None => Err(SourceError::Pooler("another statement was answered")),
+            None => Err(SourceError::Pooler(
+                "the result is that of another statement",
+            )),
             Some(_) if process != self.process => Err(SourceError::Pooler(
                 "the server process changed between two statements",
             )),
@@ -97,34 +99,37 @@ impl Session {
         }
     }
 
-    /// The same for an answer with a column `proof`, which has a row whatever was found.
+    /// As [`Session::check_proof`], for a result that always has a row, with a column `proof`.
     ///
     /// # Errors
     /// [`SourceError::Pooler`].
-    pub(in crate::source) fn check_rows(
+    pub(in crate::source) fn check_rows_proof(
         &self,
         proof: Proof,
         rows: &[PgRow],
     ) -> Result<(), SourceError> {
-        let answered = rows.first().and_then(|row| row.try_get("proof").ok());
-        self.check(proof, answered)
+        let returned = rows.first().and_then(|row| row.try_get("proof").ok());
+        self.check_proof(proof, returned)
     }
 
-    /// Ends the transaction that has begun: `commit` or `rollback`.
-    pub(in crate::source) async fn end(&mut self, how: &'static str) -> sqlx::Result<()> {
-        raw_sql(how).execute(&mut self.connection).await?;
+    /// Ends the current transaction by `command`: `commit` or `rollback`.
+    pub(in crate::source) async fn end_transaction(
+        &mut self,
+        command: &'static str,
+    ) -> sqlx::Result<()> {
+        raw_sql(command).execute(&mut self.connection).await?;
         Ok(())
     }
 }
 
 impl Database {
-    /// Reads a `postgres://` URL; nothing is connected yet.
+    /// Parses a `postgres://` URL. Opens no connection.
     ///
     /// # Errors
-    /// [`SourceError::Url`] where it is none; the message repeats no part of it.
+    /// [`SourceError::Url`] if it is not such a URL. The message repeats no part of it.
     pub fn new(url: &str, pooler: bool, statement_timeout: Duration) -> Result<Self, SourceError> {
         let options = PgConnectOptions::from_str(url).map_err(|_| SourceError::Url)?;
-        // sqlx would send its own value past the settings here, and a pooler may refuse it.
+        // Without this sqlx sends a value of its own besides larder's settings, which a pooler may refuse.
         let options = options
             .application_name("larder")
             .extra_float_digits(None)
@@ -133,16 +138,16 @@ impl Database {
             options,
             pooler,
             statement_timeout,
-            refused: Arc::default(),
+            refusal_logged: Arc::default(),
         })
     }
 
-    /// Whether a transaction pooler stands between, so that settings and proofs hold for one transaction only.
+    /// Whether the URL leads to a transaction pooler. If so, settings and proofs hold for one transaction only.
     pub fn pooler(&self) -> bool {
         self.pooler
     }
 
-    /// The longest run of one statement.
+    /// The longest time that one statement may take.
     pub fn statement_timeout(&self) -> Duration {
         self.statement_timeout
     }
@@ -150,35 +155,35 @@ impl Database {
     /// Opens a connection that reads documents. Waits at most 800 ms for each of three steps, longer on a busy thread.
     ///
     /// # Errors
-    /// [`SourceError::Unavailable`] if PostgreSQL is out of reach or refuses; [`SourceError::Pooler`] and
-    /// [`SourceError::Setting`] if the connection does not keep what was asked for.
+    /// [`SourceError::Unavailable`] if PostgreSQL cannot be reached or refuses the connection; [`SourceError::Pooler`] and
+    /// [`SourceError::Setting`] if the connection does not have the settings that larder requested.
     pub async fn connect(&self) -> Result<Session, SourceError> {
-        let settings = Settings::reading(self.statement_timeout);
-        self.open(&settings, Step::Short).await
+        let settings = Settings::for_reads(self.statement_timeout);
+        self.open(&settings, StepTimeout::Short).await
     }
 
-    /// Opens a connection that may write: for the feed and for installing.
+    /// Opens a connection that may write, for the feed and for installing. `settings` are set besides larder's own.
     ///
     /// # Errors
     /// As [`Database::connect`].
-    pub async fn connect_writer(
+    pub async fn connect_for_feed(
         &self,
         settings: &[(&'static str, &str)],
     ) -> Result<PgConnection, SourceError> {
-        let settings = Settings::following(settings);
-        let opened = self.open_direct(&settings, Step::Short).await;
-        self.note(&opened);
+        let settings = Settings::for_feed(settings);
+        let opened = self.open_direct(&settings, StepTimeout::Short).await;
+        self.log_refusal(&opened);
         Ok(opened?.0)
     }
 
-    /// Opens a connection that writes documents. The search path is that of role and database, as triggers expect it.
-    /// The caller says how long that may take.
+    /// Opens a connection that writes documents. It has the search path of the role or database, since triggers may
+    /// rely on that. The caller limits the time.
     ///
     /// # Errors
     /// As [`Database::connect`].
     pub async fn connect_for_writes(&self) -> Result<Session, SourceError> {
-        let settings = Settings::writing(self.statement_timeout);
-        self.open(&settings, Step::Unbounded).await
+        let settings = Settings::for_writes(self.statement_timeout);
+        self.open(&settings, StepTimeout::Unbounded).await
     }
 
     /// The connection options for LISTEN, without the settings of statements.
@@ -188,71 +193,79 @@ impl Database {
             .options([("idle_session_timeout", "0")])
     }
 
-    async fn open(&self, settings: &Settings, step: Step) -> Result<Session, SourceError> {
+    async fn open(
+        &self,
+        settings: &Settings,
+        timeout: StepTimeout,
+    ) -> Result<Session, SourceError> {
         if self.pooler {
-            // A pooler refuses startup parameters that it does not know; each transaction sets its own: see `begin`.
+            // A pooler refuses startup parameters that it does not know, so each transaction sets its own: see
+            // `begin_pooled`.
             let options = self.options.clone().statement_cache_capacity(0);
-            let connection = step.take(PgConnection::connect_with(&options)).await;
+            let connection = timeout.limit(PgConnection::connect_with(&options)).await;
             return Ok(Session::new(
                 connection.map_err(|error| unavailable(&error))?,
                 None,
             ));
         }
-        let opened = self.open_direct(settings, step).await;
-        self.note(&opened);
+        let opened = self.open_direct(settings, timeout).await;
+        self.log_refusal(&opened);
         let (mut connection, process) = opened?;
-        step.take(raw_sql(KEEP_HEAP).execute(&mut connection))
+        timeout
+            .limit(raw_sql(KEEP_HEAP).execute(&mut connection))
             .await
             .map_err(|error| unavailable(&error))?;
         Ok(Session::new(connection, Some(process)))
     }
 
-    /// A connection with these settings, all of which it has, and its server process.
+    /// Opens a connection and checks that it has `settings`. Returns it with the number of its server process.
     async fn open_direct(
         &self,
         settings: &Settings,
-        step: Step,
+        timeout: StepTimeout,
     ) -> Result<(PgConnection, i32), SourceError> {
         let name = Uuid::new_v4();
         let options = self.options.clone().options(settings.options(name));
-        let opened = step.take(PgConnection::connect_with(&options)).await;
-        let mut connection = opened.map_err(|error| refusal(&error))?;
-        let settled = async { Ok(settings.settle(&mut connection, name).await) };
-        let settled = step.take(settled).await;
-        let process = settled.map_err(|error| unavailable(&error))??;
+        let opened = timeout.limit(PgConnection::connect_with(&options)).await;
+        let mut connection = opened.map_err(|error| startup_error(&error))?;
+        let checked = async { Ok(settings.set_and_check(&mut connection, name).await) };
+        let checked = timeout.limit(checked).await;
+        let process = checked.map_err(|error| unavailable(&error))??;
         Ok((connection, process))
     }
 
-    /// Says in the log, once until a connection is good again, what makes connections useless.
-    pub(in crate::source) fn note<T>(&self, outcome: &Result<T, SourceError>) {
+    /// Logs why a connection cannot be used if a pooler or its settings are the reason: as a warning the first time,
+    /// then as a debug message until a connection succeeds.
+    pub(in crate::source) fn log_refusal<T>(&self, outcome: &Result<T, SourceError>) {
         match outcome {
             Err(error @ (SourceError::Pooler(_) | SourceError::Setting { .. })) => {
-                if !self.refused.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("a connection to PostgreSQL is refused: {error}")
+                if !self.refusal_logged.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("larder does not use a connection to PostgreSQL: {error}")
                 } else {
-                    tracing::debug!("a connection to PostgreSQL is refused: {error}")
+                    tracing::debug!("larder does not use a connection to PostgreSQL: {error}")
                 }
             }
-            Ok(_) => self.refused.store(false, Ordering::Relaxed),
+            Ok(_) => self.refusal_logged.store(false, Ordering::Relaxed),
             Err(_) => {}
         }
     }
 
-    /// Begins a transaction behind a pooler, where only a transaction stays on one server: it sets all that a direct
-    /// connection is set to, and reads that back once for each server process. Isolation comes first, so that no
-    /// statement of the transaction sees a snapshot from before it was sent, whatever role and database say.
+    /// Begins a transaction behind a pooler, which keeps only a transaction on one server connection. The transaction
+    /// gets the settings of a direct connection; they are checked once for each server process. The isolation level is
+    /// set first, so that no statement sees a snapshot that is older than itself, whatever the defaults of role and
+    /// database.
     ///
     /// # Errors
-    /// As [`Database::connect`]. The connection is of no use then.
-    pub(in crate::source) async fn begin(
+    /// As [`Database::connect`]. The connection must not be used after that.
+    pub(in crate::source) async fn begin_pooled(
         &self,
         session: &mut Session,
         access: Access,
     ) -> Result<(), SourceError> {
         let timeout = self.statement_timeout;
         let (settings, mode, read_only) = match access {
-            Access::Read => (Settings::reading(timeout), "read only", "on"),
-            Access::Write => (Settings::writing(timeout), "read write", "off"),
+            Access::Read => (Settings::for_reads(timeout), "read only", "on"),
+            Access::Write => (Settings::for_writes(timeout), "read write", "off"),
         };
         let connection = &mut session.connection;
         let begin = format!(
@@ -269,13 +282,13 @@ impl Database {
                     error.into()
                 }
             });
-        self.note(&begun);
+        self.log_refusal(&begun);
         let begun = begun?;
         let process = begun.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         session.process = Some(process);
         if !session.checked.contains(&process) {
             let checked = settings.check_transaction(connection, read_only).await;
-            self.note(&checked);
+            self.log_refusal(&checked);
             checked?;
             if session.checked.len() >= CHECKED_PROCESSES_MAX {
                 session.checked.clear();
@@ -286,20 +299,20 @@ impl Database {
     }
 }
 
-/// How long a step on the way to a connection may take.
+/// How long a step of opening a connection may take.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum StepTimeout {
     /// 800 ms, longer on a busy thread.
     Short,
-    /// The caller bounds it.
+    /// The caller limits the time.
     Unbounded,
 }
 
-impl Step {
-    async fn take<T>(self, step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+impl StepTimeout {
+    async fn limit<T>(self, step: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
         match self {
             Self::Unbounded => step.await,
-            Self::Short => patiently(step).await.unwrap_or_else(|| {
+            Self::Short => within_connect_timeout(step).await.unwrap_or_else(|| {
                 let error = std::io::Error::other("connecting took too long");
                 Err(sqlx::Error::Io(error))
             }),
@@ -307,13 +320,13 @@ impl Step {
     }
 }
 
-/// Without a connection, whatever PostgreSQL says means that it can't be reached.
+/// While a connection is being opened, every error means that PostgreSQL cannot be reached.
 fn unavailable(error: &sqlx::Error) -> SourceError {
     SourceError::Unavailable(error.to_string())
 }
 
-/// What a server, or what stands before it, says to the beginning of a connection.
-fn refusal(error: &sqlx::Error) -> SourceError {
+/// The meaning of an error that the server, or a pooler before it, returned to the startup message.
+fn startup_error(error: &sqlx::Error) -> SourceError {
     if has_code(error, PROTOCOL_VIOLATION) {
         SourceError::Pooler("startup parameters were refused")
     } else {
@@ -326,11 +339,11 @@ fn has_code(error: &sqlx::Error, code: &str) -> bool {
     database.is_some_and(|error| error.code().as_deref() == Some(code))
 }
 
-/// What a step on the way to a connection comes to, unless it takes too long.
-pub(super) async fn patiently<T>(step: impl Future<Output = T>) -> Option<T> {
+/// Waits for a step of opening a connection for 800 ms, longer on a busy thread. Returns `None` if that was too short.
+pub(super) async fn within_connect_timeout<T>(step: impl Future<Output = T>) -> Option<T> {
     let mut step = pin!(step);
-    for _ in 0..CONNECT_LOOKS {
-        if let Ok(done) = tokio::time::timeout(CONNECT_LOOK, &mut step).await {
+    for _ in 0..CONNECT_POLLS {
+        if let Ok(done) = tokio::time::timeout(CONNECT_POLL_INTERVAL, &mut step).await {
             return Some(done);
         }
     }
@@ -346,18 +359,19 @@ pub struct Identity {
     pub database: u32,
     /// The oid of `larder.epoch`, which a copy of the database does not share; 0 where there is no epoch.
     pub epoch_table: u32,
-    /// What `larder.epoch` holds, gone after a crash and on a promoted standby; nil where there is no epoch.
+    /// The content of `larder.epoch`, which is gone after a crash and on a promoted standby; nil where there is no
+    /// epoch.
     pub nonce: Uuid,
-    /// Drawn by this larder where it first followed the database, and again where the database was put back to an
-    /// earlier state; nil where only a connection tells.
+    /// A random number that this larder chose when it first followed the database, and again when the database was put
+    /// back to an earlier state; nil in an identity that was read from a connection.
     pub history: Uuid,
-    /// When the server was started. A connection to a later run than the feed's may show what a copy of the database
-    /// that is put back next does not hold; empty where no connection tells.
+    /// When the server was started. A connection to a later run of the server than the feed's may show data that is
+    /// lost again when a copy of the database is put back. Empty where no connection told it.
     pub server_start: String,
 }
 
 impl Identity {
-    /// Whether all that was true of one database is true of the other: they differ at most in the run of the server.
+    /// Whether both are the same history of the same database: they differ at most in the run of the server.
     pub fn is_same_history(&self, other: &Self) -> bool {
         let Self {
             system,
@@ -375,15 +389,15 @@ impl Identity {
     }
 }
 
-/// The identity of the database behind `connection`; without epoch and nonce where larder's schema is missing or its
-/// epoch is empty.
+/// Reads the identity of the database behind `connection`; without epoch and nonce where larder's schema is missing or
+/// its epoch is empty.
 ///
 /// Each statement is one message of the simple protocol, which no pooler can divide.
 ///
 /// # Errors
-/// [`SourceError::Standby`] if the server is in recovery; else what PostgreSQL said.
-pub async fn identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
-    let mut identity = server(connection).await?;
+/// [`SourceError::Standby`] if the server is in recovery; else the error of a statement.
+pub async fn read_identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
+    let mut identity = read_server_identity(connection).await?;
     if identity.epoch_table == 0 {
         return Ok(identity);
     }
@@ -402,11 +416,11 @@ pub async fn identity(connection: &mut PgConnection) -> Result<Identity, SourceE
     Ok(identity)
 }
 
-/// The same without the nonce.
+/// As [`read_identity`], without the nonce.
 ///
 /// # Errors
-/// As [`identity`].
-pub async fn server(connection: &mut PgConnection) -> Result<Identity, SourceError> {
+/// As [`read_identity`].
+pub async fn read_server_identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
     let row = raw_sql(
         "select pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('larder.epoch')::pg_catalog.oid::pg_catalog.int8, \
          (select d.oid::pg_catalog.int8 from pg_catalog.pg_database d \
@@ -434,10 +448,10 @@ pub async fn server(connection: &mut PgConnection) -> Result<Identity, SourceErr
 mod tests {
     use super::*;
 
-    /// Each time that it has a turn, 300 ms are over; what never ends is given up all the same.
+    /// Each poll of the step comes 300 ms late. A step that never ends is given up all the same.
     #[tokio::test(start_paused = true)]
-    async fn a_late_thread_gives_each_round_trip_its_turn() {
-        let late = async {
+    async fn a_step_is_polled_often_enough_on_a_busy_thread() {
+        let busy_thread = async {
             for _ in 0..20 {
                 tokio::time::advance(Duration::from_millis(300)).await;
             }
@@ -447,8 +461,12 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        let (connected, ()) = tokio::join!(patiently(connecting), late);
+        let (connected, ()) = tokio::join!(within_connect_timeout(connecting), busy_thread);
         assert!(connected.is_some());
-        assert!(patiently(std::future::pending::<()>()).await.is_none());
+        assert!(
+            within_connect_timeout(std::future::pending::<()>())
+                .await
+                .is_none()
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! Tokens: by them a reader asks for what a write did.
+//! Tokens: a read that sends one sees the transaction that it names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use uuid::Uuid;
 
-/// What `larder.token()` gives: a transaction of one life of the database, as `NONCE.XID`.
+/// A transaction of one epoch of the change log. `larder.token()` returns it as `NONCE.XID`.
 ///
 /// ```
 /// use larder::source::token::Token;
@@ -17,15 +17,15 @@ use uuid::Uuid;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The life of the database, as in its identity.
+    /// The nonce of the epoch.
     pub nonce: Uuid,
     /// The transaction's number.
     pub xid: u64,
 }
 
-/// A text is not what `larder.token()` gives.
+/// The text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not of the form UUID.NUMBER, as larder.token() gives it")]
+#[error("it is not of the form UUID.NUMBER, as larder.token() returns it")]
 pub struct TokenError;
 
 impl FromStr for Token {

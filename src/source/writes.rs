@@ -184,7 +184,7 @@ impl Shared {
         };
         let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
         connected
-            .unwrap_or_else(|_| Err(SourceError::silent()))
+            .unwrap_or_else(|_| Err(SourceError::no_response()))
             .map_err(|error| Failure {
                 error: error.into(),
                 again: true,

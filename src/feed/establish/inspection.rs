@@ -206,8 +206,8 @@ pub(super) async fn plan_documents(
         planned.push(match outcome.map_err(SourceError::from) {
             Ok(_) => Ok(fitting),
             // Another transaction alters a table. If a privilege is missing, requests will be refused.
-            Err(error) if error.is_of_lock() => Ok(fitting),
-            Err(error) if error.is_passing() => return Err(error),
+            Err(error) if error.is_lock_timeout() => Ok(fitting),
+            Err(error) if error.is_transient() => return Err(error),
             Err(SourceError::Refused { code, message }) => Err(vec![Mistake {
                 place: fitting.place.clone(),
                 message: format!("PostgreSQL refuses its documents with {code}: {message}"),

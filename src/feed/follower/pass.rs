@@ -39,7 +39,7 @@ impl<F: FnMut(Event)> Feed<F> {
         let reading = self.read_pass(connection, context, &from, began_at);
         let read = match reading.await {
             Ok(read) => read,
-            Err(StopReason::Failed(EstablishError::Source(error))) if !error.is_passing() => {
+            Err(StopReason::Failed(EstablishError::Source(error))) if !error.is_transient() => {
                 // The next pass from this position would fail as well. Without one, the feed begins at the newest one.
                 self.position = None;
                 return Err(error.into());
@@ -162,7 +162,9 @@ impl<F: FnMut(Event)> Feed<F> {
                 self.last_pass_found,
             );
             match with_timeout(PASS_TIMEOUT, reading).await {
-                Err(error) if error.is_of_lock() && attempts < LOCKED_ATTEMPTS_MAX => attempts += 1,
+                Err(error) if error.is_lock_timeout() && attempts < LOCKED_ATTEMPTS_MAX => {
+                    attempts += 1
+                }
                 read => return read,
             }
         }

@@ -1,8 +1,8 @@
 //! The condition of a policy, judged by the text of its node tree (`pg_policy.polqual`).
 //!
 //! A condition is decided by the row alone if it consists of the row's own columns, constants and immutable functions
-//! and operators of PostgreSQL's own. The kinds of nodes that may stand in such a condition are listed here; a kind that
-//! is not listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of
+//! and operators of PostgreSQL's own. The kinds of nodes that may stand in such a condition are listed here; a kind
+//! that is not listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of
 //! PostgreSQL) is an obstacle. Which functions, operators and types are harmless is for `policies` to ask.
 
 /// The first oid that is not of PostgreSQL's own objects (`FirstNormalObjectId`).

@@ -11,7 +11,9 @@ use tokio::sync::watch;
 
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::session::{Access, Identity, Session, identity, patiently, server};
+use crate::source::session::{
+    Access, Identity, Session, read_identity, read_server_identity, within_connect_timeout,
+};
 
 /// What waits longer than the server's own `statement_timeout` by this is given up.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
@@ -86,12 +88,12 @@ impl Link {
         let outcome = tokio::select! {
             asked = tokio::time::timeout(limit, asked) => asked.map_err(|_| SourceError::Timeout)?,
             // The feed had to find its database anew, so this connection may be half open.
-            _ = following.changed() => return Err(SourceError::silent()),
+            _ = following.changed() => return Err(SourceError::no_response()),
         };
         let outcome = outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns")));
         // After an error the session is in order; after a lost connection it is not, nor where others use it.
         match &outcome {
-            Err(error) if error.is_of_connection() => shared.database.note(&outcome),
+            Err(error) if error.is_connection_error() => shared.database.log_refusal(&outcome),
             _ => self.0 = Some((followed, session)),
         }
         outcome
@@ -101,8 +103,8 @@ impl Link {
 async fn connect(shared: &Shared, followed: &Identity) -> Result<Session, SourceError> {
     let mut session = shared.database.connect().await?;
     if !shared.database.pooler() {
-        let proved = patiently(prove(&mut session.connection, followed)).await;
-        proved.ok_or_else(SourceError::silent)??;
+        let proved = within_connect_timeout(prove(&mut session.connection, followed)).await;
+        proved.ok_or_else(SourceError::no_response)??;
     }
     Ok(session)
 }
@@ -118,21 +120,21 @@ async fn run<S: Statement>(
         return statement.run(session).await;
     }
     let reading = async {
-        shared.database.begin(session, Access::Read).await?;
+        shared.database.begin_pooled(session, Access::Read).await?;
         prove(&mut session.connection, followed).await?;
         statement.run(session).await
     };
     let outcome = reading.await;
     match &outcome {
-        Ok(_) => session.end("commit").await?,
-        Err(error) if error.is_of_connection() => {}
-        Err(_) => session.end("rollback").await?,
+        Ok(_) => session.end_transaction("commit").await?,
+        Err(error) if error.is_connection_error() => {}
+        Err(_) => session.end_transaction("rollback").await?,
     }
     outcome
 }
 
-/// Waits until the feed follows another database than `known`, or another epoch of it: a connection may meet what another
-/// larder has begun a moment before the feed does. Returns whether it does.
+/// Waits until the feed follows another database than `known`, or another epoch of it: a connection may meet what
+/// another larder has begun a moment before the feed does. Returns whether it does.
 pub(in crate::source) async fn found_anew(
     following: &mut watch::Receiver<Option<Arc<Identity>>>,
     known: Option<&Arc<Identity>>,
@@ -151,10 +153,10 @@ pub(in crate::source) async fn prove(
     let reached = if followed.nonce.is_nil() {
         Identity {
             epoch_table: 0,
-            ..server(connection).await?
+            ..read_server_identity(connection).await?
         }
     } else {
-        identity(connection).await?
+        read_identity(connection).await?
     };
     let reached = Identity {
         history: followed.history,

@@ -132,10 +132,10 @@ impl Shared {
         let mut pause = PAUSE_MIN;
         loop {
             match self.try_page(statement).await {
-                Err(error) if error.is_of_lock() && Instant::now() >= until => {
+                Err(error) if error.is_lock_timeout() && Instant::now() >= until => {
                     return Err(SourceError::Timeout);
                 }
-                Err(error) if error.is_of_lock() => {
+                Err(error) if error.is_lock_timeout() => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -149,7 +149,7 @@ impl Shared {
         // What is taken last is warm.
         let mut link = self.pages.idle().pop().unwrap_or_default();
         let keys = match self.ask_page(&mut link, statement).await {
-            Err(error) if statement.row_security().is_some() && error.is_of_row_security() => {
+            Err(error) if statement.row_security().is_some() && error.is_row_security_error() => {
                 self.ask_page(&mut link, &statement.unchecked()).await
             }
             keys => keys,
@@ -164,7 +164,7 @@ impl Shared {
         statement: &Keys,
     ) -> Result<Vec<String>, SourceError> {
         match link.ask_again(self, statement).await {
-            Err(error) if error.is_of_encoding() => {
+            Err(error) if error.is_encoding_error() => {
                 let limit = 2 * (self.database.statement_timeout() + GRACE);
                 let representable = representable(link, self, statement);
                 let ended = tokio::time::timeout(limit, representable).await;
@@ -233,7 +233,7 @@ impl Statement for Keys {
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
         let sql = self.page.sql(&self.resource, self.row_security());
         let rows = self.bound(&sql).fetch_all(&mut session.connection).await?;
-        session.check_rows(sql.proof(), &rows)?;
+        session.check_rows_proof(sql.proof(), &rows)?;
         let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;
         Ok(keys.unwrap_or_default())
     }

@@ -73,8 +73,10 @@ impl Statement for Representable<'_> {
             .persistent(self.1)
             .fetch_all(&mut session.connection);
         match asked.await.map_err(SourceError::from) {
-            Ok(rows) => session.check_rows(statement.proof(), &rows).map(|()| true),
-            Err(error) if error.is_of_encoding() => Ok(false),
+            Ok(rows) => session
+                .check_rows_proof(statement.proof(), &rows)
+                .map(|()| true),
+            Err(error) if error.is_encoding_error() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -178,7 +180,7 @@ pub(in crate::source) async fn read_documents(
     match reading.await {
         // What another statement answers fits this one by chance only.
         outcome @ (Ok(_) | Err(SourceError::Altered(_) | SourceError::Unexpected(_))) => {
-            session.check(sql.proof(), proof.as_deref())?;
+            session.check_proof(sql.proof(), proof.as_deref())?;
             outcome
         }
         Err(error) => Err(error),

@@ -1,10 +1,11 @@
 //! The keys that wait for a worker, and which worker takes them.
 //!
-//! They wait in lines, one for each resource, so that one resource's trouble stays its own. Slow statements of a resource
-//! leave workers to the others, and keys that wait for it leave places: each line may have at most as many as are free
-//! then, so the first gets half, and there is always something left for the next (Choudhury and Hahne, "Dynamic queue
-//! length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6, 1998). A line whose
-//! statement met a locked table pauses, and is then tried by one statement at a time until one comes through.
+//! They wait in lines, one for each resource, so that one resource's trouble stays its own. Slow statements of a
+//! resource leave workers to the others, and keys that wait for it leave places: each line may have at most as many as
+//! are free then, so the first gets half, and there is always something left for the next (Choudhury and Hahne,
+//! "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6, 1998). A
+//! line whose statement met a locked table pauses, and is then tried by one statement at a time until one comes
+//! through.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

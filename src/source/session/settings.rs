@@ -1,7 +1,7 @@
 //! What every connection is set to, and whether PostgreSQL has taken it.
 //!
-//! A role, a database or `ALTER SYSTEM` may set any default, and a pooler may drop what a connection asks for at its
-//! start. So larder fixes each setting that documents or promises rest on, and reads all of them back.
+//! A role, a database or `ALTER SYSTEM` may set any default, and a pooler may drop startup parameters. So larder sets
+//! each setting that documents or its guarantees depend on, and reads all of them back.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,11 +13,11 @@ use uuid::Uuid;
 
 use crate::source::SourceError;
 
-/// What makes a document's bytes, what an input means and which rows a statement sees.
+/// The settings that decide the bytes of a document, the meaning of an input and which rows a statement sees.
 ///
-/// sqlx gives `DateStyle`, `TimeZone` and `client_encoding` at the start of each connection; these are the same values.
+/// sqlx sends `DateStyle`, `TimeZone` and `client_encoding` at the start of each connection; these are the same values.
 /// An index scan under `gin_fuzzy_search_limit` leaves rows out.
-const MEANING: [(&str, &str); 19] = [
+const DOCUMENT_SETTINGS: [(&str, &str); 19] = [
     ("timezone", "UTC"),
     ("datestyle", "ISO, MDY"),
     ("intervalstyle", "postgres"),
@@ -39,34 +39,35 @@ const MEANING: [(&str, &str); 19] = [
     ("jit", "off"),
 ];
 
-/// Set for what larder alone runs. Users' triggers may rely on the search path of their role or database.
+/// For connections that run only larder's statements. Users' triggers may rely on the search path of their role or
+/// database.
 const SEARCH_PATH: (&str, &str) = ("search_path", "pg_catalog");
 
-/// A name in a search path before `pg_catalog` hides PostgreSQL's own functions and operators. Where the path names
-/// `pg_catalog` behind others, it is taken out: PostgreSQL then searches it first, and new objects of users' triggers go
-/// where they went before. No backslash: a whole message is read before its first `set` is run.
-const OWN_FUNCTIONS_FIRST: &str = "pg_catalog.set_config('search_path', pg_catalog.regexp_replace(\
+/// Removes `pg_catalog` from the search path if other schemas come before it, since these may hide PostgreSQL's own
+/// functions and operators. PostgreSQL searches `pg_catalog` first if the path does not name it, and users' triggers
+/// still create objects in the same schema. The pattern has no backslash, since PostgreSQL parses a whole message
+/// before it runs its first `set`.
+const PUT_PG_CATALOG_FIRST: &str = "pg_catalog.set_config('search_path', pg_catalog.regexp_replace(\
     pg_catalog.current_setting('search_path'), ', *\"?pg_catalog\"? *(?=,|$)', '', 'g'), ";
 
-/// Documents are read by their keys, however many: one plan by indexes serves them all. Planned anew, as PostgreSQL
-/// would for few keys, a statement of one key costs twice as much; and a plan from when a table was small must not
-/// scan it for ever.
-const PLANS: [(&str, &str); 2] = [
+/// Documents are read by their keys: one plan that uses indexes fits any number of keys. A statement of one key costs
+/// twice as much if it is planned again each time, as PostgreSQL would do. And a plan that was made while a table was
+/// small must not scan the table for ever.
+const PLANNER_SETTINGS: [(&str, &str); 2] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
 ];
 
-/// In KiB. Documents and what is read of the catalogue are put together in memory: `temp_file_limit`, which only a
-/// superuser may raise, may forbid temporary files. Writes leave it to role and database, as triggers expect.
+/// In KiB. Documents and catalogue queries are aggregated in memory, since `temp_file_limit`, which only a superuser
+/// may raise, may forbid temporary files. Writes keep the value of role and database, since triggers may rely on it.
 const WORK_MEM: (&str, &str) = ("work_mem", "16384");
 
-/// The longest wait of a read for one table's lock, while it may hold others'. A transaction that waits for one of those
-/// looks for deadlocks after `deadlock_timeout`, a second by default, and is ended if there is one: long before, the read
-/// has given way. It is then tried again.
-const GIVING_WAY: (&str, &str) = ("lock_timeout", "50ms");
+/// The longest wait of a read for the lock of one table, while it may hold the locks of others. It is far below the
+/// default `deadlock_timeout` of 1 s, after which PostgreSQL aborts one of the transactions in a deadlock: the read
+/// gives up first, and is repeated.
+const READ_LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "50ms");
 
-/// The time limits of connections that say nothing else. They wait for others' locks as long as for a statement, and may
-/// idle.
+/// The timeouts of a connection unless it sets others: no separate limit for locks, and none for idle connections.
 const TIMEOUTS: [(&str, &str); 4] = [
     ("statement_timeout", "60s"),
     ("lock_timeout", "0"),
@@ -74,47 +75,48 @@ const TIMEOUTS: [(&str, &str); 4] = [
     ("idle_session_timeout", "0"),
 ];
 
-/// PostgreSQL 17 added it, and refuses connections that name settings which it does not know.
+/// PostgreSQL 17 added this setting. Earlier versions refuse a connection that sets it.
 const TRANSACTION_TIMEOUT: (&str, &str) = ("transaction_timeout", "0");
 const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
 
-/// What a transaction has taken from the defaults, or was begun with.
-const OF_TRANSACTION: [&str; 2] = ["transaction_isolation", "transaction_read_only"];
+/// The settings that a transaction takes from `default_…` settings or from its `begin`.
+const TRANSACTION_SETTINGS: [&str; 2] = ["transaction_isolation", "transaction_read_only"];
 
-/// Names the connection among all: a pooler between cannot know it, or hands it on to another client.
-const CONNECTION: &str = "larder.connection";
+/// A setting with a random name for the connection. A pooler that drops startup parameters, or hands the server
+/// connection to another client, shows another value.
+const CONNECTION_NAME: &str = "larder.connection";
 
 /// The settings of one connection, by name.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     values: BTreeMap<&'static str, String>,
-    /// The search path is that of role and database.
-    users_path: bool,
+    /// The connection keeps the search path of role and database.
+    keeps_search_path: bool,
 }
 
 impl Settings {
     /// For loads and lists.
-    pub(super) fn reading(statement_timeout: Duration) -> Self {
-        let mut settings = Self::documents(statement_timeout);
+    pub(super) fn for_reads(statement_timeout: Duration) -> Self {
+        let mut settings = Self::for_documents(statement_timeout);
         settings.add([
             WORK_MEM,
             SEARCH_PATH,
-            GIVING_WAY,
+            READ_LOCK_TIMEOUT,
             ("default_transaction_read_only", "on"),
         ]);
         settings
     }
 
     /// For writes of documents.
-    pub(super) fn writing(statement_timeout: Duration) -> Self {
-        let mut settings = Self::documents(statement_timeout);
+    pub(super) fn for_writes(statement_timeout: Duration) -> Self {
+        let mut settings = Self::for_documents(statement_timeout);
         settings.add([("default_transaction_read_only", "off")]);
-        settings.users_path = true;
+        settings.keeps_search_path = true;
         settings
     }
 
     /// For the feed and for installing.
-    pub(super) fn following(more: &[(&'static str, &str)]) -> Self {
+    pub(super) fn for_feed(more: &[(&'static str, &str)]) -> Self {
         let mut settings = Self::common();
         settings.add([
             WORK_MEM,
@@ -128,16 +130,16 @@ impl Settings {
     fn common() -> Self {
         let mut settings = Self {
             values: BTreeMap::new(),
-            users_path: false,
+            keeps_search_path: false,
         };
-        settings.add(MEANING);
+        settings.add(DOCUMENT_SETTINGS);
         settings.add(TIMEOUTS);
         settings
     }
 
-    fn documents(statement_timeout: Duration) -> Self {
+    fn for_documents(statement_timeout: Duration) -> Self {
         let mut settings = Self::common();
-        settings.add(PLANS);
+        settings.add(PLANNER_SETTINGS);
         let timeout = statement_timeout.as_millis().to_string();
         settings.add([
             ("statement_timeout", timeout.as_str()),
@@ -152,98 +154,112 @@ impl Settings {
         }
     }
 
-    /// What a connection asks for at its start, with its name.
-    pub(super) fn options(&self, connection: Uuid) -> impl Iterator<Item = (&str, String)> {
+    /// The startup parameters of the connection `name`.
+    pub(super) fn options(&self, name: Uuid) -> impl Iterator<Item = (&str, String)> {
         let own = self
             .values
             .iter()
             .map(|(name, value)| (*name, value.clone()));
-        own.chain([(CONNECTION, connection.to_string())])
+        own.chain([(CONNECTION_NAME, name.to_string())])
     }
 
-    /// SQL that gives one transaction, which has just begun, these settings. A pooler may lead each to another server.
+    /// SQL that gives these settings to the current transaction. A pooler may run each transaction on another server
+    /// connection.
     pub(super) fn local_sql(&self, connection: &PgConnection) -> String {
         let mut sql = String::new();
-        let late = late(connection);
-        for (name, value) in self.for_transaction().chain(late) {
+        for (name, value) in self.for_transaction(connection) {
             // Writing to a String does not fail.
             let _ = write!(sql, "set local {name} = '{value}'; ");
         }
-        if self.users_path {
-            let _ = write!(sql, "select {OWN_FUNCTIONS_FIRST}true); ");
+        if self.keeps_search_path {
+            let _ = write!(sql, "select {PUT_PG_CATALOG_FIRST}true); ");
         }
         sql
     }
 
-    /// Without those that only concern the beginning of transactions and the time between them.
-    fn for_transaction(&self) -> impl Iterator<Item = (&str, &str)> {
+    /// All settings that the server knows.
+    fn all(&self, connection: &PgConnection) -> impl Iterator<Item = (&str, &str)> {
         let values = self.values.iter().map(|(name, value)| (*name, &**value));
-        values.filter(|(name, _)| !name.starts_with("default_") && *name != "idle_session_timeout")
+        values.chain(version_dependent(connection))
     }
 
-    /// Sets what a connection cannot ask for at its start, then reads all back: the server process.
+    /// Without those that only concern the beginning of transactions and the time between them.
+    fn for_transaction(&self, connection: &PgConnection) -> impl Iterator<Item = (&str, &str)> {
+        self.all(connection)
+            .filter(|(name, _)| !name.starts_with("default_") && *name != "idle_session_timeout")
+    }
+
+    /// Sets what cannot be a startup parameter, then reads all settings back. `name` is that of the connection. Returns
+    /// the number of the server process.
     ///
     /// # Errors
-    /// [`SourceError::Pooler`] if the name of the connection did not arrive, [`SourceError::Setting`] for any other value.
-    pub(super) async fn settle(
+    /// [`SourceError::Pooler`] if the server does not have the name of the connection, [`SourceError::Setting`] if another
+    /// setting has another value.
+    pub(super) async fn set_and_check(
         &self,
         connection: &mut PgConnection,
         name: Uuid,
     ) -> Result<i32, SourceError> {
         let mut sql = String::new();
-        if let Some((name, value)) = late(connection) {
+        if let Some((name, value)) = version_dependent(connection) {
             let _ = write!(sql, "set {name} = '{value}'; ");
         }
-        if self.users_path {
-            let _ = write!(sql, "select {OWN_FUNCTIONS_FIRST}false); ");
+        if self.keeps_search_path {
+            let _ = write!(sql, "select {PUT_PG_CATALOG_FIRST}false); ");
         }
         if !sql.is_empty() {
             raw_sql(AssertSqlSafe(sql))
                 .execute(&mut *connection)
                 .await?;
         }
-        let found = self.read(connection).await?;
-        if found.get(CONNECTION).map(String::as_str) != Some(&name.to_string()) {
-            return Err(SourceError::Pooler("startup parameters did not arrive"));
+        let found = self.read_current(connection).await?;
+        if found.get(CONNECTION_NAME).map(String::as_str) != Some(&name.to_string()) {
+            return Err(SourceError::Pooler(
+                "startup parameters did not reach the server",
+            ));
         }
-        let values = self.values.iter().map(|(name, value)| (*name, &**value));
-        compare(values.chain(late(connection)), &found)?;
-        process(&found)
+        compare(self.all(connection), &found)?;
+        let process = found.get(SERVER_PROCESS);
+        let process = process.and_then(|process| process.parse().ok());
+        process.ok_or_else(|| SourceError::Unexpected("the server process has no number".into()))
     }
 
-    /// Reads back what a transaction behind a pooler runs under. `access` is `on` where it may only read.
+    /// Checks the settings of the current transaction behind a pooler. `read_only` is the expected value of
+    /// `transaction_read_only`.
     ///
     /// # Errors
-    /// [`SourceError::Setting`] for any other value.
+    /// [`SourceError::Setting`] if a setting has another value.
     pub(super) async fn check_transaction(
         &self,
         connection: &mut PgConnection,
-        access: &'static str,
+        read_only: &'static str,
     ) -> Result<(), SourceError> {
-        let found = self.read(connection).await?;
-        let [isolation, read_only] = OF_TRANSACTION;
-        let of_transaction = [(isolation, "read committed"), (read_only, access)];
-        let late = late(connection);
-        let expected = self.for_transaction().chain(late);
+        let found = self.read_current(connection).await?;
+        let [isolation_name, read_only_name] = TRANSACTION_SETTINGS;
+        let of_transaction = [
+            (isolation_name, "read committed"),
+            (read_only_name, read_only),
+        ];
+        let expected = self.for_transaction(connection);
         compare(expected.chain(of_transaction), &found)
     }
 
-    /// These settings as they are in force, with the name of the connection and the server process: one message of the
-    /// simple protocol, which no pooler can divide.
-    async fn read(
+    /// Reads the current values of these settings, with the name of the connection and the server process: in one
+    /// message of the simple protocol, which no pooler can divide.
+    async fn read_current(
         &self,
         connection: &mut PgConnection,
     ) -> Result<BTreeMap<String, String>, SourceError> {
         let known = self.values.keys().copied();
         let names: Vec<&str> = known
-            .chain(OF_TRANSACTION)
+            .chain(TRANSACTION_SETTINGS)
             .chain([TRANSACTION_TIMEOUT.0])
             .collect();
         let sql = format!(
             "select pg_catalog.lower(s.name), s.setting from pg_catalog.pg_settings s \
              where pg_catalog.lower(s.name) operator(pg_catalog.=) any ('{{{names}}}'::pg_catalog.text[]) \
-             union all select '{CONNECTION}', pg_catalog.current_setting('{CONNECTION}', true) \
-             union all select '{PROCESS}', pg_catalog.pg_backend_pid()::pg_catalog.text",
+             union all select '{CONNECTION_NAME}', pg_catalog.current_setting('{CONNECTION_NAME}', true) \
+             union all select '{SERVER_PROCESS}', pg_catalog.pg_backend_pid()::pg_catalog.text",
             names = names.join(",")
         );
         let rows: Vec<PgRow> = raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await?;
@@ -257,20 +273,17 @@ impl Settings {
     }
 }
 
-/// What only newer servers know.
-fn late(connection: &PgConnection) -> Option<(&'static str, &'static str)> {
+/// The setting that only newer servers know.
+fn version_dependent(connection: &PgConnection) -> Option<(&'static str, &'static str)> {
     let version = connection.server_version_num().unwrap_or_default();
     (version >= TRANSACTION_TIMEOUT_SINCE).then_some(TRANSACTION_TIMEOUT)
 }
 
-/// Where [`Settings::read`] puts the server process; no setting has such a name.
-const PROCESS: &str = "server process";
+/// The name under which [`Settings::read_current`] returns the server process. No setting has a name with a space.
+const SERVER_PROCESS: &str = "server process";
 
-fn process(found: &BTreeMap<String, String>) -> Result<i32, SourceError> {
-    let process = found.get(PROCESS).and_then(|process| process.parse().ok());
-    process.ok_or_else(|| SourceError::Unexpected("the server process has no number".into()))
-}
-
+/// # Errors
+/// [`SourceError::Setting`] for the first of the `expected` settings that `found` shows another value of.
 fn compare<'s>(
     expected: impl Iterator<Item = (&'s str, &'s str)>,
     found: &BTreeMap<String, String>,
@@ -288,7 +301,8 @@ fn compare<'s>(
     Ok(())
 }
 
-/// A duration as `pg_settings` shows the timeouts that larder sets; other values as they are.
+/// Converts a duration to milliseconds, as `pg_settings` shows the timeouts that larder sets. Other values stay as they
+/// are.
 fn in_milliseconds(value: &str) -> String {
     let digits = value.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = value.split_at(digits);

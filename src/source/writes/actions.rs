@@ -143,8 +143,8 @@ impl Transaction<'_> {
         key: &str,
         there: bool,
     ) -> Result<Option<Rows>, Failure> {
-        // A row that somebody adds below one that is neither root nor lowest, while that is deleted, would be a conflict
-        // that no client can help.
+        // A row that somebody adds below one that is neither root nor lowest, while that is deleted, would be a
+        // conflict that no client can help.
         let has_inner_rows = target.sql.lock_below.len() > 1;
         if there && (has_inner_rows || write.condition.is_some()) {
             self.lock_below(target, key).await?;

@@ -177,7 +177,7 @@ pub(super) async fn complete(
                 .fetch_all(&mut session.connection)
                 .await
                 .map_err(refused)?;
-            session.check_rows(query.sql.proof(), &drawn)?;
+            session.check_rows_proof(query.sql.proof(), &drawn)?;
             let level = rows.levels.get_mut(query.level);
             let values = level.and_then(|level| level.columns.get_mut(query.column));
             let open = values

@@ -152,7 +152,7 @@ async fn bounded<T>(
             Ok(ended) => ended.map_err(|failure| failure.error),
             Err(_) => Err(SourceError::Timeout.into()),
         },
-        _ = following.changed() => Err(SourceError::silent().into()),
+        _ = following.changed() => Err(SourceError::no_response().into()),
     }
 }
 
@@ -224,7 +224,7 @@ impl Bulk<'_> {
         let committed = bounded(&mut self.following, self.shared.limit(), committing).await;
         committed.map_err(|error| match error {
             WriteError::Source(SourceError::Timeout) => WriteError::Unknown,
-            error if error.is_of_connection() => WriteError::Unknown,
+            error if error.is_connection_error() => WriteError::Unknown,
             error => error,
         })?;
         let nonce = self.transaction.followed.nonce;

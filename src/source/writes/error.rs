@@ -12,7 +12,8 @@ pub enum WriteError {
     /// PostgreSQL gave no answer, or one that no client is to blame for.
     #[error(transparent)]
     Source(SourceError),
-    /// The connection was lost, or PostgreSQL did not answer in time, while it was to commit: what is stored is not known.
+    /// The connection was lost, or PostgreSQL did not answer in time, while it was to commit: what is stored is not
+    /// known.
     #[error("what became of the commit is not known")]
     Unknown,
     /// PostgreSQL did not answer within the time that a request has: the write may go on, or have been done.
@@ -135,8 +136,8 @@ impl WriteError {
     }
 
     /// The connection is of no use any more.
-    pub(super) fn is_of_connection(&self) -> bool {
-        matches!(self, Self::Source(error) if error.is_of_connection())
+    pub(super) fn is_connection_error(&self) -> bool {
+        matches!(self, Self::Source(error) if error.is_connection_error())
     }
 }
 

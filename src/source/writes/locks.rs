@@ -8,8 +8,8 @@
 //! has it before PostgreSQL looks for a deadlock. Where `deadlock_timeout` is set below 500 ms, that does not hold.
 //!
 //! What remains: one statement that runs for longer than that goes on to wait 50 ms for a lock, and so do bulk writes,
-//! which hold their locks to their end. If others wait for those, and larder for one of theirs, PostgreSQL's look has to
-//! fall into these 50 ms to end their transaction; afterwards larder's ends. What users' triggers wait for, rows,
+//! which hold their locks to their end. If others wait for those, and larder for one of theirs, PostgreSQL's look has
+//! to fall into these 50 ms to end their transaction; afterwards larder's ends. What users' triggers wait for, rows,
 //! advisory locks or tables, counts as larder's.
 
 use std::time::Duration;

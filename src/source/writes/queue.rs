@@ -68,8 +68,8 @@ impl Queue {
     }
 
     /// Documents wait for those that are being inserted, to share the next transaction; where there are as many, they
-    /// are worth one of their own at once. A fixed number of transactions was no better: as many documents a second from
-    /// 64 connections with one, two or three.
+    /// are worth one of their own at once. A fixed number of transactions was no better: as many documents a second
+    /// from 64 connections with one, two or three.
     fn inserts_may_go(&self) -> bool {
         let enough = self.prompt.min(DOCUMENTS_PER_TRANSACTION);
         !self.inserts.is_empty() && self.inserts.len() >= enough

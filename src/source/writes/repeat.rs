@@ -55,7 +55,7 @@ impl Repeatable {
             .fetch_all(&mut session.connection)
             .await
             .map_err(SourceError::from)?;
-        session.check_rows(claim.proof(), &claimed)?;
+        session.check_rows_proof(claim.proof(), &claimed)?;
         let claimed = claimed.first().map(|row| row.try_get::<i64, _>(0));
         if claimed.transpose().map_err(SourceError::from)? == Some(1) {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Repeatable {
             .fetch_all(&mut session.connection)
             .await
             .map_err(SourceError::from)?;
-        session.check_rows(read.proof(), &rows)?;
+        session.check_rows_proof(read.proof(), &rows)?;
         let answered = |row: &PgRow| row.try_get::<Option<Vec<u8>>, _>("request");
         let request = rows.first().map(answered).transpose();
         let request = request.map_err(SourceError::from)?.flatten();
@@ -130,7 +130,7 @@ impl Repeatable {
             .fetch_all(&mut session.connection)
             .await
             .map_err(SourceError::from)?;
-        session.check_rows(keep.proof(), &kept)?;
+        session.check_rows_proof(keep.proof(), &kept)?;
         Ok(())
     }
 }

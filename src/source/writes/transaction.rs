@@ -126,7 +126,7 @@ impl Transaction<'_> {
     async fn begin_with(&mut self, lock_tables: &str) -> Result<(), Failure> {
         let begin = if self.database.pooler() {
             self.database
-                .begin(&mut self.session, Access::Write)
+                .begin_pooled(&mut self.session, Access::Write)
                 .await?;
             prove(&mut self.session.connection, &self.followed).await?;
             ""
@@ -162,7 +162,7 @@ impl Transaction<'_> {
     }
 
     pub(super) async fn roll_back(&mut self) -> Result<(), SourceError> {
-        Ok(self.session.end("rollback").await?)
+        Ok(self.session.end_transaction("rollback").await?)
     }
 
     fn written(&self, done: Done) -> Written {
@@ -232,8 +232,8 @@ impl Transaction<'_> {
         Ok(reading.await?)
     }
 
-    /// Whether PostgreSQL may keep the plans of statements on the tables of `target`: it may keep one that it made by what
-    /// row security said for a moment.
+    /// Whether PostgreSQL may keep the plans of statements on the tables of `target`: it may keep one that it made by
+    /// what row security said for a moment.
     fn is_persistent(&self, target: &Target<'_>) -> bool {
         !self.database.pooler() && target.resource.row_security.is_none()
     }
@@ -250,7 +250,8 @@ impl Transaction<'_> {
             .fetch_all(&mut self.session.connection)
             .await
             .map_err(|error| failure(error, Some(target.writable)))?;
-        self.session.check_rows(statement.sql.proof(), &rows)?;
+        self.session
+            .check_rows_proof(statement.sql.proof(), &rows)?;
         Ok(rows)
     }
 

@@ -20,8 +20,8 @@ use crate::source::writes::{GRACE, Job, Shared, Write, WriteOutcome, followed};
 /// A transaction that takes longer keeps nobody waiting: another worker takes what waits.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Attempts of one transaction where PostgreSQL asks for another (deadlock, serialization). Where others hold a lock, the
-/// time decides.
+/// Attempts of one transaction where PostgreSQL asks for another (deadlock, serialization). Where others hold a lock,
+/// the time decides.
 const ATTEMPTS: usize = 4;
 
 /// Attempts where no connection was to be had, or it was lost before it was to commit.
@@ -131,11 +131,11 @@ impl Worker {
                 Err(failure) => failure,
             };
             let error = &failure.error;
-            let (is_of_connection, is_held) = (error.is_of_connection(), error.is_held());
+            let (is_connection_error, is_held) = (error.is_connection_error(), error.is_held());
             attempt += usize::from(!is_held);
             let again = match lock_retry {
                 _ if !failure.again => false,
-                _ if is_of_connection => attempt <= CONNECTIONS_TRIED,
+                _ if is_connection_error => attempt <= CONNECTIONS_TRIED,
                 LockRetry::TableOnly if is_held && error.concerns_single_documents() => false,
                 _ => attempt <= ATTEMPTS && pauses.pause().await,
             };
@@ -179,17 +179,17 @@ impl Worker {
         let ended = tokio::select! {
             ended = tokio::time::timeout(limit, running) => ended,
             // The feed had to find its database anew, so this connection may be half open.
-            _ = following.changed() => Ok(Err(SourceError::silent().into())),
+            _ = following.changed() => Ok(Err(SourceError::no_response().into())),
         };
         // Dropping the connection closes its socket, and PostgreSQL rolls back what was not to commit.
-        let silent = ended.is_err();
+        let has_timed_out = ended.is_err();
         match ended.unwrap_or_else(|_| Err(SourceError::Timeout.into())) {
-            Err(failure) if silent || failure.error.is_of_connection() => {
+            Err(failure) if has_timed_out || failure.error.is_connection_error() => {
                 Err(if transaction.committing {
                     WriteError::Unknown.into()
                 } else {
                     Failure {
-                        again: !silent,
+                        again: !has_timed_out,
                         ..failure
                     }
                 })

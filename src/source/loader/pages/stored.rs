@@ -32,7 +32,9 @@ pub(super) async fn representable(
         let stored = match link.ask(shared, &window).await {
             Ok(stored) => stored,
             // A filter by what no row can hold.
-            Err(error) if error.is_of_encoding() && keys.page.after.is_none() => return Ok(found),
+            Err(error) if error.is_encoding_error() && keys.page.after.is_none() => {
+                return Ok(found);
+            }
             Err(error) => return Err(error),
         };
         let count = stored.keys.len();
@@ -67,7 +69,7 @@ async fn convert(
         };
         match link.ask(shared, &conversion).await {
             Ok(texts) => found.extend(texts),
-            Err(error) if !error.is_of_encoding() => return Err(error),
+            Err(error) if !error.is_encoding_error() => return Err(error),
             Err(_) if part.len() > 1 => {
                 let second = part.split_off(part.len() / 2);
                 parts.extend([second, part]);
@@ -100,7 +102,7 @@ impl Statement for Window<'_> {
         let passed = i64::try_from(self.passed).unwrap_or(i64::MAX);
         let query = self.keys.bound(&sql).bind(passed);
         let rows = query.fetch_all(&mut session.connection).await?;
-        session.check_rows(sql.proof(), &rows)?;
+        session.check_rows_proof(sql.proof(), &rows)?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok(Stored {
             encoding: row.try_get("encoding")?,
@@ -128,7 +130,7 @@ impl Statement for Conversion<'_> {
             .persistent(self.persistent)
             .fetch_all(&mut session.connection)
             .await?;
-        session.check_rows(sql.proof(), &rows)?;
+        session.check_rows_proof(sql.proof(), &rows)?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let keys: Vec<Vec<u8>> = row.try_get("keys")?;
         let texts = keys.into_iter().map(String::from_utf8);
