@@ -143,7 +143,7 @@ impl AuditResult {
 impl Cache {
     /// Notes what an audit needs to know before the lookup. `None` if no audit may begin now.
     pub(super) fn prepare_audit(&self, resource: ResourceId, key: &str) -> Option<Audit> {
-        if self.loader.waiting() > AUDITS_MAX {
+        if self.loader.waiting_keys() > AUDITS_MAX {
             return None;
         }
         let permit = self.auditor.permit()?;

@@ -122,7 +122,7 @@ impl Cache {
     /// # Errors
     /// See [`LookupError`].
     pub async fn keys(&self, resource: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
-        let reading = self.loader.keys(self.resource(resource)?, page);
+        let reading = self.loader.read_page(self.resource(resource)?, page);
         let keys = self
             .wait_within_limits(resource, Boottime::now(), reading)
             .await?;

@@ -72,7 +72,7 @@ impl Cache {
         cached.current.store(Some(definition));
         cached.unfit.store(false, Ordering::SeqCst);
         // Connections may have plans, types and roles in memory from between the two definitions.
-        self.loader.renew();
+        self.loader.renew_connections();
         // From here on, loads by an earlier definition are void.
         self.invalidate_all(resource);
         cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
@@ -89,7 +89,7 @@ impl Cache {
         self.versions.renew_epoch(resource);
         self.memory.remove_overtaken(resource, &self.versions);
         // Later loads must not use plans that were made before.
-        self.loader.renew();
+        self.loader.renew_connections();
     }
 
     /// Applies a pass: see the module.

@@ -145,7 +145,7 @@ impl Cache {
             memory,
             disk,
             feed: self.feed_status(),
-            source_waiting_keys: self.loader.waiting(),
+            source_waiting_keys: self.loader.waiting_keys(),
         }
     }
 

@@ -1,18 +1,18 @@
-//! The loader: gathers the keys that wait and asks PostgreSQL for all of them at once.
+//! The loader: reads the documents of many waiting keys with one statement.
 //!
-//! A fixed number of workers, each with a connection of its own, take turns over the resources. A worker that is free
-//! takes whatever waits, up to `KEYS_PER_STATEMENT`: a key alone pays one round trip and no timer, many keys share
-//! a statement. Another worker joins in only for many keys, or when a statement is late. Workers are tasks of their
-//! own, so no request cancels a load (a future dropped in the middle of a statement would leave its connection in an
-//! unknown state). At most `WAITING_KEYS_MAX` keys wait.
+//! A fixed number of workers, each with a connection of its own, serve the resources in turn. A free worker takes all
+//! keys of a resource that wait, up to `KEYS_PER_STATEMENT`: a single key costs one round trip and no timer, and many
+//! keys share a statement. A further worker is woken only if many keys wait, or if a statement is late. Workers are
+//! tasks of their own, so no request cancels a load: a future dropped in the middle of a statement would leave its
+//! connection in an unknown state. At most `WAITING_KEYS_MAX` keys wait.
 //!
-//! A statement that meets a lock fails within `lock_timeout`, and its transaction is over. Its keys wait again, without
-//! a worker, and are asked for after a pause that grows, for as long as one statement may take.
+//! A statement that meets a lock fails within `lock_timeout`, and its transaction ends. Its keys wait again, without a
+//! worker, and are requested after growing pauses, for as long as one statement may take.
 
-mod link;
+mod connection;
 mod pages;
+mod queue;
 mod statement;
-mod waiting;
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,44 +27,47 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-use crate::source::loader::link::{GRACE, Link};
-pub(in crate::source) use crate::source::loader::link::{found_anew, prove};
+use crate::source::loader::connection::{GRACE, ProvedConnection};
+pub(in crate::source) use crate::source::loader::connection::{
+    prove_identity, wait_for_new_identity,
+};
 use crate::source::loader::pages::Pages;
+use crate::source::loader::queue::{Batch, LoadQueue};
 pub(crate) use crate::source::loader::statement::documents_query;
 pub(in crate::source) use crate::source::loader::statement::read_documents;
-use crate::source::loader::statement::{Batch, Representable};
-use crate::source::loader::waiting::{Taken, Waiting};
+use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
 use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
 
-/// A statement that takes longer keeps no key waiting: another worker asks for those.
+/// A statement that takes longer is late: keys that wait for its end are taken by another worker.
 const LATE: Duration = Duration::from_millis(5);
 
-/// Pauses between two tries to read what is locked.
+/// The pauses between attempts to read a locked table.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
-/// Whoever stops the loader has waited for the answers that matter; this is for connections to be closed properly.
+/// How long [`Loader::stop`] waits for running statements, so that connections are closed in order. Requests have been
+/// answered before that.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
-/// A document's bytes, or that there is none.
+/// The bytes of a document, or `None` if there is none.
 pub type Loaded = Result<Option<Bytes>, SourceError>;
 
-/// Whether tiers may keep what a load gave.
+/// Whether tiers may keep the result of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// It is what the resource's definition lets larder's role see.
+    /// Row security was as it was when the resource was checked.
     Yes,
-    /// It was read while row security let larder's role see something else.
+    /// Row security showed larder's role other rows than when the resource was checked.
     No,
 }
 
-/// When the statement of a load was sent; nothing while it waits.
+/// When the statement of a load was sent; zero while the key waits.
 #[derive(Clone, Debug, Default)]
 pub struct SentAt(Arc<AtomicU64>);
 
 impl SentAt {
-    /// The moment, if the statement is under way.
+    /// When the statement was sent; `None` while the key waits.
     pub fn get(&self) -> Option<Boottime> {
         match self.0.load(Ordering::SeqCst) {
             0 => None,
@@ -72,69 +75,70 @@ impl SentAt {
         }
     }
 
-    /// Says that the statement is sent.
+    /// Notes that the statement is sent.
     pub(crate) fn mark(&self, at: Boottime) {
         self.0.store(at.0, Ordering::SeqCst);
     }
 
-    /// Says that the statement came to nothing and will be sent again.
+    /// Notes that the statement failed and will be sent again.
     fn clear(&self) {
         self.0.store(0, Ordering::SeqCst);
     }
 }
 
-/// One key that waits. `done` is called once, or dropped if the loader ends.
+/// The request to load one key.
 pub struct Load {
-    /// The resource as it was when the key was read.
+    /// The definition of the resource under which the key was made canonical.
     pub resource: Arc<Resource>,
-    /// Canonical text.
+    /// The canonical text of the key.
     pub key: Arc<str>,
-    /// A lock may keep it waiting for `statement_timeout` from then on.
+    /// When the key was requested. It waits for a lock for at most `statement_timeout` from then on.
     pub asked_at: Boottime,
     /// Set before the statement is sent.
     pub sent_at: SentAt,
-    /// Takes the outcome, on a worker's task: it must not block.
+    /// Called once with the outcome, or dropped if the loader ends. It runs on a worker's task and must not block.
     pub done: Box<dyn FnOnce(Loaded, Keep) + Send + Sync>,
 }
 
 struct Shared {
-    waiting: Mutex<Waiting>,
+    queue: Mutex<LoadQueue>,
     /// One for each worker.
-    bells: Vec<Notify>,
-    /// Keys wait for the end of a pause.
-    paused: Notify,
+    wake_ups: Vec<Notify>,
+    /// Wakes [`end_pauses`] when the pause of a queue begins.
+    pause_begun: Notify,
     pages: Pages,
     database: Database,
     document_bytes_max: usize,
-    /// The database that the feed follows; none while it follows none.
-    /// Another `Arc` each time that the feed has found it: whatever was connected before is not used any more.
+    /// The database that the feed follows; `None` while it follows none. Each time that the feed finds it, it is
+    /// another `Arc`: connections that were opened before are not used any more.
     followed: watch::Sender<Option<Arc<Identity>>>,
-    /// Counts statements and their keys, for `larder_source_batch_keys`.
+    /// Called with the number of keys of each statement, for `larder_source_batch_keys`.
     on_batch: Box<dyn Fn(usize) + Send + Sync>,
 }
 
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, LoadQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn call(&self, worker: Option<usize>) {
-        if let Some(bell) = worker.and_then(|worker| self.bells.get(worker)) {
-            bell.notify_one();
+    fn wake(&self, worker: Option<usize>) {
+        if let Some(wake_up) = worker.and_then(|worker| self.wake_ups.get(worker)) {
+            wake_up.notify_one();
         }
     }
 }
 
-/// A statement under way, for a line of what waits.
-struct UnderWay<'s> {
+/// A running statement. Dropping it notes its end.
+struct RunningStatement<'s> {
     shared: &'s Shared,
-    line: usize,
+    /// The number of the resource's queue.
+    queue: usize,
     late: bool,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for RunningStatement<'_> {
     fn drop(&mut self) {
-        self.shared.waiting().end(self.line, self.late);
+        self.shared.queue().end_statement(self.queue, self.late);
     }
 }
 
@@ -146,7 +150,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts `config.connections` workers, on `runtimes` in turn; they connect when the first key waits.
+    /// Starts `config.connections` workers on `runtimes` in turn. They connect when the first key waits.
     pub fn start(
         database: Database,
         config: &SourceConfig,
@@ -154,9 +158,9 @@ impl Loader {
         on_batch: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
-            waiting: Mutex::new(Waiting::new(config.connections)),
-            bells: (0..config.connections).map(|_| Notify::new()).collect(),
-            paused: Notify::new(),
+            queue: Mutex::new(LoadQueue::new(config.connections)),
+            wake_ups: (0..config.connections).map(|_| Notify::new()).collect(),
+            pause_begun: Notify::new(),
             pages: Pages::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
@@ -169,7 +173,7 @@ impl Loader {
             let worker = Worker {
                 number,
                 shared: Arc::clone(&shared),
-                link: Link::default(),
+                connection: ProvedConnection::default(),
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
@@ -183,56 +187,56 @@ impl Loader {
         }
     }
 
-    /// Says which database the feed follows. Connections that lead elsewhere are not used.
+    /// Sets the database that the feed follows. Connections that reach another one are not used.
     pub fn follow(&self, identity: Option<Identity>) {
         self.shared.followed.send_replace(identity.map(Arc::new));
     }
 
-    /// Connections that are open now run nothing more once they have done what they do.
-    pub fn renew(&self) {
+    /// Replaces all connections: each is closed after its current statement.
+    pub fn renew_connections(&self) {
         self.shared.followed.send_if_modified(|followed| {
             *followed = followed.as_deref().cloned().map(Arc::new);
-            // Whoever waits for an answer need not know.
+            // Statements that run now may end, so their workers are not notified.
             false
         });
     }
 
-    /// The database that the feed follows, as [`Loader::follow`] is told.
+    /// The database that the feed follows, as [`Loader::follow`] sets it.
     pub fn followed(&self) -> watch::Receiver<Option<Arc<Identity>>> {
         self.shared.followed.subscribe()
     }
 
-    /// Hands in one key.
+    /// Queues one key.
     ///
-    /// Where too many wait, `done` is called with [`SourceError::Overloaded`] at once.
+    /// If too many keys wait, calls `done` with [`SourceError::Overloaded`] at once.
     pub fn load(&self, load: Load) {
         let (refused, worker) = {
-            let mut waiting = self.shared.waiting();
-            (waiting.push(load).err(), waiting.call())
+            let mut queue = self.shared.queue();
+            (queue.push(load).err(), queue.worker_to_wake())
         };
-        self.shared.call(worker);
+        self.shared.wake(worker);
         if let Some(load) = refused {
             (load.done)(Err(SourceError::Overloaded), Keep::No);
         }
     }
 
-    /// Takes what waits, in a worker's stead.
+    /// Takes the keys of the next statement, as a worker would.
     #[cfg(test)]
-    pub(crate) fn take(&self) -> Vec<Load> {
-        let taken = self.shared.waiting().take();
-        taken.map(|taken| taken.loads).unwrap_or_default()
+    pub(crate) fn take_waiting(&self) -> Vec<Load> {
+        let batch = self.shared.queue().take_batch();
+        batch.map(|batch| batch.loads).unwrap_or_default()
     }
 
-    /// Keys that wait at this moment.
-    pub fn waiting(&self) -> usize {
-        self.shared.waiting().count
+    /// The number of keys that wait.
+    pub fn waiting_keys(&self) -> usize {
+        self.shared.queue().waiting_keys
     }
 
-    /// Ends the workers; keys that wait are dropped, and statements that do not end soon are given up.
+    /// Ends the workers. Keys that wait are dropped. A statement that does not end within 500 ms is given up.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
-        self.shared.waiting().close();
-        self.shared.close_pages();
+        self.shared.queue().close();
+        self.shared.stop_pages();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = async { while workers.join_next().await.is_some() {} };
@@ -242,14 +246,14 @@ impl Loader {
     }
 }
 
-/// Has workers called for keys whose pause is over.
+/// Wakes workers for keys whose pause is over.
 async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     while !*stopped.borrow() {
         let (next, worker) = {
-            let mut waiting = shared.waiting();
-            (waiting.resume(), waiting.call())
+            let mut queue = shared.queue();
+            (queue.end_pauses(), queue.worker_to_wake())
         };
-        shared.call(worker);
+        shared.wake(worker);
         let ended = async {
             match next {
                 Some(next) => tokio::time::sleep_until(next).await,
@@ -258,7 +262,7 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
         };
         tokio::select! {
             () = ended => {}
-            () = shared.paused.notified() => {}
+            () = shared.pause_begun.notified() => {}
             _ = stopped.changed() => {}
         }
     }
@@ -267,103 +271,101 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
-    link: Link,
+    connection: ProvedConnection,
 }
 
 impl Worker {
     async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
-            let (taken, worker) = {
-                let mut waiting = shared.waiting();
-                (waiting.begin(self.number), waiting.call())
+            let (batch, worker) = {
+                let mut queue = shared.queue();
+                (queue.begin_statement(self.number), queue.worker_to_wake())
             };
-            shared.call(worker);
-            match taken {
-                Some(taken) => self.serve_promptly(taken).await,
+            shared.wake(worker);
+            match batch {
+                Some(batch) => self.run_batch(batch).await,
                 None => tokio::select! {
-                    () = shared.bells[self.number].notified() => shared.waiting().came(),
+                    () = shared.wake_ups[self.number].notified() => shared.queue().worker_woke(),
                     _ = stopped.changed() => {}
                 },
             }
         }
     }
 
-    /// Answers every load of `taken`, or puts it back. Keys that wait for it to end are left to others when it is late.
-    async fn serve_promptly(&mut self, taken: Taken) {
+    /// Serves `batch`. If that is late, wakes another worker for the keys that wait.
+    async fn run_batch(&mut self, batch: Batch) {
         let shared = Arc::clone(&self.shared);
-        let mut under_way = UnderWay {
+        let mut running = RunningStatement {
             shared: &shared,
-            line: taken.line,
+            queue: batch.queue,
             late: false,
         };
-        let mut served = pin!(self.serve(taken));
+        let mut served = pin!(self.serve(batch));
         if tokio::time::timeout(LATE, &mut served).await.is_err() {
-            under_way.late = true;
+            running.late = true;
             let worker = {
-                let mut waiting = shared.waiting();
-                waiting.is_late();
-                waiting.call()
+                let mut queue = shared.queue();
+                queue.note_late();
+                queue.worker_to_wake()
             };
-            shared.call(worker);
+            shared.wake(worker);
             served.await;
         }
     }
 
-    /// Answers every load of `taken`, or puts it back.
-    async fn serve(&mut self, taken: Taken) {
-        (self.shared.on_batch)(taken.loads.len());
+    /// Reads the documents of `batch` and calls `done` for each load; puts the loads back if the statement met a lock.
+    async fn serve(&mut self, batch: Batch) {
+        (self.shared.on_batch)(batch.loads.len());
         let shared = &self.shared;
-        let batch = Batch::new(shared, &taken.loads);
-        let asked = self.link.ask_again(shared, &batch).await;
-        let (asked, keep) = self.or_unchecked(&taken.loads, asked).await;
-        if matches!(&asked, Err(error) if error.is_lock_timeout()) {
-            return self.put_back(taken);
-        }
-        match asked {
+        let statement = DocumentsStatement::new(shared, &batch.loads);
+        let outcome = self.connection.run_with_retry(shared, &statement).await;
+        let (outcome, keep) = self.retry_unchecked(&batch.loads, outcome).await;
+        match outcome {
+            Err(error) if error.is_lock_timeout() => self.put_back(batch),
             Ok(found) => {
-                for (load, loaded) in taken.loads.into_iter().zip(found) {
+                for (load, loaded) in batch.loads.into_iter().zip(found) {
                     (load.done)(loaded, keep);
                 }
             }
             Err(error)
                 if error.is_encoding_error()
-                    || taken.loads.len() > 1 && error.concerns_single_keys() =>
+                    || batch.loads.len() > 1 && error.concerns_single_keys() =>
             {
-                self.serve_each(taken).await;
+                self.serve_each(batch).await;
             }
             Err(error) => {
-                for load in taken.loads {
+                for load in batch.loads {
                     (load.done)(Err(error.clone()), Keep::No);
                 }
             }
         }
     }
 
-    /// Lets keys wait that a lock keeps from being read, unless they have waited too long.
-    fn put_back(&self, taken: Taken) {
-        let patience = self.shared.database.statement_timeout();
-        let over = self.shared.waiting().put_back(taken, patience);
-        self.shared.paused.notify_one();
+    /// Lets keys of a locked table wait again, unless they have waited too long.
+    fn put_back(&self, batch: Batch) {
+        let wait_max = self.shared.database.statement_timeout();
+        let over = self.shared.queue().put_back(batch, wait_max);
+        self.shared.pause_begun.notify_one();
         for load in over {
             (load.done)(Err(SourceError::Timeout), Keep::No);
         }
     }
 
-    /// Asks for each key alone, within the time that two statements may take.
-    async fn serve_each(&mut self, taken: Taken) {
+    /// Reads each document with a statement of its own, within the time that two statements may take.
+    async fn serve_each(&mut self, batch: Batch) {
         let until = Instant::now() + 2 * (self.shared.database.statement_timeout() + GRACE);
         let mut given_up: Option<SourceError> = None;
-        let Taken { line, loads } = taken;
+        let Batch { queue, loads } = batch;
         let mut loads = loads.into_iter();
         while let Some(load) = loads.next() {
             let (loaded, keep) = match &given_up {
                 Some(error) => (Err(error.clone()), Keep::No),
-                None => match self.ask(&load).await {
+                None => match self.read_single(&load).await {
                     (Ok(mut found), keep) => (found.pop().unwrap_or(Ok(None)), keep),
                     (Err(error), _) if error.is_lock_timeout() => {
                         let loads = std::iter::once(load).chain(loads).collect();
-                        return self.put_back(Taken { line, loads });
+                        return self.put_back(Batch { queue, loads });
                     }
                     (Err(error), keep) => {
                         if !error.concerns_single_keys() {
@@ -379,41 +381,46 @@ impl Worker {
         }
     }
 
-    /// Asks for one key alone: a list of one outcome.
-    async fn ask(&mut self, load: &Load) -> (Result<Vec<Loaded>, SourceError>, Keep) {
+    /// Reads the document of one key. Returns a list of one outcome.
+    async fn read_single(&mut self, load: &Load) -> (Result<Vec<Loaded>, SourceError>, Keep) {
         let loads = std::slice::from_ref(load);
-        let batch = Batch::new(&self.shared, loads);
-        let asked = self.link.ask(&self.shared, &batch).await;
-        let (asked, keep) = self.or_unchecked(loads, asked).await;
-        let asked = match asked {
-            // Either the key or what its row holds.
+        let statement = DocumentsStatement::new(&self.shared, loads);
+        let outcome = self.connection.run(&self.shared, &statement).await;
+        let (outcome, keep) = self.retry_unchecked(loads, outcome).await;
+        let outcome = match outcome {
+            // Either the key or a value of its row has no counterpart in the other encoding.
             Err(error) if error.is_encoding_error() => {
-                let persistent = !self.shared.database.pooler();
-                let held = Representable(&load.key, persistent);
-                match self.link.ask(&self.shared, &held).await {
+                let check = KeyEncodingCheck {
+                    key: &load.key,
+                    persistent: !self.shared.database.pooler(),
+                };
+                match self.connection.run(&self.shared, &check).await {
                     Ok(true) => Err(error),
                     Ok(false) => Ok(vec![Ok(None)]),
                     Err(error) => Err(error),
                 }
             }
-            asked => asked,
+            outcome => outcome,
         };
-        (asked, keep)
+        (outcome, keep)
     }
 
-    /// What was `asked` for `loads`, of one resource; where its row security is not as it was, what larder's role sees
-    /// now instead, which is not kept. No plan of that statement is kept either.
-    async fn or_unchecked(
+    /// Repeats the statement for `loads` without the check of row security if `outcome` says that the check failed. The
+    /// documents that are read then must not be kept, nor is the plan of that statement.
+    async fn retry_unchecked(
         &mut self,
         loads: &[Load],
-        asked: Result<Vec<Loaded>, SourceError>,
+        outcome: Result<Vec<Loaded>, SourceError>,
     ) -> (Result<Vec<Loaded>, SourceError>, Keep) {
-        match (asked, Batch::unchecked(&self.shared, loads)) {
-            (Err(error), Some(batch)) if error.is_row_security_error() => {
+        match (outcome, DocumentsStatement::unchecked(&self.shared, loads)) {
+            (Err(error), Some(statement)) if error.is_row_security_error() => {
                 tracing::debug!("documents that were read are not kept: {error}");
-                (self.link.ask(&self.shared, &batch).await, Keep::No)
+                (
+                    self.connection.run(&self.shared, &statement).await,
+                    Keep::No,
+                )
             }
-            (asked, _) => (asked, Keep::Yes),
+            (outcome, _) => (outcome, Keep::Yes),
         }
     }
 }

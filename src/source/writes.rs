@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
-use crate::source::loader::prove;
+use crate::source::loader::prove_identity;
 use crate::source::session::{Database, Identity, Session};
 use crate::source::token::Token;
 pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
@@ -178,7 +178,7 @@ impl Shared {
         let connecting = async {
             let mut session = self.database.connect_for_writes().await?;
             if !self.database.pooler() {
-                prove(&mut session.connection, followed).await?;
+                prove_identity(&mut session.connection, followed).await?;
             }
             Ok(session)
         };

@@ -1,7 +1,7 @@
-//! Which keys there are: pages of a resource's keys, in PostgreSQL's order of them.
+//! Pages of a resource's keys, in PostgreSQL's order.
 //!
-//! No tier knows that, so PostgreSQL is asked each time, over connections apart from those that load documents: a slow
-//! list holds up no document. Lists of one resource have half of these connections at most.
+//! No tier knows which keys exist, so each page is read from PostgreSQL. Pages have connections of their own, so that a
+//! slow list holds up no document. Lists of one resource have at most half of these connections.
 
 mod stored;
 
@@ -20,43 +20,43 @@ use crate::resource::page::Page;
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
-use crate::source::loader::link::{GRACE, Link, Statement};
-use crate::source::loader::pages::stored::representable;
+use crate::source::loader::connection::{GRACE, ProvedConnection, ReadStatement};
+use crate::source::loader::pages::stored::read_representable_keys;
 use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::source::session::Session;
 
-/// Connections, opened when they are needed.
+/// The most connections that read pages. Each is opened when it is needed.
 const CONNECTIONS_MAX: usize = 4;
 
-/// Pages that may wait for a connection.
+/// The most pages that may wait for a connection.
 const WAITING_PAGES_MAX: usize = 256;
 
-/// The connections, and who may use one.
+/// The connections that read pages, and the limits on their use.
 pub(super) struct Pages {
-    all: Line,
-    /// Those of each resource, by its name.
-    lines: Mutex<HashMap<String, Line>>,
-    /// Between statements.
-    idle: Mutex<Vec<Link>>,
+    all: PageLimits,
+    /// The limits of each resource, by its name.
+    by_resource: Mutex<HashMap<String, PageLimits>>,
+    /// Connections that run no statement.
+    idle: Mutex<Vec<ProvedConnection>>,
 }
 
-/// Pages that are being read or wait to be.
+/// Limits the pages that are being read or wait.
 #[derive(Clone)]
-struct Line {
-    /// One permit for each page.
-    places: Arc<Semaphore>,
+struct PageLimits {
+    /// One permit for each page that is being read or waits.
+    pending: Arc<Semaphore>,
     /// One permit for each page that is being read.
-    turns: Arc<Semaphore>,
+    running: Arc<Semaphore>,
 }
 
-impl Line {
-    /// With a share of all connections and places.
-    fn new(share: usize) -> Self {
+impl PageLimits {
+    /// Allows one in `divisor` of all connections and waiting pages.
+    fn new(divisor: usize) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(
-                (CONNECTIONS_MAX + WAITING_PAGES_MAX) / share,
+            pending: Arc::new(Semaphore::new(
+                (CONNECTIONS_MAX + WAITING_PAGES_MAX) / divisor,
             )),
-            turns: Arc::new(Semaphore::new(CONNECTIONS_MAX / share)),
+            running: Arc::new(Semaphore::new(CONNECTIONS_MAX / divisor)),
         }
     }
 }
@@ -64,58 +64,61 @@ impl Line {
 impl Default for Pages {
     fn default() -> Self {
         Self {
-            all: Line::new(1),
-            lines: Mutex::default(),
+            all: PageLimits::new(1),
+            by_resource: Mutex::default(),
             idle: Mutex::default(),
         }
     }
 }
 
 impl Pages {
-    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<ProvedConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn line(&self, resource: &Resource) -> Line {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        match lines.get(&resource.name) {
-            Some(line) => line.clone(),
+    fn limits(&self, resource: &Resource) -> PageLimits {
+        let mut by_resource = self
+            .by_resource
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match by_resource.get(&resource.name) {
+            Some(limits) => limits.clone(),
             None => {
-                let line = Line::new(2);
-                lines.insert(resource.name.clone(), line.clone());
-                line
+                let limits = PageLimits::new(2);
+                by_resource.insert(resource.name.clone(), limits.clone());
+                limits
             }
         }
     }
 }
 
 impl Loader {
-    /// The canonical keys of one page, in PostgreSQL's order of the key's columns.
+    /// Reads the canonical keys of one page, in PostgreSQL's order of the key's columns.
     ///
-    /// Cancel safe: the statement is a task of its own, which no request cancels.
+    /// Cancel safe: the statement runs in a task of its own, which no request cancels.
     /// # Errors
-    /// [`SourceError::Overloaded`] where too many pages wait; else why PostgreSQL gave none.
-    pub async fn keys(
+    /// [`SourceError::Overloaded`] if too many pages wait; else the error of the statement.
+    pub async fn read_page(
         &self,
         resource: Arc<Resource>,
         page: Page,
     ) -> Result<Vec<String>, SourceError> {
         let shared = Arc::clone(&self.shared);
-        let line = shared.pages.line(&resource);
-        let place = |of: &Line| {
-            let place = Arc::clone(&of.places).try_acquire_owned();
-            place.map_err(|_| SourceError::Overloaded)
+        let limits = shared.pages.limits(&resource);
+        let acquire = |limits: &PageLimits| {
+            let permit = Arc::clone(&limits.pending).try_acquire_owned();
+            permit.map_err(|_| SourceError::Overloaded)
         };
-        let places = (place(&line)?, place(&shared.pages.all)?);
-        let statement = Keys {
+        let permits = (acquire(&limits)?, acquire(&shared.pages.all)?);
+        let statement = PageStatement {
             resource,
             page,
             persistent: !shared.database.pooler(),
             checked: true,
         };
         let reading = tokio::spawn(async move {
-            let _places = places;
-            shared.read_page(&line, &statement).await
+            let _permits = permits;
+            shared.read_page(&limits, &statement).await
         });
         reading
             .await
@@ -124,14 +127,19 @@ impl Loader {
 }
 
 impl Shared {
-    /// Reads a page when it is its turn. Where a lock is in the way, it is tried again as long as a statement may take.
-    async fn read_page(&self, line: &Line, statement: &Keys) -> Result<Vec<String>, SourceError> {
+    /// Reads a page once its resource may read one. If the statement meets a lock, it is repeated for as long as one
+    /// statement may take.
+    async fn read_page(
+        &self,
+        limits: &PageLimits,
+        statement: &PageStatement,
+    ) -> Result<Vec<String>, SourceError> {
         let until = Instant::now() + self.database.statement_timeout();
-        // Kept from one try to the next: the other pages of the resource would meet the same lock.
-        let _turn = line.turns.acquire().await.map_err(is_stopping)?;
+        // Held between attempts, since other pages of the resource would meet the same lock.
+        let _permit = limits.running.acquire().await.map_err(is_stopping)?;
         let mut pause = PAUSE_MIN;
         loop {
-            match self.try_page(statement).await {
+            match self.try_read_page(statement).await {
                 Err(error) if error.is_lock_timeout() && Instant::now() >= until => {
                     return Err(SourceError::Timeout);
                 }
@@ -144,39 +152,46 @@ impl Shared {
         }
     }
 
-    async fn try_page(&self, statement: &Keys) -> Result<Vec<String>, SourceError> {
-        let _turn = self.pages.all.turns.acquire().await.map_err(is_stopping)?;
-        // What is taken last is warm.
-        let mut link = self.pages.idle().pop().unwrap_or_default();
-        let keys = match self.ask_page(&mut link, statement).await {
+    async fn try_read_page(&self, statement: &PageStatement) -> Result<Vec<String>, SourceError> {
+        let _permit = self
+            .pages
+            .all
+            .running
+            .acquire()
+            .await
+            .map_err(is_stopping)?;
+        // The connection that was used last is warm.
+        let mut connection = self.pages.idle().pop().unwrap_or_default();
+        let keys = match self.read_page_once(&mut connection, statement).await {
             Err(error) if statement.row_security().is_some() && error.is_row_security_error() => {
-                self.ask_page(&mut link, &statement.unchecked()).await
+                self.read_page_once(&mut connection, &statement.unchecked())
+                    .await
             }
             keys => keys,
         };
-        self.pages.idle().push(link);
+        self.pages.idle().push(connection);
         keys
     }
 
-    async fn ask_page(
+    async fn read_page_once(
         &self,
-        link: &mut Link,
-        statement: &Keys,
+        connection: &mut ProvedConnection,
+        statement: &PageStatement,
     ) -> Result<Vec<String>, SourceError> {
-        match link.ask_again(self, statement).await {
+        match connection.run_with_retry(self, statement).await {
             Err(error) if error.is_encoding_error() => {
                 let limit = 2 * (self.database.statement_timeout() + GRACE);
-                let representable = representable(link, self, statement);
-                let ended = tokio::time::timeout(limit, representable).await;
+                let reading = read_representable_keys(connection, self, statement);
+                let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
             }
             keys => keys,
         }
     }
 
-    /// Lets no page begin any more, and closes the connections that read none.
-    pub(super) fn close_pages(&self) {
-        self.pages.all.turns.close();
+    /// Refuses further pages, and closes the idle connections.
+    pub(super) fn stop_pages(&self) {
+        self.pages.all.running.close();
         self.pages.idle().clear();
     }
 }
@@ -185,21 +200,21 @@ fn is_stopping(_: AcquireError) -> SourceError {
     SourceError::Unavailable("larder is stopping".into())
 }
 
-struct Keys {
+struct PageStatement {
     resource: Arc<Resource>,
     page: Page,
     persistent: bool,
-    /// PostgreSQL refuses the statement where row security is not as it was.
+    /// PostgreSQL refuses the statement if row security is not as it was when the resource was checked.
     checked: bool,
 }
 
-impl Keys {
+impl PageStatement {
     fn row_security(&self) -> Option<&RowSecurity> {
         let row_security = self.resource.row_security.as_ref();
         row_security.filter(|_| self.checked)
     }
 
-    /// The same by whatever row security lets larder's role see, planned for this once.
+    /// The same statement without the check of row security. Its plan is not kept.
     fn unchecked(&self) -> Self {
         Self {
             resource: Arc::clone(&self.resource),
@@ -209,8 +224,9 @@ impl Keys {
         }
     }
 
-    /// What comes before the limit's successors: the parts of the key before the first, the filters, the limit.
-    fn bound<'q>(&self, sql: &'q ProvedSql) -> Query<'q, Postgres, PgArguments> {
+    /// Binds the parameters that all statements of a page begin with: the key before the first one, the filters, the
+    /// limit.
+    fn bind<'q>(&self, sql: &'q ProvedSql) -> Query<'q, Postgres, PgArguments> {
         let columns = self.resource.key.columns.len();
         let mut query = sqlx::query(AssertSqlSafe(sql.as_str())).persistent(self.persistent);
         if let Some(after) = &self.page.after {
@@ -227,12 +243,12 @@ impl Keys {
     }
 }
 
-impl Statement for Keys {
+impl ReadStatement for PageStatement {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
         let sql = self.page.sql(&self.resource, self.row_security());
-        let rows = self.bound(&sql).fetch_all(&mut session.connection).await?;
+        let rows = self.bind(&sql).fetch_all(&mut session.connection).await?;
         session.check_rows_proof(sql.proof(), &rows)?;
         let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;
         Ok(keys.unwrap_or_default())

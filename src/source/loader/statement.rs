@@ -17,19 +17,19 @@ use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
-use crate::source::loader::link::Statement;
+use crate::source::loader::connection::ReadStatement;
 use crate::source::loader::{Load, Loaded, Shared};
 use crate::source::session::Session;
 
-/// Keys that wait, asked for in one statement: the outcome of each, in order.
-pub(super) struct Batch<'b> {
+/// Reads the documents of `loads`, all of one resource. Returns the outcome of each, in order.
+pub(super) struct DocumentsStatement<'b> {
     shared: &'b Shared,
     loads: &'b [Load],
-    /// PostgreSQL refuses the statement where row security is not as it was.
+    /// PostgreSQL refuses the statement if row security is not as it was when the resource was checked.
     checked: bool,
 }
 
-impl<'b> Batch<'b> {
+impl<'b> DocumentsStatement<'b> {
     pub(super) fn new(shared: &'b Shared, loads: &'b [Load]) -> Self {
         Self {
             shared,
@@ -38,7 +38,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// The same by whatever row security lets larder's role see; none where no table has it.
+    /// The same statement without the check of row security; `None` if no table has row security.
     pub(super) fn unchecked(shared: &'b Shared, loads: &'b [Load]) -> Option<Self> {
         let resource = &loads.first()?.resource;
         resource.checked_sql.is_some().then_some(Self {
@@ -49,30 +49,33 @@ impl<'b> Batch<'b> {
     }
 }
 
-impl Statement for Batch<'_> {
+impl ReadStatement for DocumentsStatement<'_> {
     type Found = Vec<Loaded>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<Loaded>, SourceError> {
-        documents(session, self).await
+        read_loads(session, self).await
     }
 }
 
-/// Whether the database's encoding has all characters of a key: one that it lacks is no row's. The second says whether
-/// the statement keeps its name.
-pub(super) struct Representable<'k>(pub(super) &'k str, pub(super) bool);
+/// Checks whether the database's encoding has all characters of a key. If it lacks one, no row has the key.
+pub(super) struct KeyEncodingCheck<'k> {
+    pub(super) key: &'k str,
+    /// Whether the prepared statement is kept.
+    pub(super) persistent: bool,
+}
 
-impl Statement for Representable<'_> {
+impl ReadStatement for KeyEncodingCheck<'_> {
     type Found = bool;
 
     async fn run(&self, session: &mut Session) -> Result<bool, SourceError> {
         let statement = ProvedSql::new(&format!(
             "select {PROOF} as proof, pg_catalog.length(pg_catalog.convert_from($1, 'UTF8'))"
         ));
-        let asked = sqlx::query(AssertSqlSafe(statement.as_str()))
-            .bind(self.0.as_bytes())
-            .persistent(self.1)
+        let rows = sqlx::query(AssertSqlSafe(statement.as_str()))
+            .bind(self.key.as_bytes())
+            .persistent(self.persistent)
             .fetch_all(&mut session.connection);
-        match asked.await.map_err(SourceError::from) {
+        match rows.await.map_err(SourceError::from) {
             Ok(rows) => session
                 .check_rows_proof(statement.proof(), &rows)
                 .map(|()| true),
@@ -82,10 +85,10 @@ impl Statement for Representable<'_> {
     }
 }
 
-/// The statement `sql` for the documents of `keys`, which are canonical.
+/// Binds `keys`, which are canonical, to the statement `sql`, which reads their documents.
 ///
 /// # Errors
-/// [`SourceError::Altered`] for a key that is not of its column's type.
+/// [`SourceError::Altered`] if a key is not of its column's type.
 pub(crate) fn documents_query<'q>(
     resource: &'q Resource,
     sql: &'q ProvedSql,
@@ -112,35 +115,39 @@ pub(crate) fn documents_query<'q>(
 }
 
 fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<T>, SourceError> {
-    let not_one = |_| SourceError::Altered("a key is not of its column's type".into());
-    parts.map(|part| part.parse().map_err(not_one)).collect()
+    let no_integer = |_| SourceError::Altered("a key is not of its column's type".into());
+    parts.map(|part| part.parse().map_err(no_integer)).collect()
 }
 
-/// What documents share at once; a longer one takes what it needs.
+/// The size of the buffer that documents share. A longer document gets one of its own length.
 const TEXTS_BYTES: usize = 64 << 10;
 
-/// The outcome of each load of `batch`, in order.
-async fn documents(session: &mut Session, batch: &Batch<'_>) -> Result<Vec<Loaded>, SourceError> {
-    let Batch {
+/// Reads the documents of the loads of `statement`. Returns the outcome of each, in order.
+async fn read_loads(
+    session: &mut Session,
+    statement: &DocumentsStatement<'_>,
+) -> Result<Vec<Loaded>, SourceError> {
+    let DocumentsStatement {
         shared,
-        loads: batch,
+        loads,
         checked,
-    } = *batch;
-    let Some(first) = batch.first() else {
+    } = *statement;
+    let Some(first) = loads.first() else {
         return Ok(Vec::new());
     };
     let resource = &first.resource;
-    // A load that was overtaken while it waited shares the batch with its successor: a key twice could be two rows.
-    let mut wanted: Vec<&str> = Vec::with_capacity(batch.len());
-    let mut places: HashMap<&str, usize> = HashMap::with_capacity(batch.len());
-    for load in batch {
+    // A key may be there twice: an overtaken load that still waits, and its successor. The statement takes it once,
+    // since several rows of one key are an error.
+    let mut keys: Vec<&str> = Vec::with_capacity(loads.len());
+    let mut places: HashMap<&str, usize> = HashMap::with_capacity(loads.len());
+    for load in loads {
         if let Entry::Vacant(place) = places.entry(&load.key) {
-            place.insert(wanted.len());
-            wanted.push(&load.key);
+            place.insert(keys.len());
+            keys.push(&load.key);
         }
     }
     let now = Boottime::now();
-    for load in batch {
+    for load in loads {
         load.sent_at.mark(now);
     }
     let sql = match (checked, &resource.checked_sql) {
@@ -149,20 +156,20 @@ async fn documents(session: &mut Session, batch: &Batch<'_>) -> Result<Vec<Loade
     };
     let persistent = checked && !shared.database.pooler();
     let bytes_max = shared.document_bytes_max;
-    let found = read_documents(session, resource, sql, &wanted, persistent, bytes_max).await?;
-    let outcome = batch.iter().map(|load| {
+    let found = read_documents(session, resource, sql, &keys, persistent, bytes_max).await?;
+    let outcomes = loads.iter().map(|load| {
         let place = places.get(&*load.key);
         let loaded = place.and_then(|&place| found.get(place).cloned());
         loaded.unwrap_or(Ok(None))
     });
-    Ok(outcome.collect())
+    Ok(outcomes.collect())
 }
 
-/// The documents of `keys`, which are canonical and differ, in their order: one statement `sql`, one snapshot, whose
-/// answer has proved to be that of the statement.
+/// Reads the documents of `keys`, which are canonical and differ, in their order: by one statement `sql`, in one
+/// snapshot. Checks that the result is that of the statement.
 ///
 /// # Errors
-/// What PostgreSQL said of the statement; inside, why one of the documents can't be given.
+/// Those of the statement. The inner error concerns one document.
 pub(in crate::source) async fn read_documents(
     session: &mut Session,
     resource: &Resource,
@@ -178,7 +185,7 @@ pub(in crate::source) async fn read_documents(
         collect(rows, resource, keys, document_bytes_max, &mut proof).await
     };
     match reading.await {
-        // What another statement answers fits this one by chance only.
+        // A result of another statement rarely fits this one, so the proof is checked after an unexpected result, too.
         outcome @ (Ok(_) | Err(SourceError::Altered(_) | SourceError::Unexpected(_))) => {
             session.check_proof(sql.proof(), proof.as_deref())?;
             outcome
@@ -187,7 +194,7 @@ pub(in crate::source) async fn read_documents(
     }
 }
 
-/// What the rows of the statement give for each of `keys`; its proof goes to `proof`.
+/// Reads the rows of the statement: the outcome of each of `keys`. Stores the proof of the result in `proof`.
 async fn collect(
     mut rows: impl TryStream<Ok = PgRow, Error = sqlx::Error> + Unpin,
     resource: &Resource,
@@ -198,8 +205,8 @@ async fn collect(
     let numbers = keys.iter().enumerate();
     let places: HashMap<&str, usize> = numbers.map(|(place, key)| (*key, place)).collect();
     let mut found: Vec<Option<Loaded>> = vec![None; keys.len()];
-    let mut stranger = None;
-    // Documents share memory, one after the other: none needs a place of its own for so short a time.
+    let mut unexpected_key = None;
+    // Documents share one buffer: they are short-lived, so none needs memory of its own.
     let mut texts = BytesMut::new();
     let mut json = Vec::new();
     while let Some(row) = rows.try_next().await? {
@@ -208,14 +215,14 @@ async fn collect(
             continue;
         };
         match places.get(key) {
-            None => stranger = Some(key.to_owned()),
+            None => unexpected_key = Some(key.to_owned()),
             Some(&place) => {
-                let written = document(resource, &row, document_bytes_max, &mut json)?;
-                let several = found[place].is_some();
-                found[place] = Some(if several {
+                let rendered = render_document(resource, &row, document_bytes_max, &mut json)?;
+                let is_ambiguous = found[place].is_some();
+                found[place] = Some(if is_ambiguous {
                     Err(SourceError::Ambiguous)
                 } else {
-                    written.map(|()| {
+                    rendered.map(|()| {
                         if texts.capacity() < json.len() {
                             texts = BytesMut::with_capacity(TEXTS_BYTES.max(json.len()));
                         }
@@ -226,9 +233,9 @@ async fn collect(
             }
         }
     }
-    if let Some(stranger) = stranger {
+    if let Some(key) = unexpected_key {
         let message = format!(
-            "a row of {} came under the unexpected key {stranger}",
+            "PostgreSQL returned a row of {} with the unexpected key {key}",
             resource.name
         );
         return Err(SourceError::Altered(message));
@@ -237,8 +244,8 @@ async fn collect(
     Ok(found.collect())
 }
 
-/// Writes the document in a row of the statement into `json`, in the place of what is there.
-fn document(
+/// Renders the document in a row of the statement into `json`, whose content it replaces.
+fn render_document(
     resource: &Resource,
     row: &PgRow,
     document_bytes_max: usize,
@@ -250,8 +257,8 @@ fn document(
         return Ok(Err(SourceError::TooLarge));
     }
     let record = record.as_bytes().map_err(sqlx::Error::Decode)?;
-    let written = resource.template.render(record, document_bytes_max, json);
-    Ok(written.map_err(|error| match error {
+    let rendered = resource.template.render(record, document_bytes_max, json);
+    Ok(rendered.map_err(|error| match error {
         RenderError::TooLong => SourceError::TooLarge,
         RenderError::Type(_) => SourceError::Altered(format!("{}: {error}", resource.name)),
         error => SourceError::Unexpected(format!("{}: {error}", resource.name)),

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
-use crate::source::loader::found_anew;
+use crate::source::loader::wait_for_new_identity;
 use crate::source::session::Identity;
 use crate::source::token::Token;
 use crate::source::writes::bound::part;
@@ -85,7 +85,7 @@ impl Writes {
         let mut known = followed(&mut following)?;
         let mut session = shared.connect(&known).await;
         let is_other = session.as_ref().is_err_and(Failure::is_of_other_database);
-        if is_other && found_anew(&mut following, Some(&known)).await {
+        if is_other && wait_for_new_identity(&mut following, Some(&known)).await {
             known = followed(&mut following)?;
             session = shared.connect(&known).await;
         }

@@ -12,7 +12,7 @@ use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
-use crate::source::loader::{prove, read_documents};
+use crate::source::loader::{prove_identity, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::token::Token;
 use crate::source::writes::bound::{Inputs, bound, complete};
@@ -128,7 +128,7 @@ impl Transaction<'_> {
             self.database
                 .begin_pooled(&mut self.session, Access::Write)
                 .await?;
-            prove(&mut self.session.connection, &self.followed).await?;
+            prove_identity(&mut self.session.connection, &self.followed).await?;
             ""
         } else {
             "begin isolation level read committed, read write; "

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::source::SourceError;
-use crate::source::loader::found_anew;
+use crate::source::loader::wait_for_new_identity;
 use crate::source::session::{Identity, Session};
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{LockRetry, Pauses};
@@ -143,7 +143,7 @@ impl Worker {
                 return Err(failure.error);
             }
             if failure.is_of_other_database() {
-                found_anew(&mut following, known.as_ref()).await;
+                wait_for_new_identity(&mut following, known.as_ref()).await;
             }
         }
     }

@@ -154,7 +154,7 @@ impl Replay<'_> {
                 let leads = before.loads[load].stage == Stage::Free;
                 self.seen.joined += usize::from(!leads);
                 let run = self.run();
-                let mut loads = run.cache.loader.take();
+                let mut loads = run.cache.loader.take_waiting();
                 assert_eq!(loads.len(), usize::from(leads), "loads sent");
                 if let Some(led) = loads.pop() {
                     run.loads[load] = Some(Loading::Waits(led));

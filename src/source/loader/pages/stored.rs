@@ -1,49 +1,51 @@
-//! Pages of a table with keys that UTF-8 can't carry: those are left out, and the page goes on past them.
+//! Pages of a table with keys that cannot be converted to UTF-8. Such keys are left out, and the page continues after
+//! them.
 //!
-//! The keys of a page come in one statement, as the bytes that the database stores. They are converted apart from that,
-//! by halves where one of them can't be: a conversion is of no snapshot.
+//! One statement reads the keys of a page as the bytes that the database stores. Further statements convert them, half
+//! of them at a time if one cannot be converted. They need not share a snapshot, since they read no table.
 
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::loader::link::{Link, Statement};
-use crate::source::loader::pages::Keys;
+use crate::source::loader::connection::{ProvedConnection, ReadStatement};
+use crate::source::loader::pages::PageStatement;
 use crate::source::session::Session;
 
-/// The encoding of databases that convert nothing (PostgreSQL manual, "Character Set Support").
+/// The encoding of a database in which PostgreSQL converts nothing (PostgreSQL manual, "Character Set Support").
 const SQL_ASCII: &str = "SQL_ASCII";
 
-/// As many keys of a page as it asks for, where there are as many that UTF-8 can carry.
+/// Reads the keys of a page that can be converted to UTF-8, up to its limit.
 ///
 /// # Errors
-/// Why PostgreSQL gave none, among it a key to go on from that the database's encoding lacks.
-pub(super) async fn representable(
-    link: &mut Link,
+/// Those of the statements. [`SourceError::is_encoding_error`] if the page begins after a key that the database's encoding
+/// cannot represent.
+pub(super) async fn read_representable_keys(
+    connection: &mut ProvedConnection,
     shared: &Shared,
-    keys: &Keys,
+    keys: &PageStatement,
 ) -> Result<Vec<String>, SourceError> {
     let limit = keys.page.limit;
     let mut found = Vec::new();
-    let mut passed = 0;
+    let mut offset = 0;
     loop {
-        let window = Window { keys, passed };
-        let stored = match link.ask(shared, &window).await {
+        let statement = StoredKeysStatement { keys, offset };
+        let stored = match connection.run(shared, &statement).await {
             Ok(stored) => stored,
-            // A filter by what no row can hold.
+            // The value of a filter cannot be represented, so no row has it.
             Err(error) if error.is_encoding_error() && keys.page.after.is_none() => {
                 return Ok(found);
             }
             Err(error) => return Err(error),
         };
         let count = stored.keys.len();
-        passed += count;
+        offset += count;
         if stored.encoding == SQL_ASCII {
             let texts = stored.keys.into_iter().map(String::from_utf8);
             found.extend(texts.filter_map(Result::ok));
         } else {
-            convert(link, shared, keys, stored.keys, &mut found).await?;
+            convert(connection, shared, keys, stored.keys, &mut found).await?;
         }
         if count < limit || found.len() >= limit {
             found.truncate(limit);
@@ -52,22 +54,22 @@ pub(super) async fn representable(
     }
 }
 
-/// Adds those of `stored` to `found` that can be converted, in their order.
+/// Adds the keys of `stored` that can be converted to `found`, in their order.
 async fn convert(
-    link: &mut Link,
+    connection: &mut ProvedConnection,
     shared: &Shared,
-    keys: &Keys,
+    keys: &PageStatement,
     stored: Vec<Vec<u8>>,
     found: &mut Vec<String>,
 ) -> Result<(), SourceError> {
-    // The part that comes next is the last.
+    // A stack: the last part is converted next.
     let mut parts = vec![stored];
     while let Some(mut part) = parts.pop() {
-        let conversion = Conversion {
+        let conversion = ConversionStatement {
             stored: &part,
             persistent: keys.persistent,
         };
-        match link.ask(shared, &conversion).await {
+        match connection.run(shared, &conversion).await {
             Ok(texts) => found.extend(texts),
             Err(error) if !error.is_encoding_error() => return Err(error),
             Err(_) if part.len() > 1 => {
@@ -80,44 +82,44 @@ async fn convert(
     Ok(())
 }
 
-/// The keys after `passed` of a page's, as they are stored.
-struct Window<'k> {
-    keys: &'k Keys,
-    passed: usize,
+/// Reads the stored bytes of the keys of a page, without the first `offset` keys.
+struct StoredKeysStatement<'k> {
+    keys: &'k PageStatement,
+    offset: usize,
 }
 
-struct Stored {
+struct StoredKeys {
     encoding: String,
     keys: Vec<Vec<u8>>,
 }
 
-impl Statement for Window<'_> {
-    type Found = Stored;
+impl ReadStatement for StoredKeysStatement<'_> {
+    type Found = StoredKeys;
 
-    async fn run(&self, session: &mut Session) -> Result<Stored, SourceError> {
+    async fn run(&self, session: &mut Session) -> Result<StoredKeys, SourceError> {
         let sql = self
             .keys
             .page
             .stored_sql(&self.keys.resource, self.keys.row_security());
-        let passed = i64::try_from(self.passed).unwrap_or(i64::MAX);
-        let query = self.keys.bound(&sql).bind(passed);
+        let offset = i64::try_from(self.offset).unwrap_or(i64::MAX);
+        let query = self.keys.bind(&sql).bind(offset);
         let rows = query.fetch_all(&mut session.connection).await?;
         session.check_rows_proof(sql.proof(), &rows)?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        Ok(Stored {
+        Ok(StoredKeys {
             encoding: row.try_get("encoding")?,
             keys: row.try_get("keys")?,
         })
     }
 }
 
-/// Keys as they are stored, to be made UTF-8.
-struct Conversion<'k> {
+/// Converts stored keys to UTF-8.
+struct ConversionStatement<'k> {
     stored: &'k [Vec<u8>],
     persistent: bool,
 }
 
-impl Statement for Conversion<'_> {
+impl ReadStatement for ConversionStatement<'_> {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {

@@ -1,4 +1,5 @@
-//! A connection that statements go over, one after the other: opened when it is needed, proved before it is used.
+//! A connection that runs statements one after the other. It is opened when it is needed, and its identity is checked
+//! before it is used.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -15,31 +16,32 @@ use crate::source::session::{
     Access, Identity, Session, read_identity, read_server_identity, within_connect_timeout,
 };
 
-/// What waits longer than the server's own `statement_timeout` by this is given up.
+/// larder gives up a statement this long after the server's own `statement_timeout`.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// The feed notices a new epoch with its next pass, and then checks everything anew.
-const ANEW_MAX: Duration = Duration::from_millis(750);
+/// The feed needs up to this long to notice a new epoch and to check the database again.
+const NEW_IDENTITY_TIMEOUT: Duration = Duration::from_millis(750);
 
-/// What is asked of PostgreSQL, in one transaction's time.
-pub(super) trait Statement: Sync {
-    /// What it gives.
+/// A statement that reads, run in a transaction of its own.
+pub(super) trait ReadStatement: Sync {
+    /// The result.
     type Found: Send;
 
+    /// Runs the statement, and checks that the result belongs to it.
     fn run(
         &self,
         session: &mut Session,
     ) -> impl Future<Output = Result<Self::Found, SourceError>> + Send;
 }
 
-/// A connection with the identity that it has proved to reach; none before the first statement and after a failure.
+/// A connection with the identity that it was proved to have; none before the first statement and after a failure.
 #[derive(Default)]
-pub(super) struct Link(Option<(Arc<Identity>, Session)>);
+pub(super) struct ProvedConnection(Option<(Arc<Identity>, Session)>);
 
-impl Link {
-    /// As [`Link::ask`]. A connection that was there may have died since it was last used, and any one before the feed
-    /// noticed that it lost its own; a new one decides.
-    pub(super) async fn ask_again<S: Statement>(
+impl ProvedConnection {
+    /// As [`ProvedConnection::run`], with a second attempt over a new connection: the open one may have been lost since
+    /// its last use, or the feed may find its database anew.
+    pub(super) async fn run_with_retry<S: ReadStatement>(
         &mut self,
         shared: &Shared,
         statement: &S,
@@ -47,22 +49,27 @@ impl Link {
         let reused = self.0.is_some();
         let mut following = shared.followed.subscribe();
         let known = following.borrow_and_update().clone();
-        let outcome = self.ask(shared, statement).await;
+        let outcome = self.run(shared, statement).await;
         let again = match outcome {
             Err(SourceError::Unavailable(_)) => reused || following.has_changed().unwrap_or(false),
-            Err(SourceError::OtherDatabase) => found_anew(&mut following, known.as_ref()).await,
+            Err(SourceError::OtherDatabase) => {
+                wait_for_new_identity(&mut following, known.as_ref()).await
+            }
             _ => false,
         };
         if again {
-            self.ask(shared, statement).await
+            self.run(shared, statement).await
         } else {
             outcome
         }
     }
 
-    /// Runs one statement. A connection that failed is given up, and one that was proved before the feed turned to
-    /// another database.
-    pub(super) async fn ask<S: Statement>(
+    /// Runs one statement. Closes the connection if it fails, or if the feed has found its database anew since it was
+    /// proved.
+    ///
+    /// # Errors
+    /// [`SourceError::Timeout`] after `statement_timeout` and a second; else those of the statement or of connecting.
+    pub(super) async fn run<S: ReadStatement>(
         &mut self,
         shared: &Shared,
         statement: &S,
@@ -74,24 +81,24 @@ impl Link {
             ));
         };
         let kept = self.0.take();
-        // Another one gives its place among the server's connections up first.
+        // An outdated connection is closed before a new one is opened, so that the server has a free connection.
         let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
         let mut session = match kept {
             Some((_, session)) => session,
             None => connect(shared, &followed).await?,
         };
         let limit = shared.database.statement_timeout() + GRACE;
-        // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
-        let asked = AssertUnwindSafe(run(&mut session, shared, &followed, statement));
-        let asked = asked.catch_unwind();
+        // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
+        let running = AssertUnwindSafe(run_statement(&mut session, shared, &followed, statement));
+        let running = running.catch_unwind();
         // Dropping the connection closes its socket, whatever state it is in.
         let outcome = tokio::select! {
-            asked = tokio::time::timeout(limit, asked) => asked.map_err(|_| SourceError::Timeout)?,
-            // The feed had to find its database anew, so this connection may be half open.
+            ended = tokio::time::timeout(limit, running) => ended.map_err(|_| SourceError::Timeout)?,
+            // The feed lost its connection and has found its database anew, so this connection may be half open.
             _ = following.changed() => return Err(SourceError::no_response()),
         };
-        let outcome = outcome.unwrap_or(Err(SourceError::Pooler("an answer has too few columns")));
-        // After an error the session is in order; after a lost connection it is not, nor where others use it.
+        let outcome = outcome.unwrap_or(Err(SourceError::Pooler("a result has too few columns")));
+        // The session stays usable after an error of the statement, but not after one of the connection.
         match &outcome {
             Err(error) if error.is_connection_error() => shared.database.log_refusal(&outcome),
             _ => self.0 = Some((followed, session)),
@@ -103,14 +110,16 @@ impl Link {
 async fn connect(shared: &Shared, followed: &Identity) -> Result<Session, SourceError> {
     let mut session = shared.database.connect().await?;
     if !shared.database.pooler() {
-        let proved = within_connect_timeout(prove(&mut session.connection, followed)).await;
+        let proved =
+            within_connect_timeout(prove_identity(&mut session.connection, followed)).await;
         proved.ok_or_else(SourceError::no_response)??;
     }
     Ok(session)
 }
 
-/// Behind a pooler only a transaction stays on one server: it sets, proves and reads.
-async fn run<S: Statement>(
+/// Runs `statement`. A pooler keeps only a transaction on one server connection, so behind it one transaction sets the
+/// settings, proves the identity and reads.
+async fn run_statement<S: ReadStatement>(
     session: &mut Session,
     shared: &Shared,
     followed: &Identity,
@@ -121,7 +130,7 @@ async fn run<S: Statement>(
     }
     let reading = async {
         shared.database.begin_pooled(session, Access::Read).await?;
-        prove(&mut session.connection, followed).await?;
+        prove_identity(&mut session.connection, followed).await?;
         statement.run(session).await
     };
     let outcome = reading.await;
@@ -133,23 +142,26 @@ async fn run<S: Statement>(
     outcome
 }
 
-/// Waits until the feed follows another database than `known`, or another epoch of it: a connection may meet what
-/// another larder has begun a moment before the feed does. Returns whether it does.
-pub(in crate::source) async fn found_anew(
+/// Waits up to 750 ms until the feed follows another database than `known`, or another epoch of it, and returns whether
+/// it does. A connection may see an epoch that another larder has begun before the feed sees it.
+pub(in crate::source) async fn wait_for_new_identity(
     following: &mut watch::Receiver<Option<Arc<Identity>>>,
     known: Option<&Arc<Identity>>,
 ) -> bool {
     let is_new = |now: &Option<Arc<Identity>>| now.is_some() && now.as_ref() != known;
-    let found = tokio::time::timeout(ANEW_MAX, following.wait_for(is_new));
+    let found = tokio::time::timeout(NEW_IDENTITY_TIMEOUT, following.wait_for(is_new));
     matches!(found.await, Ok(Ok(_)))
 }
 
-/// Fails unless `connection` reaches the database that the feed follows.
-pub(in crate::source) async fn prove(
+/// Checks that `connection` reaches the database that the feed follows.
+///
+/// # Errors
+/// [`SourceError::OtherDatabase`] if it does not; else those of [`read_identity`].
+pub(in crate::source) async fn prove_identity(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {
-    // While the feed follows no epoch nothing is kept, so it need be no more than the same database.
+    // While the feed follows no epoch, no tier keeps documents. Then the same database is enough.
     let reached = if followed.nonce.is_nil() {
         Identity {
             epoch_table: 0,
