@@ -18,7 +18,7 @@ use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::token::Token;
-use crate::source::writes::{Bulk, BulkPermit, Write, WriteError, Writes, Written};
+use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writes, Written};
 
 /// The operations on documents.
 #[derive(Clone)]
@@ -205,8 +205,13 @@ impl Documents {
     ///
     /// # Errors
     /// PostgreSQL can't be used.
-    pub async fn insert_many(&self, resource: Arc<Resource>) -> Result<Bulk<'_>, WriteError> {
-        self.writes.bulk(resource, self.request_timeout()).await
+    pub async fn insert_many(
+        &self,
+        resource: Arc<Resource>,
+    ) -> Result<BulkTransaction<'_>, WriteError> {
+        self.writes
+            .begin_bulk(resource, self.request_timeout())
+            .await
     }
 
     /// Commits, and waits until this node has applied the change. Returns the transaction's token; `None` if nothing was
@@ -214,7 +219,7 @@ impl Documents {
     ///
     /// # Errors
     /// Nothing was written, except that after [`WriteError::Unknown`] it may have been.
-    pub async fn commit(&self, bulk: Bulk<'_>) -> Result<Option<Token>, WriteError> {
+    pub async fn commit(&self, bulk: BulkTransaction<'_>) -> Result<Option<Token>, WriteError> {
         let token = bulk.commit().await?;
         if let Some(token) = &token {
             self.cache.catch_up(token).await;

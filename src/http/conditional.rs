@@ -6,7 +6,7 @@ use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
 use crate::http::read::negotiate::accepts_encoding;
-use crate::source::writes::Condition;
+use crate::source::writes::Precondition;
 
 /// The entity tag in `If-None-Match` that matches `etag`, a strong tag with its quotes. It may be the tag of the same body
 /// in an encoding that the client accepts. For `*` it is `etag` itself.
@@ -83,7 +83,7 @@ pub(super) fn is_if_none_match_any(headers: &HeaderMap) -> bool {
 }
 
 /// The condition of `If-Match` and `If-None-Match` on the document that a write finds.
-pub(super) fn write_condition(headers: &HeaderMap) -> Option<Condition> {
+pub(super) fn write_condition(headers: &HeaderMap) -> Option<Precondition> {
     let lists = |name| -> Vec<Vec<u8>> {
         let values = headers.get_all(name).iter();
         values.map(|value| value.as_bytes().to_vec()).collect()

@@ -1,19 +1,19 @@
-//! Writes of whole documents: who waits, on which connection, in which transaction.
+//! Writes of whole documents.
 //!
-//! A fixed number of workers, each with a connection of its own, take what waits. Workers are tasks of their own: a
-//! client that leaves stops what has not begun, never what has. Documents that are only inserted share a transaction
-//! where several wait (commits cost more than rows); where that fails, each goes alone, so that each has its own
-//! outcome. A document that comes alone pays no timer; one that comes while others are inserted waits for those, or
-//! until they are late. What shares nothing waits for a worker only. At most `WAITING_WRITES_MAX` writes wait. Bulk
-//! writes are apart: as many at a time as there are workers, each on a connection of its own.
+//! A fixed number of workers, each with a connection of its own, take the writes that wait. Workers are tasks of their
+//! own: a client that leaves cancels a write that has not begun, but none that has. Documents that are only inserted
+//! share a transaction if several wait, since a commit costs more than a row. If that transaction fails, each document
+//! is inserted in one of its own, so that each has its own outcome. A document that comes alone waits for no timer. One
+//! that comes while others are inserted waits until those are written or late. Other writes only wait for a worker. At
+//! most `WAITING_WRITES_MAX` writes wait. Bulk writes have connections of their own, as many as there are workers.
 
 mod actions;
-mod bound;
 mod bulk;
 mod error;
+mod idempotency;
+mod inputs;
 mod locks;
 mod queue;
-mod repeat;
 mod transaction;
 mod worker;
 
@@ -31,146 +31,148 @@ use crate::resource::writable::Rows;
 use crate::source::loader::prove_identity;
 use crate::source::session::{Database, Identity, Session};
 use crate::source::token::Token;
-pub use crate::source::writes::bulk::{Bulk, BulkFault, BulkPermit};
+pub use crate::source::writes::bulk::{BulkError, BulkPermit, BulkTransaction};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
-use crate::source::writes::queue::Queue;
-pub use crate::source::writes::repeat::Repeatable;
+pub use crate::source::writes::idempotency::IdempotentRequest;
+use crate::source::writes::queue::WriteQueue;
 use crate::source::writes::worker::Worker;
 use crate::source::{SourceConfig, SourceError};
 
-/// More do not make commits faster; each may be kept by a lock that it waits for.
+/// More connections do not make commits faster. Several are needed, since each may wait for a lock.
 const CONNECTIONS_MAX: usize = 8;
 
-/// No tier can answer a write, so it waits for a busy PostgreSQL longer than a read does.
-const CONNECTING_MAX: Duration = Duration::from_secs(5);
+/// A write waits longer for a connection to a busy PostgreSQL than a read, since no tier can answer it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A transaction may take as long as this many statements at the bound of each, and then a moment.
-const STATEMENTS_AT_BOUND: u32 = 2;
+/// A transaction may take as long as this many statements may take, and `GRACE`.
+const STATEMENTS_PER_TRANSACTION: u32 = 2;
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Whoever stops this has waited for the answers that matter.
+/// How long [`Writes::stop`] waits for running transactions. Requests have been answered before that.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// What is to be done to a document. Keys are canonical.
+/// What a write does to a document. Keys are canonical.
 pub enum Action {
-    /// It must not exist.
+    /// Inserts a document. None with its key may exist.
     Insert {
-        /// One document.
+        /// The rows of the document.
         rows: Rows,
     },
-    /// It becomes exactly this.
+    /// Inserts a document, or replaces the existing one.
     Replace {
-        /// Its key.
+        /// The key of the document.
         key: String,
-        /// One document.
+        /// The rows of the document.
         rows: Rows,
     },
-    /// It must exist, and is changed by a merge patch (RFC 7396).
+    /// Changes an existing document by a merge patch (RFC 7396).
     Patch {
-        /// Its key.
+        /// The key of the document.
         key: String,
-        /// JSON.
+        /// The patch as JSON.
         patch: Bytes,
     },
-    /// It must exist, and is deleted.
+    /// Deletes an existing document.
     Delete {
-        /// Its key.
+        /// The key of the document.
         key: String,
     },
 }
 
-/// Whether a write may go on, by the document as it is under the write's locks, or that there is none.
-pub type Condition = Box<dyn Fn(Option<&[u8]>) -> bool + Send + Sync>;
+/// Whether a write may proceed. It is given the stored document, whose rows the write has locked, or `None` if there is
+/// none.
+pub type Precondition = Box<dyn Fn(Option<&[u8]>) -> bool + Send + Sync>;
 
 /// One document to write.
 pub struct Write {
-    /// As it was when the body was read.
+    /// The definition of the resource under which the body was read.
     pub resource: Arc<Resource>,
-    /// What to do.
+    /// What the write does.
     pub action: Action,
-    /// Checked first.
-    pub condition: Option<Condition>,
-    /// The stored document is wanted.
+    /// Checked before anything is written.
+    pub precondition: Option<Precondition>,
+    /// Whether the stored document is returned.
     pub representation: bool,
-    /// The answer is kept for whoever repeats the request.
-    pub repeatable: Option<Repeatable>,
+    /// Keeps the outcome, which is returned if the request is repeated.
+    pub idempotency: Option<IdempotentRequest>,
 }
 
 impl Write {
     /// Whether it may share a transaction.
     fn is_groupable(&self) -> bool {
         matches!(self.action, Action::Insert { .. })
-            && self.condition.is_none()
-            && self.repeatable.is_none()
+            && self.precondition.is_none()
+            && self.idempotency.is_none()
     }
 }
 
-/// What became of a document.
+/// The effect of a write on the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is new.
+pub enum WriteEffect {
+    /// The document is new.
     Created,
-    /// It existed.
+    /// The document existed, and was replaced or patched.
     Replaced,
-    /// It is gone.
+    /// The document was deleted.
     Deleted,
 }
 
-/// A write that has committed.
+/// A write that was committed.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// What became of the document.
-    pub outcome: Outcome,
-    /// Its canonical key.
+    /// The effect on the document.
+    pub effect: WriteEffect,
+    /// The canonical key of the document.
     pub key: String,
-    /// As it was stored, if that was wanted.
+    /// The stored document, if the write requested it.
     pub document: Option<Bytes>,
     /// The transaction.
     pub token: Token,
 }
 
-/// How a write ended.
-pub type WriteOutcome = Result<Written, WriteError>;
+/// The outcome of a write.
+pub type WriteResult = Result<Written, WriteError>;
 
 /// One write that waits.
-struct Job {
+struct QueuedWrite {
     write: Write,
-    done: oneshot::Sender<WriteOutcome>,
+    done: oneshot::Sender<WriteResult>,
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
-    bell: Notify,
-    /// Rings for the feed after each commit.
+    queue: Mutex<WriteQueue>,
+    /// Wakes a worker.
+    wake_up: Notify,
+    /// Wakes the feed after each commit.
     committed: Arc<Notify>,
     database: Database,
     document_bytes_max: usize,
-    /// Answers to writes with an `Idempotency-Key` are kept.
-    answers: bool,
+    /// Whether the outcomes of writes with an `Idempotency-Key` are kept.
+    keeps_answers: bool,
     /// The database that the feed follows.
     followed: watch::Receiver<Option<Arc<Identity>>>,
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, WriteQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a worker if one is wanted: the one that was busy last, whose connection and what serves it are warm.
-    fn call(&self) {
-        if self.queue().calls() {
-            self.bell.notify_last();
+    /// Wakes a worker if one is needed: the one that was busy last, since its connection is warm.
+    fn wake_worker(&self) {
+        if self.queue().must_wake_worker() {
+            self.wake_up.notify_last();
         }
     }
 
-    /// The longest that a transaction of single writes, or a step of a bulk write, may take.
-    fn limit(&self) -> Duration {
-        self.database.statement_timeout() * STATEMENTS_AT_BOUND + GRACE
+    /// The longest time that a transaction of single writes, or a step of a bulk write, may take.
+    fn time_limit(&self) -> Duration {
+        self.database.statement_timeout() * STATEMENTS_PER_TRANSACTION + GRACE
     }
 
-    /// When a write that begins now is tried for the last time.
-    fn writing_until(&self) -> Instant {
+    /// The end of the time in which a write that begins now may begin further attempts.
+    fn attempts_end(&self) -> Instant {
         Instant::now() + self.database.statement_timeout()
     }
 
@@ -182,12 +184,12 @@ impl Shared {
             }
             Ok(session)
         };
-        let connected = tokio::time::timeout(CONNECTING_MAX, connecting).await;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
         connected
             .unwrap_or_else(|_| Err(SourceError::no_response()))
             .map_err(|error| Failure {
                 error: error.into(),
-                again: true,
+                is_retryable: true,
             })
     }
 }
@@ -195,29 +197,30 @@ impl Shared {
 /// Writes documents to PostgreSQL.
 pub struct Writes {
     shared: Arc<Shared>,
-    /// For each connection that bulk writes may have.
+    /// One permit for each connection that bulk writes may have.
     bulk: Arc<Semaphore>,
     stop: watch::Sender<bool>,
     workers: Mutex<JoinSet<()>>,
 }
 
 impl Writes {
-    /// Starts the workers on `runtimes` in turn; they connect when something waits. `followed` is the database that
-    /// the feed follows: no other is written to. With `answers`, those to writes with an `Idempotency-Key` are kept.
+    /// Starts the workers on `runtimes` in turn. They connect when the first write waits. `followed` is the database
+    /// that the feed follows: larder writes to no other. With `keeps_answers`, the outcomes of writes with an
+    /// `Idempotency-Key` are kept.
     pub fn start(
         database: Database,
         config: &SourceConfig,
-        answers: bool,
+        keeps_answers: bool,
         runtimes: &[Handle],
         followed: watch::Receiver<Option<Arc<Identity>>>,
     ) -> Self {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
-            bell: Notify::new(),
+            wake_up: Notify::new(),
             committed: Arc::default(),
             database,
             document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
-            answers,
+            keeps_answers,
             followed,
         });
         let (stop, stopped) = watch::channel(false);
@@ -235,34 +238,34 @@ impl Writes {
         }
     }
 
-    /// Writes one document. A dropped future stops what has not begun, never what has.
+    /// Writes one document. Dropping the future cancels the write if its transaction has not begun.
     ///
     /// # Errors
-    /// Why nothing was written; after [`WriteError::Unknown`] it may have been.
-    pub async fn write(&self, write: Write) -> WriteOutcome {
+    /// Why nothing was written. After [`WriteError::Unknown`] it may have been written.
+    pub async fn write(&self, write: Write) -> WriteResult {
         let (done, outcome) = oneshot::channel();
-        self.shared.queue().push(Job { write, done })?;
-        self.shared.call();
+        self.shared.queue().push(QueuedWrite { write, done })?;
+        self.shared.wake_worker();
         let ended = || SourceError::Unavailable("larder is stopping".into());
         outcome.await.unwrap_or_else(|_| Err(ended().into()))
     }
 
-    /// Rings after each transaction that has committed here.
+    /// Notified after each commit of this node.
     pub fn committed(&self) -> Arc<Notify> {
         Arc::clone(&self.shared.committed)
     }
 
     /// Whether a write may have an `Idempotency-Key`.
     pub fn keeps_answers(&self) -> bool {
-        self.shared.answers
+        self.shared.keeps_answers
     }
 
-    /// Longest body of a document in bytes.
+    /// The longest body of a document in bytes.
     pub fn document_bytes_max(&self) -> usize {
         self.shared.document_bytes_max
     }
 
-    /// Ends the workers; what waits is dropped, and a transaction that does not end soon is given up.
+    /// Ends the workers. Writes that wait are dropped. A transaction that does not end within 2 s is given up.
     pub async fn stop(&self) {
         self.stop.send_replace(true);
         self.shared.queue().close();
@@ -275,7 +278,10 @@ impl Writes {
     }
 }
 
-/// The database that the feed follows now; `following` then tells when it has found it anew.
+/// The database that the feed follows now. After that, `following` has changed if the feed has found it anew.
+///
+/// # Errors
+/// [`SourceError::Unavailable`] if the feed follows none.
 fn followed(
     following: &mut watch::Receiver<Option<Arc<Identity>>>,
 ) -> Result<Arc<Identity>, SourceError> {

@@ -31,7 +31,7 @@ use crate::http::write::location;
 use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
 use crate::source::token::Token;
-use crate::source::writes::{Action, BulkFault, BulkPermit, Write, WriteError};
+use crate::source::writes::{Action, BulkError, BulkPermit, Write, WriteError};
 
 /// The most documents that a response returns.
 const REPRESENTED_MAX: usize = 1_000;
@@ -180,7 +180,7 @@ impl BulkWrite<'_> {
 }
 
 /// The problem for a failed insert of `count` documents, the first of which is number `first` of the body.
-fn insert_problem(fault: BulkFault, first: u64, count: u64) -> Problem {
+fn insert_problem(fault: BulkError, first: u64, count: u64) -> Problem {
     let is_refused = matches!(fault.error, WriteError::Refused { .. });
     let problem = Problem::from(fault.error);
     match fault.document {
@@ -256,9 +256,9 @@ impl LenientWriter {
         let write = Write {
             resource: Arc::clone(&self.resource),
             action: Action::Insert { rows: document? },
-            condition: None,
+            precondition: None,
             representation: false,
-            repeatable: None,
+            idempotency: None,
         };
         let written = self.documents.write(write).await?;
         let location = location(&self.name, &self.resource.key, &written.key);

@@ -24,7 +24,7 @@ use crate::resource::body::{Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::{Rows, Writable};
 use crate::resource::{Resource, ResourceId};
-use crate::source::writes::{Action, Outcome, Repeatable, Write, WriteError, Written};
+use crate::source::writes::{Action, IdempotentRequest, Write, WriteEffect, WriteError, Written};
 
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
@@ -58,7 +58,7 @@ impl DocumentWrite<'_> {
             let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
             return Err(Problem::bad_request(why));
         }
-        let repeatable = repeatable(headers, &hash, request.principal.as_deref())?;
+        let idempotency = idempotency(headers, &hash, request.principal.as_deref())?;
         // A principal that may not read does not see what is stored.
         let preferred = if request.may_read(id) {
             find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
@@ -70,9 +70,9 @@ impl DocumentWrite<'_> {
             resource: Arc::clone(&resource),
             action,
             // The target of POST is the collection, which has no entity tag.
-            condition: write_condition(headers).filter(|_| !is_insert),
+            precondition: write_condition(headers).filter(|_| !is_insert),
             representation: preferred != Some(RETURN_MINIMAL),
-            repeatable,
+            idempotency,
         };
         let written = match documents.write(write).await {
             Err(WriteError::Exists) if is_if_none_match_any(headers) => {
@@ -95,11 +95,11 @@ fn request_hash(request: &Request<'_>) -> Xxh3 {
 }
 
 /// Parses `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
-fn repeatable(
+fn idempotency(
     headers: &HeaderMap,
     hash: &Xxh3,
     principal: Option<&Principal>,
-) -> Result<Option<Repeatable>, Problem> {
+) -> Result<Option<IdempotentRequest>, Problem> {
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
@@ -119,7 +119,7 @@ fn repeatable(
             format!("Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} ASCII characters");
         return Err(Problem::bad_request(why));
     }
-    Ok(Some(Repeatable {
+    Ok(Some(IdempotentRequest {
         principal,
         key: key.to_owned(),
         request: hash.digest128().to_be_bytes(),
@@ -206,22 +206,22 @@ fn respond(
     written: Written,
     preferred: Option<&'static str>,
 ) -> Response<FullBody> {
-    let status = match (written.outcome, &written.document) {
-        (Outcome::Created, _) => StatusCode::CREATED,
-        (Outcome::Replaced, Some(_)) => StatusCode::OK,
-        (Outcome::Replaced, None) | (Outcome::Deleted, _) => StatusCode::NO_CONTENT,
+    let status = match (written.effect, &written.document) {
+        (WriteEffect::Created, _) => StatusCode::CREATED,
+        (WriteEffect::Replaced, Some(_)) => StatusCode::OK,
+        (WriteEffect::Replaced, None) | (WriteEffect::Deleted, _) => StatusCode::NO_CONTENT,
     };
     let mut headers = HeaderMap::new();
     // Tokens and locations consist of valid characters, so this does not fail.
     if let Ok(token) = HeaderValue::try_from(written.token.to_string()) {
         headers.insert(LARDER_TOKEN, token);
     }
-    if written.outcome == Outcome::Created
+    if written.effect == WriteEffect::Created
         && let Ok(location) = HeaderValue::try_from(location(name, &resource.key, &written.key))
     {
         headers.insert(LOCATION, location);
     }
-    if let Some(preferred) = preferred.filter(|_| written.outcome != Outcome::Deleted) {
+    if let Some(preferred) = preferred.filter(|_| written.effect != WriteEffect::Deleted) {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
     }
     let body = written.document.map(|document| {

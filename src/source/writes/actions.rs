@@ -1,4 +1,4 @@
-//! What is done to documents within a transaction.
+//! What a transaction does to documents: insert, replace, patch, delete.
 
 use std::collections::HashSet;
 
@@ -10,30 +10,31 @@ use crate::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
-use crate::source::writes::bound::{Inputs, joined};
 use crate::source::writes::error::{Failure, Refusal, WriteError};
-use crate::source::writes::transaction::{Done, Target, Transaction};
-use crate::source::writes::{Action, Outcome, Write};
+use crate::source::writes::inputs::{Inputs, join_documents};
+use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
+use crate::source::writes::{Action, Write, WriteEffect};
 
-/// Looks at whether a document exists before it is called taken: others may insert and delete it meanwhile.
-const LOOKS: usize = 3;
+/// How often a replacement tries to lock or to insert the document, which other transactions may insert and delete
+/// meanwhile.
+const INSERT_ATTEMPTS: usize = 3;
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
 
 impl Transaction<'_> {
-    /// Inserts the documents of `writes`; one whose key exists is left out, with all its rows.
+    /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows.
     pub(super) async fn insert(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         writes: &[&Write],
-    ) -> Result<Vec<Result<Done, WriteError>>, Failure> {
+    ) -> Result<Vec<Result<WrittenDocument, WriteError>>, Failure> {
         let documents = writes.iter().filter_map(|write| match &write.action {
             Action::Insert { rows } => Some(rows),
             _ => None,
         });
-        let mut rows = joined(target.writable, documents);
-        self.complete(target, &mut rows).await?;
+        let mut rows = join_documents(target.writable, documents);
+        self.draw_defaults(target, &mut rows).await?;
         let inserted = self.insert_rows(target, &rows).await?;
         let mut outcomes: Vec<_> = writes.iter().map(|_| Err(WriteError::Exists)).collect();
         for (document, done) in inserted {
@@ -44,17 +45,19 @@ impl Transaction<'_> {
         Ok(outcomes)
     }
 
-    /// Inserts the documents of `rows` whose keys do not exist: their numbers, and what became of them.
+    /// Inserts the documents of `rows` whose keys do not exist. Returns them with their numbers, counted from 0.
     pub(super) async fn insert_rows(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         rows: &Rows,
-    ) -> Result<Vec<(usize, Done)>, Failure> {
+    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
         let inputs = Inputs {
-            given: Some(rows),
+            rows: Some(rows),
             ..Inputs::key("")
         };
-        let found = self.ask(target, &target.sql.insert, inputs).await?;
+        let found = self
+            .run_statement(target, &target.sql.insert, inputs)
+            .await?;
         let mut done = Vec::with_capacity(found.len());
         let (mut inserted, mut numbers) = (0, HashSet::new());
         for row in &found {
@@ -64,27 +67,27 @@ impl Transaction<'_> {
                 continue;
             };
             if numbers.insert(number) {
-                let document = Done {
-                    outcome: Outcome::Created,
+                let document = WrittenDocument {
+                    effect: WriteEffect::Created,
                     key: row.try_get(3).map_err(SourceError::from)?,
-                    xid: xid_of(row)?.ok_or_else(unnumbered)?,
+                    xid: xid_of(row)?.ok_or_else(missing_xid)?,
                 };
                 done.push((number.saturating_sub(1), document));
             }
         }
         if usize::try_from(inserted) != Ok(done.len()) {
-            let why = format!("{}: a trigger changes keys", target.resource.name);
-            return Err(SourceError::Unexpected(why).into());
+            let message = format!("{}: a trigger changes keys", target.resource.name);
+            return Err(SourceError::Unexpected(message).into());
         }
         Ok(done)
     }
 
-    /// What is no mere insert.
-    pub(super) async fn alone(
+    /// Runs a write that replaces, patches or deletes a document.
+    pub(super) async fn write_single(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         write: &Write,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WrittenDocument, Failure> {
         match &write.action {
             Action::Insert { .. } => Err(WriteError::Exists.into()),
             Action::Replace { key, rows } => self.replace(target, write, key, rows).await,
@@ -93,31 +96,38 @@ impl Transaction<'_> {
         }
     }
 
-    /// Locks the document's root row: the transaction's number, if there is one.
-    async fn lock(&mut self, target: &Target<'_>, key: &str) -> Result<Option<u64>, Failure> {
-        let found = self.ask(target, &target.sql.lock, Inputs::key(key)).await?;
+    /// Locks the root row of the document. Returns the number of the transaction, or `None` if there is no such row.
+    async fn lock_root(
+        &mut self,
+        target: &WriteTarget<'_>,
+        key: &str,
+    ) -> Result<Option<u64>, Failure> {
+        let found = self
+            .run_statement(target, &target.sql.lock, Inputs::key(key))
+            .await?;
         Ok(found.first().map(xid_of).transpose()?.flatten())
     }
 
-    /// Locks the rows below a root row that is locked.
-    async fn lock_below(&mut self, target: &Target<'_>, key: &str) -> Result<(), Failure> {
+    /// Locks the rows below a locked root row.
+    async fn lock_below(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<(), Failure> {
         for statement in &target.sql.lock_below {
-            self.ask(target, statement, Inputs::key(key)).await?;
+            self.run_statement(target, statement, Inputs::key(key))
+                .await?;
         }
         Ok(())
     }
 
-    /// The document as it stands, all of whose rows are locked.
-    async fn read_locked(&mut self, target: &Target<'_>, key: &str) -> Result<Bytes, Failure> {
+    /// Reads the stored document, all of whose rows are locked.
+    async fn read_locked(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<Bytes, Failure> {
         let document = self.read(target, &[key]).await?.pop().transpose()?;
         let gone = || SourceError::Unexpected("a locked document is gone".into());
         Ok(document.flatten().ok_or_else(gone)?)
     }
 
-    /// The rows of `document`, which was read; none where it has no more than its root row, which is locked.
-    async fn rows_read(
+    /// The rows of the stored `document`; `None` if the resource has only root rows, whose locks are enough.
+    async fn stored_rows(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         key: &str,
         document: &[u8],
     ) -> Result<Option<Rows>, Failure> {
@@ -130,63 +140,68 @@ impl Transaction<'_> {
         let mode = WriteMode::Replace(&parts);
         let read = rows_of(writable, document, mode, &mut Scratch::default(), &mut rows);
         read.map_err(WriteError::Body)?;
-        self.complete(target, &mut rows).await?;
+        self.draw_defaults(target, &mut rows).await?;
         Ok(Some(rows))
     }
 
-    /// Holds the condition of `write` against the document, whose root row is locked if it is `there`, and locks as
-    /// much below it as the write needs: the document's rows where it was read.
-    async fn check(
+    /// Checks the precondition of `write`, and locks the rows below the root row if the write needs that. The root row
+    /// is locked if it `exists`. Returns the rows of the stored document if it was read for the precondition.
+    ///
+    /// # Errors
+    /// [`WriteError::Precondition`] if the precondition does not hold.
+    async fn check_precondition(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
-        there: bool,
+        exists: bool,
     ) -> Result<Option<Rows>, Failure> {
-        // A row that somebody adds below one that is neither root nor lowest, while that is deleted, would be a
-        // conflict that no client can help.
+        // Without these locks another transaction could add rows below a row that this one deletes, if that row is
+        // neither a root row nor on the lowest level. That would be a conflict that the client cannot resolve.
         let has_inner_rows = target.sql.lock_below.len() > 1;
-        if there && (has_inner_rows || write.condition.is_some()) {
+        if exists && (has_inner_rows || write.precondition.is_some()) {
             self.lock_below(target, key).await?;
         }
-        let Some(condition) = &write.condition else {
+        let Some(holds) = &write.precondition else {
             return Ok(None);
         };
-        let document = if there {
+        let document = if exists {
             Some(self.read_locked(target, key).await?)
         } else {
             None
         };
-        if !condition(document.as_deref()) {
+        if !holds(document.as_deref()) {
             return Err(WriteError::Precondition.into());
         }
         match document {
-            Some(document) => self.rows_read(target, key, &document).await,
+            Some(document) => self.stored_rows(target, key, &document).await,
             None => Ok(None),
         }
     }
 
     async fn replace(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
         rows: &Rows,
-    ) -> Result<Done, Failure> {
+    ) -> Result<WrittenDocument, Failure> {
         let mut rows = rows.clone();
-        self.complete(target, &mut rows).await?;
-        for _ in 0..LOOKS {
-            let there = self.lock(target, key).await?;
-            let read = self.check(target, write, key, there.is_some()).await?;
-            if let Some(xid) = there {
+        self.draw_defaults(target, &mut rows).await?;
+        for _ in 0..INSERT_ATTEMPTS {
+            let xid = self.lock_root(target, key).await?;
+            let stored = self
+                .check_precondition(target, write, key, xid.is_some())
+                .await?;
+            if let Some(xid) = xid {
                 let inputs = Inputs {
                     key,
-                    given: Some(&rows),
-                    read: read.as_ref(),
+                    rows: Some(&rows),
+                    stored: stored.as_ref(),
                 };
-                return self.modify(target, inputs, xid).await;
+                return self.apply_rows(target, inputs, xid).await;
             }
-            // Somebody may insert it at the same time; then it is there at the next look.
+            // Another transaction may insert it at the same time; then the next attempt finds it.
             if let Some((_, done)) = self.insert_rows(target, &rows).await?.pop() {
                 return Ok(done);
             }
@@ -199,14 +214,15 @@ impl Transaction<'_> {
         .into())
     }
 
-    /// Makes the rows of a locked document those that are given. What goes makes room for what is new.
-    async fn modify(
+    /// Replaces the rows of a locked document by those of `inputs`. Rows are deleted first, since inserted ones may
+    /// have the same unique values.
+    async fn apply_rows(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         inputs: Inputs<'_>,
         xid: u64,
-    ) -> Result<Done, Failure> {
-        let changes = match inputs.read {
+    ) -> Result<WrittenDocument, Failure> {
+        let changes = match inputs.stored {
             Some(_) => &target.sql.replace_read,
             None => &target.sql.replace,
         };
@@ -216,10 +232,10 @@ impl Transaction<'_> {
             &changes.insert_others,
         ];
         for statement in statements.into_iter().flatten() {
-            self.ask(target, statement, inputs).await?;
+            self.run_statement(target, statement, inputs).await?;
         }
-        Ok(Done {
-            outcome: Outcome::Replaced,
+        Ok(WrittenDocument {
+            effect: WriteEffect::Replaced,
             key: inputs.key.to_owned(),
             xid,
         })
@@ -227,22 +243,22 @@ impl Transaction<'_> {
 
     async fn patch(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
         patch: &[u8],
-    ) -> Result<Done, Failure> {
-        let Some(xid) = self.lock(target, key).await? else {
+    ) -> Result<WrittenDocument, Failure> {
+        let Some(xid) = self.lock_root(target, key).await? else {
             return Err(absent(write).into());
         };
         self.lock_below(target, key).await?;
         let document = self.read_locked(target, key).await?;
-        if let Some(condition) = &write.condition
-            && !condition(Some(&document))
+        if let Some(holds) = &write.precondition
+            && !holds(Some(&document))
         {
             return Err(WriteError::Precondition.into());
         }
-        let read = self.rows_read(target, key, &document).await?;
+        let stored = self.stored_rows(target, key, &document).await?;
         let mut rows = Rows::of(target.writable);
         let parts = key_parts(key, target.resource.key.columns.len());
         let mut scratch = Scratch::default();
@@ -253,57 +269,57 @@ impl Transaction<'_> {
             rows_of(writable, &patched, mode, &mut scratch, &mut rows)
         });
         patched.map_err(WriteError::Body)?;
-        self.complete(target, &mut rows).await?;
+        self.draw_defaults(target, &mut rows).await?;
         let inputs = Inputs {
             key,
-            given: Some(&rows),
-            read: read.as_ref(),
+            rows: Some(&rows),
+            stored: stored.as_ref(),
         };
-        self.modify(target, inputs, xid).await
+        self.apply_rows(target, inputs, xid).await
     }
 
     async fn delete(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
-    ) -> Result<Done, Failure> {
-        let Some(xid) = self.lock(target, key).await? else {
+    ) -> Result<WrittenDocument, Failure> {
+        let Some(xid) = self.lock_root(target, key).await? else {
             return Err(absent(write).into());
         };
-        let read = self.check(target, write, key, true).await?;
-        let statement = match read {
+        let stored = self.check_precondition(target, write, key, true).await?;
+        let statement = match stored {
             Some(_) => &target.sql.delete_read,
             None => &target.sql.delete,
         };
         let inputs = Inputs {
-            read: read.as_ref(),
+            stored: stored.as_ref(),
             ..Inputs::key(key)
         };
-        self.ask(target, statement, inputs).await?;
-        Ok(Done {
-            outcome: Outcome::Deleted,
+        self.run_statement(target, statement, inputs).await?;
+        Ok(WrittenDocument {
+            effect: WriteEffect::Deleted,
             key: key.to_owned(),
             xid,
         })
     }
 }
 
-/// The transaction's number, which is the first column of a row; `None` where the statement found nothing.
+/// The number of the transaction, which is the first column of a row; `None` if the statement found no row of a table.
 fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
     let xid: Option<String> = row.try_get(0)?;
     let xid = xid.map(|xid| xid.parse());
-    xid.transpose().map_err(|_| unnumbered())
+    xid.transpose().map_err(|_| missing_xid())
 }
 
-fn unnumbered() -> SourceError {
+fn missing_xid() -> SourceError {
     SourceError::Unexpected("a statement returned no transaction number".into())
 }
 
-/// What there is to say of a document that is not there.
+/// The error of a write whose document does not exist.
 fn absent(write: &Write) -> WriteError {
-    match &write.condition {
-        Some(condition) if !condition(None) => WriteError::Precondition,
+    match &write.precondition {
+        Some(holds) if !holds(None) => WriteError::Precondition,
         _ => WriteError::Absent,
     }
 }

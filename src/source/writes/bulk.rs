@@ -1,7 +1,7 @@
-//! Many documents in one transaction, as they come.
+//! Bulk writes: many documents, inserted in one transaction as they arrive.
 //!
-//! Each bulk write has a connection of its own, from its beginning to its end. Whoever drops it before it commits
-//! closes the connection, and PostgreSQL rolls back.
+//! Each bulk write has a connection of its own. Dropping it before the commit closes the connection, and PostgreSQL
+//! rolls back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::source::SourceError;
 use crate::source::loader::wait_for_new_identity;
 use crate::source::session::Identity;
 use crate::source::token::Token;
-use crate::source::writes::bound::part;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
-use crate::source::writes::locks::{LockRetry, Pauses};
-use crate::source::writes::transaction::{Target, Transaction};
+use crate::source::writes::inputs::select_documents;
+use crate::source::writes::locks::{LockRetry, RetryPauses};
+use crate::source::writes::transaction::{Transaction, WriteTarget};
 use crate::source::writes::{GRACE, Shared, Writes, followed};
 
-/// Marks what is to stay while documents are tried.
-const MARK: &str = "savepoint larder";
-const BACK_TO_MARK: &str = "rollback to savepoint larder";
+/// Kept while [`Transaction::find_refused_document`] tries documents.
+const SAVEPOINT: &str = "savepoint larder";
+const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
 
-/// One of the bulk writes that there may be at a time.
+/// Allows one bulk write. There are as many as connections for bulk writes.
 #[derive(Debug)]
 pub struct BulkPermit {
     _permit: OwnedSemaphorePermit,
@@ -35,14 +35,14 @@ pub struct BulkPermit {
 
 /// Why documents were not inserted.
 #[derive(Debug)]
-pub struct BulkFault {
-    /// What is wrong.
+pub struct BulkError {
+    /// The error.
     pub error: WriteError,
-    /// Which of the documents that were to be inserted together it is about, counted from 0, where that is known.
+    /// The number of the document that caused it, counted from 0 among those that were inserted together, if known.
     pub document: Option<usize>,
 }
 
-impl BulkFault {
+impl BulkError {
     fn is_of_one_document(&self) -> bool {
         let refusals = [Refusal::Conflict, Refusal::Invalid];
         matches!(&self.error, WriteError::Refused { refusal, .. } if refusals.contains(refusal))
@@ -50,7 +50,7 @@ impl BulkFault {
 }
 
 /// A transaction that inserts documents of one resource.
-pub struct Bulk<'w> {
+pub struct BulkTransaction<'w> {
     shared: &'w Shared,
     transaction: Transaction<'w>,
     resource: Arc<Resource>,
@@ -60,31 +60,31 @@ pub struct Bulk<'w> {
 }
 
 impl Writes {
-    /// Leave to write in bulk, until it is dropped.
+    /// Reserves a connection for a bulk write until the permit is dropped.
     ///
     /// # Errors
-    /// [`SourceError::Overloaded`] where as many do already as there are connections for.
+    /// [`SourceError::Overloaded`] if all connections for bulk writes are in use.
     pub fn bulk_permit(&self) -> Result<BulkPermit, SourceError> {
         let permit = Arc::clone(&self.bulk).try_acquire_owned();
         let permit = permit.map_err(|_| SourceError::Overloaded)?;
         Ok(BulkPermit { _permit: permit })
     }
 
-    /// Begins a transaction for documents of `resource`, for whoever holds a [`BulkPermit`]. PostgreSQL ends it where
-    /// nothing is asked of it for longer than `patience` and a moment.
+    /// Begins a transaction for documents of `resource`. The caller must hold a [`BulkPermit`]. PostgreSQL aborts the
+    /// transaction if it is idle for longer than `idle_max` and a second.
     ///
     /// # Errors
-    /// Why PostgreSQL can't be written to.
-    pub async fn bulk(
+    /// Why the transaction could not be begun.
+    pub async fn begin_bulk(
         &self,
         resource: Arc<Resource>,
-        patience: Duration,
-    ) -> Result<Bulk<'_>, WriteError> {
+        idle_max: Duration,
+    ) -> Result<BulkTransaction<'_>, WriteError> {
         let shared = &*self.shared;
         let mut following = shared.followed.clone();
         let mut known = followed(&mut following)?;
         let mut session = shared.connect(&known).await;
-        let is_other = session.as_ref().is_err_and(Failure::is_of_other_database);
+        let is_other = session.as_ref().is_err_and(Failure::is_other_database);
         if is_other && wait_for_new_identity(&mut following, Some(&known)).await {
             known = followed(&mut following)?;
             session = shared.connect(&known).await;
@@ -95,33 +95,33 @@ impl Writes {
             document_bytes_max: shared.document_bytes_max,
             followed: known,
             lock_retry: LockRetry::Never,
-            locking_since: None,
+            locks_held_since: None,
             committing: false,
             committed: &shared.committed,
         };
-        let mut bulk = Bulk {
+        let mut bulk = BulkTransaction {
             shared,
             transaction,
             resource,
             following,
             xid: None,
         };
-        let target = Target::of(&bulk.resource)?;
-        let pauses = Pauses::until(shared.writing_until());
-        let begin = begin(&mut bulk.transaction, &target, pauses, patience + GRACE);
-        bounded(&mut bulk.following, shared.limit(), begin).await?;
+        let target = WriteTarget::of(&bulk.resource)?;
+        let pauses = RetryPauses::until(shared.attempts_end());
+        let begin = begin(&mut bulk.transaction, &target, pauses, idle_max + GRACE);
+        bounded(&mut bulk.following, shared.time_limit(), begin).await?;
         Ok(bulk)
     }
 }
 
 async fn begin(
     transaction: &mut Transaction<'_>,
-    target: &Target<'_>,
-    mut pauses: Pauses,
+    target: &WriteTarget<'_>,
+    mut pauses: RetryPauses,
     idle: Duration,
 ) -> Result<(), Failure> {
     while let Err(failure) = transaction.begin(target).await {
-        if !failure.error.is_held() {
+        if !failure.error.is_lock_timeout() {
             return Err(failure);
         }
         transaction.roll_back().await?;
@@ -131,17 +131,21 @@ async fn begin(
     }
     let idle = idle.as_millis();
     let idle = format!("set local idle_in_transaction_session_timeout = {idle}");
-    Ok(say(&mut transaction.session.connection, &idle).await?)
+    Ok(execute(&mut transaction.session.connection, &idle).await?)
 }
 
-async fn say(connection: &mut PgConnection, sql: &str) -> Result<(), SourceError> {
+async fn execute(connection: &mut PgConnection, sql: &str) -> Result<(), SourceError> {
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(connection)
         .await?;
     Ok(())
 }
 
-/// What `step` comes to, unless it takes too long or the feed has to find its database anew.
+/// Runs a step of a bulk write.
+///
+/// # Errors
+/// [`SourceError::Timeout`] after `limit`, [`SourceError::Unavailable`] once the feed finds its database anew; else those
+/// of the step.
 async fn bounded<T>(
     following: &mut watch::Receiver<Option<Arc<Identity>>>,
     limit: Duration,
@@ -156,72 +160,72 @@ async fn bounded<T>(
     }
 }
 
-impl Bulk<'_> {
-    /// Inserts the documents of `rows`: the canonical key of each.
+impl BulkTransaction<'_> {
+    /// Inserts the documents of `rows`. Returns the canonical key of each.
     ///
     /// # Errors
-    /// What is wrong with the first document that PostgreSQL refuses, or with all; the transaction is lost.
-    pub async fn insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkFault> {
+    /// Why PostgreSQL refused the first document that it refuses, or all of them. The transaction cannot be continued.
+    pub async fn insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
         let resource = &*self.resource;
         let transaction = &mut self.transaction;
         let inserting = async {
-            let target = Target::of(resource)?;
-            transaction.complete(&target, &mut rows).await?;
+            let target = WriteTarget::of(resource)?;
+            transaction.draw_defaults(&target, &mut rows).await?;
             transaction.insert_bulk(&target, &rows).await
         };
-        let error = match bounded(&mut self.following, self.shared.limit(), inserting).await {
+        let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
             Ok(inserted) => {
                 self.xid = inserted.xid;
                 let keys = inserted.keys;
-                return keys.map_err(|taken| BulkFault {
+                return keys.map_err(|existing| BulkError {
                     error: WriteError::Exists,
-                    document: Some(taken),
+                    document: Some(existing),
                 });
             }
             Err(error) => error,
         };
-        let fault = BulkFault {
+        let error = BulkError {
             error,
             document: None,
         };
-        if !fault.is_of_one_document() {
-            return Err(fault);
+        if !error.is_of_one_document() {
+            return Err(error);
         }
         let searching = async {
-            let target = Target::of(resource)?;
-            transaction.search(&target, &rows).await
+            let target = WriteTarget::of(resource)?;
+            transaction.find_refused_document(&target, &rows).await
         };
-        let found = bounded(&mut self.following, self.shared.limit(), searching).await;
-        Err(found.ok().flatten().unwrap_or(fault))
+        let found = bounded(&mut self.following, self.shared.time_limit(), searching).await;
+        Err(found.ok().flatten().unwrap_or(error))
     }
 
-    /// The documents of `keys` as they are stored, in their order.
+    /// Reads the stored documents of `keys`, in their order.
     ///
     /// # Errors
-    /// Why one of them can't be given.
+    /// Why one of them cannot be read.
     pub async fn read(&mut self, keys: &[String]) -> Result<Vec<Bytes>, WriteError> {
         let transaction = &mut self.transaction;
         let resource = &*self.resource;
         let reading = async {
-            let target = Target::of(resource)?;
+            let target = WriteTarget::of(resource)?;
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             let found = transaction.read(&target, &keys).await?;
             let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
             let found = found.into_iter().map(|found| found?.ok_or_else(gone));
             Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
         };
-        bounded(&mut self.following, self.shared.limit(), reading).await
+        bounded(&mut self.following, self.shared.time_limit(), reading).await
     }
 
-    /// Commits: the transaction, none where nothing was inserted.
+    /// Commits. Returns the transaction; `None` if nothing was inserted.
     ///
     /// # Errors
-    /// Why nothing was written; after [`WriteError::Unknown`] it may have been.
+    /// Why nothing was written. After [`WriteError::Unknown`] it may have been committed.
     pub async fn commit(mut self) -> Result<Option<Token>, WriteError> {
         let transaction = &mut self.transaction;
-        let target = Target::of(&self.resource)?;
+        let target = WriteTarget::of(&self.resource)?;
         let committing = transaction.commit(&target);
-        let committed = bounded(&mut self.following, self.shared.limit(), committing).await;
+        let committed = bounded(&mut self.following, self.shared.time_limit(), committing).await;
         committed.map_err(|error| match error {
             WriteError::Source(SourceError::Timeout) => WriteError::Unknown,
             error if error.is_connection_error() => WriteError::Unknown,
@@ -232,16 +236,21 @@ impl Bulk<'_> {
     }
 }
 
-/// What became of documents that were inserted together.
-struct Inserted {
-    /// The canonical key of each; or the first one that was left out, since its key exists, or another value of it that
-    /// is unique.
+/// The outcome of documents that were inserted together.
+struct InsertedBatch {
+    /// The canonical key of each; or the number of the first document that was left out because its key, or another
+    /// value of it that must be unique, exists.
     keys: Result<Vec<String>, usize>,
+    /// The number of the transaction; `None` if no document was inserted.
     xid: Option<u64>,
 }
 
 impl Transaction<'_> {
-    async fn insert_bulk(&mut self, target: &Target<'_>, rows: &Rows) -> Result<Inserted, Failure> {
+    async fn insert_bulk(
+        &mut self,
+        target: &WriteTarget<'_>,
+        rows: &Rows,
+    ) -> Result<InsertedBatch, Failure> {
         let mut keys = vec![None; rows.documents()];
         let mut xid = None;
         for (document, done) in self.insert_rows(target, rows).await? {
@@ -252,40 +261,44 @@ impl Transaction<'_> {
         }
         let keys = keys.into_iter().enumerate();
         let keys = keys.map(|(document, key)| key.ok_or(document)).collect();
-        Ok(Inserted { keys, xid })
+        Ok(InsertedBatch { keys, xid })
     }
 
-    /// The first document of `rows` that PostgreSQL refuses, after it has ended the transaction over them. In another
-    /// one that is never committed they are inserted by halves, so that it is found, too, where it conflicts with one
-    /// of those before it. None where it conflicted with documents that were inserted earlier.
-    async fn search(
+    /// Searches for the first document of `rows` that PostgreSQL refuses, after it has aborted the transaction because
+    /// of one of them.
+    ///
+    /// A binary search: another transaction, which is never committed, inserts half of the remaining documents at a
+    /// time. Those that it accepts stay inserted, so that a document is found that conflicts with one before it. `None`
+    /// if the document conflicted with those that were inserted earlier.
+    async fn find_refused_document(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         rows: &Rows,
-    ) -> Result<Option<BulkFault>, Failure> {
+    ) -> Result<Option<BulkError>, Failure> {
         self.roll_back().await?;
         self.begin(target).await?;
         let mut open = 0..rows.documents();
         while !open.is_empty() {
             let half = open.start..open.start + open.len().div_ceil(2);
-            let fault = |error, document| BulkFault {
+            let refused = |error, document| BulkError {
                 error,
                 document: Some(document),
             };
-            say(&mut self.session.connection, MARK).await?;
-            let tried = part(target.writable, rows, &half);
+            execute(&mut self.session.connection, SAVEPOINT).await?;
+            let tried = select_documents(target.writable, rows, &half);
             match self.insert_bulk(target, &tried).await {
-                Ok(Inserted { keys: Ok(_), .. }) => open.start = half.end,
-                Ok(Inserted {
-                    keys: Err(taken), ..
+                Ok(InsertedBatch { keys: Ok(_), .. }) => open.start = half.end,
+                Ok(InsertedBatch {
+                    keys: Err(existing),
+                    ..
                 }) => {
-                    return Ok(Some(fault(WriteError::Exists, half.start + taken)));
+                    return Ok(Some(refused(WriteError::Exists, half.start + existing)));
                 }
                 Err(failure) if half.len() == 1 => {
-                    return Ok(Some(fault(failure.error, half.start)));
+                    return Ok(Some(refused(failure.error, half.start)));
                 }
                 Err(_) => {
-                    say(&mut self.session.connection, BACK_TO_MARK).await?;
+                    execute(&mut self.session.connection, ROLLBACK_TO_SAVEPOINT).await?;
                     open = half;
                 }
             }

@@ -9,62 +9,62 @@ use crate::source::SourceError;
 /// Why a document was not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
-    /// PostgreSQL gave no answer, or one that no client is to blame for.
+    /// PostgreSQL cannot be reached, or it reported an error that the client did not cause.
     #[error(transparent)]
     Source(SourceError),
-    /// The connection was lost, or PostgreSQL did not answer in time, while it was to commit: what is stored is not
-    /// known.
-    #[error("what became of the commit is not known")]
+    /// The connection was lost, or PostgreSQL did not respond in time, during the commit. The write may have been
+    /// committed.
+    #[error("the outcome of the commit is unknown")]
     Unknown,
-    /// PostgreSQL did not answer within the time that a request has: the write may go on, or have been done.
-    #[error("PostgreSQL did not answer in time")]
+    /// PostgreSQL did not respond within the time that a request has. The write may still run, or have been committed.
+    #[error("PostgreSQL did not respond in time")]
     Deadline,
-    /// There is a document with this key, or with another value that must be unique.
+    /// A document with this key, or with another value that must be unique, exists.
     #[error("the document exists")]
     Exists,
-    /// There is no document with this key.
+    /// No document with this key exists.
     #[error("the document does not exist")]
     Absent,
-    /// The condition did not hold.
-    #[error("the condition does not hold")]
+    /// The precondition does not hold.
+    #[error("the precondition does not hold")]
     Precondition,
-    /// What a patch comes to is no document of the resource.
-    #[error("what the patch comes to does not fit")]
+    /// The result of a patch does not fit the resource.
+    #[error("the result of the patch does not fit the resource")]
     Body(BodyError),
-    /// Another request had the same `Idempotency-Key`.
-    #[error("the Idempotency-Key is another request's")]
+    /// Another request was sent with the same `Idempotency-Key`.
+    #[error("another request was sent with this Idempotency-Key")]
     KeyReused,
-    /// PostgreSQL refused it.
-    #[error("PostgreSQL says {code}")]
+    /// PostgreSQL refused the write.
+    #[error("PostgreSQL reported error {code}")]
     Refused {
         /// SQLSTATE.
         code: String,
-        /// What that means to the client.
+        /// The meaning of the error for the client.
         refusal: Refusal,
         /// The member that PostgreSQL named, as a JSON pointer.
         pointer: Option<String>,
     },
 }
 
-/// What PostgreSQL's refusal means to the client.
+/// The meaning of PostgreSQL's error for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Other rows stand against it: a unique or a foreign key, or an exclusion.
+    /// The write conflicts with existing rows (unique, foreign key or exclusion constraint).
     Conflict,
-    /// The values don't fit the table.
+    /// The values do not fit the table.
     Invalid,
-    /// larder's role may not.
+    /// larder's role lacks a privilege.
     Forbidden,
-    /// Others hold locks on rows, or were faster each time.
+    /// Other transactions hold locks on rows, or prevented each attempt.
     Busy,
-    /// Others hold a lock on a table.
+    /// Another transaction holds a lock on a table.
     TableLocked,
 }
 
 impl From<SourceError> for WriteError {
     fn from(error: SourceError) -> Self {
         match error {
-            // By a statement that only reads, within a transaction that writes.
+            // From a statement that only reads, in a transaction that writes.
             SourceError::Refused { code, .. } if BUSY.contains(&code.as_str()) => Self::Refused {
                 code,
                 refusal: Refusal::Busy,
@@ -76,7 +76,7 @@ impl From<SourceError> for WriteError {
 }
 
 impl WriteError {
-    /// Of documents that share a transaction, each may fare better alone.
+    /// Whether each of the documents that shared the transaction may succeed in one of its own.
     pub(super) fn concerns_single_documents(&self) -> bool {
         match self {
             Self::Unknown
@@ -98,17 +98,18 @@ impl WriteError {
         }
     }
 
-    /// Others hold a lock, and it was not waited for any longer.
-    pub(super) fn is_held(&self) -> bool {
+    /// Whether a lock was not available within `lock_timeout`.
+    pub(super) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }
 
-    /// The same again may succeed, as others hold locks or were faster.
+    /// Whether another transaction held a lock or caused a deadlock or a serialization failure, so that the write may
+    /// succeed if it is repeated.
     fn is_busy(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if BUSY.contains(&code.as_str()))
     }
 
-    /// larder's role lacks a privilege.
+    /// Whether larder's role lacks a privilege.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(
             self,
@@ -119,8 +120,8 @@ impl WriteError {
         )
     }
 
-    /// The same of a table where it is of a row.
-    pub(super) fn of_table(self) -> Self {
+    /// The same error, about a lock of a table instead of a row.
+    pub(super) fn into_table_lock(self) -> Self {
         match self {
             Self::Refused {
                 code,
@@ -135,7 +136,7 @@ impl WriteError {
         }
     }
 
-    /// The connection is of no use any more.
+    /// Whether the connection must not be used any more.
     pub(super) fn is_connection_error(&self) -> bool {
         matches!(self, Self::Source(error) if error.is_connection_error())
     }
@@ -144,20 +145,20 @@ impl WriteError {
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// With it `serialization_failure` and `deadlock_detected`.
+/// Also `serialization_failure` and `deadlock_detected`.
 const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
 
-/// An attempt that failed.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: WriteError,
-    /// The same again may succeed.
-    pub(super) again: bool,
+    /// Whether the attempt may succeed if it is repeated.
+    pub(super) is_retryable: bool,
 }
 
 impl Failure {
-    /// The connection did not reach what the feed follows.
-    pub(super) fn is_of_other_database(&self) -> bool {
+    /// Whether the connection reached another database than the one that the feed follows.
+    pub(super) fn is_other_database(&self) -> bool {
         matches!(self.error, WriteError::Source(SourceError::OtherDatabase))
     }
 }
@@ -166,14 +167,14 @@ impl<E: Into<WriteError>> From<E> for Failure {
     fn from(error: E) -> Self {
         let error = error.into();
         Self {
-            again: error.is_busy(),
+            is_retryable: error.is_busy(),
             error,
         }
     }
 }
 
-/// What `error`, from a statement that writes, means.
-pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failure {
+/// The meaning of `error`, from a statement that writes.
+pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> Failure {
     let sqlx::Error::Database(database) = &error else {
         return SourceError::from(error).into();
     };
@@ -184,9 +185,10 @@ pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failur
         code if BUSY.contains(&code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
         "25006" => return SourceError::Standby.into(),
-        // What a trigger of the table raised, and a view's check option.
+        // raise_exception, for example in a trigger, and with_check_option_violation of a view.
         "P0001" | "44000" => Refusal::Invalid,
-        // 22: data exception, 23: integrity constraint violation, 54: program limit exceeded, as by an index's entry.
+        // 22: data exception, 23: integrity constraint violation, 54: program limit exceeded, for example by the entry
+        // of an index.
         code if ["22", "23", "54"]
             .iter()
             .any(|class| code.starts_with(class)) =>
@@ -208,7 +210,8 @@ pub(super) fn failure(error: sqlx::Error, writable: Option<&Writable>) -> Failur
     .into()
 }
 
-/// The root row's member whose column PostgreSQL names; which of several rows below it means, it does not say.
+/// The JSON pointer to the member whose column PostgreSQL names. Only for columns of the root row: for rows below it,
+/// PostgreSQL does not say which row it means.
 fn pointer(error: &PgDatabaseError, writable: &Writable) -> Option<String> {
     let root = writable.levels.first()?;
     let is_root = error.table() == Some(root.table.name.as_str())

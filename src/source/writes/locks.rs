@@ -1,16 +1,16 @@
-//! How a write waits for locks that others hold, so that no transaction of theirs is ended for it.
+//! How a write waits for locks, so that PostgreSQL aborts no other transaction because of it.
 //!
-//! Of transactions that wait for each other PostgreSQL ends the one that has waited for `deadlock_timeout`, 1 s unless
-//! it is set otherwise. So a write gives way long before: it takes the locks of its tables first, waits for a lock at
-//! most 50 ms, and rolls back and tries again where it does not get it. While it pauses it holds nothing. A write that
-//! has held locks for 450 ms waits for no more of them: if it needs one, it gives way. It may still run for long, as
-//! with a document of many rows. Each bound is below half of the default, so that whoever waits for a lock of larder's
-//! has it before PostgreSQL looks for a deadlock. Where `deadlock_timeout` is set below 500 ms, that does not hold.
+//! PostgreSQL aborts the transaction of a deadlock that has waited for `deadlock_timeout`, which is 1 s by default. So
+//! a write gives up long before: it first locks its tables, waits for each lock at most 50 ms, and if it does not get
+//! one, it rolls back and tries again. It holds no locks while it pauses. A write that has held locks for 450 ms waits
+//! for no further lock: if it needs one that is held, it gives up. It may still run for long, for example with a
+//! document of many rows. Both limits are below half of the default, so that a transaction that waits for larder gets
+//! its lock before PostgreSQL searches for a deadlock. That does not hold if `deadlock_timeout` is below 500 ms.
 //!
-//! What remains: one statement that runs for longer than that goes on to wait 50 ms for a lock, and so do bulk writes,
-//! which hold their locks to their end. If others wait for those, and larder for one of theirs, PostgreSQL's look has
-//! to fall into these 50 ms to end their transaction; afterwards larder's ends. What users' triggers wait for, rows,
-//! advisory locks or tables, counts as larder's.
+//! What remains: one statement that runs for longer than 450 ms still waits 50 ms for a lock, and so do bulk writes,
+//! which hold their locks until they end. If another transaction waits for those, and larder for one of its locks,
+//! PostgreSQL aborts the other transaction only if it searches within these 50 ms; after them larder's transaction has
+//! ended. The locks that users' triggers wait for, of rows, tables or advisory ones, count as larder's.
 
 use std::time::Duration;
 
@@ -19,34 +19,36 @@ use tokio::time::{Instant, sleep};
 /// For each lock, of a table or of a row.
 pub(super) const LOCK_TIMEOUT: &str = "set local lock_timeout = 50; ";
 
-/// Once locks have been held for [`HOLDING_MAX`]: the shortest there is, as 0 stands for no bound.
-pub(super) const NO_LOCK_TIMEOUT: &str = "set local lock_timeout = 1";
+/// After [`LOCKS_HELD_MAX`]: the shortest timeout, as 0 stands for none.
+pub(super) const MINIMAL_LOCK_TIMEOUT: &str = "set local lock_timeout = 1";
 
-/// From the first lock to the last one that is waited for.
-pub(super) const HOLDING_MAX: Duration = Duration::from_millis(450);
+/// How long a transaction that holds locks may wait for further ones.
+pub(super) const LOCKS_HELD_MAX: Duration = Duration::from_millis(450);
 
-/// Between attempts. Each but the first waits twice as long as the one before, to this.
+/// The first pause between attempts, and the longest. Each is twice as long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What a transaction does if it has not got a lock in time.
+/// What a transaction does if it does not get a lock in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockRetry {
-    /// It is rolled back and begun again, for as long as a statement may take.
+    /// It is rolled back and repeated, for as long as a statement may take.
     Always,
-    /// The same for a lock of a table. A lock of a row concerns one document, and the others share the transaction.
+    /// It is repeated only for a lock of a table. A lock of a row concerns one of the documents that share the
+    /// transaction.
     TableOnly,
-    /// It fails: the client has sent what it wrote as a stream. It takes long, so each wait is as short as the first.
+    /// It fails, since the client sent its documents as a stream, which is not kept. It may take long, so every wait
+    /// for a lock stays at 50 ms.
     Never,
 }
 
 /// The pauses between the attempts of a write, until its time is over.
-pub(super) struct Pauses {
+pub(super) struct RetryPauses {
     until: Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl RetryPauses {
     pub(super) fn until(until: Instant) -> Self {
         Self {
             until,
@@ -54,7 +56,7 @@ impl Pauses {
         }
     }
 
-    /// Waits for the next attempt; false at once where there is no time for one.
+    /// Waits before the next attempt. Returns false at once if the time is over before that.
     pub(super) async fn pause(&mut self) -> bool {
         if Instant::now() + self.next > self.until {
             return false;
@@ -72,7 +74,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_end_with_the_time() {
         let begun = Instant::now();
-        let mut pauses = Pauses::until(begun + Duration::from_secs(1));
+        let mut pauses = RetryPauses::until(begun + Duration::from_secs(1));
         let mut ends = Vec::new();
         while pauses.pause().await {
             ends.push(begun.elapsed().as_millis());

@@ -4,118 +4,122 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::source::SourceError;
-use crate::source::writes::{Job, Shared};
+use crate::source::writes::{QueuedWrite, Shared};
 
-/// Writes that may wait.
+/// The most writes that may wait.
 const WAITING_WRITES_MAX: usize = 4_096;
 
-/// Documents that share a transaction, at most.
+/// The most documents that share a transaction.
 const DOCUMENTS_PER_TRANSACTION: usize = 64;
 
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct WriteQueue {
     /// Documents to insert, which may share a transaction.
-    inserts: VecDeque<Job>,
-    /// Each has a transaction of its own.
-    others: VecDeque<Job>,
-    /// Whether the others are next; both lanes get their turn.
-    others_next: bool,
-    /// Documents in shared transactions that are under way and not late.
-    prompt: usize,
-    /// A worker has been called and has not come yet.
-    called: bool,
+    inserts: VecDeque<QueuedWrite>,
+    /// Writes that have a transaction of their own.
+    others: VecDeque<QueuedWrite>,
+    /// Whether `others` had the last turn.
+    others_were_last: bool,
+    /// Documents in shared transactions that run and are not late.
+    in_flight: usize,
+    /// A worker was woken and has not taken a write yet.
+    is_waking: bool,
     closed: bool,
 }
 
-/// Documents that others wait for to be written, counted until it is dropped.
-pub(super) struct Prompt<'s> {
+/// Counts the documents of a shared transaction as in flight until it is dropped.
+pub(super) struct InFlightGuard<'s> {
     shared: &'s Shared,
     documents: usize,
 }
 
-impl<'s> Prompt<'s> {
-    /// Of what [`Queue::take`] gave.
+impl<'s> InFlightGuard<'s> {
+    /// For the documents that [`WriteQueue::take_next`] has counted.
     pub(super) fn new(shared: &'s Shared, documents: usize) -> Self {
         Self { shared, documents }
     }
 }
 
-impl Drop for Prompt<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.shared.queue().prompt -= self.documents;
+        self.shared.queue().in_flight -= self.documents;
     }
 }
 
-impl Queue {
+impl WriteQueue {
     /// # Errors
-    /// [`SourceError::Overloaded`] where too many wait.
-    pub(super) fn push(&mut self, job: Job) -> Result<(), SourceError> {
+    /// [`SourceError::Overloaded`] if too many writes wait.
+    pub(super) fn push(&mut self, queued: QueuedWrite) -> Result<(), SourceError> {
         if self.inserts.len() + self.others.len() >= WAITING_WRITES_MAX || self.closed {
             return Err(SourceError::Overloaded);
         }
-        if job.write.is_groupable() {
-            self.inserts.push_back(job)
+        if queued.write.is_groupable() {
+            self.inserts.push_back(queued)
         } else {
-            self.others.push_back(job)
+            self.others.push_back(queued)
         }
         Ok(())
     }
 
-    /// Whether a worker must be called. One at a time: it calls the next if that has something to do.
-    pub(super) fn calls(&mut self) -> bool {
-        let wanted = self.inserts_may_go() || !self.others.is_empty();
-        wanted && !std::mem::replace(&mut self.called, true)
+    /// Whether a worker must be woken. Only one at a time is: it wakes the next if more writes may begin.
+    pub(super) fn must_wake_worker(&mut self) -> bool {
+        let has_work = self.inserts_may_begin() || !self.others.is_empty();
+        has_work && !std::mem::replace(&mut self.is_waking, true)
     }
 
-    /// Documents wait for those that are being inserted, to share the next transaction; where there are as many, they
-    /// are worth one of their own at once. A fixed number of transactions was no better: as many documents a second
-    /// from 64 connections with one, two or three.
-    fn inserts_may_go(&self) -> bool {
-        let enough = self.prompt.min(DOCUMENTS_PER_TRANSACTION);
+    /// Documents wait until those in flight are inserted, so that they share the next transaction. They begin at once
+    /// if there are as many as in flight. A fixed number of transactions was no better: with one, two or three, 64
+    /// connections inserted as many documents a second.
+    fn inserts_may_begin(&self) -> bool {
+        let enough = self.in_flight.min(DOCUMENTS_PER_TRANSACTION);
         !self.inserts.is_empty() && self.inserts.len() >= enough
     }
 
-    /// What a worker is to do next, in one transaction, and how many documents of it count as [`Prompt`].
-    pub(super) fn take(&mut self) -> Option<(Vec<Job>, usize)> {
-        self.called = false;
-        // Whoever left before the write began wants none.
+    /// Takes the writes of the next transaction. Returns them with the number of documents that it has counted as in
+    /// flight.
+    pub(super) fn take_next(&mut self) -> Option<(Vec<QueuedWrite>, usize)> {
+        self.is_waking = false;
+        // A write whose client has left is dropped.
         for lane in [&mut self.inserts, &mut self.others] {
-            while lane.front().is_some_and(|job| job.done.is_closed()) {
+            while lane.front().is_some_and(|queued| queued.done.is_closed()) {
                 lane.pop_front();
             }
         }
-        self.others_next = match (self.inserts_may_go(), self.others.is_empty()) {
-            (true, false) => !self.others_next,
+        self.others_were_last = match (self.inserts_may_begin(), self.others.is_empty()) {
+            (true, false) => !self.others_were_last,
             (inserts, _) => !inserts,
         };
-        if self.others_next {
-            return self.others.pop_front().map(|job| (vec![job], 0));
+        if self.others_were_last {
+            return self.others.pop_front().map(|queued| (vec![queued], 0));
         }
         let taken = self.take_inserts();
         let documents = taken.len();
-        self.prompt += documents;
+        self.in_flight += documents;
         Some((taken, documents))
     }
 
-    /// Inserts into one resource, by one definition of it.
-    fn take_inserts(&mut self) -> Vec<Job> {
-        let mut taken: Vec<Job> = Vec::new();
+    /// Takes inserts into one resource, all under the same definition of it.
+    fn take_inserts(&mut self) -> Vec<QueuedWrite> {
+        let mut taken: Vec<QueuedWrite> = Vec::new();
         let mut left = VecDeque::new();
-        for job in self.inserts.drain(..) {
-            let first = taken.first().unwrap_or(&job);
+        for queued in self.inserts.drain(..) {
+            let first = taken.first().unwrap_or(&queued);
             let fits = taken.len() < DOCUMENTS_PER_TRANSACTION
-                && Arc::ptr_eq(&job.write.resource, &first.write.resource);
-            match fits {
-                _ if job.done.is_closed() => {}
-                true => taken.push(job),
-                false => left.push_back(job),
+                && Arc::ptr_eq(&queued.write.resource, &first.write.resource);
+            if queued.done.is_closed() {
+                continue;
+            }
+            if fits {
+                taken.push(queued);
+            } else {
+                left.push_back(queued);
             }
         }
         self.inserts = left;
         taken
     }
 
-    /// Drops what waits; nothing more is taken in.
+    /// Drops all writes that wait, and refuses further ones.
     pub(super) fn close(&mut self) {
         self.inserts.clear();
         self.others.clear();

@@ -1,4 +1,4 @@
-//! One transaction that writes, from `begin` to `commit`.
+//! A transaction that writes, from `begin` to `commit`.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::source::SourceError;
 use crate::source::loader::{prove_identity, read_documents};
 use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::token::Token;
-use crate::source::writes::bound::{Inputs, bound, complete};
-use crate::source::writes::error::{Failure, failure};
-use crate::source::writes::locks::{HOLDING_MAX, LOCK_TIMEOUT, LockRetry, NO_LOCK_TIMEOUT};
-use crate::source::writes::{Action, Outcome, Write, WriteOutcome, Written};
+use crate::source::writes::error::{Failure, write_failure};
+use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
+use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
+use crate::source::writes::{Action, Write, WriteEffect, WriteResult, Written};
 
 pub(super) struct Transaction<'t> {
     pub(super) session: Session,
@@ -26,22 +26,22 @@ pub(super) struct Transaction<'t> {
     pub(super) document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
     pub(super) lock_retry: LockRetry,
-    /// When its first lock was asked for, until it waits for no more of them.
-    pub(super) locking_since: Option<Instant>,
-    /// PostgreSQL has been asked to commit, so only its answer tells what became of it.
+    /// When it requested its first lock; `None` once it waits for no further lock.
+    pub(super) locks_held_since: Option<Instant>,
+    /// Whether `commit` was sent. From then on only PostgreSQL's response tells the outcome.
     pub(super) committing: bool,
-    /// Rung once it has committed.
+    /// Notified after the commit.
     pub(super) committed: &'t Notify,
 }
 
-/// What a statement needs to be run.
-pub(super) struct Target<'w> {
+/// A resource that can be written to, with its statements.
+pub(super) struct WriteTarget<'w> {
     pub(super) resource: &'w Resource,
     pub(super) writable: &'w Writable,
     pub(super) sql: &'w WriteSql,
 }
 
-impl<'w> Target<'w> {
+impl<'w> WriteTarget<'w> {
     pub(super) fn of(resource: &'w Resource) -> Result<Self, SourceError> {
         match (&resource.writable, &resource.write_sql) {
             (Ok(writable), Some(sql)) => Ok(Self {
@@ -50,47 +50,50 @@ impl<'w> Target<'w> {
                 sql,
             }),
             _ => Err(SourceError::Unexpected(
-                "a write to what is only read".into(),
+                "a write to a read-only resource".into(),
             )),
         }
     }
 }
 
-/// What became of a document within the transaction.
-pub(super) struct Done {
-    pub(super) outcome: Outcome,
+/// A document that the transaction has written, but not committed.
+pub(super) struct WrittenDocument {
+    pub(super) effect: WriteEffect,
     pub(super) key: String,
     pub(super) xid: u64,
 }
 
 impl Transaction<'_> {
-    /// Writes all of `writes`, of one resource, and commits. Several are documents to insert.
-    pub(super) async fn run(&mut self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, Failure> {
+    /// Runs `writes`, all of one resource, and commits. Several writes must be inserts.
+    pub(super) async fn run(&mut self, writes: &[&Write]) -> Result<Vec<WriteResult>, Failure> {
         let Some(first) = writes.first() else {
             return Ok(Vec::new());
         };
-        let target = Target::of(&first.resource)?;
+        let target = WriteTarget::of(&first.resource)?;
         self.begin(&target).await?;
         let persistent = !self.database.pooler();
-        if let Some(repeatable) = &first.repeatable
-            && let Some(written) = repeatable.claim(&mut self.session, persistent).await?
+        if let Some(idempotency) = &first.idempotency
+            && let Some(written) = idempotency.claim(&mut self.session, persistent).await?
         {
             self.roll_back().await?;
             return Ok(vec![Ok(written)]);
         }
         let outcomes = match (&first.action, writes) {
             (Action::Insert { .. }, _) => self.insert(&target, writes).await?,
-            (_, [write]) => vec![Ok(self.alone(&target, write).await?)],
-            _ => return Err(SourceError::Unexpected("writes that share nothing".into()).into()),
+            (_, [write]) => vec![Ok(self.write_single(&target, write).await?)],
+            _ => {
+                let message = "writes that cannot share a transaction";
+                return Err(SourceError::Unexpected(message.into()).into());
+            }
         };
         let mut written = Vec::with_capacity(outcomes.len());
         for outcome in outcomes {
             written.push(outcome.map(|done| self.written(done)));
         }
-        self.represent(&target, writes, &mut written).await?;
-        if let (Some(repeatable), Some(written)) = (&first.repeatable, written.first()) {
+        self.add_documents(&target, writes, &mut written).await?;
+        if let (Some(idempotency), Some(written)) = (&first.idempotency, written.first()) {
             let written = written.as_ref().map_err(Clone::clone)?;
-            repeatable
+            idempotency
                 .keep(&mut self.session, persistent, written)
                 .await?;
         }
@@ -98,23 +101,23 @@ impl Transaction<'_> {
         Ok(written)
     }
 
-    pub(super) async fn commit(&mut self, target: &Target<'_>) -> Result<(), Failure> {
-        self.limit_waits().await?;
+    pub(super) async fn commit(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
+        self.limit_lock_waits().await?;
         self.committing = true;
         sqlx::raw_sql("commit")
             .execute(&mut self.session.connection)
             .await
-            .map_err(|error| failure(error, Some(target.writable)))?;
+            .map_err(|error| write_failure(error, Some(target.writable)))?;
         self.committed.notify_one();
         Ok(())
     }
 
-    /// Begins, and locks the tables of `target`.
-    pub(super) async fn begin(&mut self, target: &Target<'_>) -> Result<(), Failure> {
+    /// Begins the transaction, and locks the tables of `target`.
+    pub(super) async fn begin(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
         let begun = self.begin_with(&target.sql.lock_tables).await;
         match begun {
-            // To lock a table takes a privilege on all of it. Some have one on columns; what else they lack, the
-            // statements say.
+            // Locking a table needs a privilege on the whole table, and larder's role may have one only on columns. If
+            // it lacks more, the statements fail.
             Err(failure) if failure.error.is_forbidden() => {
                 self.roll_back().await?;
                 self.begin_with("").await
@@ -133,28 +136,28 @@ impl Transaction<'_> {
         } else {
             "begin isolation level read committed, read write; "
         };
-        self.locking_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
+        self.locks_held_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
         let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");
         let begun = sqlx::raw_sql(AssertSqlSafe(sql))
             .execute(&mut self.session.connection)
             .await;
         begun.map_err(|error| {
-            let Failure { error, again } = failure(error, None);
+            let failure = write_failure(error, None);
             Failure {
-                error: error.of_table(),
-                again,
+                error: failure.error.into_table_lock(),
+                ..failure
             }
         })?;
         Ok(())
     }
 
-    /// Has a transaction that holds locks for long wait for no more of them. To be called before each statement that
-    /// may take one.
-    pub(super) async fn limit_waits(&mut self) -> Result<(), SourceError> {
-        let is_long = |since: Instant| since.elapsed() > HOLDING_MAX;
-        if self.locking_since.is_some_and(is_long) {
-            self.locking_since = None;
-            sqlx::raw_sql(NO_LOCK_TIMEOUT)
+    /// Lets a transaction that has held locks for long wait for no further lock. Must be called before each statement
+    /// that may lock.
+    pub(super) async fn limit_lock_waits(&mut self) -> Result<(), SourceError> {
+        let is_long = |since: Instant| since.elapsed() > LOCKS_HELD_MAX;
+        if self.locks_held_since.is_some_and(is_long) {
+            self.locks_held_since = None;
+            sqlx::raw_sql(MINIMAL_LOCK_TIMEOUT)
                 .execute(&mut self.session.connection)
                 .await?;
         }
@@ -165,9 +168,9 @@ impl Transaction<'_> {
         Ok(self.session.end_transaction("rollback").await?)
     }
 
-    fn written(&self, done: Done) -> Written {
+    fn written(&self, done: WrittenDocument) -> Written {
         Written {
-            outcome: done.outcome,
+            effect: done.effect,
             key: done.key,
             document: None,
             token: Token {
@@ -177,19 +180,19 @@ impl Transaction<'_> {
         }
     }
 
-    /// Adds the stored documents to those of `written` that want them.
-    async fn represent(
+    /// Adds the stored document to each write that requested it.
+    async fn add_documents(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         writes: &[&Write],
-        written: &mut [WriteOutcome],
+        written: &mut [WriteResult],
     ) -> Result<(), Failure> {
         let wanted: Vec<usize> = written
             .iter()
             .zip(writes)
             .enumerate()
             .filter(|(_, (outcome, write))| match outcome {
-                Ok(written) => write.representation && written.outcome != Outcome::Deleted,
+                Ok(written) => write.representation && written.effect != WriteEffect::Deleted,
                 Err(_) => false,
             })
             .map(|(at, _)| at)
@@ -215,10 +218,10 @@ impl Transaction<'_> {
 
     pub(super) async fn read(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         keys: &[&str],
     ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
-        self.limit_waits().await?;
+        self.limit_lock_waits().await?;
         let persistent = self.is_persistent(target);
         let bytes_max = self.document_bytes_max;
         let reading = read_documents(
@@ -232,37 +235,37 @@ impl Transaction<'_> {
         Ok(reading.await?)
     }
 
-    /// Whether PostgreSQL may keep the plans of statements on the tables of `target`: it may keep one that it made by
-    /// what row security said for a moment.
-    fn is_persistent(&self, target: &Target<'_>) -> bool {
+    /// Whether PostgreSQL may keep the plans of statements on the tables of `target`. Not with row security: a plan
+    /// that was made while row security was different for a moment would be kept, too.
+    fn is_persistent(&self, target: &WriteTarget<'_>) -> bool {
         !self.database.pooler() && target.resource.row_security.is_none()
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn run_statement(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         statement: &WriteStatement,
         inputs: Inputs<'_>,
     ) -> Result<Vec<PgRow>, Failure> {
-        self.limit_waits().await?;
-        let rows = bound(statement, target.resource, inputs)
+        self.limit_lock_waits().await?;
+        let rows = bind_inputs(statement, target.resource, inputs)
             .persistent(self.is_persistent(target))
             .fetch_all(&mut self.session.connection)
             .await
-            .map_err(|error| failure(error, Some(target.writable)))?;
+            .map_err(|error| write_failure(error, Some(target.writable)))?;
         self.session
             .check_rows_proof(statement.sql.proof(), &rows)?;
         Ok(rows)
     }
 
-    pub(super) async fn complete(
+    pub(super) async fn draw_defaults(
         &mut self,
-        target: &Target<'_>,
+        target: &WriteTarget<'_>,
         rows: &mut Rows,
     ) -> Result<(), Failure> {
-        self.limit_waits().await?;
+        self.limit_lock_waits().await?;
         let persistent = !self.database.pooler();
         let (writable, queries) = (target.writable, &target.sql.default_queries);
-        complete(&mut self.session, writable, queries, persistent, rows).await
+        draw_defaults(&mut self.session, writable, queries, persistent, rows).await
     }
 }

@@ -1,4 +1,4 @@
-//! The workers: each takes what waits, and writes it, over a connection of its own.
+//! The workers: each takes writes that wait, and runs them over a connection of its own.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use crate::source::SourceError;
 use crate::source::loader::wait_for_new_identity;
 use crate::source::session::{Identity, Session};
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::locks::{LockRetry, Pauses};
-use crate::source::writes::queue::Prompt;
+use crate::source::writes::locks::{LockRetry, RetryPauses};
+use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
-use crate::source::writes::{GRACE, Job, Shared, Write, WriteOutcome, followed};
+use crate::source::writes::{GRACE, QueuedWrite, Shared, Write, WriteResult, followed};
 
-/// A transaction that takes longer keeps nobody waiting: another worker takes what waits.
+/// A transaction that takes longer is late: documents that wait for its end are taken by another worker.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Attempts of one transaction where PostgreSQL asks for another (deadlock, serialization). Where others hold a lock,
-/// the time decides.
+/// How often a transaction is attempted that fails by a deadlock or a serialization failure. Attempts that meet a lock
+/// are limited by time.
 const ATTEMPTS: usize = 4;
 
-/// Attempts where no connection was to be had, or it was lost before it was to commit.
-const CONNECTIONS_TRIED: usize = 2;
+/// How often a transaction is attempted if no connection can be opened, or if it is lost before the commit.
+const CONNECTION_ATTEMPTS: usize = 2;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    /// With the identity that it has proved to reach.
+    /// The connection, with the identity that it was proved to have.
     session: Option<(Arc<Identity>, Session)>,
 }
 
@@ -44,85 +44,92 @@ impl Worker {
     pub(super) async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
-            let taken = shared.queue().take();
+            let taken = shared.queue().take_next();
             match taken {
-                Some((jobs, documents)) => {
-                    let prompt = Prompt::new(&shared, documents);
-                    shared.call();
-                    self.serve_promptly(jobs, prompt).await;
+                Some((group, documents)) => {
+                    let in_flight = InFlightGuard::new(&shared, documents);
+                    shared.wake_worker();
+                    self.serve_group(group, in_flight).await;
                 }
                 None => tokio::select! {
-                    () = shared.bell.notified() => {}
+                    () = shared.wake_up.notified() => {}
                     _ = stopped.changed() => {}
                 },
             }
         }
     }
 
-    /// Answers all of `jobs`. What waits for them to end is left to others when they are late.
-    async fn serve_promptly(&mut self, jobs: Vec<Job>, prompt: Prompt<'_>) {
+    /// Runs the writes of `group`. If they are late, wakes another worker for the documents that wait.
+    async fn serve_group(&mut self, group: Vec<QueuedWrite>, in_flight: InFlightGuard<'_>) {
         let shared = Arc::clone(&self.shared);
-        let mut served = std::pin::pin!(self.serve(jobs));
+        let mut served = std::pin::pin!(self.serve(group));
         if tokio::time::timeout(LATE, &mut served).await.is_err() {
-            drop(prompt);
-            shared.call();
+            drop(in_flight);
+            shared.wake_worker();
             served.await;
         }
     }
 
-    async fn serve(&mut self, jobs: Vec<Job>) {
-        let until = self.shared.writing_until();
-        let lock_retry = match jobs.len() {
+    async fn serve(&mut self, group: Vec<QueuedWrite>) {
+        let until = self.shared.attempts_end();
+        let lock_retry = match group.len() {
             0 | 1 => LockRetry::Always,
             _ => LockRetry::TableOnly,
         };
-        if jobs.len() > 1 {
-            let writes: Vec<&Write> = jobs.iter().map(|job| &job.write).collect();
-            match self.transact(&writes, lock_retry, until).await {
-                Ok(outcomes) => return answer(jobs, outcomes),
+        if group.len() > 1 {
+            let writes: Vec<&Write> = group.iter().map(|queued| &queued.write).collect();
+            match self.write_with_retries(&writes, lock_retry, until).await {
+                Ok(outcomes) => return send_outcomes(group, outcomes),
                 Err(error) if !error.concerns_single_documents() => {
-                    let outcomes = vec![Err(error); jobs.len()];
-                    return answer(jobs, outcomes);
+                    let outcomes = vec![Err(error); group.len()];
+                    return send_outcomes(group, outcomes);
                 }
                 Err(_) => {}
             }
         }
-        // Who has to wait for others' locks keeps nobody else waiting.
-        let mut held = Vec::new();
-        for job in jobs {
-            match self.alone(&job, lock_retry, until).await {
-                Err(error) if lock_retry == LockRetry::TableOnly && error.is_held() => {
-                    held.push(job)
+        // Writes that meet a lock come last, so that the others need not wait for it.
+        let mut locked = Vec::new();
+        for queued in group {
+            match self.write_single(&queued, lock_retry, until).await {
+                Err(error) if lock_retry == LockRetry::TableOnly && error.is_lock_timeout() => {
+                    locked.push(queued)
                 }
-                outcome => answer(vec![job], vec![outcome]),
+                outcome => send_outcomes(vec![queued], vec![outcome]),
             }
         }
-        for job in held {
-            let until = self.shared.writing_until();
-            let outcome = self.alone(&job, LockRetry::Always, until).await;
-            answer(vec![job], vec![outcome]);
+        for queued in locked {
+            let until = self.shared.attempts_end();
+            let outcome = self.write_single(&queued, LockRetry::Always, until).await;
+            send_outcomes(vec![queued], vec![outcome]);
         }
     }
 
-    /// Writes one document, unless nobody waits for it any more.
-    async fn alone(&mut self, job: &Job, lock_retry: LockRetry, until: Instant) -> WriteOutcome {
-        if job.done.is_closed() {
+    /// Writes one document, unless its client has left.
+    async fn write_single(
+        &mut self,
+        queued: &QueuedWrite,
+        lock_retry: LockRetry,
+        until: Instant,
+    ) -> WriteResult {
+        if queued.done.is_closed() {
             return Err(SourceError::Unavailable("the client has left".into()).into());
         }
-        let mut outcomes = self.transact(&[&job.write], lock_retry, until).await?;
+        let mut outcomes = self
+            .write_with_retries(&[&queued.write], lock_retry, until)
+            .await?;
         let none = || SourceError::Unexpected("a write without an outcome".into());
         outcomes.pop().unwrap_or_else(|| Err(none().into()))
     }
 
-    /// Writes all of `writes` in one transaction, again where that may help; no attempt begins after `until`.
-    async fn transact(
+    /// Runs `writes` in one transaction, and repeats it if it may succeed then. No attempt begins after `until`.
+    async fn write_with_retries(
         &mut self,
         writes: &[&Write],
         lock_retry: LockRetry,
         until: Instant,
-    ) -> Result<Vec<WriteOutcome>, WriteError> {
+    ) -> Result<Vec<WriteResult>, WriteError> {
         let mut following = self.shared.followed.clone();
-        let mut pauses = Pauses::until(until);
+        let mut pauses = RetryPauses::until(until);
         let mut attempt = 1;
         loop {
             let known = following.borrow_and_update().clone();
@@ -131,18 +138,21 @@ impl Worker {
                 Err(failure) => failure,
             };
             let error = &failure.error;
-            let (is_connection_error, is_held) = (error.is_connection_error(), error.is_held());
-            attempt += usize::from(!is_held);
-            let again = match lock_retry {
-                _ if !failure.again => false,
-                _ if is_connection_error => attempt <= CONNECTIONS_TRIED,
-                LockRetry::TableOnly if is_held && error.concerns_single_documents() => false,
+            let (is_connection_error, is_lock_timeout) =
+                (error.is_connection_error(), error.is_lock_timeout());
+            attempt += usize::from(!is_lock_timeout);
+            let is_repeated = match lock_retry {
+                _ if !failure.is_retryable => false,
+                _ if is_connection_error => attempt <= CONNECTION_ATTEMPTS,
+                LockRetry::TableOnly if is_lock_timeout && error.concerns_single_documents() => {
+                    false
+                }
                 _ => attempt <= ATTEMPTS && pauses.pause().await,
             };
-            if !again {
+            if !is_repeated {
                 return Err(failure.error);
             }
-            if failure.is_of_other_database() {
+            if failure.is_other_database() {
                 wait_for_new_identity(&mut following, known.as_ref()).await;
             }
         }
@@ -152,7 +162,7 @@ impl Worker {
         &mut self,
         writes: &[&Write],
         lock_retry: LockRetry,
-    ) -> Result<Vec<WriteOutcome>, Failure> {
+    ) -> Result<Vec<WriteResult>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
         let kept = self.session.take();
@@ -167,21 +177,21 @@ impl Worker {
             document_bytes_max: self.shared.document_bytes_max,
             followed: Arc::clone(&followed),
             lock_retry,
-            locking_since: None,
+            locks_held_since: None,
             committing: false,
             committed: &self.shared.committed,
         };
-        let limit = self.shared.limit();
-        // sqlx panics where a row has fewer columns than its statement: the answer is another statement's.
+        let limit = self.shared.time_limit();
+        // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
-        let few = || SourceError::Pooler("an answer has too few columns");
-        let running = running.map(|ran| ran.unwrap_or_else(|_| Err(few().into())));
+        let few = || SourceError::Pooler("a result has too few columns");
+        let running = running.map(|ended| ended.unwrap_or_else(|_| Err(few().into())));
         let ended = tokio::select! {
             ended = tokio::time::timeout(limit, running) => ended,
-            // The feed had to find its database anew, so this connection may be half open.
+            // The feed lost its connection and has found its database anew, so this connection may be half open.
             _ = following.changed() => Ok(Err(SourceError::no_response().into())),
         };
-        // Dropping the connection closes its socket, and PostgreSQL rolls back what was not to commit.
+        // Dropping the connection closes its socket. PostgreSQL rolls the transaction back unless it commits already.
         let has_timed_out = ended.is_err();
         match ended.unwrap_or_else(|_| Err(SourceError::Timeout.into())) {
             Err(failure) if has_timed_out || failure.error.is_connection_error() => {
@@ -189,7 +199,7 @@ impl Worker {
                     WriteError::Unknown.into()
                 } else {
                     Failure {
-                        again: !has_timed_out,
+                        is_retryable: !has_timed_out,
                         ..failure
                     }
                 })
@@ -209,9 +219,10 @@ impl Worker {
     }
 }
 
-fn answer(jobs: Vec<Job>, outcomes: Vec<WriteOutcome>) {
-    for (job, outcome) in jobs.into_iter().zip(outcomes) {
-        // Whoever asked may have left.
-        let _left = job.done.send(outcome).is_err();
+/// Sends each outcome to the request that waits for it.
+fn send_outcomes(group: Vec<QueuedWrite>, outcomes: Vec<WriteResult>) {
+    for (queued, outcome) in group.into_iter().zip(outcomes) {
+        // The client may have left.
+        let _has_left = queued.done.send(outcome).is_err();
     }
 }

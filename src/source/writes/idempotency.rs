@@ -1,4 +1,4 @@
-//! Answers that are kept with the writes they are of, for requests that are repeated.
+//! Outcomes of writes with an `Idempotency-Key`, stored in the same transaction and returned to repeated requests.
 
 use bytes::Bytes;
 use sqlx::postgres::PgRow;
@@ -8,19 +8,20 @@ use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::{Outcome, Written};
+use crate::source::writes::{WriteEffect, Written};
 
-/// By which a request is known again.
-pub struct Repeatable {
-    /// Who asks, with the kind: keys of others are other keys. Empty where nobody is told apart.
+/// Identifies a request that may be repeated.
+pub struct IdempotentRequest {
+    /// The principal with its kind, since each principal has `Idempotency-Key`s of its own. Empty without
+    /// authentication.
     pub principal: String,
     /// The `Idempotency-Key`.
     pub key: String,
-    /// A hash of what is asked.
+    /// A hash of the request.
     pub request: [u8; 16],
 }
 
-impl Outcome {
+impl WriteEffect {
     fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -31,13 +32,16 @@ impl Outcome {
 
     fn parse(text: &str) -> Option<Self> {
         let all = [Self::Created, Self::Replaced, Self::Deleted];
-        all.into_iter().find(|outcome| outcome.as_str() == text)
+        all.into_iter().find(|effect| effect.as_str() == text)
     }
 }
 
-impl Repeatable {
-    /// Claims the key for the running transaction, or gives what was answered before. A transaction that has claimed it
-    /// and is not over is waited for.
+impl IdempotentRequest {
+    /// Claims the key for the current transaction. Returns the stored outcome if an earlier one has claimed it. Waits
+    /// for a transaction that has claimed it and still runs.
+    ///
+    /// # Errors
+    /// [`WriteError::KeyReused`] if the earlier request was another one.
     pub(super) async fn claim(
         &self,
         session: &mut Session,
@@ -75,20 +79,23 @@ impl Repeatable {
         let answered = |row: &PgRow| row.try_get::<Option<Vec<u8>>, _>("request");
         let request = rows.first().map(answered).transpose();
         let request = request.map_err(SourceError::from)?.flatten();
-        // Pruned since: the key is free.
+        // The answer was pruned since the claim failed, so the key is free.
         let (Some(row), Some(request)) = (rows.first(), request) else {
             let error = SourceError::Unexpected("an answer was pruned meanwhile".into()).into();
-            return Err(Failure { error, again: true });
+            return Err(Failure {
+                error,
+                is_retryable: true,
+            });
         };
         let text = |name| row.try_get::<Option<String>, _>(name);
         let answered = || -> Result<Option<Written>, sqlx::Error> {
-            let outcome = text("outcome")?.and_then(|outcome| Outcome::parse(&outcome));
+            let effect = text("outcome")?.and_then(|effect| WriteEffect::parse(&effect));
             let token = text("token")?.and_then(|token| token.parse().ok());
-            Ok(outcome
+            Ok(effect
                 .zip(text("document_key")?)
                 .zip(token)
-                .map(|((outcome, key), token)| Written {
-                    outcome,
+                .map(|((effect, key), token)| Written {
+                    effect,
                     key,
                     document: None,
                     token,
@@ -106,7 +113,7 @@ impl Repeatable {
         Ok(Some(written))
     }
 
-    /// Keeps the answer.
+    /// Stores the outcome.
     pub(super) async fn keep(
         &self,
         session: &mut Session,
@@ -122,7 +129,7 @@ impl Repeatable {
         let kept = sqlx::query(AssertSqlSafe(keep.as_str()))
             .bind(&self.principal)
             .bind(&self.key)
-            .bind(written.outcome.as_str())
+            .bind(written.effect.as_str())
             .bind(&written.key)
             .bind(document)
             .bind(written.token.to_string())

@@ -1,4 +1,4 @@
-//! What the statements of a write take: rows as arrays, and defaults that rows below must know.
+//! The parameters of a write's statements: rows as arrays, and defaults that the rows below refer to.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,42 +12,42 @@ use crate::resource::key::key_parts;
 use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
 use crate::resource::write::{DefaultQuery, Origin, Parameter, WriteStatement};
 use crate::source::session::Session;
-use crate::source::writes::error::{Failure, failure};
+use crate::source::writes::error::{Failure, write_failure};
 
-/// What a statement is given.
+/// The values that the parameters of a statement are taken from.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'r> {
-    /// Canonical; empty where no statement asks for it.
+    /// The canonical key; empty if the statement does not use it.
     pub(super) key: &'r str,
-    /// What the client gave.
-    pub(super) given: Option<&'r Rows>,
-    /// The document as it was read.
-    pub(super) read: Option<&'r Rows>,
+    /// The rows to write.
+    pub(super) rows: Option<&'r Rows>,
+    /// The rows of the stored document.
+    pub(super) stored: Option<&'r Rows>,
 }
 
 impl<'r> Inputs<'r> {
-    /// No rows.
+    /// A key without rows.
     pub(super) fn key(key: &'r str) -> Self {
         Self {
             key,
-            given: None,
-            read: None,
+            rows: None,
+            stored: None,
         }
     }
 }
 
-/// `statement` with what it takes of `inputs`.
-pub(super) fn bound<'q>(
+/// Binds the parameters of `statement` to values of `inputs`.
+pub(super) fn bind_inputs<'q>(
     statement: &'q WriteStatement,
     resource: &Resource,
     inputs: Inputs<'_>,
 ) -> Query<'q, Postgres, PgArguments> {
     let parts = key_parts(inputs.key, resource.key.columns.len());
     let none = Rows::default();
-    let given = inputs.given.unwrap_or(&none);
+    let written = inputs.rows.unwrap_or(&none);
     let rows = |origin| match origin {
-        Origin::Body => given,
-        Origin::Read => inputs.read.unwrap_or(&none),
+        Origin::Body => written,
+        Origin::Read => inputs.stored.unwrap_or(&none),
     };
     let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
     for parameter in &statement.parameters {
@@ -59,7 +59,7 @@ pub(super) fn bound<'q>(
             Parameter::Absent(origin, level, column) => {
                 query.bind(absences(rows(origin), level, column))
             }
-            Parameter::Documents(level) => query.bind(documents(resource, given, level)),
+            Parameter::Documents(level) => query.bind(document_numbers(resource, written, level)),
         };
     }
     query
@@ -72,7 +72,7 @@ fn column(rows: &Rows, level: usize, column: usize) -> &[ColumnInput] {
 }
 
 fn texts(rows: &Rows, level: usize, number: usize) -> Vec<Option<&str>> {
-    let texts = column(rows, level, number).iter().map(|given| match given {
+    let texts = column(rows, level, number).iter().map(|value| match value {
         ColumnInput::Text(text) => Some(text.as_str()),
         ColumnInput::Absent | ColumnInput::Null => None,
     });
@@ -81,11 +81,11 @@ fn texts(rows: &Rows, level: usize, number: usize) -> Vec<Option<&str>> {
 
 fn absences(rows: &Rows, level: usize, number: usize) -> Vec<bool> {
     let values = column(rows, level, number).iter();
-    values.map(|given| *given == ColumnInput::Absent).collect()
+    values.map(|value| *value == ColumnInput::Absent).collect()
 }
 
-/// For each row of a level its document's number, counted from 1.
-fn documents(resource: &Resource, rows: &Rows, level: usize) -> Vec<i64> {
+/// The number of the document of each row of a level, counted from 1.
+fn document_numbers(resource: &Resource, rows: &Rows, level: usize) -> Vec<i64> {
     let Ok(writable) = &resource.writable else {
         return Vec::new();
     };
@@ -95,15 +95,18 @@ fn documents(resource: &Resource, rows: &Rows, level: usize) -> Vec<i64> {
     match at.parent {
         None => (1..).take(of.count()).collect(),
         Some(parent) => {
-            let above = documents(resource, rows, parent);
+            let above = document_numbers(resource, rows, parent);
             let number = |upper: &u32| above.get(*upper as usize).copied().unwrap_or(0);
             of.parents.iter().map(number).collect()
         }
     }
 }
 
-/// The rows of all of `documents` together.
-pub(super) fn joined<'r>(writable: &Writable, documents: impl Iterator<Item = &'r Rows>) -> Rows {
+/// Joins the rows of several documents.
+pub(super) fn join_documents<'r>(
+    writable: &Writable,
+    documents: impl Iterator<Item = &'r Rows>,
+) -> Rows {
     let mut joined = Rows::of(writable);
     for rows in documents {
         let before: Vec<usize> = joined.levels.iter().map(LevelRows::count).collect();
@@ -123,15 +126,15 @@ pub(super) fn joined<'r>(writable: &Writable, documents: impl Iterator<Item = &'
     joined
 }
 
-/// Of `rows` those of the documents `range`, by themselves.
-pub(super) fn part(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Rows {
+/// Copies the rows of the documents with numbers in `range`.
+pub(super) fn select_documents(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Rows {
     let mut part = Rows::of(writable);
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let levels = writable.levels.iter().zip(&rows.levels);
     for ((level, from), to) in levels.zip(&mut part.levels) {
         let above = level.parent.and_then(|parent| ranges.get(parent));
         let above = above.unwrap_or(range);
-        // Rows follow those of the documents before.
+        // Rows are in the order of their documents.
         let count = |row: usize| {
             from.parents
                 .partition_point(|parent| (*parent as usize) < row)
@@ -151,20 +154,20 @@ pub(super) fn part(writable: &Writable, rows: &Rows, range: &Range<usize>) -> Ro
     part
 }
 
-/// Draws the defaults that rows below must know, and gives them to those.
+/// Evaluates the defaults that rows below refer to, and sets them in all rows.
 ///
 /// # Errors
-/// What PostgreSQL said.
-pub(super) async fn complete(
+/// Those of the statements.
+pub(super) async fn draw_defaults(
     session: &mut Session,
     writable: &Writable,
     queries: &[DefaultQuery],
     persistent: bool,
     rows: &mut Rows,
 ) -> Result<(), Failure> {
-    let refused = |error| failure(error, Some(writable));
+    let refused = |error| write_failure(error, Some(writable));
     for number in 0..writable.levels.len() {
-        link(writable, rows, number);
+        link_rows(writable, rows, number);
         for query in queries.iter().filter(|query| query.level == number) {
             let absent = absences(rows, query.level, query.column);
             let count = absent.iter().filter(|absent| **absent).count();
@@ -183,18 +186,18 @@ pub(super) async fn complete(
             let open = values
                 .into_iter()
                 .flatten()
-                .filter(|given| **given == ColumnInput::Absent);
-            for (given, row) in open.zip(drawn) {
+                .filter(|value| **value == ColumnInput::Absent);
+            for (value, row) in open.zip(drawn) {
                 let text: Option<String> = row.try_get(0).map_err(refused)?;
-                *given = text.map_or(ColumnInput::Null, ColumnInput::Text);
+                *value = text.map_or(ColumnInput::Null, ColumnInput::Text);
             }
         }
     }
     Ok(())
 }
 
-/// Gives the rows of a level what links them to the rows above.
-fn link(writable: &Writable, rows: &mut Rows, number: usize) {
+/// Copies the values that link the rows of a level to the rows above.
+fn link_rows(writable: &Writable, rows: &mut Rows, number: usize) {
     let Some(level) = writable.levels.get(number) else {
         return;
     };
@@ -207,8 +210,8 @@ fn link(writable: &Writable, rows: &mut Rows, number: usize) {
             return;
         };
         let linked = of.parents.iter().map(|row| {
-            let given = uppers.get(*row as usize).cloned();
-            given.unwrap_or(ColumnInput::Absent)
+            let value = uppers.get(*row as usize).cloned();
+            value.unwrap_or(ColumnInput::Absent)
         });
         let linked: Vec<ColumnInput> = linked.collect();
         let of = rows.levels.get_mut(number);
