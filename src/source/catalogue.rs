@@ -1,4 +1,4 @@
-//! Reads what [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
+//! Reads the tables that [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
 
 mod condition;
 mod outputs;
@@ -16,52 +16,52 @@ use crate::resource::catalogue::{
 use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
-use crate::source::catalogue::outputs::read_outputs;
+use crate::source::catalogue::outputs::read_dependent_columns;
 use crate::source::catalogue::policies::read_policies;
 use crate::source::catalogue::types::read_types;
 
-/// Names offered as suggestions, at most.
+/// The most names of tables that are read for suggestions.
 const KNOWN_NAMES_MAX: i64 = 10_000;
 
-/// Reads the tables called `names`: `table` (in schema `public`), `schema.table`, either part in double quotes where
-/// it contains a dot. Names are taken as they are written; nothing is folded to lower case.
+/// Reads the tables called `names`: `table` (in schema `public`) or `schema.table`, with double quotes around a part
+/// that contains a dot. Names are not folded to lower case.
 ///
 /// # Errors
-/// What PostgreSQL said.
+/// Those of the statements.
 pub async fn read_catalogue(
     connection: &mut PgConnection,
     names: &[String],
 ) -> Result<Catalogue, SourceError> {
     let mut catalogue = Catalogue::default();
-    let mut oids: HashMap<u32, Table> = HashMap::new();
-    let mut written: Vec<(String, u32)> = Vec::new();
+    let mut tables: HashMap<u32, Table> = HashMap::new();
+    let mut found_names: Vec<(String, u32)> = Vec::new();
     for name in names {
         let (schema, table) = split_name(name);
         if let Some(found) = read_table(connection, &schema, &table).await? {
-            written.push((name.clone(), found.name.oid));
-            oids.insert(found.name.oid, found);
+            found_names.push((name.clone(), found.name.oid));
+            tables.insert(found.name.oid, found);
         }
     }
-    let wanted: Vec<i64> = oids.keys().map(|&oid| i64::from(oid)).collect();
-    read_columns(connection, &wanted, &mut oids).await?;
-    read_outputs(connection, &wanted, &mut oids).await?;
-    read_policies(connection, &wanted, &mut oids).await?;
-    read_indexes(connection, &wanted, &mut oids).await?;
-    read_foreign_keys(connection, &wanted, &mut oids).await?;
-    read_descendants(connection, &wanted, &mut oids).await?;
-    read_other_ancestors(connection, &wanted, &mut oids).await?;
-    if written.len() < names.len() {
+    let table_oids: Vec<i64> = tables.keys().map(|&oid| i64::from(oid)).collect();
+    read_columns(connection, &table_oids, &mut tables).await?;
+    read_dependent_columns(connection, &table_oids, &mut tables).await?;
+    read_policies(connection, &table_oids, &mut tables).await?;
+    read_indexes(connection, &table_oids, &mut tables).await?;
+    read_foreign_keys(connection, &table_oids, &mut tables).await?;
+    read_descendants(connection, &table_oids, &mut tables).await?;
+    read_other_ancestors(connection, &table_oids, &mut tables).await?;
+    if found_names.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
     }
-    for (name, oid) in written {
-        if let Some(table) = oids.get(&oid) {
+    for (name, oid) in found_names {
+        if let Some(table) = tables.get(&oid) {
             catalogue.tables.insert(name, table.clone());
         }
     }
     Ok(catalogue)
 }
 
-/// Schema and table of a written name.
+/// Splits a configured name into schema and table.
 fn split_name(name: &str) -> (String, String) {
     let mut parts = vec![String::new()];
     let mut quoted = false;
@@ -132,15 +132,18 @@ async fn read_table(
     }))
 }
 
-/// Runs `sql` with the oids of `wanted` tables as `$1`, and has `add` note each row at the table of its column `oid`.
-async fn for_tables(
+/// Runs `sql` with `table_oids` as `$1`, and calls `add` with each row and the table that its column `oid` names.
+async fn read_for_tables(
     connection: &mut PgConnection,
     sql: &'static str,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
     add: impl Fn(&mut Table, &PgRow) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(sql).bind(wanted).fetch_all(connection).await?;
+    let rows = sqlx::query(sql)
+        .bind(table_oids)
+        .fetch_all(connection)
+        .await?;
     for row in rows {
         if let Some(table) = tables.get_mut(&oid(&row, "oid")?) {
             add(table, &row)?;
@@ -151,10 +154,10 @@ async fn for_tables(
 
 async fn read_columns(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let types = read_types(connection, wanted).await?;
+    let types = read_types(connection, table_oids).await?;
     // Domains are followed down to the type below; the innermost one carries the type modifier.
     let sql = "with recursive chain (oid, base, modifier) as ( \
            select oid, typbasetype, typtypmod from pg_type where typtype = 'd' \
@@ -188,7 +191,7 @@ async fn read_columns(
          left join pg_collation l on l.oid = a.attcollation \
          where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
          order by a.attrelid, a.attnum";
-    for_tables(connection, sql, wanted, tables, |table, row| {
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
         let type_oid = oid(row, "type")?;
         table.columns.push(Column {
             name: row.try_get("name")?,
@@ -216,10 +219,10 @@ async fn read_columns(
 
 async fn read_indexes(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    // Column 0 stands for an expression: such an index identifies and finds no row by its columns alone.
+    // Column 0 stands for an expression. Such an index does not identify or find a row by its columns alone.
     let sql = "select i.indrelid::int8 as oid, i.indisprimary as primary, \
            i.indisunique and i.indimmediate as is_unique, \
            array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
@@ -227,7 +230,7 @@ async fn read_indexes(
          from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
            and 0 <> all (i.indkey::int2[]) \
          order by i.indisprimary desc, i.indexrelid";
-    for_tables(connection, sql, wanted, tables, |table, row| {
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
         let columns: Vec<String> = row.try_get("columns")?;
         if row.try_get("is_unique")? {
             table.unique_keys.push(UniqueKey {
@@ -243,7 +246,7 @@ async fn read_indexes(
 
 async fn read_foreign_keys(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
@@ -252,7 +255,7 @@ async fn read_foreign_keys(
            array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.place) as target_columns \
          from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) order by c.oid";
-    for_tables(connection, sql, wanted, tables, |table, row| {
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
         table.foreign_keys.push(ForeignKey {
             columns: row.try_get("columns")?,
             target: oid(row, "target")?,
@@ -265,7 +268,7 @@ async fn read_foreign_keys(
 
 async fn read_descendants(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     let sql = "with recursive part (top, oid) as ( \
@@ -275,7 +278,7 @@ async fn read_descendants(
            c.relkind::text as kind \
          from part join pg_class c on c.oid = part.oid join pg_namespace n on n.oid = c.relnamespace \
          order by part.top, c.oid";
-    for_tables(connection, sql, wanted, tables, |table, row| {
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
         table.descendants.push(Descendant {
             name: TableName {
                 oid: oid(row, "descendant")?,
@@ -289,10 +292,11 @@ async fn read_descendants(
     .await
 }
 
-/// Notes the tables that rows of theirs may be changed through a table above, which is none of their descendants.
+/// Marks the tables whose rows, or whose descendants' rows, can be changed through an ancestor outside their own
+/// hierarchy.
 async fn read_other_ancestors(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     let sql = "with recursive part (top, oid) as ( \
@@ -300,7 +304,7 @@ async fn read_other_ancestors(
            union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
          select distinct part.top::int8 as oid from part join pg_inherits i on i.inhrelid = part.oid \
          where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)";
-    for_tables(connection, sql, wanted, tables, |table, _| {
+    read_for_tables(connection, sql, table_oids, tables, |table, _| {
         table.has_other_ancestors = true;
         Ok(())
     })

@@ -292,7 +292,7 @@ const CONDITIONS: &[(&str, &str)] = &[
     ("marks = array[row(1)::mark]", "uses type public.mark[]"),
     (
         "greatest(id, 2) = 2",
-        "contains an expression that larder can't judge (MINMAXEXPR)",
+        "contains an expression that larder does not know (MINMAXEXPR)",
     ),
     ("id operator(public.~~~) 1", "calls public.like_it()"),
 ];

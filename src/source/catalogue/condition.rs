@@ -1,16 +1,16 @@
-//! The condition of a policy, judged by the text of its node tree (`pg_policy.polqual`).
+//! Analyses the condition of a policy by the text of its node tree (`pg_policy.polqual`).
 //!
-//! A condition is decided by the row alone if it consists of the row's own columns, constants and immutable functions
-//! and operators of PostgreSQL's own. The kinds of nodes that may stand in such a condition are listed here; a kind
-//! that is not listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of
-//! PostgreSQL) is an obstacle. Which functions, operators and types are harmless is for `policies` to ask.
+//! The row alone decides a condition that consists of the row's own columns, constants, and PostgreSQL's own immutable
+//! functions and operators. This module lists the kinds of nodes that such a condition may have. A kind that is not
+//! listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of PostgreSQL)
+//! is an obstacle. `policies` checks the functions, operators and types.
 
 /// The first oid that is not of PostgreSQL's own objects (`FirstNormalObjectId`).
 pub(super) const FIRST_USER_OID: u32 = 16384;
 
-/// Nodes whose value rests on nothing but their arguments, and on the functions, operators and types that they name.
-/// PostgreSQL 14 and earlier write some of them shorter.
-const HARMLESS: [&str; 24] = [
+/// Nodes whose value depends only on their arguments, and on the functions, operators and types that they name.
+/// PostgreSQL 14 and earlier use shorter names for some of them.
+const ROW_ONLY_NODES: [&str; 24] = [
     "VAR",
     "CONST",
     "OPEXPR",
@@ -37,32 +37,33 @@ const HARMLESS: [&str; 24] = [
     "SUBSCRIPTINGREF",
 ];
 
-/// What a condition names, and what in it larder can't judge.
+/// The objects that a condition names, and the first part of it that the row alone does not decide.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct PolicyCondition {
     /// The functions that it calls, and those behind its operators.
     pub(super) functions: Vec<u32>,
     /// Its operators.
     pub(super) operators: Vec<u32>,
     /// The types of its values that are not PostgreSQL's own.
     pub(super) types: Vec<u32>,
-    /// The first part that is not decided by the row, in words that follow the policy's name.
+    /// The first part that the row alone does not decide. The text continues a sentence that begins with the policy's
+    /// name.
     pub(super) obstacle: Option<String>,
 }
 
-impl Condition {
+impl PolicyCondition {
     /// Reads a node tree as PostgreSQL writes it.
     pub(super) fn read(tree: &str) -> Self {
         let mut condition = Self::default();
         let mut tokens = Tokens(tree);
         while let Some(token) = tokens.next() {
             if token == "{" {
-                condition.node(tokens.next().unwrap_or_default());
+                condition.visit_node(tokens.next().unwrap_or_default());
             } else if let Some(field) = token.strip_prefix(':') {
-                // A value that is a node or a list has no text of its own: its first token is looked at again.
+                // If the value is a node, its first token is read again.
                 let Tokens(rest) = tokens;
                 let value = tokens.next().unwrap_or_default();
-                condition.field(field, value);
+                condition.visit_field(field, value);
                 if value == "{" {
                     tokens = Tokens(rest);
                 }
@@ -71,22 +72,22 @@ impl Condition {
         condition
     }
 
-    fn node(&mut self, kind: &str) {
-        if HARMLESS.contains(&kind) {
+    fn visit_node(&mut self, kind: &str) {
+        if ROW_ONLY_NODES.contains(&kind) {
             return;
         }
-        self.hinder(match kind {
+        self.note_obstacle(match kind {
             "SUBLINK" => "reads other rows by a subquery".to_owned(),
             "SQLVALUEFUNCTION" => {
                 "depends on the session or the time, as current_user and current_date do".to_owned()
             }
             "COERCEVIAIO" => "converts a value to another type through its text".to_owned(),
-            kind => format!("contains an expression that larder can't judge ({kind})"),
+            kind => format!("contains an expression that larder does not know ({kind})"),
         });
     }
 
-    fn field(&mut self, name: &str, value: &str) {
-        // Fields of constants' bytes and of flags are no numbers, or none of these names.
+    fn visit_field(&mut self, name: &str, value: &str) {
+        // Values that are no numbers, as those of flags, belong to none of these fields.
         let oid = value.parse().unwrap_or(0);
         match name {
             // A function's oid is 0 where the node calls none.
@@ -94,16 +95,17 @@ impl Condition {
                 self.functions.push(oid);
             }
             "opno" => self.operators.push(oid),
-            "varattno" if oid == 0 => self.hinder("reads the whole row or a system column".into()),
-            "varno" if oid != 1 => self.hinder("reads another table".into()),
-            "varlevelsup" if value != "0" => self.hinder("reads another query's row".into()),
-            // Type modifiers are no types.
+            "varattno" if oid == 0 => {
+                self.note_obstacle("reads the whole row or a system column".into())
+            }
+            "varno" if oid != 1 => self.note_obstacle("reads another table".into()),
+            "varlevelsup" if value != "0" => self.note_obstacle("reads another query's row".into()),
             name if is_type(name) && oid >= FIRST_USER_OID => self.types.push(oid),
             _ => {}
         }
     }
 
-    fn hinder(&mut self, obstacle: String) {
+    fn note_obstacle(&mut self, obstacle: String) {
         self.obstacle.get_or_insert(obstacle);
     }
 }
@@ -113,8 +115,8 @@ fn is_type(name: &str) -> bool {
     name.contains("type") && !name.ends_with("Mod")
 }
 
-/// The tokens of a node tree: braces and parentheses, and words between them and white space. A backslash takes what is
-/// special from the character after it (`pg_strtok` in PostgreSQL's `read.c`).
+/// The tokens of a node tree: braces, parentheses, and the words between them, which end at white space. A backslash
+/// escapes the character after it (`pg_strtok` in PostgreSQL's `read.c`).
 #[derive(Clone, Copy)]
 struct Tokens<'t>(&'t str);
 
@@ -149,17 +151,17 @@ mod tests {
         :constbyval false :constisnull false :location 37 :constvalue 5 [ 20 0 0 0 97 ]}) :location 35}";
 
     fn obstacle(tree: &str) -> String {
-        Condition::read(tree).obstacle.unwrap_or_default()
+        PolicyCondition::read(tree).obstacle.unwrap_or_default()
     }
 
     #[test]
     fn own_columns_and_constants_are_no_obstacle() {
-        let expected = Condition {
+        let expected = PolicyCondition {
             functions: vec![67],
             operators: vec![98],
-            ..Condition::default()
+            ..PolicyCondition::default()
         };
-        assert_eq!(Condition::read(OWN_COLUMN), expected);
+        assert_eq!(PolicyCondition::read(OWN_COLUMN), expected);
     }
 
     #[test]
@@ -191,13 +193,13 @@ mod tests {
         let tree = "{SCALARARRAYOPEXPR :opno 17000 :opfuncid 17001 :hashfuncid 0 :args ({FUNCEXPR :funcid 1299 \
             :funcresulttype 17002 :args <>} {ARRAYEXPR :array_typeid 17003 :element_typeid 25} {CASETESTEXPR :typeId \
             17004 :typeMod 70000} {RELABELTYPE :resulttype 25 :resulttypmod 655366})}";
-        let expected = Condition {
+        let expected = PolicyCondition {
             functions: vec![17001, 1299],
             operators: vec![17000],
             types: vec![17002, 17003, 17004],
             obstacle: None,
         };
-        assert_eq!(Condition::read(tree), expected);
+        assert_eq!(PolicyCondition::read(tree), expected);
     }
 
     #[test]

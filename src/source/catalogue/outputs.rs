@@ -1,4 +1,4 @@
-//! Columns whose JSON depends on other rows than their own: a change of those invalidates nothing.
+//! Columns whose JSON depends on other rows than their own. A change of those rows would invalidate nothing.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use sqlx::postgres::PgConnection;
 
 use crate::resource::catalogue::Table;
 use crate::source::SourceError;
-use crate::source::catalogue::oid;
+use crate::source::catalogue::read_for_tables;
 
-/// The columns of the tables `$1` with such a type in them, through domains, arrays, composite types and ranges.
+/// Finds the columns of the tables `$1` with such a type, also inside domains, arrays, composite types and ranges.
 ///
-/// Oids that are written as names (`regclass` and its like, `aclitem`) are known by their type's output function, so
-/// that a type that a user has made of it counts as well. `to_json` calls a cast to `json` of a type that is not
-/// PostgreSQL's own; only one in C that calls itself immutable is trusted, as extensions have them (hstore, PostGIS).
-/// What else an output function reads is fixed by the session (`TimeZone`, `lc_monetary`) or part of the definition
-/// (the labels of an enum, the attributes of a composite type).
+/// Oids that are written as names (`regclass` and similar types, `aclitem`) are recognised by the output function, so
+/// that a type that a user has made with it counts, too. `to_json` calls a cast to `json` for a type that is not
+/// PostgreSQL's own. Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
+/// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
+/// definition (the labels of an enum, the attributes of a composite type).
 const DEPENDENT_SQL: &str = "\
     with recursive used (relation, number, type) as ( \
       select a.attrelid, a.attnum, a.atttypid from pg_attribute a \
@@ -39,23 +39,20 @@ const DEPENDENT_SQL: &str = "\
       or f.oid is not null and (f.provolatile <> 'i' or l.lanname not in ('c', 'internal')) \
     order by u.relation, u.number, u.type";
 
-/// Says of the columns of `tables` why they can't be shown, where their JSON depends on other rows.
-pub(super) async fn read_outputs(
+/// Notes in the columns of `tables` whose JSON depends on other rows why they cannot be shown.
+pub(super) async fn read_dependent_columns(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(DEPENDENT_SQL)
-        .bind(wanted)
-        .fetch_all(connection)
-        .await?;
-    for row in rows {
+    let sql = DEPENDENT_SQL;
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
         let name: &str = row.try_get("column")?;
-        if let Some(table) = tables.get_mut(&oid(&row, "oid")?)
-            && let Some(column) = table.columns.iter_mut().find(|column| column.name == name)
-        {
+        let mut columns = table.columns.iter_mut();
+        if let Some(column) = columns.find(|column| column.name == name) {
             column.dependent = Some(row.try_get("why")?);
         }
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }

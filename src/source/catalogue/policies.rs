@@ -1,6 +1,6 @@
-//! Row security: whether what larder's role sees of a table is decided by the rows alone.
+//! Row security: whether the content of a row alone decides if larder's role sees it.
 //!
-//! Where it is not, a document can go out of date without any change of its rows, and nothing would invalidate it.
+//! If it does not, a document can become stale without any change of its rows, and nothing would invalidate it.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use sqlx::postgres::PgConnection;
 
 use crate::resource::catalogue::Table;
 use crate::source::SourceError;
-use crate::source::catalogue::condition::{Condition, FIRST_USER_OID};
+use crate::source::catalogue::condition::{FIRST_USER_OID, PolicyCondition};
 use crate::source::catalogue::oid;
 
-/// The policies for `select` or for all commands, permissive or restrictive. Which of them decide what larder's role
-/// reads is not asked here, but for the whole table at once: a role may be altered between two statements.
+/// Reads the policies for `select` or for all commands, permissive or restrictive. Whether a policy applies to larder's
+/// role was read with the table, in one statement for all policies: a role may be altered between two statements.
 const POLICIES_SQL: &str = "\
     select p.polrelid::int8 as oid, p.oid::int8 as policy, p.polname::text as name, p.polroles::oid[]::int8[] as roles, \
       p.polqual::text as condition from pg_policy p \
     where p.polrelid::int8 = any($1) and p.polcmd in ('r', '*') order by p.polrelid, p.polname";
 
-/// The first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its arguments;
-/// `$4` is the first oid that is not of PostgreSQL's own objects.
+/// Finds the first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its
+/// arguments. `$4` is the first oid that is not of PostgreSQL's own objects.
 ///
-/// A function of a text search configuration calls itself immutable, but reads the catalogue. PostgreSQL's own
-/// functions of arrays, ranges and rows call those of the elements' type; enums have none of their own, nor have
+/// A function with a text search configuration is declared immutable, but reads the catalogue. PostgreSQL's own
+/// functions of arrays, ranges and rows call functions of the elements' type; enums have none of their own, nor have
 /// domains over PostgreSQL's own types.
 const DEPENDENT_SQL: &str = "\
     select text from ( \
@@ -43,14 +43,14 @@ const DEPENDENT_SQL: &str = "\
       where (t.typtype = 'e' or t.typtype = 'd' and t.typbasetype::int8 < $4) is not true \
     ) d order by kind, place limit 1";
 
-/// Says of each of `tables` why its rows can't be kept, where a policy makes it so.
+/// Notes in `tables` whose policies depend on more than the row why their documents cannot be kept.
 pub(super) async fn read_policies(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     let rows = sqlx::query(POLICIES_SQL)
-        .bind(wanted)
+        .bind(table_oids)
         .fetch_all(&mut *connection)
         .await?;
     for row in rows {
@@ -66,9 +66,9 @@ pub(super) async fn read_policies(
         let Some(condition) = condition.filter(|_| row_security.applies(number)) else {
             continue;
         };
-        let condition = Condition::read(condition);
+        let condition = PolicyCondition::read(condition);
         if table.uncached.is_none()
-            && let Some(why) = dependence(connection, &condition).await?
+            && let Some(why) = find_dependence(connection, &condition).await?
         {
             let policy: &str = row.try_get("name")?;
             table.uncached = Some(format!("policy {policy} of {} {why}", table.name));
@@ -77,10 +77,10 @@ pub(super) async fn read_policies(
     Ok(())
 }
 
-/// What `condition` depends on besides the row, in words that follow the policy's name.
-async fn dependence(
+/// Finds what `condition` depends on besides the row. The text continues a sentence that begins with the policy's name.
+async fn find_dependence(
     connection: &mut PgConnection,
-    condition: &Condition,
+    condition: &PolicyCondition,
 ) -> Result<Option<String>, SourceError> {
     let oids = |oids: &[u32]| oids.iter().copied().map(i64::from).collect::<Vec<i64>>();
     let found = sqlx::query(DEPENDENT_SQL)
@@ -90,7 +90,7 @@ async fn dependence(
         .bind(i64::from(FIRST_USER_OID))
         .fetch_optional(connection)
         .await?;
-    // A function's name says more than the kind of a node around it.
+    // The name of a function tells the user more than the kind of the node.
     match found {
         Some(row) => Ok(Some(row.try_get("text")?)),
         None => Ok(condition.obstacle.clone()),

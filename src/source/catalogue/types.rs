@@ -1,4 +1,4 @@
-//! The types of columns, and what they are made of.
+//! The types of columns, and the types that these consist of.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use crate::resource::value::{CatalogueType, TypeForm};
 use crate::source::SourceError;
 use crate::source::catalogue::{character, oid};
 
-/// The types of the columns of the tables `wanted`, with all that these are made of.
+/// Reads the types of the columns of the tables `table_oids`, and the types that these consist of.
 pub(super) async fn read_types(
     connection: &mut PgConnection,
-    wanted: &[i64],
+    table_oids: &[i64],
 ) -> Result<HashMap<u32, CatalogueType>, SourceError> {
-    // int2vector and oidvector have elements, but not the text of an array; box alone has another separator.
+    // int2vector and oidvector have elements, but not the text form of an array; only box has another separator.
     let rows = sqlx::query(
         "with recursive used (oid) as ( \
            select atttypid from pg_attribute where attrelid::int8 = any($1) and attnum > 0 and not attisdropped \
@@ -37,7 +37,7 @@ pub(super) async fn read_types(
              and attnum > 0 and not attisdropped order by attnum) as attribute_modifiers \
          from used join pg_type t on t.oid = used.oid left join pg_type e on e.oid = t.typelem",
     )
-    .bind(wanted)
+    .bind(table_oids)
     .fetch_all(connection)
     .await?;
     rows.iter()
