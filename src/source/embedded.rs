@@ -1,13 +1,13 @@
-//! The private PostgreSQL: what `larder serve` runs on where nobody gave it a database.
+//! The private PostgreSQL, which `larder serve` uses if no database is configured.
 //!
-//! Owns the server's programs, its data directory and its process. It knows no table: the
-//! demo and larder's schema come from those who get the URL.
+//! Owns the server's programs, its data directory and its process. It knows no table: its callers create larder's
+//! schema and the demo.
 //!
 //! Invariants:
 //! - Never two servers on one data directory. The caller holds the
-//!   [`StateLock`](crate::state::StateLock), and a server left over by a killed larder is
+//!   [`StateLock`](crate::state::StateLock), and a server that a killed larder has left is
 //!   stopped first.
-//! - The cluster is complete or absent: it is initialised aside and renamed.
+//! - The cluster is complete or absent: it is initialised under another name, then renamed.
 //! - The server is stopped in fast mode. An immediate stop would empty unlogged tables, among
 //!   them `larder.epoch`, and so cost every disk tier.
 //! - One task owns the server's process, until [`Embedded::stop`] has seen it end.
@@ -23,46 +23,46 @@ use tokio::task::JoinHandle;
 use crate::source::embedded::binaries::Binaries;
 use crate::source::embedded::cluster::Cluster;
 use crate::source::embedded::home::Home;
-use crate::source::embedded::postmaster::Server;
+use crate::source::embedded::process::PrivateServer;
 
 mod binaries;
 mod cluster;
 mod home;
 mod leftover;
-mod postmaster;
+mod process;
 mod supervisor;
 
 /// Role and database of the private PostgreSQL.
 const NAME: &str = "larder";
 
-/// What a private PostgreSQL is started with.
+/// The configuration of a private PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
-    /// Where the cluster is to live, `<state_dir>/postgres`; created where it is missing.
+    /// The directory of the cluster, `<state_dir>/postgres`. Created if it is missing.
     pub directory: PathBuf,
     /// Server settings besides larder's own, as in postgresql.conf.
     pub settings: Vec<(String, String)>,
 }
 
-/// Why there is no private PostgreSQL.
+/// Why the private PostgreSQL could not be started.
 #[derive(Debug, Error)]
 pub enum EmbeddedError {
-    /// PostgreSQL refuses to run as root, and there is nobody else.
+    /// PostgreSQL refuses to run as root, and the machine has no other user for it.
     #[error("PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`")]
     NoUnprivilegedUser,
-    /// No programs on this machine, and none could be downloaded.
+    /// The machine has no PostgreSQL, and the download failed.
     #[error(
         "no PostgreSQL {wanted}found (programs `initdb` and `postgres`, on PATH or in the usual \
          places), and downloading it failed: {reason}; install it (`apt install postgresql`, \
          `dnf install postgresql-server`, `brew install postgresql`) or set DATABASE_URL"
     )]
     NoBinaries {
-        /// The major version that the data asks for, with a blank behind it; else empty.
+        /// The major version of the data, with a blank after it; empty if there is no data.
         wanted: String,
-        /// What the download said.
+        /// The error of the download.
         reason: String,
     },
-    /// The data directory is another major version's.
+    /// The data directory belongs to another major version.
     #[error(
         "{} was initialised by PostgreSQL {data}, and only PostgreSQL {found} is installed; \
          install version {data}, or move that directory away to start with an empty database",
@@ -79,48 +79,48 @@ pub enum EmbeddedError {
     /// A file or program could not be used.
     #[error("could not {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// What larder tried to do.
         action: &'static str,
-        /// On what.
+        /// The file or program.
         path: PathBuf,
-        /// Why it failed.
+        /// The error.
         source: io::Error,
     },
     /// `initdb` failed.
     #[error("initdb failed ({status}): {output}")]
     Initdb {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// Its last lines.
+        /// The last lines of its output.
         output: String,
     },
-    /// A server of an earlier run is still there.
+    /// A server of an earlier run does not stop.
     #[error(
         "an earlier PostgreSQL (process {pid}) still runs on {} and does not stop",
         directory.display()
     )]
     Leftover {
-        /// Its process.
+        /// Its process number.
         pid: i32,
         /// Its data directory.
         directory: PathBuf,
     },
-    /// The server ended before it answered.
-    #[error("PostgreSQL ended at its start ({status}); the end of {}:\n{tail}", log.display())]
+    /// The server ended before it accepted a connection.
+    #[error("PostgreSQL ended while starting ({status}); the end of {}:\n{tail}", log.display())]
     Ended {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// Its log.
+        /// The server's log.
         log: PathBuf,
         /// The log's last lines.
         tail: String,
     },
-    /// The server runs and does not answer.
-    #[error("PostgreSQL does not answer ({reason}); the end of {}:\n{tail}", log.display())]
-    Silent {
-        /// What the last attempt to connect said.
+    /// The server runs, but accepts no connection.
+    #[error("PostgreSQL accepts no connection ({reason}); the end of {}:\n{tail}", log.display())]
+    NoResponse {
+        /// The error of the last attempt to connect.
         reason: String,
-        /// Its log.
+        /// The server's log.
         log: PathBuf,
         /// The log's last lines.
         tail: String,
@@ -131,7 +131,7 @@ pub enum EmbeddedError {
 }
 
 impl EmbeddedError {
-    /// For `map_err`: what was tried on which path.
+    /// For `map_err`: what larder tried to do, and the path.
     fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> EmbeddedError {
         let path = path.to_owned();
         move |source| EmbeddedError::Io {
@@ -144,8 +144,8 @@ impl EmbeddedError {
 
 /// A running private PostgreSQL.
 ///
-/// It is started again on the same port when it dies by itself. Dropped without
-/// [`stop`](Embedded::stop) it is stopped too, but nobody waits for the end.
+/// It is started again on the same port if it ends by itself. Dropping it without
+/// [`stop`](Embedded::stop) stops it, too, without waiting for its end.
 #[derive(Debug)]
 pub struct Embedded {
     url: String,
@@ -155,26 +155,26 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts the server, after initialising its cluster where there is none.
+    /// Starts the server. Initialises its cluster first if there is none.
     ///
-    /// Waits at most 60 s for the server's first answer (it may have to recover), at most 10 s
-    /// for the processes of a server that was killed, and as long as `initdb` takes.
+    /// Waits at most 60 s until the server accepts a connection (it may have to recover), at most
+    /// 10 s for the processes of a server that was killed, and as long as `initdb` takes.
     /// The caller must hold the state directory's lock.
     ///
-    /// Cancel safe: a server that has been started is told to stop.
+    /// Cancel safe: a server that was started is told to stop.
     /// # Errors
-    /// Every [`EmbeddedError`]; a failed start quotes the end of the server's log.
+    /// Every [`EmbeddedError`]; that of a failed start quotes the end of the server's log.
     pub async fn start(config: EmbeddedConfig) -> Result<Embedded, EmbeddedError> {
         let home = Home::open(&config.directory)?;
         let binaries = Binaries::find(&home).await?;
-        let durable = !config.settings.iter().any(|(name, value)| {
+        let is_durable = !config.settings.iter().any(|(name, value)| {
             name == "fsync" && matches!(value.as_str(), "off" | "false" | "no" | "0")
         });
-        let cluster = Cluster::open(&home, &binaries, durable).await?;
-        let mut server = Server::new(home, &binaries, cluster, config.settings);
-        let postmaster = server.start().await?;
+        let cluster = Cluster::open(&home, &binaries, is_durable).await?;
+        let mut server = PrivateServer::new(home, &binaries, cluster, config.settings);
+        let process = server.start().await?;
         if let Err(error) = create_database(&server).await {
-            postmaster.stop().await;
+            process.stop().await;
             return Err(error.into());
         }
         let (stop, stopped) = oneshot::channel();
@@ -182,29 +182,29 @@ impl Embedded {
             url: server.url(NAME),
             data: server.data().to_owned(),
             stop,
-            supervisor: tokio::spawn(supervisor::supervise(server, postmaster, stopped)),
+            supervisor: tokio::spawn(supervisor::supervise(server, process, stopped)),
         };
         Ok(embedded)
     }
 
-    /// The complete URL, password included, for any client on this machine.
+    /// The URL with the password, for any client on this machine.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The server's data directory, which is below `/var/lib/larder` where the server's user
-    /// can't reach the configured one.
+    /// The server's data directory. It is below `/var/lib/larder` if the server's user cannot
+    /// reach the configured directory.
     #[must_use]
     pub fn data_directory(&self) -> &Path {
         &self.data
     }
 
-    /// Stops the server in fast mode and waits until it is gone.
+    /// Stops the server in fast mode and waits for its end.
     ///
-    /// Takes at most 30 s, and 15 s more where it must be forced.
+    /// Takes at most 30 s, and 15 s more if it must be forced.
     pub async fn stop(self) {
-        // A supervisor that ended already has stopped its server.
+        // If the supervisor has ended already, it has stopped the server.
         drop(self.stop);
         if let Err(error) = self.supervisor.await {
             tracing::error!(%error, "the private PostgreSQL's supervisor failed");
@@ -212,8 +212,8 @@ impl Embedded {
     }
 }
 
-/// Creates the database on the first start, or on the next one if that was cut short.
-async fn create_database(server: &Server) -> Result<(), sqlx::Error> {
+/// Creates the database if it does not exist: at the first start, or at the next one if that was interrupted.
+async fn create_database(server: &PrivateServer) -> Result<(), sqlx::Error> {
     let mut connection = server.connect().await?;
     let exists: bool =
         sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
@@ -225,7 +225,7 @@ async fn create_database(server: &Server) -> Result<(), sqlx::Error> {
             .execute(&mut connection)
             .await?;
     }
-    // Role and schema share a name: without this, tables made without a schema would land among larder's own.
+    // Role and schema have the same name: without this, tables that are created without a schema would be in larder's.
     sqlx::query("alter database larder set search_path = public")
         .execute(&mut connection)
         .await?;

@@ -1,4 +1,4 @@
-//! The server's programs: found on this machine, else downloaded.
+//! The server's programs: found on this machine, or downloaded.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use postgresql_embedded::{PostgreSQL, Settings, VersionReq};
 use crate::source::embedded::EmbeddedError;
 use crate::source::embedded::home::Home;
 
-/// The oldest release with `xid8` and `pg_snapshot`, which the change feed rests on.
+/// The oldest release with `xid8` and `pg_snapshot`, which the change feed needs.
 const MAJOR_MIN: u32 = 14;
 /// A release is about 30 MB.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(300);
@@ -28,7 +28,7 @@ pub(super) struct Binaries {
 }
 
 impl Binaries {
-    /// Finds programs that fit the data in `home`, or any where there is no data yet.
+    /// Finds programs of the major version of the data in `home`; of any version if there is no data yet.
     pub(super) async fn find(home: &Home) -> Result<Binaries, EmbeddedError> {
         let data = home.cluster().join("data");
         let wanted = data_version(&data)?;
@@ -83,7 +83,7 @@ fn data_version(data: &Path) -> Result<Option<u32>, EmbeddedError> {
 
 /// Directories with both programs, in the order of preference.
 fn candidates() -> Vec<PathBuf> {
-    // Read as a shell would: larder's own configuration has no part in it.
+    // Not a setting of larder, so `config` does not read it.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = std::env::split_paths(&path)
         .filter(|directory| directory.is_absolute())
@@ -97,7 +97,7 @@ fn candidates() -> Vec<PathBuf> {
     directories
 }
 
-/// `parent/beginning*/rest`, the highest version first.
+/// The directories `parent/beginning*/rest`, the highest version first.
 fn newest_first(parent: &Path, beginning: &str, rest: &str) -> Vec<PathBuf> {
     let mut found: Vec<(Option<u32>, PathBuf)> = fs::read_dir(parent)
         .into_iter()
@@ -114,7 +114,7 @@ fn newest_first(parent: &Path, beginning: &str, rest: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// What `postgres --version` says, asked as the user who is to run it.
+/// The major version that `postgres --version` prints. It runs as the server's user, which may not be able to run it.
 async fn major_version(home: &Home, directory: &Path) -> Option<u32> {
     let output = home
         .command(&directory.join("postgres"))
@@ -135,7 +135,7 @@ fn leading_number(text: &str) -> Option<u32> {
     text.get(..end)?.parse().ok()
 }
 
-/// Downloads and unpacks a release below `home`, or takes the one of an earlier download.
+/// Downloads and unpacks a release below `home`. Uses the one of an earlier download if there is one.
 async fn download(home: &Home, wanted: Option<u32>) -> Result<PathBuf, String> {
     let mut settings = Settings::new();
     settings.installation_dir = home.directory.join("programs");
@@ -143,15 +143,15 @@ async fn download(home: &Home, wanted: Option<u32>) -> Result<PathBuf, String> {
         settings.version =
             VersionReq::parse(&format!("={major}")).map_err(|error| error.to_string())?;
     }
-    // setup() also runs initdb, as whoever runs larder, unless the data looks initialised.
-    // The crate made this data directory, and removes it when it is dropped.
+    // `setup` also runs initdb, as larder's user, unless the data directory looks initialised.
+    // The crate has created this data directory, and removes it when `installer` is dropped.
     fs::write(settings.data_dir.join("postgresql.conf"), "").map_err(|error| error.to_string())?;
     let password_directory = settings.password_file.parent().map(Path::to_owned);
     tracing::info!("no PostgreSQL found, downloading one");
     let mut installer = PostgreSQL::new(settings);
     let result = tokio::time::timeout(DOWNLOAD_TIMEOUT, installer.setup()).await;
     if let Some(directory) = password_directory {
-        // An empty temporary directory at worst stays behind.
+        // If this fails, an empty temporary directory is left.
         fs::remove_dir_all(&directory).ok();
     }
     match result {
@@ -165,17 +165,18 @@ async fn download(home: &Home, wanted: Option<u32>) -> Result<PathBuf, String> {
         }
     }
     let directory = installer.settings().binary_dir();
-    // Unpacked by root under whatever umask: the server's user must get at it.
+    // Root may have unpacked them with a umask that keeps the server's user out.
     give_tree(home, &home.directory.join("programs")).map_err(|error| error.to_string())?;
     Ok(directory)
 }
 
+/// Gives a directory and everything in it to the server's user. Follows no links.
 fn give_tree(home: &Home, path: &Path) -> Result<(), EmbeddedError> {
     let io = |error| EmbeddedError::io("look at", path)(error);
     if fs::symlink_metadata(path).map_err(io)?.is_symlink() {
         return Ok(());
     }
-    home.give(path)?;
+    home.give_to_server(path)?;
     if path.is_dir() {
         for entry in fs::read_dir(path).map_err(io)? {
             give_tree(home, &entry.map_err(io)?.path())?;

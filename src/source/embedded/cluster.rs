@@ -1,4 +1,4 @@
-//! The cluster on disk: `initdb` once, whole or not at all.
+//! The cluster on disk: initialised once, completely or not at all.
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,35 +10,35 @@ use crate::source::embedded::binaries::Binaries;
 use crate::source::embedded::home::Home;
 use crate::source::embedded::{EmbeddedError, NAME};
 
-/// In the order of preference; not every machine has the first.
+/// In the order of preference. Not every machine has the first.
 const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
-/// Of what `initdb` says, an error quotes this many lines.
+/// The number of lines of `initdb`'s output that an error quotes.
 const OUTPUT_LINES_MAX: usize = 10;
-/// Beginning of the names of clusters that are being made.
+/// The prefix of the names of clusters that are not complete.
 const UNFINISHED: &str = "cluster.new-";
 
 /// An initialised data directory and the password of its superuser.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    /// What `postgres -D` takes.
+    /// The data directory, for `postgres -D`.
     pub(super) data: PathBuf,
-    /// Letters and digits only, so that it needs no escape in a URL.
+    /// Only letters and digits, so that a URL needs no escapes.
     pub(super) password: String,
 }
 
 impl Cluster {
-    /// Opens the cluster of `home`, initialising it where there is none.
+    /// Opens the cluster of `home`. Initialises it first if there is none.
     ///
-    /// Crash safe: it is made under another name and renamed when it is complete.
+    /// Crash safe: it is initialised under another name, and renamed when it is complete.
     pub(super) async fn open(
         home: &Home,
         binaries: &Binaries,
-        durable: bool,
+        is_durable: bool,
     ) -> Result<Cluster, EmbeddedError> {
         discard_unfinished(home);
         let directory = home.cluster();
         if !directory.exists() {
-            initialise(home, binaries, durable).await?;
+            initialise(home, binaries, is_durable).await?;
         }
         let file = directory.join("password");
         let password = fs::read_to_string(&file).map_err(EmbeddedError::io("read", &file))?;
@@ -49,30 +49,31 @@ impl Cluster {
     }
 }
 
-async fn initialise(home: &Home, binaries: &Binaries, durable: bool) -> Result<(), EmbeddedError> {
-    // A name of its own: the initdb of a larder that was killed may still be writing.
+async fn initialise(
+    home: &Home,
+    binaries: &Binaries,
+    is_durable: bool,
+) -> Result<(), EmbeddedError> {
+    // A unique name, since the initdb of a killed larder may still write.
     let unfinished = home
         .directory
         .join(format!("{UNFINISHED}{}", Uuid::new_v4().simple()));
     fs::create_dir(&unfinished).map_err(EmbeddedError::io("create", &unfinished))?;
-    home.give(&unfinished)?;
+    home.give_to_server(&unfinished)?;
     let password = unfinished.join("password");
     write_password(&password).map_err(EmbeddedError::io("write", &password))?;
-    home.give(&password)?;
-    let mut last_error = None;
+    home.give_to_server(&password)?;
+    let mut outcome = Ok(());
     for locale in LOCALES {
-        match initdb(home, binaries, &unfinished, locale, durable).await {
-            Ok(()) => {
-                last_error = None;
-                break;
-            }
-            // initdb has taken its own files away again.
-            Err(error) => last_error = Some(error),
+        outcome = initdb(home, binaries, &unfinished, locale, is_durable).await;
+        // If it failed, initdb has removed its files.
+        if outcome.is_ok() {
+            break;
         }
     }
-    if let Some(error) = last_error {
+    if outcome.is_err() {
         discard(&unfinished);
-        return Err(error);
+        return outcome;
     }
     let io = EmbeddedError::io("finish", &unfinished);
     File::open(&unfinished)
@@ -88,7 +89,7 @@ async fn initdb(
     binaries: &Binaries,
     unfinished: &Path,
     locale: &str,
-    durable: bool,
+    is_durable: bool,
 ) -> Result<(), EmbeddedError> {
     let program = binaries.initdb();
     let mut command = home.command(&program);
@@ -101,7 +102,7 @@ async fn initdb(
         .args(["--encoding", "UTF8", "--locale", locale])
         .process_group(0)
         .kill_on_drop(true);
-    if !durable {
+    if !is_durable {
         command.arg("--no-sync");
     }
     let output = command
@@ -111,14 +112,14 @@ async fn initdb(
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stderr);
     Err(EmbeddedError::Initdb {
         status: output.status,
-        output: last_lines(&said, OUTPUT_LINES_MAX),
+        output: last_lines(&text, OUTPUT_LINES_MAX),
     })
 }
 
-/// 122 random bits, readable by the owner only.
+/// 122 random bits, readable by its owner only.
 fn write_password(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -129,7 +130,7 @@ fn write_password(path: &Path) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Takes away what a larder that was killed had begun.
+/// Removes the unfinished clusters of killed larders.
 fn discard_unfinished(home: &Home) {
     let entries = fs::read_dir(&home.directory).into_iter().flatten();
     for entry in entries.flatten() {
@@ -142,7 +143,7 @@ fn discard_unfinished(home: &Home) {
 fn discard(directory: &Path) {
     if let Err(error) = fs::remove_dir_all(directory) {
         // Nothing reads it, and the next start tries again.
-        tracing::warn!(directory = %directory.display(), %error, "unfinished cluster stays");
+        tracing::warn!(directory = %directory.display(), %error, "an unfinished cluster could not be removed");
     }
 }
 

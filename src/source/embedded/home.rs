@@ -1,4 +1,4 @@
-//! Where the private PostgreSQL lives, and as whom it runs.
+//! The directory of the private PostgreSQL, and the user that it runs as.
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
@@ -10,9 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::source::embedded::EmbeddedError;
 
-/// For data whose directory the unprivileged user can't reach.
+/// Used if the server's user cannot reach the configured directory.
 const SYSTEM_DIRECTORY: &str = "/var/lib/larder";
-/// Users that root gives the server to, the first that exists.
+/// The users that the server may run as if larder runs as root, in the order of preference.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// The directory of one private PostgreSQL and the user that it runs as.
@@ -20,26 +20,26 @@ const USERS: [&str; 2] = ["postgres", "nobody"];
 pub(super) struct Home {
     /// Absolute, free of links.
     pub(super) directory: PathBuf,
-    /// `None`: whoever runs larder.
-    owner: Option<Owner>,
+    /// `None` for larder's own user.
+    user: Option<ServerUser>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct ServerUser {
     uid: u32,
     gid: u32,
 }
 
 impl Home {
-    /// Creates and takes the directory, or its substitute below `/var/lib/larder`.
+    /// Creates the directory, or its substitute below `/var/lib/larder`, and gives it to the server's user.
     pub(super) fn open(wanted: &Path) -> Result<Home, EmbeddedError> {
         fs::create_dir_all(wanted).map_err(EmbeddedError::io("create", wanted))?;
         let wanted = wanted
             .canonicalize()
             .map_err(EmbeddedError::io("resolve", wanted))?;
-        let owner = Owner::find(&wanted)?;
-        let home = match owner {
-            Some(owner) if !owner.reaches(&wanted)? => {
+        let user = ServerUser::find(&wanted)?;
+        let home = match user {
+            Some(user) if !user.can_reach(&wanted)? => {
                 let substitute = substitute(&wanted);
                 tracing::info!(
                     wanted = %wanted.display(),
@@ -53,21 +53,21 @@ impl Home {
                     .map_err(EmbeddedError::io("create", &substitute))?;
                 Home {
                     directory: substitute,
-                    owner: Some(owner),
+                    user: Some(user),
                 }
             }
-            owner => Home {
+            user => Home {
                 directory: wanted,
-                owner,
+                user,
             },
         };
-        home.give(&home.directory)?;
+        home.give_to_server(&home.directory)?;
         fs::set_permissions(&home.directory, Permissions::from_mode(0o700))
             .map_err(EmbeddedError::io("protect", &home.directory))?;
         Ok(home)
     }
 
-    /// The finished cluster.
+    /// The path of the complete cluster.
     pub(super) fn cluster(&self) -> PathBuf {
         self.directory.join("cluster")
     }
@@ -76,33 +76,33 @@ impl Home {
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.directory);
-        if let Some(owner) = self.owner {
-            command.uid(owner.uid).gid(owner.gid);
+        if let Some(user) = self.user {
+            command.uid(user.uid).gid(user.gid);
         }
         command
     }
 
-    /// Gives a file or a directory (not what is in it) to the server's user.
-    pub(super) fn give(&self, path: &Path) -> Result<(), EmbeddedError> {
-        let Some(owner) = self.owner else {
+    /// Gives a file, or a directory without its content, to the server's user.
+    pub(super) fn give_to_server(&self, path: &Path) -> Result<(), EmbeddedError> {
+        let Some(user) = self.user else {
             return Ok(());
         };
-        // Never through a link: the server's user may put one here, and this may be root.
-        lchown(path, Some(owner.uid), Some(owner.gid)).map_err(EmbeddedError::io("give away", path))
+        // Follows no link: the server's user may create one here, and larder may run as root.
+        lchown(path, Some(user.uid), Some(user.gid)).map_err(EmbeddedError::io("give away", path))
     }
 }
 
-impl Owner {
-    /// For root: who owns the cluster already, else an unprivileged user.
-    fn find(directory: &Path) -> Result<Option<Owner>, EmbeddedError> {
+impl ServerUser {
+    /// For root: the owner of an existing cluster, else an unprivileged user. `None` if larder does not run as root.
+    fn find(directory: &Path) -> Result<Option<ServerUser>, EmbeddedError> {
         if !geteuid().is_root() {
             return Ok(None);
         }
-        // A cluster made by an ordinary user stays usable for that user.
+        // A cluster that an ordinary user has created stays usable for that user.
         if let Ok(metadata) = fs::metadata(directory.join("cluster/data"))
             && metadata.uid() != 0
         {
-            return Ok(Some(Owner {
+            return Ok(Some(ServerUser {
                 uid: metadata.uid(),
                 gid: metadata.gid(),
             }));
@@ -111,7 +111,7 @@ impl Owner {
             .iter()
             .find_map(|name| User::from_name(name).ok().flatten())
             .map(|user| {
-                Some(Owner {
+                Some(ServerUser {
                     uid: user.uid.as_raw(),
                     gid: user.gid.as_raw(),
                 })
@@ -120,18 +120,18 @@ impl Owner {
     }
 
     /// Whether this user may enter every directory above this one.
-    fn reaches(self, directory: &Path) -> Result<bool, EmbeddedError> {
+    fn can_reach(self, directory: &Path) -> Result<bool, EmbeddedError> {
         for above in directory.ancestors().skip(1) {
             let metadata = fs::metadata(above).map_err(EmbeddedError::io("look at", above))?;
-            if !self.enters(&metadata) {
+            if !self.can_enter(&metadata) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// The server runs without supplementary groups, so its one group is all that counts.
-    fn enters(self, directory: &Metadata) -> bool {
+    /// Whether this user may enter the directory. Only one group counts, since the server has no supplementary groups.
+    fn can_enter(self, directory: &Metadata) -> bool {
         let bit = if directory.uid() == self.uid {
             0o100
         } else if directory.gid() == self.gid {
@@ -143,7 +143,7 @@ impl Owner {
     }
 }
 
-/// The same place again for the same wanted directory.
+/// The directory below `/var/lib/larder` for `wanted`, always the same.
 fn substitute(wanted: &Path) -> PathBuf {
     let hash = xxh3_64(wanted.as_os_str().as_bytes());
     Path::new(SYSTEM_DIRECTORY).join(format!("{hash:016x}"))

@@ -1,7 +1,8 @@
-//! The server of an earlier larder that was killed: recognised by `postmaster.pid`, and stopped.
+//! Finds a server that a killed larder has left, and stops it.
 //!
-//! The file alone proves nothing: after a restart of the machine or container its process id
-//! is often somebody else's, and PostgreSQL then refuses to start.
+//! `postmaster.pid` alone proves nothing: after a restart of the machine or container its process number often belongs
+//! to another process, and PostgreSQL then refuses to start. `pg_ctl` does not check it: `pg_ctl stop` would signal
+//! that other process.
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -16,25 +17,26 @@ use tokio::time::Instant;
 
 use crate::source::embedded::EmbeddedError;
 
-/// How a server is asked to go, and how long each way is waited for: fast, then immediate.
-/// Killing it outright would leave its processes behind.
-const STOPS: [(Signal, Duration); 2] = [
+/// The signals of a fast and of an immediate shutdown, each with the time to wait for it.
+/// SIGKILL would leave the server's child processes behind.
+const STOP_SIGNALS: [(Signal, Duration); 2] = [
     (Signal::SIGINT, Duration::from_secs(30)),
     (Signal::SIGQUIT, Duration::from_secs(10)),
 ];
-/// There is no event for the end of a process that is not a child.
+/// The end of a process that is not a child must be polled for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// A server writes its file at once: an older one without a process id is a crash's remnant.
+/// A server writes its process number as soon as it has created the file. An older file without one is left from a
+/// crash.
 const EMPTY_FILE_AGE: Duration = Duration::from_secs(10);
 
-/// Whether a server runs on this data directory or ended without cleaning up.
-pub(super) fn is_there(data: &Path) -> bool {
+/// Whether a server runs on this data directory, or ended without removing its lock file.
+pub(super) fn has_lock_file(data: &Path) -> bool {
     lock_file(data).exists()
 }
 
 /// Stops a server that still runs on this data directory.
 ///
-/// Returns whether the last server there ended uncleanly, so that its processes may linger.
+/// Returns whether the last server there ended without a shutdown, so that its child processes may still run.
 /// # Errors
 /// [`EmbeddedError::Leftover`] if it does not end.
 pub(super) async fn stop(data: &Path) -> Result<bool, EmbeddedError> {
@@ -50,19 +52,19 @@ pub(super) async fn stop(data: &Path) -> Result<bool, EmbeddedError> {
         }
         return Ok(true);
     };
-    if !serves(pid, data) {
+    if !is_server_on(pid, data) {
         if is_alive(pid) {
             remove_stale(&file)?;
         }
         return Ok(true);
     }
     tracing::info!(pid, "an earlier run's PostgreSQL still runs, stopping it");
-    for (signal, patience) in STOPS {
-        // An error means that it is gone, or not ours to stop: the wait tells which.
+    for (signal, wait_max) in STOP_SIGNALS {
+        // An error means that it has ended, or that larder may not stop it. The loop finds out which.
         kill(Pid::from_raw(pid), signal).ok();
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + wait_max;
         while Instant::now() < deadline {
-            if !serves(pid, data) {
+            if !is_server_on(pid, data) {
                 return Ok(signal != Signal::SIGINT);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -80,10 +82,10 @@ fn lock_file(data: &Path) -> PathBuf {
 }
 
 /// Whether this process is a server on this data directory. A zombie is not.
-fn serves(pid: i32, data: &Path) -> bool {
+fn is_server_on(pid: i32, data: &Path) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
-    // A server's working directory is its data directory, even after that was renamed. Root
-    // without CAP_SYS_PTRACE may not see it; the command line is everybody's.
+    // A server's working directory is its data directory, even after that was renamed. Root without CAP_SYS_PTRACE may
+    // not read it, but any user may read the command line.
     if fs::read_link(process.join("cwd")).is_ok_and(|directory| directory == data) {
         return true;
     }
@@ -105,12 +107,12 @@ fn is_alive(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
 }
 
-/// Removes the file of a server that is gone, where PostgreSQL would take it for a live one.
+/// Removes the lock file of a server that has ended. PostgreSQL would refuse to start because of it.
 ///
-/// PostgreSQL 12 and later find processes of the dead server without it: the key of the shared
-/// memory is the data directory's inode (`PGSharedMemoryCreate` in `sysv_shmem.c`).
+/// PostgreSQL 12 and later find child processes of the ended server without it: the key of the shared memory is the
+/// data directory's inode (`PGSharedMemoryCreate` in `sysv_shmem.c`).
 fn remove_stale(file: &Path) -> Result<(), EmbeddedError> {
-    tracing::info!(file = %file.display(), "removing the file of a server that is gone");
+    tracing::info!(file = %file.display(), "removing the lock file of a server that has ended");
     fs::remove_file(file).map_err(EmbeddedError::io("remove", file))
 }
 

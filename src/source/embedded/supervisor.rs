@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::source::embedded::postmaster::{Postmaster, Server};
+use crate::source::embedded::process::{PrivateServer, ServerProcess};
 use crate::source::embedded::{EmbeddedError, leftover};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -15,11 +15,11 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps the server running until `stop` is sent or dropped, then stops it.
 pub(super) async fn supervise(
-    server: Server,
-    postmaster: Postmaster,
+    server: PrivateServer,
+    process: ServerProcess,
     mut stop: oneshot::Receiver<()>,
 ) {
-    let mut running = Some(postmaster);
+    let mut running = Some(process);
     let mut backoff = BACKOFF_MIN;
     loop {
         let since = Instant::now();
@@ -46,16 +46,16 @@ pub(super) async fn supervise(
             }
         }
     }
-    if let Some(postmaster) = running {
-        postmaster.stop().await;
+    if let Some(process) = running {
+        process.stop().await;
     }
     tracing::info!("the private PostgreSQL is stopped");
 }
 
 /// Waits for the server's own end and logs it; at once where none runs.
-async fn run_to_end(running: &mut Option<Postmaster>) {
-    if let Some(postmaster) = running {
-        match postmaster.wait().await {
+async fn run_to_end(running: &mut Option<ServerProcess>) {
+    if let Some(process) = running {
+        match process.wait().await {
             Ok(status) => tracing::error!(%status, "the private PostgreSQL ended by itself"),
             Err(error) => tracing::error!(%error, "the private PostgreSQL can't be watched"),
         }
@@ -64,10 +64,13 @@ async fn run_to_end(running: &mut Option<Postmaster>) {
 
 /// Puts the new process into `running` before it waits, so that a stop finds it there.
 async fn start_again(
-    server: &Server,
-    running: &mut Option<Postmaster>,
+    server: &PrivateServer,
+    running: &mut Option<ServerProcess>,
 ) -> Result<(), EmbeddedError> {
     *running = None;
     leftover::stop(server.data()).await?;
-    running.insert(server.spawn()?).ready(server).await
+    running
+        .insert(server.spawn()?)
+        .wait_until_ready(server)
+        .await
 }

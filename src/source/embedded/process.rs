@@ -1,4 +1,7 @@
-//! One process of the private PostgreSQL, from its start to its end.
+//! The process of the private PostgreSQL, from its start to its end.
+//!
+//! It is a child of larder, so that larder learns of its end at once and reaps it. A server that `pg_ctl` starts is a
+//! child of the init process (docs/decisions/0011-own-code.md).
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,30 +23,30 @@ use crate::source::embedded::cluster::{Cluster, last_lines};
 use crate::source::embedded::home::Home;
 use crate::source::embedded::{EmbeddedError, NAME, leftover};
 
-/// Below the range that systems take outgoing ports from, so that it stays free for a restart.
+/// Below the range of outgoing ports, so that the port is still free at the next start.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 const PORT_TRIES_MAX: usize = 100;
 /// `sun_path` holds 108 bytes, the last of which is zero (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Recovery after a crash is part of a start.
+/// A start may include the recovery after a crash.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the processes of a killed server may hold its shared memory.
+/// How long the child processes of a killed server may hold its shared memory.
 const ORPHANS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// Fast, immediate, and what only a stopped process needs.
-const STOPS: [(Signal, Duration); 3] = [
+/// The signals of a fast and of an immediate shutdown, and SIGKILL for a suspended process, each with the time to wait.
+const STOP_SIGNALS: [(Signal, Duration); 3] = [
     (Signal::SIGINT, Duration::from_secs(30)),
     (Signal::SIGQUIT, Duration::from_secs(10)),
     (Signal::SIGKILL, Duration::from_secs(5)),
 ];
-/// Of the log, an error quotes this many lines.
+/// The number of lines of the log that an error quotes.
 const LOG_LINES_MAX: usize = 20;
 
-/// What every start of the server has in common.
+/// The private PostgreSQL, whether it runs or not.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct PrivateServer {
     home: Home,
     program: PathBuf,
     cluster: Cluster,
@@ -51,19 +54,19 @@ pub(super) struct Server {
     settings: Vec<(String, String)>,
 }
 
-impl Server {
-    /// Nothing runs yet. The port is the last run's if that is free.
+impl PrivateServer {
+    /// Does not start it yet. Uses the port of the last run if that is free.
     pub(super) fn new(
         home: Home,
         binaries: &Binaries,
         cluster: Cluster,
         settings: Vec<(String, String)>,
-    ) -> Server {
+    ) -> PrivateServer {
         let last_port = fs::read_to_string(home.directory.join("port"))
             .ok()
             .and_then(|text| text.trim().parse().ok())
             .filter(|port| PORTS.contains(port) && is_free(*port));
-        Server {
+        PrivateServer {
             home,
             program: binaries.postgres(),
             cluster,
@@ -77,32 +80,32 @@ impl Server {
         &self.cluster.data
     }
 
-    /// A URL of a database in it.
+    /// The URL of a database in it.
     pub(super) fn url(&self, database: &str) -> String {
         let (password, port) = (&self.cluster.password, self.port);
         format!("postgres://{NAME}:{password}@127.0.0.1:{port}/{database}")
     }
 
-    /// The first start: another port if this one was taken meanwhile, and patience with the
-    /// processes of a server that was killed.
-    pub(super) async fn start(&mut self) -> Result<Postmaster, EmbeddedError> {
+    /// Starts the server and waits until it accepts a connection. Tries again with another port if another program has
+    /// taken this one meanwhile, and while the child processes of a killed server end.
+    pub(super) async fn start(&mut self) -> Result<ServerProcess, EmbeddedError> {
         let deadline = Instant::now() + ORPHANS_TIMEOUT;
         let mut unclean = false;
         loop {
-            // The first time may remove the file that says so.
+            // Kept from the first attempt, which may remove the file that shows it.
             unclean |= leftover::stop(&self.cluster.data).await?;
-            let mut postmaster = self.spawn()?;
-            match postmaster.ready(self).await {
+            let mut process = self.spawn()?;
+            match process.wait_until_ready(self).await {
                 Ok(()) => {
-                    self.remember_port();
-                    return Ok(postmaster);
+                    self.store_port();
+                    return Ok(process);
                 }
                 Err(error) => {
-                    postmaster.stop().await;
+                    process.stop().await;
                     let port_taken = !is_free(self.port);
-                    // A larder killed in its own start leaves a server that shows up late.
-                    let late = leftover::is_there(&self.cluster.data);
-                    if Instant::now() >= deadline || !(unclean || port_taken || late) {
+                    // The server of a larder that was killed while starting may create its lock file late.
+                    let has_leftover = leftover::has_lock_file(&self.cluster.data);
+                    if Instant::now() >= deadline || !(unclean || port_taken || has_leftover) {
                         return Err(error);
                     }
                     if port_taken {
@@ -114,8 +117,8 @@ impl Server {
         }
     }
 
-    /// Starts the process and does not wait for its first answer.
-    pub(super) fn spawn(&self) -> Result<Postmaster, EmbeddedError> {
+    /// Starts the process. Does not wait until it accepts connections.
+    pub(super) fn spawn(&self) -> Result<ServerProcess, EmbeddedError> {
         let log = self.open_log()?;
         let errors = log
             .try_clone()
@@ -132,7 +135,7 @@ impl Server {
                 "-c",
                 &format!("unix_socket_directories={}", self.socket_directory()),
             ])
-            // Ctrl-C in a terminal is larder's alone, which then drains before it stops this.
+            // Ctrl-C in a terminal must reach larder alone, which drains before it stops the server.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)
@@ -143,7 +146,7 @@ impl Server {
         let child = command
             .spawn()
             .map_err(EmbeddedError::io("run", &self.program))?;
-        Ok(Postmaster { child })
+        Ok(ServerProcess { child })
     }
 
     /// A connection to the database that every cluster has.
@@ -159,7 +162,7 @@ impl Server {
             .await
     }
 
-    /// Empty, which means none, where no socket can have such a path.
+    /// The value of `unix_socket_directories`. Empty, for no socket, if the path would be too long.
     fn socket_directory(&self) -> String {
         let directory = &self.home.directory;
         let socket = directory.join(format!(".s.PGSQL.{}", self.port));
@@ -175,11 +178,11 @@ impl Server {
         self.home.directory.join("log")
     }
 
-    /// Every start begins a log, and the one before is kept: a crash says there why.
+    /// Begins a new log. The one before is kept, since it may show the reason of a crash.
     fn open_log(&self) -> Result<File, EmbeddedError> {
         let path = self.log_path();
         fs::rename(&path, path.with_extension("old")).ok();
-        // Never through a link: the server's user may put one here, and this may be root.
+        // Follows no link: the server's user may create one here, and larder may run as root.
         File::create_new(&path).map_err(EmbeddedError::io("create", &path))
     }
 
@@ -188,27 +191,30 @@ impl Server {
         last_lines(&String::from_utf8_lossy(&bytes), LOG_LINES_MAX)
     }
 
-    fn remember_port(&self) {
+    fn store_port(&self) {
         let path = self.home.directory.join("port");
         fs::remove_file(&path).ok();
         let result = File::create_new(&path).and_then(|mut file| write!(file, "{}", self.port));
         if let Err(error) = result {
-            tracing::warn!(%error, "the next start may use another port");
+            tracing::warn!(%error, "the port could not be stored; the next start may use another one");
         }
     }
 }
 
-/// A running server. Dropped, it is told to stop.
+/// A running server. Dropping it stops the server, without waiting for its end.
 #[derive(Debug)]
-pub(super) struct Postmaster {
+pub(super) struct ServerProcess {
     child: Child,
 }
 
-impl Postmaster {
-    /// Waits until the server answers.
+impl ServerProcess {
+    /// Waits until the server accepts a connection, for at most 60 s.
     ///
     /// Cancel safe: the server goes on starting.
-    pub(super) async fn ready(&mut self, server: &Server) -> Result<(), EmbeddedError> {
+    pub(super) async fn wait_until_ready(
+        &mut self,
+        server: &PrivateServer,
+    ) -> Result<(), EmbeddedError> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let ended = self.child.try_wait();
@@ -228,7 +234,7 @@ impl Postmaster {
                 Err(elapsed) => elapsed.to_string(),
             };
             if Instant::now() >= deadline {
-                return Err(EmbeddedError::Silent {
+                return Err(EmbeddedError::NoResponse {
                     reason,
                     log: server.log_path(),
                     tail: server.log_tail(),
@@ -243,11 +249,11 @@ impl Postmaster {
         self.child.wait().await
     }
 
-    /// Stops it in fast mode, harder where that takes too long.
+    /// Stops it in fast mode; by force if that takes too long.
     pub(super) async fn stop(mut self) {
-        for (signal, patience) in STOPS {
+        for (signal, wait_max) in STOP_SIGNALS {
             self.signal(signal);
-            match timeout(patience, self.child.wait()).await {
+            match timeout(wait_max, self.child.wait()).await {
                 Ok(_) => return,
                 Err(_) => tracing::warn!(%signal, "the private PostgreSQL does not stop"),
             }
@@ -255,7 +261,7 @@ impl Postmaster {
     }
 
     fn signal(&self, signal: Signal) {
-        // No id: it has ended and been waited for.
+        // There is no number once it has ended and was reaped.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         if let Some(pid) = pid
             && let Err(error) = kill(Pid::from_raw(pid), signal)
@@ -265,7 +271,7 @@ impl Postmaster {
     }
 }
 
-impl Drop for Postmaster {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.signal(Signal::SIGINT);
     }
@@ -275,7 +281,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A port that was free a moment ago; one that is not makes the start fail, and be retried.
+/// A free port. If another program takes it before the server does, the start fails and is tried again.
 fn free_port() -> u16 {
     let width = u128::from(PORTS.end - PORTS.start);
     (0..PORT_TRIES_MAX)
