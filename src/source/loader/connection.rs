@@ -23,7 +23,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(1);
 const NEW_IDENTITY_TIMEOUT: Duration = Duration::from_millis(750);
 
 /// A statement that reads, run in a transaction of its own.
-pub(super) trait ReadStatement: Sync {
+pub(super) trait LoaderStatement: Sync {
     /// The result.
     type Found: Send;
 
@@ -41,7 +41,7 @@ pub(super) struct ProvedConnection(Option<(Arc<Identity>, Session)>);
 impl ProvedConnection {
     /// As [`ProvedConnection::run`], with a second attempt over a new connection: the open one may have been lost since
     /// its last use, or the feed may find its database anew.
-    pub(super) async fn run_with_retry<S: ReadStatement>(
+    pub(super) async fn run_with_retry<S: LoaderStatement>(
         &mut self,
         shared: &Shared,
         statement: &S,
@@ -69,7 +69,7 @@ impl ProvedConnection {
     ///
     /// # Errors
     /// [`SourceError::Timeout`] after `statement_timeout` and a second; else those of the statement or of connecting.
-    pub(super) async fn run<S: ReadStatement>(
+    pub(super) async fn run<S: LoaderStatement>(
         &mut self,
         shared: &Shared,
         statement: &S,
@@ -119,7 +119,7 @@ async fn connect(shared: &Shared, followed: &Identity) -> Result<Session, Source
 
 /// Runs `statement`. A pooler keeps only a transaction on one server connection, so behind it one transaction sets the
 /// settings, proves the identity and reads.
-async fn run_statement<S: ReadStatement>(
+async fn run_statement<S: LoaderStatement>(
     session: &mut Session,
     shared: &Shared,
     followed: &Identity,

@@ -20,7 +20,7 @@ use crate::resource::page::Page;
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
-use crate::source::loader::connection::{GRACE, ProvedConnection, ReadStatement};
+use crate::source::loader::connection::{GRACE, LoaderStatement, ProvedConnection};
 use crate::source::loader::pages::stored::read_representable_keys;
 use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::source::session::Session;
@@ -243,7 +243,7 @@ impl PageStatement {
     }
 }
 
-impl ReadStatement for PageStatement {
+impl LoaderStatement for PageStatement {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {

@@ -17,7 +17,7 @@ use crate::resource::document::RenderError;
 use crate::resource::key::{KeyType, key_parts};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
-use crate::source::loader::connection::ReadStatement;
+use crate::source::loader::connection::LoaderStatement;
 use crate::source::loader::{Load, Loaded, Shared};
 use crate::source::session::Session;
 
@@ -49,7 +49,7 @@ impl<'b> DocumentsStatement<'b> {
     }
 }
 
-impl ReadStatement for DocumentsStatement<'_> {
+impl LoaderStatement for DocumentsStatement<'_> {
     type Found = Vec<Loaded>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<Loaded>, SourceError> {
@@ -64,7 +64,7 @@ pub(super) struct KeyEncodingCheck<'k> {
     pub(super) persistent: bool,
 }
 
-impl ReadStatement for KeyEncodingCheck<'_> {
+impl LoaderStatement for KeyEncodingCheck<'_> {
     type Found = bool;
 
     async fn run(&self, session: &mut Session) -> Result<bool, SourceError> {

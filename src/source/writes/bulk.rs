@@ -19,7 +19,7 @@ use crate::source::session::Identity;
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
-use crate::source::writes::locks::{LockRetry, RetryPauses};
+use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::transaction::{Transaction, WriteTarget};
 use crate::source::writes::{GRACE, Shared, Writes, followed};
 
@@ -107,7 +107,7 @@ impl Writes {
             xid: None,
         };
         let target = WriteTarget::of(&bulk.resource)?;
-        let pauses = RetryPauses::until(shared.attempts_end());
+        let pauses = AttemptPauses::until(shared.attempts_end());
         let begin = begin(&mut bulk.transaction, &target, pauses, idle_max + GRACE);
         bounded(&mut bulk.following, shared.time_limit(), begin).await?;
         Ok(bulk)
@@ -117,7 +117,7 @@ impl Writes {
 async fn begin(
     transaction: &mut Transaction<'_>,
     target: &WriteTarget<'_>,
-    mut pauses: RetryPauses,
+    mut pauses: AttemptPauses,
     idle: Duration,
 ) -> Result<(), Failure> {
     while let Err(failure) = transaction.begin(target).await {

@@ -43,12 +43,12 @@ pub(super) enum LockRetry {
 }
 
 /// The pauses between the attempts of a write, until its time is over.
-pub(super) struct RetryPauses {
+pub(super) struct AttemptPauses {
     until: Instant,
     next: Duration,
 }
 
-impl RetryPauses {
+impl AttemptPauses {
     pub(super) fn until(until: Instant) -> Self {
         Self {
             until,
@@ -74,7 +74,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_end_with_the_time() {
         let begun = Instant::now();
-        let mut pauses = RetryPauses::until(begun + Duration::from_secs(1));
+        let mut pauses = AttemptPauses::until(begun + Duration::from_secs(1));
         let mut ends = Vec::new();
         while pauses.pause().await {
             ends.push(begun.elapsed().as_millis());

@@ -12,7 +12,7 @@ use crate::source::SourceError;
 use crate::source::loader::wait_for_new_identity;
 use crate::source::session::{Identity, Session};
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::locks::{LockRetry, RetryPauses};
+use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
 use crate::source::writes::{GRACE, QueuedWrite, Shared, Write, WriteResult, followed};
@@ -129,7 +129,7 @@ impl Worker {
         until: Instant,
     ) -> Result<Vec<WriteResult>, WriteError> {
         let mut following = self.shared.followed.clone();
-        let mut pauses = RetryPauses::until(until);
+        let mut pauses = AttemptPauses::until(until);
         let mut attempt = 1;
         loop {
             let known = following.borrow_and_update().clone();

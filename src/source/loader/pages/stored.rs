@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::loader::connection::{ProvedConnection, ReadStatement};
+use crate::source::loader::connection::{LoaderStatement, ProvedConnection};
 use crate::source::loader::pages::PageStatement;
 use crate::source::session::Session;
 
@@ -93,7 +93,7 @@ struct StoredKeys {
     keys: Vec<Vec<u8>>,
 }
 
-impl ReadStatement for StoredKeysStatement<'_> {
+impl LoaderStatement for StoredKeysStatement<'_> {
     type Found = StoredKeys;
 
     async fn run(&self, session: &mut Session) -> Result<StoredKeys, SourceError> {
@@ -119,7 +119,7 @@ struct ConversionStatement<'k> {
     persistent: bool,
 }
 
-impl ReadStatement for ConversionStatement<'_> {
+impl LoaderStatement for ConversionStatement<'_> {
     type Found = Vec<String>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
