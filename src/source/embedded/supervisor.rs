@@ -1,4 +1,4 @@
-//! The task that owns the running server and starts it again when it dies by itself.
+//! The task that owns the running server, and starts it again if it ends by itself.
 use std::error::Error;
 use std::time::Duration;
 
@@ -8,43 +8,22 @@ use tokio::time::{Instant, sleep};
 use crate::source::embedded::process::{PrivateServer, ServerProcess};
 use crate::source::embedded::{EmbeddedError, leftover};
 
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// A server that lived this long is no longer failing to start.
+/// The first pause before a start, and the longest. Each is twice as long as the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// After a run of this length the next pause is the shortest again.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// Keeps the server running until `stop` is sent or dropped, then stops it.
 pub(super) async fn supervise(
     server: PrivateServer,
     process: ServerProcess,
-    mut stop: oneshot::Receiver<()>,
+    stop: oneshot::Receiver<()>,
 ) {
     let mut running = Some(process);
-    let mut backoff = BACKOFF_MIN;
-    loop {
-        let since = Instant::now();
-        tokio::select! {
-            _ = &mut stop => break,
-            () = run_to_end(&mut running) => {}
-        }
-        if since.elapsed() >= STABLE_AFTER {
-            backoff = BACKOFF_MIN;
-        }
-        tokio::select! {
-            _ = &mut stop => break,
-            () = sleep(backoff) => {}
-        }
-        backoff = (backoff * 2).min(BACKOFF_MAX);
-        tokio::select! {
-            _ = &mut stop => break,
-            result = start_again(&server, &mut running) => match result {
-                Ok(()) => tracing::info!("the private PostgreSQL runs again"),
-                Err(error) => tracing::error!(
-                    error = &error as &dyn Error,
-                    "the private PostgreSQL does not start"
-                ),
-            }
-        }
+    tokio::select! {
+        _ = stop => {}
+        () = keep_running(&server, &mut running) => {}
     }
     if let Some(process) = running {
         process.stop().await;
@@ -52,17 +31,37 @@ pub(super) async fn supervise(
     tracing::info!("the private PostgreSQL is stopped");
 }
 
-/// Waits for the server's own end and logs it; at once where none runs.
-async fn run_to_end(running: &mut Option<ServerProcess>) {
-    if let Some(process) = running {
-        match process.wait().await {
-            Ok(status) => tracing::error!(%status, "the private PostgreSQL ended by itself"),
-            Err(error) => tracing::error!(%error, "the private PostgreSQL can't be watched"),
+/// Starts the server again each time that it ends. Does not return.
+///
+/// Cancel safe: `running` always holds the process, if there is one.
+async fn keep_running(server: &PrivateServer, running: &mut Option<ServerProcess>) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let since = Instant::now();
+        if let Some(process) = running {
+            match process.wait().await {
+                Ok(status) => tracing::error!(%status, "the private PostgreSQL ended by itself"),
+                Err(error) => {
+                    tracing::error!(%error, "could not wait for the end of the private PostgreSQL")
+                }
+            }
+        }
+        if since.elapsed() >= STABLE_AFTER {
+            pause = PAUSE_MIN;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+        match start_again(server, running).await {
+            Ok(()) => tracing::info!("the private PostgreSQL runs again"),
+            Err(error) => tracing::error!(
+                error = &error as &dyn Error,
+                "the private PostgreSQL could not be started again"
+            ),
         }
     }
 }
 
-/// Puts the new process into `running` before it waits, so that a stop finds it there.
+/// Stores the new process in `running` before it waits for it.
 async fn start_again(
     server: &PrivateServer,
     running: &mut Option<ServerProcess>,
