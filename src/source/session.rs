@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row, raw_sql};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Postgres, Row, raw_sql};
 use uuid::Uuid;
 
 use crate::resource::proof::Proof;
@@ -112,11 +113,24 @@ impl Session {
         self.check_proof(proof, returned)
     }
 
-    /// Ends the current transaction by `command`: `commit` or `rollback`.
-    pub(in crate::source) async fn end_transaction(
+    /// Runs `query`, whose result always has a row, with a column `proof`, and checks that it is the result of the
+    /// statement with this `proof`.
+    ///
+    /// # Errors
+    /// [`SourceError::Pooler`] if it is not; else the error of the statement.
+    pub(in crate::source) async fn fetch_proved(
         &mut self,
-        command: &'static str,
-    ) -> sqlx::Result<()> {
+        query: Query<'_, Postgres, PgArguments>,
+        proof: Proof,
+    ) -> Result<Vec<PgRow>, SourceError> {
+        let rows = query.fetch_all(&mut self.connection).await?;
+        self.check_rows_proof(proof, &rows)?;
+        Ok(rows)
+    }
+
+    /// Runs a command that returns no rows.
+    pub(in crate::source) async fn execute(&mut self, command: &str) -> sqlx::Result<()> {
+        let command = AssertSqlSafe(command.to_owned());
         raw_sql(command).execute(&mut self.connection).await?;
         Ok(())
     }

@@ -135,9 +135,9 @@ async fn run_statement<S: LoaderStatement>(
     };
     let outcome = reading.await;
     match &outcome {
-        Ok(_) => session.end_transaction("commit").await?,
+        Ok(_) => session.execute("commit").await?,
         Err(error) if error.is_connection_error() => {}
-        Err(_) => session.end_transaction("rollback").await?,
+        Err(_) => session.execute("rollback").await?,
     }
     outcome
 }

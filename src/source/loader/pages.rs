@@ -248,8 +248,7 @@ impl LoaderStatement for PageStatement {
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
         let sql = self.page.sql(&self.resource, self.row_security());
-        let rows = self.bind(&sql).fetch_all(&mut session.connection).await?;
-        session.check_rows_proof(sql.proof(), &rows)?;
+        let rows = session.fetch_proved(self.bind(&sql), sql.proof()).await?;
         let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;
         Ok(keys.unwrap_or_default())
     }

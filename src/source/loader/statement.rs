@@ -71,14 +71,11 @@ impl LoaderStatement for KeyEncodingCheck<'_> {
         let statement = ProvedSql::new(&format!(
             "select {PROOF} as proof, pg_catalog.length(pg_catalog.convert_from($1, 'UTF8'))"
         ));
-        let rows = sqlx::query(AssertSqlSafe(statement.as_str()))
+        let query = sqlx::query(AssertSqlSafe(statement.as_str()))
             .bind(self.key.as_bytes())
-            .persistent(self.persistent)
-            .fetch_all(&mut session.connection);
-        match rows.await.map_err(SourceError::from) {
-            Ok(rows) => session
-                .check_rows_proof(statement.proof(), &rows)
-                .map(|()| true),
+            .persistent(self.persistent);
+        match session.fetch_proved(query, statement.proof()).await {
+            Ok(_) => Ok(true),
             Err(error) if error.is_encoding_error() => Ok(false),
             Err(error) => Err(error),
         }

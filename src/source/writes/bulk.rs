@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sqlx::AssertSqlSafe;
-use sqlx::postgres::PgConnection;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::resource::Resource;
@@ -89,16 +87,8 @@ impl Writes {
             known = followed(&mut following)?;
             session = shared.connect(&known).await;
         }
-        let transaction = Transaction {
-            session: session.map_err(|failure| failure.error)?,
-            database: &shared.database,
-            document_bytes_max: shared.document_bytes_max,
-            followed: known,
-            lock_retry: LockRetry::Never,
-            locks_held_since: None,
-            committing: false,
-            committed: &shared.committed,
-        };
+        let session = session.map_err(|failure| failure.error)?;
+        let transaction = Transaction::new(shared, session, known, LockRetry::Never);
         let mut bulk = BulkTransaction {
             shared,
             transaction,
@@ -130,15 +120,9 @@ async fn begin(
         }
     }
     let idle = idle.as_millis();
-    let idle = format!("set local idle_in_transaction_session_timeout = {idle}");
-    Ok(execute(&mut transaction.session.connection, &idle).await?)
-}
-
-async fn execute(connection: &mut PgConnection, sql: &str) -> Result<(), SourceError> {
-    sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(connection)
-        .await?;
-    Ok(())
+    let sql = format!("set local idle_in_transaction_session_timeout = {idle}");
+    let set = transaction.session.execute(&sql).await;
+    Ok(set.map_err(SourceError::from)?)
 }
 
 /// Runs a step of a bulk write.
@@ -284,7 +268,10 @@ impl Transaction<'_> {
                 error,
                 document: Some(document),
             };
-            execute(&mut self.session.connection, SAVEPOINT).await?;
+            self.session
+                .execute(SAVEPOINT)
+                .await
+                .map_err(SourceError::from)?;
             let tried = select_documents(target.writable, rows, &half);
             match self.insert_bulk(target, &tried).await {
                 Ok(InsertedBatch { keys: Ok(_), .. }) => open.start = half.end,
@@ -298,7 +285,10 @@ impl Transaction<'_> {
                     return Ok(Some(refused(failure.error, half.start)));
                 }
                 Err(_) => {
-                    execute(&mut self.session.connection, ROLLBACK_TO_SAVEPOINT).await?;
+                    self.session
+                        .execute(ROLLBACK_TO_SAVEPOINT)
+                        .await
+                        .map_err(SourceError::from)?;
                     open = half;
                 }
             }

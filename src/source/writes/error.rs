@@ -4,7 +4,7 @@ use sqlx::postgres::PgDatabaseError;
 
 use crate::resource::body::BodyError;
 use crate::resource::writable::{Writable, pointer_token};
-use crate::source::SourceError;
+use crate::source::{LOCK_NOT_AVAILABLE, SourceError};
 
 /// Why a document was not written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -142,10 +142,7 @@ impl WriteError {
     }
 }
 
-/// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
-const LOCK_NOT_AVAILABLE: &str = "55P03";
-
-/// Also `serialization_failure` and `deadlock_detected`.
+/// `lock_not_available`, `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
 const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
 
 /// Why an attempt failed.

@@ -51,15 +51,12 @@ impl IdempotentRequest {
             "with claimed as (insert into larder.answer (principal, key, request) values ($1, $2, $3) \
              on conflict do nothing returning 1) select count(*), {PROOF} as proof from claimed"
         ));
-        let claimed = sqlx::query(AssertSqlSafe(claim.as_str()))
+        let query = sqlx::query(AssertSqlSafe(claim.as_str()))
             .bind(&self.principal)
             .bind(&self.key)
             .bind(self.request.as_slice())
-            .persistent(persistent)
-            .fetch_all(&mut session.connection)
-            .await
-            .map_err(SourceError::from)?;
-        session.check_rows_proof(claim.proof(), &claimed)?;
+            .persistent(persistent);
+        let claimed = session.fetch_proved(query, claim.proof()).await?;
         let claimed = claimed.first().map(|row| row.try_get::<i64, _>(0));
         if claimed.transpose().map_err(SourceError::from)? == Some(1) {
             return Ok(None);
@@ -68,49 +65,25 @@ impl IdempotentRequest {
             "select p.proof, a.request, a.outcome, a.document_key, a.document, a.token from (select {PROOF} as proof) p \
              left join larder.answer a on a.principal = $1 and a.key = $2"
         ));
-        let rows = sqlx::query(AssertSqlSafe(read.as_str()))
+        let query = sqlx::query(AssertSqlSafe(read.as_str()))
             .bind(&self.principal)
             .bind(&self.key)
-            .persistent(persistent)
-            .fetch_all(&mut session.connection)
-            .await
-            .map_err(SourceError::from)?;
-        session.check_rows_proof(read.proof(), &rows)?;
-        let answered = |row: &PgRow| row.try_get::<Option<Vec<u8>>, _>("request");
-        let request = rows.first().map(answered).transpose();
-        let request = request.map_err(SourceError::from)?.flatten();
-        // The answer was pruned since the claim failed, so the key is free.
-        let (Some(row), Some(request)) = (rows.first(), request) else {
+            .persistent(persistent);
+        let rows = session.fetch_proved(query, read.proof()).await?;
+        let answer = rows.first().map(read_answer).transpose();
+        let Some((request, written)) = answer.map_err(SourceError::from)?.flatten() else {
+            // The answer was pruned since the claim failed, so the key is free.
             let error = SourceError::Unexpected("an answer was pruned meanwhile".into()).into();
             return Err(Failure {
                 error,
                 is_retryable: true,
             });
         };
-        let text = |name| row.try_get::<Option<String>, _>(name);
-        let answered = || -> Result<Option<Written>, sqlx::Error> {
-            let effect = text("outcome")?.and_then(|effect| WriteEffect::parse(&effect));
-            let token = text("token")?.and_then(|token| token.parse().ok());
-            Ok(effect
-                .zip(text("document_key")?)
-                .zip(token)
-                .map(|((effect, key), token)| Written {
-                    effect,
-                    key,
-                    document: None,
-                    token,
-                }))
-        };
         if request != self.request {
             return Err(WriteError::KeyReused.into());
         }
-        let mut written = answered()
-            .map_err(SourceError::from)?
-            .ok_or_else(|| SourceError::Unexpected("larder.answer holds no answer".into()))?;
-        written.document = text("document")
-            .map_err(SourceError::from)?
-            .map(Bytes::from);
-        Ok(Some(written))
+        let missing = || SourceError::Unexpected("larder.answer holds no answer".into());
+        Ok(Some(written.ok_or_else(missing)?))
     }
 
     /// Stores the outcome.
@@ -126,18 +99,36 @@ impl IdempotentRequest {
             "with kept as (update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
              where principal = $1 and key = $2) select {PROOF} as proof"
         ));
-        let kept = sqlx::query(AssertSqlSafe(keep.as_str()))
+        let query = sqlx::query(AssertSqlSafe(keep.as_str()))
             .bind(&self.principal)
             .bind(&self.key)
             .bind(written.effect.as_str())
             .bind(&written.key)
             .bind(document)
             .bind(written.token.to_string())
-            .persistent(persistent)
-            .fetch_all(&mut session.connection)
-            .await
-            .map_err(SourceError::from)?;
-        session.check_rows_proof(keep.proof(), &kept)?;
+            .persistent(persistent);
+        session.fetch_proved(query, keep.proof()).await?;
         Ok(())
     }
+}
+
+/// Reads the request and the outcome in a row of `larder.answer`. Returns `None` if the table has no such row; the
+/// outcome is missing if it is not complete.
+fn read_answer(row: &PgRow) -> sqlx::Result<Option<(Vec<u8>, Option<Written>)>> {
+    let Some(request) = row.try_get::<Option<Vec<u8>>, _>("request")? else {
+        return Ok(None);
+    };
+    let text = |name| row.try_get::<Option<String>, _>(name);
+    let effect = text("outcome")?.and_then(|effect| WriteEffect::parse(&effect));
+    let token = text("token")?.and_then(|token| token.parse().ok());
+    let written = match (effect, text("document_key")?, token) {
+        (Some(effect), Some(key), Some(token)) => Some(Written {
+            effect,
+            key,
+            document: text("document")?.map(Bytes::from),
+            token,
+        }),
+        _ => None,
+    };
+    Ok(Some((request, written)))
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgRow;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -18,20 +17,20 @@ use crate::source::token::Token;
 use crate::source::writes::error::{Failure, write_failure};
 use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
 use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
-use crate::source::writes::{Action, Write, WriteEffect, WriteResult, Written};
+use crate::source::writes::{Action, Shared, Write, WriteEffect, WriteResult, Written};
 
 pub(super) struct Transaction<'t> {
     pub(super) session: Session,
-    pub(super) database: &'t Database,
-    pub(super) document_bytes_max: usize,
+    database: &'t Database,
+    document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
-    pub(super) lock_retry: LockRetry,
+    lock_retry: LockRetry,
     /// When it requested its first lock; `None` once it waits for no further lock.
-    pub(super) locks_held_since: Option<Instant>,
+    locks_held_since: Option<Instant>,
     /// Whether `commit` was sent. From then on only PostgreSQL's response tells the outcome.
     pub(super) committing: bool,
     /// Notified after the commit.
-    pub(super) committed: &'t Notify,
+    committed: &'t Notify,
 }
 
 /// A resource that can be written to, with its statements.
@@ -63,7 +62,25 @@ pub(super) struct WrittenDocument {
     pub(super) xid: u64,
 }
 
-impl Transaction<'_> {
+impl<'t> Transaction<'t> {
+    pub(super) fn new(
+        shared: &'t Shared,
+        session: Session,
+        followed: Arc<Identity>,
+        lock_retry: LockRetry,
+    ) -> Self {
+        Self {
+            session,
+            database: &shared.database,
+            document_bytes_max: shared.document_bytes_max,
+            followed,
+            lock_retry,
+            locks_held_since: None,
+            committing: false,
+            committed: &shared.committed,
+        }
+    }
+
     /// Runs `writes`, all of one resource, and commits. Several writes must be inserts.
     pub(super) async fn run(&mut self, writes: &[&Write]) -> Result<Vec<WriteResult>, Failure> {
         let Some(first) = writes.first() else {
@@ -86,10 +103,9 @@ impl Transaction<'_> {
                 return Err(SourceError::Unexpected(message.into()).into());
             }
         };
-        let mut written = Vec::with_capacity(outcomes.len());
-        for outcome in outcomes {
-            written.push(outcome.map(|done| self.written(done)));
-        }
+        let outcomes = outcomes.into_iter();
+        let written = outcomes.map(|outcome| outcome.map(|done| self.written(done)));
+        let mut written: Vec<WriteResult> = written.collect();
         self.add_documents(&target, writes, &mut written).await?;
         if let (Some(idempotency), Some(written)) = (&first.idempotency, written.first()) {
             let written = written.as_ref().map_err(Clone::clone)?;
@@ -104,10 +120,8 @@ impl Transaction<'_> {
     pub(super) async fn commit(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
         self.limit_lock_waits().await?;
         self.committing = true;
-        sqlx::raw_sql("commit")
-            .execute(&mut self.session.connection)
-            .await
-            .map_err(|error| write_failure(error, Some(target.writable)))?;
+        let committed = self.session.execute("commit").await;
+        committed.map_err(|error| write_failure(error, Some(target.writable)))?;
         self.committed.notify_one();
         Ok(())
     }
@@ -138,17 +152,14 @@ impl Transaction<'_> {
         };
         self.locks_held_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
         let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");
-        let begun = sqlx::raw_sql(AssertSqlSafe(sql))
-            .execute(&mut self.session.connection)
-            .await;
+        let begun = self.session.execute(&sql).await;
         begun.map_err(|error| {
             let failure = write_failure(error, None);
             Failure {
                 error: failure.error.into_table_lock(),
                 ..failure
             }
-        })?;
-        Ok(())
+        })
     }
 
     /// Lets a transaction that has held locks for long wait for no further lock. Must be called before each statement
@@ -157,15 +168,13 @@ impl Transaction<'_> {
         let is_long = |since: Instant| since.elapsed() > LOCKS_HELD_MAX;
         if self.locks_held_since.is_some_and(is_long) {
             self.locks_held_since = None;
-            sqlx::raw_sql(MINIMAL_LOCK_TIMEOUT)
-                .execute(&mut self.session.connection)
-                .await?;
+            self.session.execute(MINIMAL_LOCK_TIMEOUT).await?;
         }
         Ok(())
     }
 
     pub(super) async fn roll_back(&mut self) -> Result<(), SourceError> {
-        Ok(self.session.end_transaction("rollback").await?)
+        Ok(self.session.execute("rollback").await?)
     }
 
     fn written(&self, done: WrittenDocument) -> Written {
@@ -187,31 +196,20 @@ impl Transaction<'_> {
         writes: &[&Write],
         written: &mut [WriteResult],
     ) -> Result<(), Failure> {
-        let wanted: Vec<usize> = written
-            .iter()
+        let requested: Vec<&mut Written> = written
+            .iter_mut()
             .zip(writes)
-            .enumerate()
-            .filter(|(_, (outcome, write))| match outcome {
-                Ok(written) => write.representation && written.effect != WriteEffect::Deleted,
-                Err(_) => false,
-            })
-            .map(|(at, _)| at)
+            .filter(|(_, write)| write.representation)
+            .filter_map(|(outcome, _)| outcome.as_mut().ok())
+            .filter(|written| written.effect != WriteEffect::Deleted)
             .collect();
-        if wanted.is_empty() {
+        if requested.is_empty() {
             return Ok(());
         }
-        let of = |at: &usize| written.get(*at).and_then(|outcome| outcome.as_ref().ok());
-        let keys: Vec<&str> = wanted
-            .iter()
-            .filter_map(of)
-            .map(|w| w.key.as_str())
-            .collect();
+        let keys: Vec<&str> = requested.iter().map(|written| &*written.key).collect();
         let found = self.read(target, &keys).await?;
-        for (at, document) in wanted.into_iter().zip(found) {
-            let document = document?;
-            if let Some(Ok(written)) = written.get_mut(at) {
-                written.document = document;
-            }
+        for (written, document) in requested.into_iter().zip(found) {
+            written.document = document?;
         }
         Ok(())
     }

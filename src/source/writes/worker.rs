@@ -171,16 +171,8 @@ impl Worker {
             Some((_, session)) => session,
             None => self.shared.connect(&followed).await?,
         };
-        let mut transaction = Transaction {
-            session,
-            database: &self.shared.database,
-            document_bytes_max: self.shared.document_bytes_max,
-            followed: Arc::clone(&followed),
-            lock_retry,
-            locks_held_since: None,
-            committing: false,
-            committed: &self.shared.committed,
-        };
+        let mut transaction =
+            Transaction::new(&self.shared, session, Arc::clone(&followed), lock_retry);
         let limit = self.shared.time_limit();
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
@@ -191,31 +183,28 @@ impl Worker {
             // The feed lost its connection and has found its database anew, so this connection may be half open.
             _ = following.changed() => Ok(Err(SourceError::no_response().into())),
         };
-        // Dropping the connection closes its socket. PostgreSQL rolls the transaction back unless it commits already.
         let has_timed_out = ended.is_err();
-        match ended.unwrap_or_else(|_| Err(SourceError::Timeout.into())) {
+        let mut outcome = ended.unwrap_or_else(|_| Err(SourceError::Timeout.into()));
+        let is_reusable = match &mut outcome {
+            Ok(_) => true,
+            // Dropping the connection closes its socket. PostgreSQL rolls the transaction back unless it commits
+            // already.
             Err(failure) if has_timed_out || failure.error.is_connection_error() => {
-                Err(if transaction.committing {
-                    WriteError::Unknown.into()
-                } else {
-                    Failure {
-                        is_retryable: !has_timed_out,
-                        ..failure
-                    }
-                })
-            }
-            Err(failure) => {
-                let rolled_back = tokio::time::timeout(GRACE, transaction.roll_back()).await;
-                if matches!(rolled_back, Ok(Ok(()))) {
-                    self.session = Some((Arc::clone(&followed), transaction.session));
+                failure.is_retryable = !has_timed_out;
+                if transaction.committing {
+                    *failure = WriteError::Unknown.into();
                 }
-                Err(failure)
+                false
             }
-            Ok(outcomes) => {
-                self.session = Some((Arc::clone(&followed), transaction.session));
-                Ok(outcomes)
+            Err(_) => {
+                let rolled_back = tokio::time::timeout(GRACE, transaction.roll_back()).await;
+                matches!(rolled_back, Ok(Ok(())))
             }
+        };
+        if is_reusable {
+            self.session = Some((followed, transaction.session));
         }
+        outcome
     }
 }
 

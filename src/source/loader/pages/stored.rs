@@ -103,8 +103,7 @@ impl LoaderStatement for StoredKeysStatement<'_> {
             .stored_sql(&self.keys.resource, self.keys.row_security());
         let offset = i64::try_from(self.offset).unwrap_or(i64::MAX);
         let query = self.keys.bind(&sql).bind(offset);
-        let rows = query.fetch_all(&mut session.connection).await?;
-        session.check_rows_proof(sql.proof(), &rows)?;
+        let rows = session.fetch_proved(query, sql.proof()).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok(StoredKeys {
             encoding: row.try_get("encoding")?,
@@ -127,12 +126,10 @@ impl LoaderStatement for ConversionStatement<'_> {
             "select {PROOF} as proof, array(select pg_catalog.convert(u.k, pg_catalog.getdatabaseencoding(), 'UTF8') \
              from pg_catalog.unnest($1::bytea[]) with ordinality u (k, n) order by u.n) as keys"
         ));
-        let rows = sqlx::query(AssertSqlSafe(sql.as_str()))
+        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
             .bind(self.stored)
-            .persistent(self.persistent)
-            .fetch_all(&mut session.connection)
-            .await?;
-        session.check_rows_proof(sql.proof(), &rows)?;
+            .persistent(self.persistent);
+        let rows = session.fetch_proved(query, sql.proof()).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let keys: Vec<Vec<u8>> = row.try_get("keys")?;
         let texts = keys.into_iter().map(String::from_utf8);
