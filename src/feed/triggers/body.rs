@@ -84,20 +84,16 @@ fn statement_body(link: &Link, config: &FeedConfig) -> String {
             ));
         }
         let all = log_all_keys(link, kind(new, new));
-        format!(
-            "{body}    {all}{}",
-            "    end if;\n".repeat(OPEN_LENGTHS.len())
-        )
+        let ends = "    end if;\n".repeat(OPEN_LENGTHS.len());
+        format!("{body}    {all}{ends}")
     };
     let (update, delete) = (["larder_old", "larder_new"], ["larder_old"]);
     let insert = ["larder_new"];
     // One test for both rare cases, too many keys and a free bell. A transaction that holds the lock of the bell gets
-    // it again; `bell` below repeats the question for a statement that came here because of its number of keys.
+    // it again; the text of `ring_bell` asks again for a statement that came here because of its number of keys.
     let or_bell_is_free = if config.notify {
-        format!(
-            " or larder_logged operator(pg_catalog.>) 0 and {}",
-            bell_is_free()
-        )
+        let is_free = bell_is_free();
+        format!(" or larder_logged operator(pg_catalog.>) 0 and {is_free}")
     } else {
         String::new()
     };
