@@ -216,7 +216,7 @@ async fn reads_are_refused_in_this_order() {
     let range = refusal("Range", 416, "", |sent| sent.set("range", "bytes=999-"));
     let document = read_refusals([BAD_KEY, MISSING, IF_MATCH, range]);
     check(&larder, &Sent::new(Method::GET, "/42", ""), &document).await;
-    let both = refusal("keys and a page", 400, "not both", |sent| {
+    let both = refusal("keys and a page", 400, "combined", |sent| {
         sent.query.extend(["keys=7".into(), "limit=1".into()]);
     });
     let list = read_refusals([both, IF_MATCH]);
