@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use criterion::{BatchSize, Criterion};
-use larder::cache::disk::{Batch, Store};
+use larder::cache::disk::{DiskBatch, Store};
 use larder::cache::document::Document;
 use larder::cache::generation::Versions;
 use larder::cache::memory::{Memory, MemoryConfig};
@@ -134,7 +134,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     let epoch = Versions::new(1).epoch(DEPTS);
     let batch = || {
         round.set(round.get() + 1);
-        let mut batch = Batch::default();
+        let mut batch = DiskBatch::default();
         let body = format!("{:0DOCUMENT_BYTES$}", round.get());
         let first = round.get() % (DOCUMENTS / BATCH) * BATCH;
         for number in first..first + BATCH {

@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cache::disk::layout::{
-    Entry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
+    DiskEntry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
     hashed_key_prefix, key_text,
 };
 use crate::cache::disk::tally::Tally;
@@ -85,12 +85,12 @@ pub struct Store {
 
 /// Changes that are written together. Of several for one key the last counts.
 #[derive(Default)]
-pub struct Batch {
+pub struct DiskBatch {
     changes: HashMap<Vec<u8>, Option<Vec<u8>>>,
     mark: Option<Mark>,
 }
 
-impl Batch {
+impl DiskBatch {
     /// Writes the key's document or absence.
     pub fn put(&mut self, prefix: u64, key: &str, epoch: Epoch, found: &Found) {
         self.changes
@@ -141,7 +141,12 @@ impl Store {
     ///
     /// # Errors
     /// Those of sled.
-    pub fn get(&self, prefix: u64, key: &str, epoch: Epoch) -> Result<Option<Entry>, DiskError> {
+    pub fn get(
+        &self,
+        prefix: u64,
+        key: &str,
+        epoch: Epoch,
+    ) -> Result<Option<DiskEntry>, DiskError> {
         let value = self.call(|db| chunk::get(db, &entry_key(prefix, key)))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
@@ -150,7 +155,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of sled.
-    pub fn apply(&self, batch: Batch) -> Result<(), DiskError> {
+    pub fn apply(&self, batch: DiskBatch) -> Result<(), DiskError> {
         let mut tally = self.lock_tally().clone();
         let mut inner = sled::Batch::default();
         let mark = batch.mark.as_ref().map(encode_mark).transpose()?;
@@ -204,7 +209,7 @@ impl Store {
             })?;
             if !keys.is_empty() {
                 let changes = keys.into_iter().map(|key| (key, None)).collect();
-                self.apply(Batch {
+                self.apply(DiskBatch {
                     changes,
                     mark: None,
                 })?;
@@ -341,7 +346,7 @@ mod tests {
         let mark = mark("1:1:");
         {
             let store = Store::open(directory.path(), 1 << 20).unwrap();
-            let mut batch = Batch::default();
+            let mut batch = DiskBatch::default();
             batch.put(9, "42", Epoch::both(7), &document("{}"));
             batch.put(9, "43", Epoch::both(7), &None);
             batch.remove(9, "42");
@@ -386,12 +391,12 @@ mod tests {
             let open = |directory: &tempfile::TempDir| Store::open(directory.path(), 1 << 20);
             let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
             for store in [&before, &now] {
-                let mut batch = Batch::default();
+                let mut batch = DiskBatch::default();
                 batch.put(9, "42", Epoch::both(7), &document("{}"));
                 batch.mark(mark("1:1:"));
                 store.apply(batch).unwrap();
             }
-            let mut batch = Batch::default();
+            let mut batch = DiskBatch::default();
             batch.remove(9, "42");
             batch.put(9, "43", Epoch::both(7), &None);
             batch.mark(mark("2:2:"));
@@ -412,7 +417,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path(), 1 << 20).unwrap();
         for round in 0..20 {
-            let mut batch = Batch::default();
+            let mut batch = DiskBatch::default();
             for number in 0..20 {
                 let key = format!("{}{round}-{number}", "k".repeat(number * 200));
                 batch.put(

@@ -21,7 +21,7 @@ const ETAG_BYTES: usize = 34;
 const TOUCHES_MAX: u8 = 3;
 
 /// What a block has before key and body. It is kept small, because each document in memory has one.
-struct Head {
+struct DocumentHead {
     /// XXH3 over the body.
     digest: [u8; 16],
     epoch: u64,
@@ -33,7 +33,7 @@ struct Head {
     encoded: u8,
 }
 
-impl Head {
+impl DocumentHead {
     fn new(key_bytes: usize, epoch: u64, body: &[u8], exists: bool) -> Self {
         Self {
             digest: digest(body),
@@ -49,7 +49,7 @@ impl Head {
 }
 
 /// A block without key and body: the head, the reference count, the length, and the allocator's own size.
-const BLOCK_BYTES: usize = size_of::<Head>() + 3 * size_of::<usize>();
+const BLOCK_BYTES: usize = size_of::<DocumentHead>() + 3 * size_of::<usize>();
 
 /// The end of a block with encodings: the length of each, in the order of [`Encoding::ALL`].
 const LENGTHS_BYTES: usize = Encoding::ALL.len() * size_of::<u32>();
@@ -60,7 +60,7 @@ const BLOCK_STEP: usize = 16;
 /// One JSON document, or an absence, with its key and the epoch under which it was read. A clone is a reference to the
 /// same block.
 #[derive(Clone)]
-pub struct Document(ThinArc<Head, u8>);
+pub struct Document(ThinArc<DocumentHead, u8>);
 
 /// The result of reading a key: its document, or `None` if there is no such document.
 pub type Found = Option<Document>;
@@ -68,7 +68,7 @@ pub type Found = Option<Document>;
 impl Document {
     /// The document of `key`, compact JSON, read under `epoch`.
     pub fn new(key: &str, epoch: Epoch, body: &[u8]) -> Self {
-        let head = Head::new(key.len(), epoch.number(true), body, true);
+        let head = DocumentHead::new(key.len(), epoch.number(true), body, true);
         // No temporary buffer: one as large as a document would fragment the memory between documents.
         let zeros = std::iter::repeat_n(0, key.len() + body.len());
         let mut block = ThinArc::from_header_and_iter(head, zeros);
@@ -89,7 +89,7 @@ impl Document {
 
     /// A document or absence out of `text`: the key, of `key_bytes` bytes, and then the body.
     pub(super) fn from_text(key_bytes: usize, epoch: u64, text: &[u8], exists: bool) -> Self {
-        let head = Head::new(key_bytes, epoch, &text[key_bytes..], exists);
+        let head = DocumentHead::new(key_bytes, epoch, &text[key_bytes..], exists);
         Self(ThinArc::from_header_and_slice(head, text))
     }
 
@@ -132,7 +132,7 @@ impl Document {
         let lengths = lengths.map(|length| (length as u32).to_ne_bytes());
         let parts = [before, encoded, behind, lengths.as_flattened()];
         let head = self.head();
-        let head = Head {
+        let head = DocumentHead {
             // Not the same moment, so that tickets tell it from the document that it replaces.
             read_at: Boottime(head.read_at.0 + 1),
             touches: AtomicU8::new(head.touches.load(Ordering::Relaxed)),
@@ -228,7 +228,7 @@ impl Document {
         touched > 0
     }
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &DocumentHead {
         &self.0.header.header
     }
 }

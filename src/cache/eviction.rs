@@ -66,7 +66,7 @@ pub(super) enum EvictionOutcome {
 
 /// Tickets, the oldest first. Those whose entries are gone count until they are popped or swept.
 #[derive(Default)]
-struct Queue {
+struct TicketQueue {
     /// Tickets that the present sweep has kept. They are older than `tickets`.
     swept: VecDeque<Ticket>,
     tickets: VecDeque<Ticket>,
@@ -83,9 +83,9 @@ enum SweepState {
     Main,
 }
 
-struct Queues {
-    small: Queue,
-    main: Queue,
+struct TicketQueues {
+    small: TicketQueue,
+    main: TicketQueue,
     small_bytes_max: u64,
     ghosts: Ghosts,
     sweep: SweepState,
@@ -94,14 +94,14 @@ struct Queues {
 /// The queues of one memory tier.
 pub(super) struct Eviction {
     bytes_max: u64,
-    queues: Mutex<Queues>,
+    queues: Mutex<TicketQueues>,
 }
 
 impl Eviction {
     pub(super) fn new(bytes_max: u64) -> Self {
-        let queues = Queues {
-            small: Queue::default(),
-            main: Queue::default(),
+        let queues = TicketQueues {
+            small: TicketQueue::default(),
+            main: TicketQueue::default(),
             small_bytes_max: bytes_max / SMALL_PART_MAX,
             ghosts: Ghosts::new(),
             sweep: SweepState::Due(TICKETS_MIN),
@@ -167,7 +167,7 @@ impl Eviction {
     }
 
     /// Adapts the small queue's share to an entry that leaves it. One touched entry in 32 keeps the share as it is.
-    fn adapt_small_share(&self, queues: &mut Queues, outcome: EvictionOutcome, weight: u32) {
+    fn adapt_small_share(&self, queues: &mut TicketQueues, outcome: EvictionOutcome, weight: u32) {
         let (min, max) = (
             self.bytes_max / SMALL_PART_MIN,
             self.bytes_max / SMALL_PART_MAX,
@@ -190,16 +190,16 @@ impl Eviction {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         let queues = self.lock();
-        let of = |queue: &Queue| queue.swept.capacity() + queue.tickets.capacity();
+        let of = |queue: &TicketQueue| queue.swept.capacity() + queue.tickets.capacity();
         of(&queues.small) + of(&queues.main)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queues> {
+    fn lock(&self) -> MutexGuard<'_, TicketQueues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl TicketQueue {
     fn len(&self) -> usize {
         self.swept.len() + self.tickets.len()
     }
@@ -250,7 +250,7 @@ fn pop_ticket(tickets: &mut VecDeque<Ticket>) -> Option<Ticket> {
     Some(ticket)
 }
 
-impl Queues {
+impl TicketQueues {
     fn tickets(&self) -> usize {
         self.small.len() + self.main.len()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cache::document::{Document, Found};
 use crate::cache::encoding::Encoding;
-use crate::cache::lease::{Grant, Lease, Outcome, Waiter};
+use crate::cache::lease::{Grant, Lease, LoadOutcome, Waiter};
 use crate::cache::orders::Put;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
@@ -106,7 +106,7 @@ impl Cache {
         resource: ResourceId,
         waiter: &mut Waiter,
         began: Boottime,
-    ) -> Result<Option<Outcome>, LookupError> {
+    ) -> Result<Option<LoadOutcome>, LookupError> {
         let outcome = self
             .wait_within_limits(resource, began, waiter.outcome())
             .await?;
@@ -191,7 +191,7 @@ impl Cache {
             Ok(found) if keep == Keep::Yes => self.store(&lease, found),
             _ => false,
         };
-        lease.complete(Outcome { found, stored });
+        lease.complete(LoadOutcome { found, stored });
     }
 
     /// Installs what was loaded in memory, and queues it for the disk. Returns whether a tier has it.

@@ -57,6 +57,7 @@ impl Cache {
         }
     }
 
+    /// Begins to use a definition that has been checked.
     fn define(&self, resource: ResourceId, definition: Arc<Resource>, fingerprint: String) {
         let cached = self.cached(resource);
         cached.prefix.store(definition.shape(), Ordering::SeqCst);
@@ -79,6 +80,7 @@ impl Cache {
         cached.trusted.store(true, Ordering::SeqCst);
     }
 
+    /// Ends the use of a definition that has changed.
     fn distrust(&self, resource: ResourceId) {
         self.cached(resource).trusted.store(false, Ordering::SeqCst);
         self.invalidate_all(resource);
@@ -118,10 +120,12 @@ impl Cache {
             self.sweep(swept);
         }
         let keys = keys.into_iter();
-        let dropped = keys
+        let drops: Vec<KeyDrop> = keys
             .map(|(resource, key)| self.invalidate(resource, &Arc::from(key)))
             .collect();
-        self.queue_drops(dropped);
+        if let Some(disk) = self.disk.as_ref().filter(|_| !drops.is_empty()) {
+            disk.queue_drops(drops);
+        }
         #[cfg(test)]
         reach(Point::QueueMark);
         if let Some(mark) = self.mark(&pass.position) {
@@ -175,19 +179,13 @@ impl Cache {
         }
     }
 
-    fn queue_drops(&self, dropped: Vec<KeyDrop>) {
-        if let Some(disk) = self.disk.as_ref().filter(|_| !dropped.is_empty()) {
-            disk.queue_drops(dropped);
-        }
-    }
-
     /// Drops one document from all tiers without an event of the feed; `via` is the reason.
     pub(super) fn drop_document(&self, resource: ResourceId, key: &Arc<str>, via: &str) {
         self.count_invalidation(resource, via);
         let _invalidating = lock(&self.invalidating);
-        let dropped = self.invalidate(resource, key);
+        let drop = self.invalidate(resource, key);
         if let Some(disk) = &self.disk {
-            disk.queue_urgent_drop(dropped);
+            disk.queue_urgent_drop(drop);
         }
     }
 

@@ -19,25 +19,25 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// The result of a load.
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
+pub(super) struct LoadOutcome {
     pub(super) found: Result<Found, SourceError>,
     /// Whether a tier has it now.
     pub(super) stored: bool,
 }
 
-type Key = (ResourceId, Arc<str>);
+type LoadKey = (ResourceId, Arc<str>);
 
 /// What other requests need to know of a load to join it.
 struct InFlightLoad {
     version: Version,
     sent_at: SentAt,
-    outcome: watch::Receiver<Option<Outcome>>,
+    outcome: watch::Receiver<Option<LoadOutcome>>,
 }
 
 /// The loads under way.
 #[derive(Default)]
 pub(super) struct Leases {
-    loads: Mutex<HashMap<Key, Arc<InFlightLoad>>>,
+    loads: Mutex<HashMap<LoadKey, Arc<InFlightLoad>>>,
 }
 
 /// The part of a request in the load of its key.
@@ -51,14 +51,14 @@ pub(super) enum Grant {
 /// The right to fill one key.
 pub(super) struct Lease {
     leases: Arc<Leases>,
-    key: Key,
+    key: LoadKey,
     load: Arc<InFlightLoad>,
-    outcome: watch::Sender<Option<Outcome>>,
+    outcome: watch::Sender<Option<LoadOutcome>>,
 }
 
 /// Waits for the outcome of a load.
 pub(super) struct Waiter {
-    outcome: watch::Receiver<Option<Outcome>>,
+    outcome: watch::Receiver<Option<LoadOutcome>>,
 }
 
 impl Leases {
@@ -102,7 +102,7 @@ impl Leases {
         Grant::Lead(lease, Waiter { outcome: receiver })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<InFlightLoad>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LoadKey, Arc<InFlightLoad>>> {
         self.loads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,7 +126,7 @@ impl Lease {
     }
 
     /// Ends the load, and gives the outcome to all waiters.
-    pub(super) fn complete(self, outcome: Outcome) {
+    pub(super) fn complete(self, outcome: LoadOutcome) {
         // Before the waiters wake, so that they can't join this load again.
         self.deregister();
         self.outcome.send_replace(Some(outcome));
@@ -152,7 +152,7 @@ impl Drop for Lease {
 
 impl Waiter {
     /// The outcome, or `None` if the load ended without one.
-    pub(super) async fn outcome(&mut self) -> Option<Outcome> {
+    pub(super) async fn outcome(&mut self) -> Option<LoadOutcome> {
         let outcome = self.outcome.wait_for(Option::is_some).await.ok()?;
         outcome.clone()
     }
@@ -176,8 +176,8 @@ mod tests {
         leases.grant(ITEMS, &Arc::from("42"), version, Duration::from_secs(1))
     }
 
-    fn outcome() -> Outcome {
-        Outcome {
+    fn outcome() -> LoadOutcome {
+        LoadOutcome {
             found: Ok(None),
             stored: false,
         }

@@ -85,11 +85,11 @@ impl Cache {
     ) -> Result<Answer, LookupError> {
         let now = Boottime::now();
         // Checked once, so that all steps of the lookup agree.
-        let fresh = self.is_fresh(self.cached(resource), now);
-        if fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
+        let is_fresh = self.is_fresh(self.cached(resource), now);
+        if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
             return Ok(answer);
         }
-        self.lookup_below(resource, key, now, fresh).await
+        self.lookup_below(resource, key, now, is_fresh).await
     }
 
     /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only
@@ -103,8 +103,8 @@ impl Cache {
         key: &str,
         now: Boottime,
     ) -> Result<Answer, LookupError> {
-        let fresh = self.is_fresh(self.cached(resource), now);
-        self.lookup_below(resource, key, now, fresh).await
+        let is_fresh = self.is_fresh(self.cached(resource), now);
+        self.lookup_below(resource, key, now, is_fresh).await
     }
 
     /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, the
@@ -114,10 +114,10 @@ impl Cache {
         resource: ResourceId,
         key: &str,
         now: Boottime,
-        fresh: bool,
+        is_fresh: bool,
     ) -> Result<Answer, LookupError> {
         let cached = self.cached(resource);
-        let serves_stale = !fresh && self.serves_stale(cached);
+        let serves_stale = !is_fresh && self.serves_stale(cached);
         let stale = serves_stale.then(|| Provenance::Stale {
             age: now.since(self.freshness.fresh_at()),
         });
@@ -127,13 +127,13 @@ impl Cache {
         {
             return Ok(Answer { found, provenance });
         }
-        let prepared = if fresh {
+        let prepared = if is_fresh {
             self.sample_for_audit(resource, key)
         } else {
             None
         };
         cached.misses_memory.fetch_add(1, Ordering::Relaxed);
-        if (fresh || stale.is_some())
+        if (is_fresh || stale.is_some())
             && let Some(found) = self.lookup_disk(resource, key).await
         {
             let provenance = stale.unwrap_or(Provenance::Disk);
@@ -143,7 +143,7 @@ impl Cache {
             }
             return Ok(answer);
         }
-        let reason = match fresh {
+        let reason = match is_fresh {
             true => LoadReason::Miss,
             false if cached.is_uncached() => LoadReason::Uncached,
             false => LoadReason::Bypass,

@@ -50,10 +50,10 @@ pub(super) struct RangeSweep {
 }
 
 /// What the writer is to do.
-pub(super) enum Order {
+pub(super) enum DiskOrder {
     Put(Put),
     Drop(Vec<KeyDrop>),
-    /// Like [`Order::Drop`], but flushed at once: the change log does not repeat a purge after a crash.
+    /// Like [`DiskOrder::Drop`], but flushed at once: the change log does not repeat a purge after a crash.
     UrgentDrop(KeyDrop),
     Sweep(RangeSweep),
     Mark(Mark),

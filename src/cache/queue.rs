@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::disk::DiskConfig;
-use crate::cache::disk::layout::{Entry, Mark};
+use crate::cache::disk::layout::{DiskEntry, Mark};
 use crate::cache::generation::{Epoch, Versions};
-use crate::cache::orders::{DiskState, KeyDrop, Order, Put, RangeSweep};
+use crate::cache::orders::{DiskOrder, DiskState, KeyDrop, Put, RangeSweep};
 use crate::cache::queue::lookups::{DiskLookup, LookupBatcher, read_entry, serve_batches};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
@@ -33,7 +33,7 @@ const QUEUED_BYTES_MAX: u64 = 64 << 20;
 /// A handle of the disk tier.
 pub(super) struct DiskTier {
     shared: Arc<DiskState>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<DiskOrder>,
     batcher: LookupBatcher,
 }
 
@@ -79,7 +79,7 @@ impl DiskTier {
         metrics: Arc<Metrics>,
     ) -> (
         Self,
-        mpsc::Receiver<Order>,
+        mpsc::Receiver<DiskOrder>,
         mpsc::Receiver<lookups::LookupBatch>,
     ) {
         let (orders, order_receiver) = mpsc::channel(ORDERS_MAX);
@@ -112,7 +112,7 @@ impl DiskTier {
     /// The entry of the key, if it has `epoch` and is read in time.
     ///
     /// Waits at most 200 ms once the lookup has been sent to the reading thread.
-    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: Epoch) -> Option<Entry> {
+    pub(super) async fn get(&self, prefix: u64, key: &Arc<str>, epoch: Epoch) -> Option<DiskEntry> {
         let key = Arc::clone(key);
         let lookup = DiskLookup { prefix, key, epoch };
         self.batcher.get(lookup).await
@@ -129,7 +129,7 @@ impl DiskTier {
             return false;
         }
         self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let queued = self.orders.try_send(Order::Put(put)).is_ok();
+        let queued = self.orders.try_send(DiskOrder::Put(put)).is_ok();
         if !queued {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -138,12 +138,12 @@ impl DiskTier {
 
     /// Queues the drops of a pass. If the queue is full, turns the tier off: a lost drop would allow a stale read.
     pub(super) fn queue_drops(&self, drops: Vec<KeyDrop>) {
-        self.queue_or_turn_off(Order::Drop(drops));
+        self.queue_or_turn_off(DiskOrder::Drop(drops));
     }
 
     /// Queues a drop that the change log does not have. If the queue is full, turns the tier off.
     pub(super) fn queue_urgent_drop(&self, drop: KeyDrop) {
-        self.queue_or_turn_off(Order::UrgentDrop(drop));
+        self.queue_or_turn_off(DiskOrder::UrgentDrop(drop));
     }
 
     /// Whether another sweep may be queued. Only the feed queues sweeps.
@@ -154,7 +154,7 @@ impl DiskTier {
     /// Queues the removal of ranges of keys. If the queue is full, turns the tier off.
     pub(super) fn queue_sweep(&self, sweep: RangeSweep) {
         self.shared.queued_sweeps.fetch_add(1, Ordering::Relaxed);
-        if !self.queue_or_turn_off(Order::Sweep(sweep)) {
+        if !self.queue_or_turn_off(DiskOrder::Sweep(sweep)) {
             self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -163,30 +163,30 @@ impl DiskTier {
     pub(super) fn queue_mark(&self, mark: Mark) {
         // Without this mark the next start only has more to catch up on.
         if self.orders.capacity() > ORDERS_RESERVED / 2 {
-            self.queue_or_turn_off(Order::Mark(mark));
+            self.queue_or_turn_off(DiskOrder::Mark(mark));
         }
     }
 
     /// Queues the purge of a whole resource.
     pub(super) fn queue_purge(&self, mark: Option<Mark>) {
-        self.queue_or_turn_off(Order::Purge(mark));
+        self.queue_or_turn_off(DiskOrder::Purge(mark));
     }
 
     /// Has the content of an earlier run used, when the drops queued so far have been applied.
     pub(super) fn queue_enable(&self, mark: Mark) {
         let generations = self.shared.versions.snapshot();
-        self.queue_or_turn_off(Order::Enable(mark, generations));
+        self.queue_or_turn_off(DiskOrder::Enable(mark, generations));
     }
 
     /// Has the content of an earlier run discarded.
     pub(super) fn queue_discard(&self) {
-        self.queue_or_turn_off(Order::Discard);
+        self.queue_or_turn_off(DiskOrder::Discard);
     }
 
     /// Ends the writer, after it has written everything queued and marked the shutdown as orderly.
     pub(super) async fn stop(&self) {
         let (done, ended) = oneshot::channel();
-        if self.orders.send(Order::Stop(done)).await.is_ok() && ended.await.is_err() {
+        if self.orders.send(DiskOrder::Stop(done)).await.is_ok() && ended.await.is_err() {
             tracing::warn!("the disk tier's writer ended before it had written everything");
         }
     }
@@ -203,7 +203,7 @@ impl DiskTier {
     }
 
     /// Returns whether the order was queued. If not, the tier is turned off.
-    fn queue_or_turn_off(&self, order: Order) -> bool {
+    fn queue_or_turn_off(&self, order: DiskOrder) -> bool {
         let queued = self.orders.try_send(order).is_ok();
         if !queued {
             self.shared.turn_off("its queue is full");

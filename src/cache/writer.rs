@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside};
 use crate::cache::disk::layout::Mark;
-use crate::cache::disk::{Batch, DiskError, Store};
+use crate::cache::disk::{DiskBatch, DiskError, Store};
 use crate::cache::generation::Stripe;
-use crate::cache::orders::{DiskState, Order, Put, RangeSweep};
+use crate::cache::orders::{DiskOrder, DiskState, Put, RangeSweep};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::feed::position::Persisted;
@@ -54,7 +54,7 @@ enum WriteUrgency {
 /// Owns what is written to disk.
 pub(super) struct Writer {
     shared: Arc<DiskState>,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<DiskOrder>,
     state: WriterState,
     /// The newest mark that the content agrees with, and whether it is on disk.
     last_mark: Option<Mark>,
@@ -65,7 +65,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<DiskState>, orders: mpsc::Receiver<Order>) -> Self {
+    pub(super) fn new(shared: Arc<DiskState>, orders: mpsc::Receiver<DiskOrder>) -> Self {
         Self {
             shared,
             orders,
@@ -136,7 +136,7 @@ impl Writer {
     }
 
     /// Waits for orders: at most a second for the first, then until the batch is full or `linger` is over.
-    async fn next_orders(&mut self) -> (Vec<Order>, Option<oneshot::Sender<()>>) {
+    async fn next_orders(&mut self) -> (Vec<DiskOrder>, Option<oneshot::Sender<()>>) {
         let mut orders = Vec::new();
         let mut entries = 0;
         let mut until = Instant::now() + IDLE_MAX;
@@ -145,28 +145,31 @@ impl Writer {
                 break;
             };
             // A closed queue, too, ends the writer.
-            let order = order.unwrap_or_else(|| Order::Stop(oneshot::channel().0));
-            if let Order::Stop(done) = order {
+            let order = order.unwrap_or_else(|| DiskOrder::Stop(oneshot::channel().0));
+            if let DiskOrder::Stop(done) = order {
                 return (orders, Some(done));
             }
             if orders.is_empty() {
                 until = Instant::now() + self.shared.config.linger;
             }
             // Only orders that are queued already share its flush.
-            if matches!(order, Order::UrgentDrop(_)) {
+            if matches!(order, DiskOrder::UrgentDrop(_)) {
                 until = Instant::now();
             }
             entries += match &order {
-                Order::Drop(drops) => drops.len(),
+                DiskOrder::Drop(drops) => drops.len(),
                 _ => 1,
             };
-            // A sweep is urgent because no stripe is clean until it is applied.
-            let is_urgent = matches!(
+            // These end their batch. A sweep does because no stripe is clean until it is applied.
+            let ends_batch = matches!(
                 order,
-                Order::Sweep(_) | Order::Enable(..) | Order::Discard | Order::Purge(_)
+                DiskOrder::Sweep(_)
+                    | DiskOrder::Enable(..)
+                    | DiskOrder::Discard
+                    | DiskOrder::Purge(_)
             );
             orders.push(order);
-            if is_urgent {
+            if ends_batch {
                 break;
             }
         }
@@ -174,8 +177,8 @@ impl Writer {
     }
 
     /// Applies orders in one batch, and what they imply for stripes and the tier.
-    pub(super) fn apply_orders(&mut self, orders: Vec<Order>) {
-        let mut batch = Batch::default();
+    pub(super) fn apply_orders(&mut self, orders: Vec<DiskOrder>) {
+        let mut batch = DiskBatch::default();
         let mut clean: Vec<(Stripe, u64)> = Vec::new();
         // Generations up to which all stripes become clean. Those of a later order are not lower.
         let mut all_clean: Option<Vec<u64>> = None;
@@ -184,19 +187,19 @@ impl Writer {
         let mut urgency = WriteUrgency::Deferrable;
         for order in orders {
             match order {
-                Order::Put(put) => self.add_put(&mut batch, &put),
-                Order::Drop(drops) => {
+                DiskOrder::Put(put) => self.add_put(&mut batch, &put),
+                DiskOrder::Drop(drops) => {
                     for drop in drops {
                         batch.remove(drop.prefix, &drop.key);
                         clean.push((drop.stripe, drop.generation));
                     }
                 }
-                Order::UrgentDrop(drop) => {
+                DiskOrder::UrgentDrop(drop) => {
                     batch.remove(drop.prefix, &drop.key);
                     clean.push((drop.stripe, drop.generation));
                     urgency = WriteUrgency::Flush;
                 }
-                Order::Sweep(sweep) => {
+                DiskOrder::Sweep(sweep) => {
                     self.shared.queued_sweeps.fetch_sub(1, Ordering::Relaxed);
                     if let Err(error) = self.sweep(std::mem::take(&mut batch), &sweep) {
                         self.shared.turn_off(&error.to_string());
@@ -204,20 +207,22 @@ impl Writer {
                     all_clean = Some(sweep.generations);
                 }
                 // While content of an earlier run catches up, it keeps its own mark until Enable.
-                Order::Mark(mark) if self.state == WriterState::InUse => self.set_mark(mark),
-                Order::Purge(Some(mark)) if self.state == WriterState::InUse => {
+                DiskOrder::Mark(mark) if self.state == WriterState::InUse => self.set_mark(mark),
+                DiskOrder::Purge(Some(mark)) if self.state == WriterState::InUse => {
                     self.set_mark(mark);
                     urgency = WriteUrgency::Flush;
                 }
-                Order::Purge(_) | Order::Discard => discard |= self.state == WriterState::Resuming,
-                Order::Mark(_) => {}
-                Order::Enable(mark, generations) if self.state == WriterState::Resuming => {
+                DiskOrder::Purge(_) | DiskOrder::Discard => {
+                    discard |= self.state == WriterState::Resuming
+                }
+                DiskOrder::Mark(_) => {}
+                DiskOrder::Enable(mark, generations) if self.state == WriterState::Resuming => {
                     self.set_mark(mark);
                     urgency = urgency.max(WriteUrgency::Mark);
                     all_clean = Some(generations);
                     enable = true;
                 }
-                Order::Enable(..) | Order::Stop(_) => {}
+                DiskOrder::Enable(..) | DiskOrder::Stop(_) => {}
             }
         }
         if discard {
@@ -252,7 +257,7 @@ impl Writer {
 
     /// Applies the batch so far, then removes the entries of the ranges. Without a mark: drops may be missing that a
     /// mark behind the sweep implies.
-    fn sweep(&self, before: Batch, sweep: &RangeSweep) -> Result<(), DiskError> {
+    fn sweep(&self, before: DiskBatch, sweep: &RangeSweep) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
@@ -266,7 +271,7 @@ impl Writer {
         self.mark_written = false;
     }
 
-    fn add_put(&self, batch: &mut Batch, put: &Put) {
+    fn add_put(&self, batch: &mut DiskBatch, put: &Put) {
         let state = &self.shared;
         state
             .queued_bytes
@@ -281,7 +286,7 @@ impl Writer {
     }
 
     /// Applies a batch, with the last mark if that is not on disk yet. A mark alone may be left for later.
-    fn write(&mut self, mut batch: Batch, urgency: WriteUrgency) -> Result<(), DiskError> {
+    fn write(&mut self, mut batch: DiskBatch, urgency: WriteUrgency) -> Result<(), DiskError> {
         let Some(store) = self.shared.store.load_full() else {
             return Ok(());
         };
@@ -403,7 +408,7 @@ impl Writer {
             }
             return;
         }
-        let mut batch = Batch::default();
+        let mut batch = DiskBatch::default();
         if let Some(mark) = self.last_mark.take() {
             batch.mark(Mark {
                 clean: true,

@@ -47,7 +47,7 @@ pub(in crate::cache) struct Mark {
 
 /// What the disk tier holds for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DiskEntry {
     /// The document, or that there is none.
     pub found: Found,
     /// When it was written.
@@ -147,7 +147,7 @@ pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
 }
 
 /// The entry of `key` that a value holds; `None` if it is damaged, or of another key or epoch.
-pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
+pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<DiskEntry> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;
     if xxh3_64(rest).to_be_bytes() != *checksum {
         return None;
@@ -168,7 +168,7 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<Entry> {
         _ => return None,
     };
     let written_at = Duration::from_millis(u64::from_be_bytes(*written_at));
-    Some(Entry {
+    Some(DiskEntry {
         found,
         written_at: SystemTime::UNIX_EPOCH.checked_add(written_at)?,
     })

@@ -8,7 +8,7 @@
 //! they wait: PostgreSQL takes longer for each, so misses would make an overload worse.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as MapEntry;
+use std::collections::hash_map::Entry;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::cache::disk::layout::Entry;
+use crate::cache::disk::layout::DiskEntry;
 use crate::cache::generation::Epoch;
 use crate::cache::orders::DiskState;
 
@@ -45,11 +45,11 @@ pub(in crate::cache) struct LookupBatch {
     /// Counts the lookups that the reading thread has answered, of all batches.
     answered: Arc<AtomicU64>,
     /// The results, in the order of the lookups. Lookups beyond the end of the list are misses.
-    pub(super) results: oneshot::Sender<Vec<Option<Entry>>>,
+    pub(super) results: oneshot::Sender<Vec<Option<DiskEntry>>>,
 }
 
 /// A lookup, and where its result goes.
-type PendingLookup = (DiskLookup, oneshot::Sender<Option<Entry>>);
+type PendingLookup = (DiskLookup, oneshot::Sender<Option<DiskEntry>>);
 
 /// Collects lookups into batches and sends them to the reading thread.
 pub(super) struct LookupBatcher {
@@ -83,7 +83,7 @@ impl LookupBatcher {
     ///
     /// Once it is sent, a batch waits as long as lookups are answered, at most 200 ms. If the request that leads is
     /// dropped, the lookups of its batch are misses.
-    pub(super) async fn get(&self, lookup: DiskLookup) -> Option<Entry> {
+    pub(super) async fn get(&self, lookup: DiskLookup) -> Option<DiskEntry> {
         let (sender, result) = oneshot::channel();
         if let Some(mut leader) = self.join_or_lead((lookup, sender)) {
             // Lets every request that the runtime has ready join.
@@ -98,11 +98,11 @@ impl LookupBatcher {
     fn join_or_lead(&self, lookup: PendingLookup) -> Option<BatchLeader<'_>> {
         let thread = std::thread::current().id();
         match self.pending().entry(thread) {
-            MapEntry::Occupied(mut pending) => {
+            Entry::Occupied(mut pending) => {
                 pending.get_mut().push(lookup);
                 None
             }
-            MapEntry::Vacant(place) => {
+            Entry::Vacant(place) => {
                 place.insert(vec![lookup]);
                 Some(BatchLeader {
                     batcher: self,
@@ -176,7 +176,7 @@ impl Drop for BatchLeader<'_> {
 
 /// Answers the batches by `read` until the batcher is dropped.
 pub(super) fn serve_batches(
-    read: impl Fn(&DiskLookup) -> Option<Entry>,
+    read: impl Fn(&DiskLookup) -> Option<DiskEntry>,
     mut batches: mpsc::Receiver<LookupBatch>,
 ) {
     let mut slow_until = None;
@@ -190,7 +190,7 @@ pub(super) fn serve_batches(
 
 /// Answers one batch. Returns when it was done, if reading was slow.
 pub(in crate::cache) fn serve_batch(
-    read: impl Fn(&DiskLookup) -> Option<Entry>,
+    read: impl Fn(&DiskLookup) -> Option<DiskEntry>,
     batch: LookupBatch,
 ) -> Option<Instant> {
     let began = Instant::now();
@@ -214,7 +214,7 @@ pub(in crate::cache) fn serve_batch(
 }
 
 /// Reads one entry from disk.
-pub(in crate::cache) fn read_entry(shared: &DiskState, lookup: &DiskLookup) -> Option<Entry> {
+pub(in crate::cache) fn read_entry(shared: &DiskState, lookup: &DiskLookup) -> Option<DiskEntry> {
     // Loaded for each lookup: one that began after the files were replaced must not read from those before.
     match &*shared.store.load() {
         Some(store) if shared.in_use.load(Ordering::SeqCst) => store
@@ -243,12 +243,14 @@ mod tests {
         }
     }
 
-    fn poll(get: &mut Pin<&mut impl Future<Output = Option<Entry>>>) -> Poll<Option<Entry>> {
+    fn poll(
+        get: &mut Pin<&mut impl Future<Output = Option<DiskEntry>>>,
+    ) -> Poll<Option<DiskEntry>> {
         get.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn absent() -> Option<Entry> {
-        Some(Entry {
+    fn absent() -> Option<DiskEntry> {
+        Some(DiskEntry {
             found: None,
             written_at: std::time::SystemTime::UNIX_EPOCH,
         })

@@ -36,7 +36,7 @@ fn start_lingering(directory: &Path, linger: Duration) -> (DiskTier, Arc<Version
 
 /// The queues of a tier without threads.
 pub(in crate::cache) struct Orders(
-    pub(in crate::cache) mpsc::Receiver<Order>,
+    pub(in crate::cache) mpsc::Receiver<DiskOrder>,
     mpsc::Receiver<LookupBatch>,
 );
 
@@ -45,7 +45,7 @@ impl Orders {
     pub(in crate::cache) fn answer_lookup(&mut self) {
         let batch = self.1.try_recv().expect("a lookup is pending");
         let lookup = &batch.lookups[0];
-        let entry = Entry {
+        let entry = DiskEntry {
             found: Some(Document::new(&lookup.key, lookup.epoch, b"{}")),
             written_at: std::time::SystemTime::now(),
         };
@@ -55,7 +55,7 @@ impl Orders {
     /// The mark of a purge, which is the next order.
     pub(in crate::cache) fn purged(&mut self) -> Mark {
         match self.0.try_recv() {
-            Ok(Order::Purge(Some(mark))) => mark,
+            Ok(DiskOrder::Purge(Some(mark))) => mark,
             _ => panic!("no purge is next"),
         }
     }
@@ -64,14 +64,14 @@ impl Orders {
     pub(in crate::cache) fn names(&mut self) -> Vec<&'static str> {
         std::iter::from_fn(|| self.0.try_recv().ok())
             .map(|order| match order {
-                Order::Put(_) => "put",
-                Order::Drop(_) | Order::UrgentDrop(_) => "drop",
-                Order::Sweep(_) => "sweep",
-                Order::Mark(_) => "mark",
-                Order::Purge(_) => "purge",
-                Order::Enable(..) => "enable",
-                Order::Discard => "discard",
-                Order::Stop(_) => "stop",
+                DiskOrder::Put(_) => "put",
+                DiskOrder::Drop(_) | DiskOrder::UrgentDrop(_) => "drop",
+                DiskOrder::Sweep(_) => "sweep",
+                DiskOrder::Mark(_) => "mark",
+                DiskOrder::Purge(_) => "purge",
+                DiskOrder::Enable(..) => "enable",
+                DiskOrder::Discard => "discard",
+                DiskOrder::Stop(_) => "stop",
             })
             .collect()
     }
@@ -135,7 +135,7 @@ fn is_clean(versions: &Versions, key: &str) -> bool {
         .is_some()
 }
 
-async fn get(disk: &DiskTier, versions: &Versions, key: &str) -> Option<Entry> {
+async fn get(disk: &DiskTier, versions: &Versions, key: &str) -> Option<DiskEntry> {
     disk.get(0, &Arc::from(key), versions.epoch(ITEMS)).await
 }
 
@@ -226,7 +226,10 @@ async fn a_failed_tier_calls_nothing_clean_and_writes_no_mark() {
         if has_failed {
             shared.turn_off("a test asks for it");
         }
-        writer.apply_orders(vec![Order::Sweep(sweep), Order::Purge(Some(mark()))]);
+        writer.apply_orders(vec![
+            DiskOrder::Sweep(sweep),
+            DiskOrder::Purge(Some(mark())),
+        ]);
         assert_eq!(is_clean(&versions, "1"), !has_failed);
         let store = shared.store.load_full().unwrap();
         assert_eq!(store.recover().unwrap().is_some(), !has_failed);

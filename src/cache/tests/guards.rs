@@ -14,7 +14,7 @@ use crate::cache::disk::DiskConfig;
 use crate::cache::document::Document;
 use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
-use crate::cache::orders::Order;
+use crate::cache::orders::DiskOrder;
 use crate::cache::queue::DiskTier;
 use crate::cache::queue::tests::{Orders, config, detached, key_drop, put, until};
 use crate::cache::tests::{MAX_STALENESS, cache, identity};
@@ -184,7 +184,7 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
         });
     }
     cache.apply_event(Event::Passed(pass));
-    let Ok(Order::Sweep(swept)) = orders.0.try_recv() else {
+    let Ok(DiskOrder::Sweep(swept)) = orders.0.try_recv() else {
         panic!("no sweep first");
     };
     for key in ["1", "2"] {

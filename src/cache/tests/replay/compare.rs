@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use freshness_model::{Order as Ordered, State, Version};
+use freshness_model::{Order, State, Version};
 
 use super::PROTOCOL;
 use super::real::{KEY, position};
@@ -10,12 +10,13 @@ use super::steps::Replay;
 use crate::cache::disk::layout::Mark;
 use crate::cache::document::Document;
 use crate::cache::generation::Epoch;
-use crate::cache::orders::Order;
+use crate::cache::orders::DiskOrder;
 use crate::clock::stopped;
 use crate::resource::testing::ITEMS;
 
 impl Replay<'_> {
-    /// Compares everything that can be seen of the cache with the model's state; the files only if they may have changed.
+    /// Compares everything that can be seen of the cache with the model's state; the files only if they may have
+    /// changed.
     pub(super) fn compare(&mut self, state: &State, files: bool) {
         stopped::set(self.times.now());
         let now = self.times.now();
@@ -49,7 +50,7 @@ impl Replay<'_> {
             let applied = cache.freshness.position();
             assert_eq!(applied, Some(position(state.position)), "position");
         }
-        let queue: Vec<Ordered> = run
+        let queue: Vec<Order> = run
             .queue
             .iter()
             .map(|order| in_model(order, epoch, state))
@@ -74,24 +75,24 @@ impl Replay<'_> {
 }
 
 /// The order as the model has it.
-fn in_model(order: &Order, epoch: Epoch, state: &State) -> Ordered {
+fn in_model(order: &DiskOrder, epoch: Epoch, state: &State) -> Order {
     let commits = |mark: &Mark| {
         let at = (0..=2).find(|commits| position(*commits) == mark.position());
         at.expect("a position of this trace")
     };
     match order {
-        Order::Put(put) => {
+        DiskOrder::Put(put) => {
             let same = put.version.epoch == epoch;
             let version = Version {
                 generation: u8::try_from(put.version.generation).unwrap(),
                 epoch: if same { state.version.epoch } else { 1 },
             };
-            Ordered::Put(content(put.found.as_ref()), version)
+            Order::Put(content(put.found.as_ref()), version)
         }
-        Order::Drop(dropped) => Ordered::Drop(u8::try_from(dropped[0].generation).unwrap()),
-        Order::Mark(mark) => Ordered::Mark(commits(mark)),
-        Order::Enable(mark, generations) => {
-            Ordered::Enable(commits(mark), u8::try_from(generations[0]).unwrap())
+        DiskOrder::Drop(dropped) => Order::Drop(u8::try_from(dropped[0].generation).unwrap()),
+        DiskOrder::Mark(mark) => Order::Mark(commits(mark)),
+        DiskOrder::Enable(mark, generations) => {
+            Order::Enable(commits(mark), u8::try_from(generations[0]).unwrap())
         }
         _ => panic!("an order of no trace"),
     }

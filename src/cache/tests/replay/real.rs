@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
 use crate::cache::generation::{Epoch, Versions};
-use crate::cache::orders::{DiskState, Order};
+use crate::cache::orders::{DiskOrder, DiskState};
 use crate::cache::queue::DiskTier;
 use crate::cache::queue::lookups::LookupBatch;
 use crate::cache::queue::tests::config;
@@ -65,10 +65,10 @@ pub(super) struct Times {
 pub(super) struct Run {
     pub(super) cache: Arc<Cache>,
     pub(super) shared: Arc<DiskState>,
-    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) orders: mpsc::Receiver<DiskOrder>,
     pub(super) lookups: mpsc::Receiver<LookupBatch>,
     /// What has been taken out of `orders` to be looked at.
-    pub(super) queue: VecDeque<Order>,
+    pub(super) queue: VecDeque<DiskOrder>,
     pub(super) writer: Option<Box<Writer>>,
     pub(super) writing: Option<GatedThread<Written>>,
     pub(super) pass: Option<GatedThread<()>>,

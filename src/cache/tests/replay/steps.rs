@@ -8,7 +8,7 @@ use super::compare::content;
 use super::real::{Answered, Loading, Run, Times, Written, position};
 use super::{REOPEN_EVERY, Seen};
 use crate::cache::disk::Store;
-use crate::cache::orders::Order;
+use crate::cache::orders::DiskOrder;
 use crate::cache::queue::lookups::{read_entry, serve_batch};
 use crate::cache::tests::gate::{Arrival, GatedThread, Point};
 use crate::cache::{Answer, Provenance};
@@ -290,7 +290,7 @@ impl Replay<'_> {
             run.drain();
             arrival = run.pass.as_mut().expect("a pass").go(now);
             let repeated = run.orders.try_recv();
-            assert!(matches!(repeated, Ok(Order::Mark(_))), "no mark");
+            assert!(matches!(repeated, Ok(DiskOrder::Mark(_))), "no mark");
         }
         match (arrival, expected) {
             (Arrival::At(at), Some(point)) if at == point => {}

@@ -14,7 +14,7 @@ use shuttle::thread::{self, JoinHandle};
 
 use super::document::{Document, Found};
 use super::generation::{Epoch, Version, Versions};
-use super::lease::{Grant, Lease, Leases, Outcome};
+use super::lease::{Grant, Lease, Leases, LoadOutcome};
 use super::memory::{Memory, MemoryConfig};
 use crate::resource::ResourceId;
 
@@ -84,7 +84,7 @@ impl World {
             lease.version(),
         );
         let found = Ok(found);
-        lease.complete(Outcome { found, stored });
+        lease.complete(LoadOutcome { found, stored });
     }
 
     /// Asks until there is an outcome, as a request does if no tier has the document.
