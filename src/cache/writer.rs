@@ -17,7 +17,7 @@ use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside
 use crate::cache::disk::layout::Mark;
 use crate::cache::disk::{DiskBatch, DiskError, Store};
 use crate::cache::generation::Stripe;
-use crate::cache::orders::{DiskOrder, DiskState, Put, RangeSweep};
+use crate::cache::orders::{DiskOrder, DiskState, KeyDrop, Put, RangeSweep};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::feed::position::Persisted;
@@ -188,15 +188,9 @@ impl Writer {
         for order in orders {
             match order {
                 DiskOrder::Put(put) => self.add_put(&mut batch, &put),
-                DiskOrder::Drop(drops) => {
-                    for drop in drops {
-                        batch.remove(drop.prefix, &drop.key);
-                        clean.push((drop.stripe, drop.generation));
-                    }
-                }
+                DiskOrder::Drop(drops) => add_drops(&mut batch, &mut clean, drops),
                 DiskOrder::UrgentDrop(drop) => {
-                    batch.remove(drop.prefix, &drop.key);
-                    clean.push((drop.stripe, drop.generation));
+                    add_drops(&mut batch, &mut clean, [drop]);
                     urgency = WriteUrgency::Flush;
                 }
                 DiskOrder::Sweep(sweep) => {
@@ -213,7 +207,7 @@ impl Writer {
                     urgency = WriteUrgency::Flush;
                 }
                 DiskOrder::Purge(_) | DiskOrder::Discard => {
-                    discard |= self.state == WriterState::Resuming
+                    discard |= self.state == WriterState::Resuming;
                 }
                 DiskOrder::Mark(_) => {}
                 DiskOrder::Enable(mark, generations) if self.state == WriterState::Resuming => {
@@ -419,6 +413,18 @@ impl Writer {
         if let Err(error) = written {
             tracing::warn!("the disk tier's last entries may be lost: {error}");
         }
+    }
+}
+
+/// Adds the removal of entries to a batch, and their stripes to those that it makes clean.
+fn add_drops(
+    batch: &mut DiskBatch,
+    clean: &mut Vec<(Stripe, u64)>,
+    drops: impl IntoIterator<Item = KeyDrop>,
+) {
+    for drop in drops {
+        batch.remove(drop.prefix, &drop.key);
+        clean.push((drop.stripe, drop.generation));
     }
 }
 
