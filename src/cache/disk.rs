@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_outgrows_the_log() {
+    fn no_page_needs_a_file_of_its_own() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path(), 1 << 20).unwrap();
         for round in 0..20 {

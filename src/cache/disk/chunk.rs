@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_length_come_back_and_leave_nothing_behind() {
+    fn values_of_every_length_are_read_back_and_removed_completely() {
         let directory = tempfile::tempdir().unwrap();
         let db = sled::open(directory.path()).unwrap();
         let first = CHUNK_BYTES - LENGTH_BYTES;

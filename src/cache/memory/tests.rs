@@ -62,7 +62,7 @@ fn a_document_above_the_bound_is_not_kept() {
 }
 
 #[test]
-fn a_scan_leaves_what_is_used() {
+fn a_scan_evicts_no_used_documents() {
     let (memory, versions) = memory(200 * 1_000);
     for number in 0..50 {
         put(&memory, &versions, ITEMS, &format!("hot{number}"), 500);
@@ -113,7 +113,7 @@ fn most_of_a_loop_slightly_larger_than_the_tier_stays() {
 }
 
 #[test]
-fn what_is_read_again_soon_stays_until_then() {
+fn keys_that_are_read_again_soon_stay_until_then() {
     let (memory, versions) = with_space_for(1_000);
     let again = 50;
     let soon = |number| [number, number - again];
@@ -123,7 +123,7 @@ fn what_is_read_again_soon_stays_until_then() {
 
 /// The space that large documents leave must not let others into the main queue.
 #[test]
-fn a_scan_of_mixed_sizes_leaves_what_was_there() {
+fn a_scan_of_mixed_sizes_evicts_few_others() {
     let (memory, versions) = with_space_for(1_000);
     hits(&memory, &versions, 0..1_000);
     for number in 0..5_000 {
@@ -212,7 +212,7 @@ fn a_void_fill_is_not_installed() {
 }
 
 #[test]
-fn a_document_grows_only_while_it_is_there() {
+fn an_encoding_is_added_only_while_its_document_is_present() {
     let (memory, versions) = memory(1 << 20);
     assert!(put(&memory, &versions, ITEMS, "1", 1_000));
     let plain = memory

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_read_makes_misses_of_what_waits_behind_it() {
+    fn a_slow_read_makes_misses_of_the_lookups_behind_it() {
         let (sender, batches) = mpsc::channel(QUEUED_BATCHES_MAX);
         let send = |keys: &[&str]| {
             let (results, received) = oneshot::channel();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_too_long_is_not_read() {
+    fn a_batch_that_has_waited_too_long_is_not_read() {
         let (results, mut received) = oneshot::channel();
         let queued_at = Instant::now().checked_sub(LOOKUP_TIMEOUT).unwrap();
         let batch = LookupBatch {

@@ -172,7 +172,7 @@ async fn a_put_is_gone_after_the_drop_behind_it() {
 }
 
 #[test]
-fn a_drop_that_finds_no_place_turns_the_tier_off() {
+fn a_drop_that_finds_the_queue_full_turns_the_tier_off() {
     let versions = Arc::new(Versions::new(1));
     let (disk, _orders) = detached(&versions);
     for _ in 0..ORDERS_MAX {
@@ -185,7 +185,7 @@ fn a_drop_that_finds_no_place_turns_the_tier_off() {
 }
 
 #[test]
-fn puts_leave_place_for_drops() {
+fn puts_leave_room_for_drops() {
     let versions = Arc::new(Versions::new(1));
     let (disk, _orders) = detached(&versions);
     let queued = (0..ORDERS_MAX).filter(|_| disk.queue_put(put(&versions, "1")));
@@ -238,7 +238,7 @@ async fn a_failed_tier_calls_nothing_clean_and_writes_no_mark() {
 
 /// If larder were killed before the batch was full, the document would be back.
 #[tokio::test]
-async fn a_purged_document_is_off_the_disk_at_once() {
+async fn a_purged_document_is_removed_from_disk_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (disk, versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
     until("on", || disk.is_in_use()).await;

@@ -133,7 +133,7 @@ fn range() -> Affected {
 }
 
 #[tokio::test]
-async fn new_roots_end_absences_and_leave_documents() {
+async fn new_roots_invalidate_absences_and_no_documents() {
     let (cache, mut orders) = with_queue();
     cache.fill(lead(&cache, "1"), document(), Keep::Yes);
     cache.fill(lead(&cache, "2"), Ok(None), Keep::Yes);
@@ -152,7 +152,7 @@ async fn new_roots_end_absences_and_leave_documents() {
 }
 
 #[tokio::test]
-async fn a_range_ends_its_keys_and_every_load_under_way() {
+async fn a_range_invalidates_its_keys_and_every_load_under_way() {
     let (cache, mut orders) = with_queue();
     for key in ["10001", "20001", "1", "100010"] {
         cache.fill(lead(&cache, key), document(), Keep::Yes);
@@ -196,7 +196,7 @@ async fn a_sweep_is_queued_before_any_key_is_overtaken() {
 
 /// Sweeps are large. If too many wait, the whole resource is invalidated instead.
 #[tokio::test]
-async fn few_sweeps_wait() {
+async fn the_number_of_queued_sweeps_is_limited() {
     let (cache, mut orders) = with_queue();
     cache.fill(lead(&cache, "20001"), document(), Keep::Yes);
     orders.names();
@@ -211,7 +211,7 @@ async fn few_sweeps_wait() {
 }
 
 #[tokio::test]
-async fn a_range_leaves_the_disk_and_nothing_else_does() {
+async fn a_sweep_removes_its_ranges_from_disk_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let cache = with_disk(directory.path(), 12_000).await;
     let disk = cache.disk.as_ref().unwrap();
