@@ -32,7 +32,7 @@ where
     clippy::print_stdout,
     reason = "the counterexample is what the guard is for"
 )]
-pub(crate) fn breaks<M>(without: &str, model: M, property: &'static str)
+pub(crate) fn find_counterexample<M>(without: &str, model: M, property: &'static str)
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,

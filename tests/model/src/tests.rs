@@ -68,14 +68,14 @@ fn explore(name: &str, scene: Scene, bounds: Bounds) {
 }
 
 /// Looks for a stale answer without the guard; panics where there is none.
-fn breaks(without: Guard, scene: Scene, bounds: Bounds) {
+fn find_counterexample(without: Guard, scene: Scene, bounds: Bounds) {
     let protocol = Protocol {
         scene,
         bounds,
         normal: false,
         without: Some(without),
     };
-    check::breaks(&format!("{without:?}"), protocol, NO_STALE_ANSWER);
+    check::find_counterexample(&format!("{without:?}"), protocol, NO_STALE_ANSWER);
 }
 
 #[test]
@@ -110,7 +110,7 @@ macro_rules! guards {
         $(
             #[test]
             fn $name() {
-                breaks(Guard::$guard, Scene::$scene, $bounds);
+                find_counterexample(Guard::$guard, Scene::$scene, $bounds);
             }
         )*
 

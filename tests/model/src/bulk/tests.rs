@@ -41,7 +41,7 @@ macro_rules! guards {
                     purges: u8::from(Guard::$guard == Guard::PurgeBetweenPasses),
                     without: Some(Guard::$guard),
                 };
-                check::breaks(stringify!($guard), model, NO_STALE_ANSWER);
+                check::find_counterexample(stringify!($guard), model, NO_STALE_ANSWER);
             }
         )*
 

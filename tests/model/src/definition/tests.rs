@@ -84,7 +84,7 @@ fn fingerprints_in_an_earlier_statement_do_not() {
         fingerprints: Fingerprints::Earlier,
         without: None,
     };
-    check::breaks("fingerprints as new as rows", model, NO_STALE_ANSWER);
+    check::find_counterexample("fingerprints as new as rows", model, NO_STALE_ANSWER);
 }
 
 /// One test for each guard: without it there is a stale answer.
@@ -98,7 +98,7 @@ macro_rules! guards {
                     fingerprints: Fingerprints::WithRows,
                     without: Some(Guard::$guard),
                 };
-                check::breaks(stringify!($guard), model, NO_STALE_ANSWER);
+                check::find_counterexample(stringify!($guard), model, NO_STALE_ANSWER);
             }
         )*
 

@@ -51,7 +51,7 @@ macro_rules! guards {
                     heartbeats: true,
                     without: Some(Guard::$guard),
                 };
-                check::breaks(stringify!($guard), model, $property);
+                check::find_counterexample(stringify!($guard), model, $property);
             }
         )*
 

@@ -54,7 +54,7 @@ macro_rules! guards {
                     bounds: BOUNDS,
                     without: Some(Guard::$guard),
                 };
-                check::breaks(stringify!($guard), model, $property);
+                check::find_counterexample(stringify!($guard), model, $property);
             }
         )*
 
