@@ -90,9 +90,9 @@ pub struct ResourceDefinition {
     pub cache_control: Option<Located<String>>,
     /// The words of `Surrogate-Key`. `{key}` in them stands for the document's key.
     pub surrogate_key: Option<Located<String>>,
-    /// The roles that may read; `None`: everyone who is authenticated.
+    /// The roles that may read; `None`: every authenticated client.
     pub read: Option<Located<Vec<String>>>,
-    /// The roles that may write; `None`: everyone who is authenticated.
+    /// The roles that may write; `None`: every authenticated client.
     pub write: Option<Located<Vec<String>>>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,

@@ -47,7 +47,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
     }
 }
 
-/// Departments with employees, who have notes; a department looks up its site.
+/// Departments with employees. Employees have notes, and a department has a lookup of its site.
 pub(super) fn depts() -> Writable {
     let mut dept = level(
         "depts",
