@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ab's own page for each tier: larder's one worker on core 0, ab on core 1.
+# Prints ab's own report for each tier: larder with one worker on core 0, ab on core 1.
 #
 #   loadtest/ab.sh [DEPTS] [CONNECTIONS] [REQUESTS]      default: 100000 128 500000
 #
-# ab asks for one document all the time, since it takes one address: no cache of the machine is ever cold, and without a
-# tier all requests that wait share one statement. For random keys see oha.sh.
+# ab requests one document all the time, since it takes only one URL: the CPU caches are always warm, and without a tier
+# all requests that wait share one statement. For random keys see oha.sh.
 # shellcheck source=loadtest/larder.sh
 . "$(dirname "$0")/larder.sh"
 need 'on Debian: apt-get install apache2-utils' ab

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs h2spec, which asks whether a server speaks HTTP/2 as RFC 9113 and RFC 7541 say, against larder over TLS.
+# Checks by h2spec that larder speaks HTTP/2 over TLS as RFC 9113 and RFC 7541 require.
 #
-# Over TCP alone one of its 138 cases fails by intent: what does not begin as HTTP/2 is HTTP/1.1 there, and is answered
-# as such with 400.
+# Without TLS one of its 138 cases fails by intent: a connection that does not begin as HTTP/2 is HTTP/1.1 there, and
+# gets 400.
 set -euo pipefail
 
 larder=$(realpath "${1:-target/release/larder}")
@@ -27,8 +27,9 @@ for _ in $(seq 600); do
   curl -sf http://127.0.0.1:18081/readyz > /dev/null && break
   sleep 0.1
 done
-# Some cases break a request after its head, and where the answer rests on nothing that comes later, it has left by then.
-# So each has to hold for one of two paths: a list, for which PostgreSQL is asked, and a batch, whose body is read first.
+# Some cases break a request after its head. If the answer does not depend on what follows, it may have been sent by
+# then. So each case has to pass for one of two paths: a list, for which PostgreSQL is asked, and a batch, whose body is
+# read first.
 failures() {
   h2spec --tls --insecure --host 127.0.0.1 --port 18443 --path "$1" generic http2 > h2spec.out || true
   grep -E '^138 tests' h2spec.out >&2

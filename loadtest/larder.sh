@@ -1,12 +1,12 @@
-# Sourced by the scripts beside it: a larder with a private PostgreSQL of its own, on loopback, which both end with the
-# script. Sets $larder, the binary; $url, where it answers; $work, a directory that goes with the script. Tables are the
-# sourcing script's to seed, and it sets $depts for each_tier.
+# Sourced by oha.sh and ab.sh: starts larder with a private PostgreSQL on loopback; both end with the script. Sets
+# $larder, the binary; $url, its address; $work, a directory that is removed at the end. The sourcing script seeds the
+# tables, and sets $depts for each_tier.
 # shellcheck shell=bash
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:$HOME/.cargo/bin:$(printf '%s:' /usr/lib/postgresql/*/bin)
 
-# need HOW TOOL...: ends the script where a tool is missing, and tells how it is installed.
+# need HOW TOOL...: ends the script if a tool is missing, and prints how to install it.
 need() {
   local how=$1 tool
   shift
@@ -37,7 +37,7 @@ serve() {
   return 1
 }
 
-# fill DEPTS: reads every document once, and lets the disk tier take them in.
+# fill DEPTS: reads every document once, and waits until the disk tier has stored them.
 fill() {
   seq 1 "$1" | sed "s|.*|url = $url/depts/&\noutput = /dev/null|" | curl -s -Z --parallel-max 64 -K - 2> /dev/null
   sleep 2
@@ -52,7 +52,7 @@ stop() {
 }
 trap 'stop; rm -rf "$work"' EXIT
 
-# each_tier COMMAND...: runs COMMAND on core 1 against larder's one worker on core 0, a warm tier after the other.
+# each_tier COMMAND...: for each tier, fills it and runs COMMAND on core 1 against larder with one worker on core 0.
 each_tier() {
   export LARDER_WORKERS=1
   for tiers in memory disk none; do

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# oha's own page for each tier: larder's one worker on core 0, oha on core 1, random keys.
+# Prints oha's own report for each tier: larder with one worker on core 0, oha on core 1, random keys.
 #
 #   loadtest/oha.sh [DEPTS] [CONNECTIONS] [REQUESTS]      default: 100000 128 500000
 #
-# `cargo run --release -p loadtest -- sweep` does the same for many numbers of connections and keeps the figures.
+# `cargo run --release -p loadtest -- sweep` does the same for several numbers of connections and keeps the figures.
 # shellcheck source=loadtest/larder.sh
 . "$(dirname "$0")/larder.sh"
 need 'cargo install oha --locked' oha

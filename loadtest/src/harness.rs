@@ -20,7 +20,7 @@ use anyhow::Context;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Below the range that systems take outgoing ports from, so that a server that is away finds its port free again.
+/// Below the range of ephemeral ports, so that no outgoing connection takes the port of a server that is restarted.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
 const PORT_TRIES_MAX: usize = 100;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(crate) fn free_address(rng: &mut fastrand::Rng) -> anyhow::Result<SocketAddr
         .context("no port is free")
 }
 
-/// Waits until a server takes connections there.
+/// Waits until a server accepts connections at `address`.
 pub(crate) async fn answers(address: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {

@@ -20,12 +20,12 @@ use crate::harness::session::SqlSession;
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
 const CLIENTS: usize = 8;
-/// Of a bulk write, each with two emps.
+/// Documents of a bulk write, each with two emps.
 const DOCUMENTS: u64 = 500;
-/// Keys of the demo are below.
+/// Above the keys of the demo.
 const FIRST_KEY: u64 = 1_000_000_000;
 const LIFE_MILLIS_MAX: u64 = 1_500;
-/// PostgreSQL ends what larder had under way once it sees that larder is gone.
+/// Within this time PostgreSQL notices that larder is gone, and ends its transactions.
 const SETTLE_TRIES_MAX: u32 = 200;
 const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -70,7 +70,7 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
         found.len(),
         acknowledged.len()
     );
-    // Kills that met nothing prove nothing.
+    // Kills without a bulk write under way prove nothing.
     ensure!(begun > found.len() as u64, "no kill met a bulk write");
     Ok(torn == 0 && lost == 0 && !acknowledged.is_empty())
 }
@@ -131,7 +131,7 @@ async fn settle(session: &mut SqlSession) -> anyhow::Result<()> {
     anyhow::bail!("transactions do not end")
 }
 
-/// The bulk writes that are there, with their depts and emps.
+/// The bulk writes in the database, with their depts and emps.
 async fn transactions(session: &mut SqlSession) -> anyhow::Result<HashMap<u64, (u64, u64)>> {
     let sql = format!(
         "select loc || ' ' || count(distinct deptno) || ' ' || count(empno) \

@@ -21,10 +21,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The goal.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
-/// How much is asked, and how often larder is ended.
+/// The rate of requests, and how often larder is stopped.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DrainArgs {
-    /// Requests.
+    /// Requests in a second.
     #[arg(long, value_name = "N", default_value_t = 5_000.0)]
     pub(crate) per_second: f64,
     /// Starts and ends of larder.
@@ -72,7 +72,7 @@ struct ClientResult {
     lost: bool,
 }
 
-/// Asks at its pace, one request after the other, until larder says that it closes, or just does.
+/// Sends one request after the other at its rate until an answer has `Connection: close` or the connection ends.
 async fn ask_until_closed(
     target: SocketAddr,
     begin: Instant,
@@ -88,7 +88,7 @@ async fn ask_until_closed(
     loop {
         tokio::select! {
             _ = pace.tick() => {}
-            // Between two requests larder may close: no request is lost by that.
+            // Between two requests larder may close the connection: no request is lost.
             () = connection.closed() => return Ok(client),
         }
         if connection

@@ -1,4 +1,4 @@
-//! The faults: their names, and one function each that causes it and takes it back.
+//! The faults: their names, and for each a function that injects it and restores the state before.
 
 mod ancestors;
 mod copies;
@@ -28,28 +28,28 @@ use crate::harness::testbed::Testbed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Injection {
     Done,
-    /// This machine can't, for this reason.
+    /// Not possible on this machine, for this reason.
     Impossible(String),
-    /// It should have worked, and did not.
+    /// It failed, with this error.
     Failed(String),
 }
 
 macro_rules! faults {
     ($($variant:ident $name:literal $help:literal)+) => {
-        /// What can go wrong.
+        /// A fault that is injected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Fault { $($variant),+ }
 
         impl Fault {
-            /// Each once.
+            /// All faults.
             pub(crate) const ALL: &[Fault] = &[$(Self::$variant),+];
 
-            /// As `--faults` takes it.
+            /// The name for `--faults`.
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// What happens.
+            /// What it does, for `--help`.
             fn help(self) -> &'static str {
                 match self { $(Self::$variant => $help),+ }
             }
@@ -105,13 +105,13 @@ faults! {
 }
 
 impl Fault {
-    /// Every name with what it does, one a line.
+    /// All names with what they do, one on each line.
     pub(crate) fn list() -> String {
         let line = |fault: &Fault| format!("  {:<19} {}\n", fault.name(), fault.help());
         Self::ALL.iter().map(line).collect()
     }
 
-    /// Causes it and takes it back. What is not taken back after an error, [`Testbed::recover`] finds.
+    /// Injects the fault and restores the state before. After an error, [`Testbed::recover`] restores the rest.
     pub(crate) async fn inject(self, testbed: &mut Testbed) -> anyhow::Result<Injection> {
         match self {
             Self::Backends => network::terminate_backends(testbed).await?,
@@ -163,14 +163,14 @@ impl Fault {
     }
 }
 
-/// A pass and a load each take two or three of these, about `max_staleness`.
+/// A delay of every piece. A pass and a load need two or three pieces each: about `max_staleness`.
 const LATE: Duration = Duration::from_millis(300);
 
-/// What `--faults` names.
+/// The faults of `--faults`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FaultList {
     pub(crate) list: Vec<Fault>,
-    /// One that this machine can't do is a failure.
+    /// Whether they were named, so that one that is impossible here is a failure.
     pub(crate) by_name: bool,
 }
 

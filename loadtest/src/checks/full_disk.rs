@@ -15,9 +15,9 @@ use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::counters::ratio;
 use crate::workload::record::RunPhase;
 
-/// Holds next to nothing, so that the disk tier has to answer.
+/// So little that the disk tier has to answer.
 const MEMORY_BYTES: u64 = 16 << 10;
-/// Of the reads before and after.
+/// The least share of the reads before and after that disk must answer.
 const DISK_SHARE_MIN: f64 = 0.95;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 const CHURN: Duration = Duration::from_secs(3);
@@ -75,7 +75,7 @@ pub(crate) async fn run(full: Duration, binary: PathBuf, seed: u64) -> anyhow::R
     Ok(held)
 }
 
-/// The share of all documents that disk answers once it had the time to take them in. No writer runs meanwhile.
+/// The share of all documents that disk answers after time to store them. No writer runs meanwhile.
 async fn warm_share(testbed: &Testbed) -> anyhow::Result<f64> {
     testbed.record.enter(RunPhase::Settling);
     warm_up(testbed).await?;

@@ -27,14 +27,14 @@ use crate::harness::postgres::Postgres;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;
 
-/// Between two looks at the clock.
+/// Cases between two checks of the time.
 const CASES: u32 = 200;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: u64 = 64 << 20;
 const CONNECTIONS_MAX: usize = 50;
-/// Of what a failure shows.
+/// So much of a failing case is printed.
 const SHOWN_BYTES: usize = 2_000;
-/// Each seed of proptest's ChaCha is so long.
+/// The length of a seed of proptest's ChaCha.
 const SEED_BYTES: usize = 32;
 
 /// What is fuzzed.
@@ -59,7 +59,7 @@ pub(crate) struct FuzzArgs {
         default_value = "path,query,headers,body,configuration"
     )]
     pub(crate) targets: Vec<FuzzTarget>,
-    /// Of each.
+    /// Seconds for each target.
     #[arg(long, value_name = "N", default_value_t = 600)]
     pub(crate) seconds: u64,
 }
@@ -135,7 +135,7 @@ fn one(
         let outcome = match target {
             FuzzTarget::Configuration => runner
                 .run(&pieces::configuration(), |text| {
-                    // Whatever it says; a panic is caught by the runner.
+                    // An error is fine; the runner catches a panic.
                     Config::from_toml(&text, &[]).ok();
                     Ok(())
                 })
@@ -167,7 +167,7 @@ fn one(
 /// Sends one request on a connection of its own.
 ///
 /// # Errors
-/// Any answer but one below 500, and none.
+/// An answer of 500 or above, or none.
 async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;

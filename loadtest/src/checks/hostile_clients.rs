@@ -18,16 +18,16 @@ use crate::harness::demo::{Demo, WarmTier};
 const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";
 const CLIENTS: usize = 256;
-/// No misbehaviour lasts longer.
+/// The longest time that a hostile client keeps its connection.
 const MISBEHAVIOUR_MAX: Duration = Duration::from_secs(2);
-/// A read of garbage's answer is not waited for longer.
+/// For the answer to garbage.
 const READ_MAX: Duration = Duration::from_millis(50);
 const CHECK_PAUSE: Duration = Duration::from_millis(5);
-/// All that larder keeps for connections that are gone has had its time by then.
+/// Until larder has freed everything that it kept for closed connections.
 const REST: Duration = Duration::from_secs(12);
 /// The goal; allocators keep some of what was in use at once.
 const GROWTH_MAX: f64 = 1.1;
-/// Of an endless head.
+/// So much of an endless head is sent.
 const HEAD_BYTES: usize = 256 << 10;
 /// Requests whose answers are never read.
 const UNREAD_REQUESTS: usize = 20_000;
@@ -35,12 +35,13 @@ const UNREAD_REQUESTS: usize = 20_000;
 /// How long hostile clients come, twice.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HostileClientsArgs {
-    /// Of each time.
+    /// Seconds of each of the two times.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
 }
 
-/// Whether other clients got their answers, nothing panicked, and memory is back where it was after the first such load.
+/// Whether other clients got their answers, nothing panicked, and memory is back where it was after the first such
+/// load.
 pub(crate) async fn run(
     args: &HostileClientsArgs,
     binary: PathBuf,
@@ -81,8 +82,8 @@ pub(crate) async fn run(
     Ok(panics == 0 && checked > 0 && growth <= GROWTH_MAX)
 }
 
-/// Lets hostile clients come for so long, while other clients are served; returns how many connections they made, and
-/// how many answers the others got.
+/// Runs hostile clients beside others; returns how many connections the hostile ones made, and how many answers the
+/// others got.
 async fn load(
     target: SocketAddr,
     duration: Duration,
@@ -97,7 +98,7 @@ async fn load(
             let mut connections = 0_u64;
             while Instant::now() < until {
                 let misbehaviour = Misbehaviour::ALL[rng.usize(..Misbehaviour::ALL.len())];
-                // Whatever becomes of it.
+                // Its result does not matter.
                 timeout(MISBEHAVIOUR_MAX, misbehaviour.show(target, &mut rng))
                     .await
                     .ok();
@@ -214,7 +215,7 @@ fn garbage(rng: &mut fastrand::Rng) -> Vec<u8> {
     std::iter::repeat_with(|| rng.u8(..)).take(length).collect()
 }
 
-/// Reads what comes for a moment.
+/// Reads for a short time.
 async fn drain(stream: &mut TcpStream) {
     let mut answer = [0; 4096];
     while let Ok(Ok(1..)) = timeout(READ_MAX, stream.read(&mut answer)).await {}

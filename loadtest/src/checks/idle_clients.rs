@@ -28,9 +28,9 @@ const TOOL_CORES: &str = "1";
 const HIT_CONNECTIONS: usize = 128;
 /// Connections that are opened at once.
 const OPENERS: usize = 64;
-/// A slow client sends a byte so often.
+/// The time between two bytes of a slow client.
 const DRIP_INTERVAL: Duration = Duration::from_secs(1);
-/// What a slow client sends, and then the last byte of it for ever.
+/// What a slow client sends; then it repeats the last byte.
 const DRIPPED: &[u8] = b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\nX-Slow: a";
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The goals.
@@ -47,7 +47,7 @@ pub(crate) struct IdleClientsArgs {
     /// Connections that send their request a byte a second, and come again when they are closed.
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub(crate) slow: usize,
-    /// Of each measurement; slow connections have to be closed within 10 s.
+    /// Seconds of each measurement; slow connections have to be closed within 10 s.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(12..=50))]
     pub(crate) seconds: u64,
     /// Measurements without and with these connections.
@@ -71,7 +71,7 @@ pub(crate) async fn run(
         let quiet = p99_ms(&wrk, &larder, args.seconds, seed).await?;
         let before = larder.resident_bytes()?;
         let clients = IdleClients::open(larder.config.listen, args).await?;
-        // The slow ones have been closed and come again by the end of this.
+        // By the end of this the slow connections have been closed, and opened again.
         let loaded = p99_ms(&wrk, &larder, args.seconds, seed).await?;
         let grown = larder.resident_bytes()?.saturating_sub(before);
         let seen = clients.close().await?;

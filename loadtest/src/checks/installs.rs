@@ -29,11 +29,11 @@ use crate::workload::{RESOURCE, SCHEMA, TABLES};
 
 const CONNECTIONS_MAX: usize = 60;
 const MEMORY_BYTES: u64 = 3 << 20;
-/// Of its time, a writer may wait so much for larder.
+/// The largest share of its time that a writer may wait for larder.
 const WAITED_SHARE_MAX: f64 = 0.02;
-/// So that triggers which no configuration needs any more are removed meanwhile, too.
+/// Short, so that triggers which no configuration needs any more are removed during the run.
 const RETENTION: &str = "1s";
-/// Whoever is starved of a lock says so in its log.
+/// For one operation; if it gets no lock until then, larder's log says so.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// For changes of a table's definition that do not make writers wait.
@@ -48,17 +48,17 @@ const CALLED: &str = "select distinct c.relname || ' ' || p.proname \
 /// What larder does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InstallOperation {
-    /// Into a database that has nothing of it, by its start or by `larder install`.
+    /// Into a database without schema larder, by starting larder or by `larder install`.
     Install,
-    /// A table comes below another, which needs triggers of another form.
+    /// Attaches a table below another, which then needs triggers of another form.
     Attach,
-    /// It starts with another `keys_per_statement`, and the triggers of the one before go.
+    /// Restarts larder with another `keys_per_statement`; the triggers of the previous one are removed.
     Reconfigure,
     Uninstall,
 }
 
 impl InstallOperation {
-    /// One after the other, over and over.
+    /// In this order, again and again.
     const ALL: [Self; 4] = [
         Self::Install,
         Self::Attach,
@@ -76,7 +76,7 @@ impl InstallOperation {
     }
 }
 
-/// How often larder comes, changes and goes.
+/// How many operations, beside how many writers.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InstallsArgs {
     /// Installs, attaches, reconfigurations and uninstalls together.
@@ -136,7 +136,7 @@ pub(crate) async fn run(args: &InstallsArgs, binary: PathBuf, seed: u64) -> anyh
     Ok(held)
 }
 
-/// Of each writer's time, what it waited for larder.
+/// The share of each writer's time that it waited for larder.
 fn shares(interference: &Interference, written: &[WriterTotals], elapsed: Duration) -> Vec<f64> {
     let share = |written: &WriterTotals| {
         let waited: Duration = interference.waited(&written.pids).iter().sum();
@@ -145,7 +145,7 @@ fn shares(interference: &Interference, written: &[WriterTotals], elapsed: Durati
     written.iter().map(share).collect()
 }
 
-/// PostgreSQL, and a larder that runs or not.
+/// PostgreSQL, and a larder that runs or is stopped.
 struct InstallTestbed {
     session: SqlSession,
     larder: Larder,
@@ -154,7 +154,7 @@ struct InstallTestbed {
     attached: Option<&'static str>,
     installs: u32,
     postgres: Postgres,
-    /// The last to go.
+    /// Dropped last.
     run_directory: RunDirectory,
 }
 
@@ -262,7 +262,7 @@ impl InstallTestbed {
         }
     }
 
-    /// Changes a definition as writers leave room for it.
+    /// Runs a DDL statement with a short lock timeout, until it succeeds.
     async fn define(&mut self, sql: &str) -> anyhow::Result<()> {
         let deadline = Instant::now() + OPERATION_TIMEOUT;
         loop {
@@ -302,7 +302,7 @@ fn settings(keys_per_statement: u32) -> String {
 struct InstallReport {
     elapsed: Duration,
     written: Vec<WriterTotals>,
-    /// Of each writer's time, what it waited for larder, 0 to 1.
+    /// The share of each writer's time that it waited for larder, 0 to 1.
     shares: Vec<f64>,
     took: Vec<(InstallOperation, Duration)>,
     impact: Impact,

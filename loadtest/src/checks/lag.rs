@@ -14,7 +14,7 @@ const GOALS: [(bool, Duration); 2] = [
     (true, Duration::from_millis(15)),
     (false, Duration::from_millis(75)),
 ];
-/// All documents fit, as where memory is chosen for the load: what is measured are hits that end.
+/// All documents fit: the lag is measured on hits that an invalidation ends.
 const MEMORY_BYTES: u64 = 64 << 20;
 const WARM_UP: Duration = Duration::from_secs(3);
 

@@ -15,7 +15,8 @@ use crate::workload::record::RunPhase;
 const WARM_UP: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const READY_MAX: Duration = Duration::from_secs(1);
-/// Of the memory before, so much may be in use meanwhile: requests that wait and what the allocator keeps of them.
+/// The largest ratio of memory during the outage to that before: for waiting requests and freed memory that the
+/// allocator keeps.
 const GROWTH_MAX: f64 = 1.25;
 
 /// Whether nothing was stale, memory stayed within bounds, and larder was ready soon after.

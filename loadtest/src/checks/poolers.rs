@@ -1,5 +1,5 @@
-//! `loadtest poolers`: pgbouncer between larder and PostgreSQL, in its settings and not. Is each answer of its own
-//! resource, and fresh, or does larder say by name why it does not serve?
+//! `loadtest poolers`: pgbouncer between larder and PostgreSQL, with `pooler = true` and without. Is each answer of its
+//! own resource, and fresh, or does larder say why it does not serve?
 
 mod load;
 mod pgbouncer;
@@ -29,7 +29,7 @@ const MEMORY_BYTES: u64 = 512 << 10;
 const READY_MAX: Duration = Duration::from_secs(4);
 const PAUSED: Duration = Duration::from_millis(300);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// What larder says of a pooler, or of settings that one has dropped.
+/// Words in larder's errors about a pooler, or about settings that one has dropped.
 const NAMED: [&str; 3] = ["pooler", "startup parameter", "setting"];
 
 /// The SHA-256 of the key `test`.
@@ -39,7 +39,7 @@ const SETTINGS: &str = "[[auth.key]]\nname = 'reader'\n\
     [[resource]]\nname = 'beta'\ntable = 'public.beta'\nread = ['anonymous']\nwrite = ['anonymous']\ntiers = ['memory']\n\
     [[resource]]\nname = 'secret'\ntable = 'public.secret'\nread = ['staff']\nwrite = ['staff']\ntiers = ['memory']\n";
 
-/// What larder's settings say of it.
+/// What larder's settings say about the pooler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PoolerSettings {
     /// `pooler = true`, and a `listen_url`.
@@ -63,7 +63,7 @@ impl PoolerSettings {
 /// How long each arrangement is under load.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PoolersArgs {
-    /// Of each arrangement that serves.
+    /// Seconds of load for each arrangement that serves.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: u64,
     /// Fail where fewer documents of one resource were compared.
@@ -177,7 +177,7 @@ struct PoolerResult {
     text: String,
 }
 
-/// One larder behind one pgbouncer, to which things happen while it serves.
+/// One larder behind one pgbouncer, which is paused, reconnected and restarted under load.
 async fn arrangement(
     config: LarderConfig,
     mut pgbouncer: Pgbouncer,
@@ -232,7 +232,7 @@ async fn arrangement(
     Ok(judge(&counters, serves, &log))
 }
 
-/// Rows as they were first, and nothing of an earlier larder.
+/// Restores the first values of the rows, and removes those that were inserted.
 async fn reset(url: &str) -> anyhow::Result<()> {
     let mut session = SqlSession::new(url, 0)?;
     for name in RESOURCES {

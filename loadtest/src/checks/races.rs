@@ -20,16 +20,16 @@ const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
 const KEY: u32 = 1;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// What counts the updates.
+/// The member that counts the updates.
 const COUNTER: &str = "\"deptName\":\"";
 
-/// How many updates are tried.
+/// How many rounds and updates.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RacesArgs {
-    /// In each, all clients replace the same version.
+    /// Rounds, in each of which all clients replace the same version.
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub(crate) rounds: u64,
-    /// Acknowledged ones, each by whichever client is the first.
+    /// Acknowledged updates; each time the first client succeeds.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) updates: u64,
 }
@@ -76,7 +76,7 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
                 let mut document = CountedDocument::read(&mut connection).await?;
                 // No client writes before all have read.
                 barrier.wait().await;
-                // Each would make another document of it.
+                // Each client writes a different document.
                 document.count = (round + 1) * CLIENTS as u64 + client;
                 wins.fetch_add(
                     u64::from(document.put(&mut connection).await?),
@@ -96,7 +96,8 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
     Ok(odd.load(Ordering::SeqCst))
 }
 
-/// All clients count up, from 0, until so many updates were acknowledged; returns those, and those refused.
+/// All clients increment the count, until so many updates were acknowledged; returns how many were acknowledged and
+/// refused.
 async fn updates(target: SocketAddr, count: u64) -> anyhow::Result<(u64, u64)> {
     let mut connection = HttpConnection::connect(target).await?;
     let mut document = CountedDocument::read(&mut connection).await?;
@@ -156,7 +157,7 @@ impl CountedDocument {
         })
     }
 
-    /// Replaces the version that was read by this one; false where another took its place.
+    /// Replaces the version that was read by this one; returns false if another client did so first.
     async fn put(&self, connection: &mut HttpConnection) -> anyhow::Result<bool> {
         let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
         let request = format!(

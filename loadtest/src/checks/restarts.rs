@@ -1,5 +1,4 @@
-//! `loadtest kills` and `loadtest corruption`: what larder makes of its disk tier after an end that was none of its
-//! own.
+//! `loadtest kills` and `loadtest corruption`: how larder uses its disk tier after SIGKILL or damage.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,24 +16,24 @@ use crate::workload::counters::{Durations, ReadResult, ratio};
 use crate::workload::record::RunPhase;
 
 const READY_MAX: Duration = Duration::from_secs(2);
-/// Of the documents, so many must be on disk before the first kill.
+/// The share of the documents that must be on disk before the first kill.
 const WARM_SHARE: f64 = 0.95;
 const WARM_ROUNDS_MAX: u32 = 60;
 /// Longer than a batch of the disk tier lingers.
 const LINGER: Duration = Duration::from_millis(500);
-/// Churn between a restart and the next kill, at most.
+/// The longest time of changes between a restart and the next kill.
 const CHURN_MILLIS_MAX: u64 = 800;
-/// Documents change while larder is away, at most so long.
+/// The longest time that documents change while larder is stopped.
 const AWAY_MILLIS_MAX: u64 = 200;
 const PROGRESS_STEPS: u32 = 20;
 
 /// Before the files are damaged.
 const CHURN: Duration = Duration::from_secs(15);
-/// Every so manieth start is one without a mutation.
+/// One start in so many is a control, without a mutation.
 const CONTROL_STEP: u32 = 10;
-/// Of a control's reads.
+/// The least share of a control's reads that disk must answer.
 const CONTROL_DISK_SHARE_MIN: f64 = 0.99;
-/// Of the documents, read after each start.
+/// Documents that are read after each start.
 const SAMPLE: usize = 1_000;
 
 /// Whether every restart was ready in time, and nothing was stale or corrupt.
@@ -120,7 +119,7 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
     println!("seed {seed}");
     let mut testbed = Testbed::start(&config).await?;
     warm_up(&testbed).await?;
-    // Where every document is on disk in one version only, files that come back with an older one show nothing.
+    // Several versions of documents have to be on disk, or older files would show nothing.
     testbed.load(&config)?;
     testbed.run_phase(RunPhase::Settling, CHURN).await;
     testbed.measured(&config).await?;
@@ -177,7 +176,7 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
     Ok(held)
 }
 
-/// Damages one file of the disk tier, or exchanges two.
+/// Damages one file of the disk tier, or swaps two.
 fn mutate(testbed: &mut Testbed) -> anyhow::Result<()> {
     let files = files(&testbed.larder.disk())?;
     ensure!(!files.is_empty(), "the disk tier has no files");
@@ -192,7 +191,7 @@ fn mutate(testbed: &mut Testbed) -> anyhow::Result<()> {
         fs::rename(&aside, &other)?;
         return Ok(());
     }
-    // Most of what there is to damage is in the largest.
+    // The largest file has most of the data.
     let largest = files.last().context("the disk tier has no files")?.clone();
     let chosen = match testbed.rng.u32(..3) {
         0 => some(&mut testbed.rng),

@@ -1,4 +1,4 @@
-//! `loadtest stale`: load, faults one after the other with quiet times between, and a verdict.
+//! `loadtest stale`: load, faults one after the other with quiet times between, and a report.
 
 pub(crate) mod report;
 
@@ -19,26 +19,26 @@ use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::NOTES;
 use crate::workload::record::RunPhase;
 
-/// As shipped.
+/// The default.
 pub(crate) const MAX_STALENESS: Duration = Duration::from_secs(1);
 const KEYS_PER_PLOT: u32 = 1_000;
 /// About half of the documents fit.
 const MEMORY_BYTES: u64 = 3 << 20;
-/// Of all writers together.
+/// Commits of all writers together.
 const COMMITS_PER_SECOND: f64 = 120.0;
 
-/// Tiers fill, the disk tier by its batches.
+/// For the tiers to fill.
 const WARM_UP: Duration = Duration::from_secs(3);
 const FIRST_QUIET: Duration = Duration::from_secs(4);
-/// Between two faults.
+/// After each fault, before the quiet time.
 const SETTLING: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_millis(700);
-/// The last reads and the end of everything.
+/// For the last reads and for stopping everything.
 const CLOSING: Duration = Duration::from_secs(4);
-/// A fault that takes longer is broken.
+/// For one fault.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How long, and what goes wrong meanwhile.
+/// How long the check runs, and which faults it injects.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StaleArgs {
     /// How long to check; every fault once takes about 230 s.
@@ -47,7 +47,7 @@ pub(crate) struct StaleArgs {
     /// Names of faults, separated by commas; or all, or none.
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) faults: FaultList,
-    /// Fail where fewer reads were checked.
+    /// Fail if fewer reads were checked.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) reads: u64,
 }
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow:
     Ok(held)
 }
 
-/// A testbed as `stale` sets it.
+/// The configuration of the testbed of `stale`.
 pub(crate) fn config(binary: PathBuf, seed: u64) -> TestbedConfig {
     TestbedConfig {
         binary,
@@ -118,7 +118,7 @@ pub(crate) fn config(binary: PathBuf, seed: u64) -> TestbedConfig {
     }
 }
 
-/// All writers have stopped: what is read once `max_staleness` has passed must be the last of everything.
+/// Stops all writers; after `max_staleness` every document must be the last version.
 pub(crate) async fn close(testbed: &Testbed) -> anyhow::Result<SweepCounts> {
     testbed.record.enter(RunPhase::Settling);
     let still = testbed.all_plots().await;
@@ -137,10 +137,10 @@ struct FaultSchedule {
 }
 
 impl FaultSchedule {
-    /// All of `faults` in a random order, again and again for as long as time allows.
+    /// Injects all `faults` in a random order, again and again while there is time.
     async fn rounds(&mut self, faults: &[Fault]) -> anyhow::Result<()> {
         let mut faults = faults.to_vec();
-        // What can't be done here is tried once.
+        // Faults that are impossible here are tried once.
         let mut first = true;
         while !faults.is_empty() && Instant::now() < self.ends {
             self.testbed.rng.shuffle(&mut faults);

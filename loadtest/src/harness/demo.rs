@@ -24,14 +24,14 @@ use crate::workload::counters::ReadResult;
 
 /// The built-in demo's resource.
 const RESOURCE: &str = include_str!("../../../src/config/demo.toml");
-/// Enough for every document and what the tier needs beside it.
+/// Enough for every document with the overhead of the tier.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 8 << 10;
-/// Of PostgreSQL, for larders, besides what else connects.
+/// Connections to PostgreSQL for larders, besides those of clients.
 const CONNECTIONS: usize = 60;
 /// Connections that clients may open, above what descriptors allow.
 const CLIENTS_MAX: &str = "100000";
 const SAMPLE: u32 = 1_000;
-/// The first so many pay for buffers and connections; the rest is what documents cost.
+/// The first documents also pay for buffers and connections; the memory for the others is what documents cost.
 const FIRST: u32 = 1_000;
 const DISK_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ impl WarmTier {
         }
     }
 
-    /// How it answers what it was filled with.
+    /// `Cache-Status` of the documents that it was filled with.
     pub(crate) fn result(self) -> ReadResult {
         match self {
             Self::Memory => ReadResult::Memory,
@@ -75,13 +75,13 @@ pub(crate) struct Footprint {
 /// PostgreSQL with so many depts of ten emps.
 pub(crate) struct Demo {
     pub(crate) depts: u32,
-    /// All, in the order of their keys, as first answered; they do not change.
+    /// All documents in the order of their keys, as first answered; they do not change.
     documents: Arc<Vec<KnownDocument>>,
-    /// Of the larder that was filled last; none where there are too few documents to tell.
+    /// Memory per document of the larder that was filled last; `None` if there are too few documents to tell.
     pub(crate) footprint: Option<Footprint>,
     rng: fastrand::Rng,
     postgres: Postgres,
-    /// The last to go.
+    /// Dropped last.
     pub(crate) run_directory: RunDirectory,
 }
 
@@ -211,7 +211,7 @@ impl Demo {
         Ok(larder)
     }
 
-    /// Has `larder` read all documents, and compares them with what the one before answered.
+    /// Has `larder` read all documents, and compares them with the answers of the larder that was filled before.
     async fn fill(&mut self, name: &str, larder: &Larder) -> anyhow::Result<()> {
         let listen = larder.config.listen;
         let first = self.depts.min(FIRST);
@@ -247,7 +247,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Checks answers of `target` while others ask it.
+    /// Checks answers of `target` while a tool loads it.
     pub(crate) async fn checker(
         &mut self,
         target: SocketAddr,

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a reader needs: keep-alive, several requests in flight, nothing copied.
+//! A small HTTP/1.1 client: keep-alive, pipelining, and answers that borrow the buffer.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -10,18 +10,18 @@ use tokio::net::TcpStream;
 
 const HEADERS_MAX: usize = 32;
 const READ_BYTES: usize = 64 * 1024;
-/// No answer of larder's is as long.
+/// Longer than any answer of larder.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// A connection.
+/// A connection with its receive buffer.
 pub(crate) struct HttpConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// What is before this has been taken.
+    /// Bytes before this have been returned already.
     taken: usize,
 }
 
-/// An answer, as long as the next one is not asked for.
+/// An answer, valid until the next one is received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HttpAnswer<'a> {
     pub(crate) status: u16,
@@ -34,7 +34,7 @@ pub(crate) struct HttpAnswer<'a> {
     pub(crate) whole: &'a [u8],
 }
 
-/// Where the parts of an answer are, from its beginning.
+/// The ranges of an answer's parts, from its beginning.
 #[derive(Debug, PartialEq, Eq)]
 struct AnswerParts {
     status: u16,
@@ -58,18 +58,18 @@ impl HttpConnection {
         self.stream.write_all(requests).await
     }
 
-    /// Ends when the other side closes; what it sends instead is no answer to anything either.
+    /// Waits until the server closes the connection, or sends something without a request.
     pub(crate) async fn closed(&self) {
         self.stream.peek(&mut [0]).await.ok();
     }
 
-    /// Gives the buffer back: this connection is to idle.
+    /// Frees the buffer: this connection will be idle.
     pub(crate) fn forget_buffer(&mut self) {
         self.buffer = Vec::new();
         self.taken = 0;
     }
 
-    /// The next answer.
+    /// Receives the next answer.
     pub(crate) async fn receive(&mut self) -> anyhow::Result<HttpAnswer<'_>> {
         let parts = loop {
             if let Some(parts) = parse(&self.buffer[self.taken..])? {
@@ -100,7 +100,7 @@ impl HttpConnection {
     }
 }
 
-/// Finds the parts of the first answer in `bytes`; none while it is not whole.
+/// Finds the parts of the first answer in `bytes`; `None` while it is incomplete.
 fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);

@@ -1,4 +1,4 @@
-//! What larder does to the statements of others: those that fail or wait because of it.
+//! How larder affects other clients' statements: which fail or wait because of it.
 //!
 //! Waits are sampled. A statement waits for larder while all processes that block it are larder's: what would wait for
 //! another process as well is not counted. The waits of one statement add up, and are known to about the interval of
@@ -15,7 +15,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgDatabaseError};
 use sqlx::{ConnectOptions, Row};
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// A statement may wait for larder as long as this.
+/// The longest time that a statement may wait for larder.
 pub(crate) const DELAY_MAX: Duration = Duration::from_millis(100);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ const LARDER_SEEN_AGO_MAX: Duration = Duration::from_secs(10);
 /// Prefix of the SQLSTATEs by which PostgreSQL says that an administrator, a crash or a shutdown ended the connection.
 /// `57014` (query canceled) does not begin with it.
 const CONNECTION_ENDED: &str = "57P";
-/// Statements that are shown; more are only counted.
+/// So many statements are printed; more are only counted.
 const SHOWN_MAX: usize = 20;
 const SHOWN_CHARS: usize = 300;
 const LARDERS: &str = "select pid from pg_stat_activity where application_name = 'larder'";
@@ -42,14 +42,14 @@ const WAITING: &str = "with larder as materialized ( \
       (select coalesce(string_agg(left(query, 120), ' | '), '') from larder where pid = any (blockers)) as larder \
     from blocked b where cardinality(blockers) > 0 and blockers <@ array(select pid from larder)";
 
-/// What happened to others' statements in some time.
+/// The effect on other clients' statements during some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Impact {
     /// Statements that failed because of larder.
     pub(crate) failed: u64,
     /// Statements that waited for larder longer than [`DELAY_MAX`].
     pub(crate) delayed: u64,
-    /// Of one statement for larder.
+    /// The longest wait of one statement for larder.
     pub(crate) longest_wait: Duration,
 }
 
@@ -75,7 +75,7 @@ struct Observed {
     larders: HashMap<i32, Instant>,
     /// The last statement of each process that waited for larder.
     statements: HashMap<i32, WaitingStatement>,
-    /// Each process, for larder.
+    /// How long each process waited for larder.
     waited: HashMap<i32, Duration>,
     impact: Impact,
     /// Failures that are not larder's, by SQLSTATE.
@@ -93,7 +93,7 @@ impl Interference {
     /// Samples waits until it is dropped.
     pub(crate) async fn watch(self: Arc<Self>, url: String) {
         loop {
-            // PostgreSQL may be away.
+            // An error means that PostgreSQL is down: connect again.
             let _lost = self.sample_all(&url).await;
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
@@ -131,7 +131,7 @@ impl Interference {
         Ok(())
     }
 
-    /// A statement of others' failed.
+    /// Counts a failed statement of another client.
     pub(crate) fn note_failure(&self, sql: &str, error: &sqlx::Error) {
         let error = error.as_database_error();
         let Some(error) = error.and_then(|error| error.try_downcast_ref::<PgDatabaseError>())
@@ -153,14 +153,14 @@ impl Interference {
         }
     }
 
-    /// A program's statements failed, in a way that they do not without larder.
+    /// Counts an error of a program whose statements do not fail without larder.
     pub(crate) fn note_program(&self, program: &str, error: &str) {
         let mut state = self.lock();
         state.impact.failed += 1;
         state.show(&format!("{program}: {error}"));
     }
 
-    /// What happened since this was asked the last time.
+    /// Returns the effect since the last call.
     pub(crate) fn take(&self) -> Impact {
         std::mem::take(&mut self.lock().impact)
     }
@@ -189,7 +189,7 @@ impl Interference {
         );
     }
 
-    /// Nothing that a panic could leave half done is kept under this lock.
+    /// A panic leaves no inconsistent state under this lock.
     fn lock(&self) -> MutexGuard<'_, Observed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,7 +242,7 @@ impl Observed {
     }
 }
 
-/// What PostgreSQL says of a failed statement.
+/// PostgreSQL's error for a failed statement.
 #[derive(Debug)]
 struct StatementFailure<'a> {
     code: &'a str,

@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use crate::harness::http;
 use crate::harness::process::{self, pinned};
 
-/// Opening a tier, installing triggers, a first pass; a proxy may have been silent until a moment ago.
+/// For opening the tiers, installing triggers and a first pass; a proxy may have been silent until just before.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Of a command, which waits for others' locks.
+/// For a command, which may wait for locks of other sessions.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const END_TIMEOUT: Duration = Duration::from_secs(40);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -26,34 +26,34 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(crate) struct LarderConfig {
     pub(crate) binary: PathBuf,
-    /// Its own; holds the state directory.
+    /// Contains the configuration file, the log and the state directory.
     pub(crate) directory: PathBuf,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) url: String,
     pub(crate) listen_url: String,
     pub(crate) memory_bytes: u64,
-    /// The rest of its file: sections and resources.
+    /// The rest of the configuration file: sections and resources.
     pub(crate) settings: String,
-    /// Of `serve`.
+    /// Further arguments of `larder serve`.
     pub(crate) arguments: Vec<String>,
-    /// The cores that it keeps to, as taskset takes them; none: all.
+    /// The cores that it runs on, as a list for `taskset`; `None`: all.
     pub(crate) cores: Option<String>,
-    /// For its process alone.
+    /// Environment variables of its process.
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// A larder that runs or not.
+/// A larder, running or stopped.
 pub(crate) struct Larder {
     pub(crate) config: LarderConfig,
     child: Option<Child>,
 }
 
-/// What `/status` says of resources that are not followed yet.
+/// In `/status`, the state of resources that are not followed yet.
 const LACKS_TRIGGERS: &str = "lacks triggers of larder";
 
 impl Larder {
-    /// Nothing runs yet.
+    /// Creates its directory; starts no process.
     pub(crate) fn new(config: LarderConfig) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&config.directory)?;
         Ok(Self {
@@ -67,7 +67,7 @@ impl Larder {
         self.config.directory.join("state/disk")
     }
 
-    /// What it logged so far.
+    /// The file of its log.
     pub(crate) fn log(&self) -> PathBuf {
         self.config.directory.join("log")
     }
@@ -153,7 +153,7 @@ impl Larder {
         bail!("larder is not ready after {READY_TIMEOUT:?}: {reason}")
     }
 
-    /// Waits until the tiers keep the documents of every resource, by `/status`, at most for `limit`.
+    /// Waits at most `limit` until `/status` says that the tiers keep the documents of every resource.
     pub(crate) async fn cached(&self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
@@ -167,7 +167,7 @@ impl Larder {
         bail!("after {limit:?} larder still does not cache all resources")
     }
 
-    /// Whether the disk tier answers, by `/status`.
+    /// Whether `/status` says that the disk tier is in use.
     pub(crate) async fn ready_disk(&self) -> bool {
         let status = http::get(self.config.admin, "/status").await;
         // "disk": {"in_use": true, ...}
@@ -177,7 +177,7 @@ impl Larder {
         })
     }
 
-    /// What the disk tier holds, by `/status`.
+    /// How many entries the disk tier holds, by `/status`.
     pub(crate) async fn disk_entries(&self) -> anyhow::Result<u64> {
         let (_, text) = http::get(self.config.admin, "/status").await?;
         let (_, disk) = text.split_once("\"disk\"").context("no disk tier")?;
@@ -190,7 +190,7 @@ impl Larder {
         digits.parse().context("entries")
     }
 
-    /// How it is started, without its directory and its database.
+    /// Its command line, without its directory and its database.
     pub(crate) fn shown(&self) -> String {
         let config = &self.config;
         let variables = config
@@ -210,7 +210,7 @@ impl Larder {
         words.join(" ")
     }
 
-    /// What its process occupies of the machine's memory.
+    /// Resident memory of its process, in bytes.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         process::resident_bytes(self.pid()?)
     }

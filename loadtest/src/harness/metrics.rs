@@ -1,11 +1,11 @@
-//! What a larder counts, read from `/metrics`.
+//! The metrics of a larder, read from `/metrics`.
 
 use anyhow::{Context, ensure};
 
 use crate::harness::http;
 use crate::harness::larder::Larder;
 
-/// The samples of one moment, in the text format of Prometheus.
+/// The response of `/metrics`, in the text format of Prometheus.
 pub(crate) struct MetricSamples(String);
 
 impl MetricSamples {

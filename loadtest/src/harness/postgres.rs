@@ -1,4 +1,4 @@
-//! The private PostgreSQL, as larder itself starts one, and what can happen to it.
+//! A private PostgreSQL, started by larder's own code, and how it is stopped, killed and replaced.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;
 
-/// A stopped machine is not among the faults, so nothing is gained by waiting for the disk.
+/// No fault stops the machine, so commits need not wait for the disk.
 const SETTINGS: [(&str, &str); 5] = [
     ("fsync", "off"),
     // Tables of one database become targets of a subscription to another; its workers start at once.
@@ -21,10 +21,10 @@ const SETTINGS: [(&str, &str); 5] = [
     ("shared_buffers", "128MB"),
     ("deadlock_timeout", "200ms"),
 ];
-/// Recovery after a crash is part of a start.
+/// Includes recovery after a crash.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Of the wait for the end: the supervisor starts it again after 100 ms.
+/// Between two checks whether it has ended: its supervisor starts it again after 100 ms.
 const END_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running server that is started again when it ends.
@@ -65,7 +65,7 @@ impl Postgres {
             settings,
         })
         .await?;
-        // Elsewhere where the server's user can't reach the temporary directory.
+        // It is elsewhere if the server's user can't reach the temporary directory.
         if let Some(home) = embedded.data_directory().ancestors().nth(2)
             && !home.starts_with(run_directory.directory())
         {
@@ -75,7 +75,7 @@ impl Postgres {
         Ok(Self { embedded, url })
     }
 
-    /// Complete, of a superuser, without TLS: proxies read what passes.
+    /// The complete URL of a superuser, without TLS.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of a process, and which cores it may use.
+//! CPU time, memory and open files of processes, and the cores that they run on.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::Instant;
 
-/// Where programs are that are not on every user's PATH.
+/// Directories of servers, which are not on every user's PATH.
 const PLACES: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/bin"];
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 /// What /proc/stat counts, on every Linux that there is.
@@ -25,7 +25,7 @@ fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
     Ok(Duration::from(clock_gettime(clock)?))
 }
 
-/// What a process occupies of the machine's memory.
+/// Resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(pid: Pid) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let (_, line) = status.split_once("VmRSS:").context("no VmRSS")?;
@@ -49,7 +49,7 @@ pub(crate) fn open_files_max() -> anyhow::Result<u64> {
     Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
 }
 
-/// A command on these cores only, as `taskset --cpu-list` takes them.
+/// A command that runs on these cores only, given as a list for `taskset --cpu-list`.
 pub(crate) fn pinned(cores: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     match cores {
         None => Command::new(program),
@@ -61,7 +61,7 @@ pub(crate) fn pinned(cores: Option<&str>, program: impl AsRef<OsStr>) -> Command
     }
 }
 
-/// The cores that a list as `0,2-3` names, each once.
+/// The cores of a list such as `0,2-3`, each once.
 pub(crate) fn cores(list: &str) -> anyhow::Result<BTreeSet<usize>> {
     let mut cores = BTreeSet::new();
     for part in list.split(',') {
@@ -113,18 +113,18 @@ fn timeval(time: TimeVal) -> Duration {
     Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or_default())
 }
 
-/// What a measurement costs, from its start to its stop.
+/// Measures CPU time from its start to its stop.
 pub(crate) struct Meter {
     server: Option<Pid>,
     cores: BTreeSet<usize>,
     began: Instant,
     server_time: Option<Duration>,
-    /// Of the server and of what has ended; and of all processes.
+    /// CPU time so far: of the server and the ended child processes, and of all processes on the cores.
     known_time: Duration,
     busy_time: Duration,
 }
 
-/// What a measurement took.
+/// The CPU time of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// CPU time of the server's process.
@@ -146,7 +146,7 @@ impl Meter {
         })
     }
 
-    /// Once the tool has ended.
+    /// Ends the measurement, after the tool has ended.
     pub(crate) fn stop(self) -> anyhow::Result<Cost> {
         let now = Self::start(self.server, &self.cores)?;
         let known = now.known_time.saturating_sub(self.known_time);
@@ -174,7 +174,7 @@ impl Cost {
     }
 }
 
-/// The first process that `pid` has started; itself where there is none.
+/// The first child process of `pid`; `pid` itself if there is none.
 pub(crate) fn child_of(pid: Pid) -> Pid {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let first = children
@@ -183,9 +183,10 @@ pub(crate) fn child_of(pid: Pid) -> Pid {
     first.map_or(pid, Pid::from_raw)
 }
 
-/// Finds a program on PATH or where systems put servers.
+/// Finds a program on PATH or in the usual directories of servers.
+///
 /// # Errors
-/// Where it is missing, with the command that installs it.
+/// If it is missing, with the command that installs it.
 pub(crate) fn find_program(name: &str, install: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();

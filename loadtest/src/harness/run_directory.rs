@@ -1,4 +1,4 @@
-//! The directory that everything lives in, and the end of everything, whatever ends this process.
+//! The temporary directory of a run, which is removed with all its processes however this process ends.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use tempfile::TempDir;
 
-/// Reads directories until its stdin ends, which it does when this process ends in whatever way; then ends the
-/// processes that have one of them in their command line, PostgreSQL in its fast mode, and takes mounts and directories
-/// away. What `/proc` tells is Linux's; elsewhere only the directories go.
+/// Reads directories until its stdin ends, which happens however this process ends; then ends the processes that have
+/// one of them in their command line, PostgreSQL in fast mode, and removes mounts and directories. It needs Linux's
+/// `/proc`; elsewhere it only removes the directories.
 const REAPER: &str = r#"
 directories=''
 while read -r directory; do directories="$directories $directory"; done
@@ -37,7 +37,7 @@ for directory in $directories; do
 done
 "#;
 
-/// A temporary directory. Dropped, it goes with all that runs and is mounted in it.
+/// A temporary directory. When dropped, it is removed with all that runs and is mounted in it.
 pub(crate) struct RunDirectory {
     directory: PathBuf,
     reaper: Child,
@@ -47,7 +47,7 @@ impl RunDirectory {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("larder-loadtest-")
-            // An unprivileged PostgreSQL must reach it when root runs this.
+            // When root runs this, PostgreSQL runs as an unprivileged user.
             .permissions(Permissions::from_mode(0o755))
             .tempdir()
             .context("no temporary directory")?;
@@ -56,7 +56,7 @@ impl RunDirectory {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C ends this process, and the reaper's work only begins then.
+            // Ctrl-C must not end the reaper, which works only after this process has ended.
             .process_group(0)
             .spawn()
             .context("sh can't be run")?;
@@ -69,7 +69,7 @@ impl RunDirectory {
         Ok(run_directory)
     }
 
-    /// Another directory that is to go, with all that runs in it.
+    /// Adds another directory that is to be removed with all that runs in it.
     pub(crate) fn take(&mut self, directory: &Path) -> anyhow::Result<()> {
         let stdin = self.reaper.stdin.as_mut().context("the reaper is gone")?;
         writeln!(stdin, "{}", directory.display()).context("the reaper does not listen")

@@ -1,4 +1,4 @@
-//! A connection for plain SQL.
+//! A session for plain SQL.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
 use crate::harness::interference::Interference;
 
-/// A definition that is being changed waits for one of two overlapping transactions, and the other one for it: what
-/// PostgreSQL can't see as a deadlock, since the first waits for the second here.
+/// A DDL statement may wait for one of two overlapping transactions, while the other waits for the DDL statement.
+/// PostgreSQL sees no deadlock, since the first transaction waits for the second in this program.
 const LOCK_TIMEOUT: &str = "3s";
 
-/// A connection of a writer's, opened when it is needed.
+/// A session whose connection is opened when it is needed.
 pub(crate) struct SqlSession {
     options: PgConnectOptions,
     /// Its row in `ledger`, so that transactions of a plot that overlap do not wait for each other.
     pub(crate) slot: i32,
     connection: Option<PgConnection>,
-    /// Failures are reported to it.
+    /// Failures are reported to this.
     interference: Option<Arc<Interference>>,
 }
 
@@ -36,7 +36,7 @@ impl SqlSession {
         })
     }
 
-    /// Its failures count where they are larder's.
+    /// Its failures are counted if larder caused them.
     pub(crate) fn watched(mut self, interference: &Arc<Interference>) -> Self {
         self.interference = Some(Arc::clone(interference));
         self
@@ -50,7 +50,7 @@ impl SqlSession {
         Ok(self.connection.insert(connection))
     }
 
-    /// Runs statements. After an error the connection is given up, and with it its transaction.
+    /// Runs statements. After an error the connection is closed, and with it its transaction.
     pub(crate) async fn run(&mut self, sql: &str) -> sqlx::Result<()> {
         self.affected(sql).await.map(|_| ())
     }

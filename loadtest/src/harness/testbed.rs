@@ -1,4 +1,4 @@
-//! Everything that a fault can act on, put together and kept running.
+//! The testbed: everything that a fault can act on, started and kept running.
 
 pub(crate) mod prober;
 pub(crate) mod readers;
@@ -33,11 +33,11 @@ use crate::workload::{
     keys, random, seed,
 };
 
-/// Connections that read. With what they have in flight at once, larder is never idle.
+/// Connections that read. Each has several requests in flight, so larder is never idle.
 const READERS: usize = 32;
-/// Of PostgreSQL: larders, writers and faults.
+/// Connections to PostgreSQL of larders, writers and faults.
 const CONNECTIONS_MAX: usize = 100;
-/// The session of faults; writers have 0 and 1.
+/// The slot in `ledger` of faults' sessions; writers have 0 and 1.
 pub(crate) const FAULT_SLOT: i32 = 0;
 
 /// What a testbed is started with.
@@ -47,17 +47,18 @@ pub(crate) struct TestbedConfig {
     pub(crate) seed: u64,
     pub(crate) max_staleness: Duration,
     pub(crate) keys_per_plot: u32,
-    /// Documents behind row security. With them larder connects as a role that owns the tables; else as a superuser.
+    /// How many documents are behind row security. If any, larder connects as a role that owns the tables, else as a
+    /// superuser.
     pub(crate) notes: u32,
-    /// So that about half of the documents fit.
+    /// Of the memory tier.
     pub(crate) memory_bytes: u64,
-    /// Writers ring on commit.
+    /// Whether commits notify larder (`feed.notify`).
     pub(crate) notify: bool,
-    /// Of all writers together.
+    /// Commits of all writers together.
     pub(crate) commits_per_second: f64,
-    /// Between larder and PostgreSQL there are proxies.
+    /// Whether larder reaches PostgreSQL through proxies.
     pub(crate) proxied: bool,
-    /// How many kinds of faults are told apart.
+    /// How many kinds of faults are counted separately.
     pub(crate) faults: usize,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Testbed {
     prober: JoinSet<Durations>,
     watch: JoinSet<()>,
     pub(crate) postgres: Postgres,
-    /// The last to go.
+    /// Dropped last.
     pub(crate) run_directory: RunDirectory,
 }
 
@@ -194,12 +195,12 @@ impl Testbed {
         Ok(())
     }
 
-    /// Another session, whose failures count where they are larder's.
+    /// Another session, whose failures are counted if larder caused them.
     pub(crate) fn new_session(&self, slot: i32) -> anyhow::Result<SqlSession> {
         Ok(SqlSession::new(self.postgres.url(), slot)?.watched(&self.interference))
     }
 
-    /// Lets the load go on for so many times `max_staleness`.
+    /// Lets the load go on for `times` times `max_staleness`.
     pub(crate) async fn hold(&self, times: f64) {
         tokio::time::sleep(self.record.max_staleness.mul_f64(times)).await;
     }
@@ -275,12 +276,12 @@ impl Testbed {
         Ok(())
     }
 
-    /// A connection that a fault has ended is given up here, and not in the middle of a transaction.
+    /// Closes a connection that a fault may have ended, so that the next transaction begins with a new one.
     pub(crate) async fn renew_session(&mut self) {
         self.session.run("rollback").await.ok();
     }
 
-    /// After a fault: everything is as it was before, and larder says that it is ready. Returns how long that took.
+    /// After a fault, restores the normal state and waits until larder is ready. Returns how long that took.
     pub(crate) async fn recover(&mut self) -> anyhow::Result<Duration> {
         let began = Boottime::now();
         self.feed.set(NetworkFault::None);
@@ -331,7 +332,7 @@ async fn create_notes(session: &mut SqlSession, notes: &Notes) -> anyhow::Result
     Ok(session.run(NOTES_PLAIN).await?)
 }
 
-/// How larder connects.
+/// The URL with which larder connects.
 fn url(config: &TestbedConfig, proxy: &FaultProxy, postgres: &Postgres) -> String {
     let url = if config.proxied {
         &proxy.url
@@ -344,7 +345,7 @@ fn url(config: &TestbedConfig, proxy: &FaultProxy, postgres: &Postgres) -> Strin
     }
 }
 
-/// The URL of a database, for the role that is not above row security.
+/// The URL of a database for the role that is subject to row security.
 fn as_follower(url: &str) -> String {
     let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
     format!("postgres://follower:follower@{rest}")

@@ -1,4 +1,4 @@
-//! The programs that make load, as a user runs them, and what they say.
+//! The load generators: their command lines and their reports.
 
 pub(crate) mod ab;
 pub(crate) mod h2load;
@@ -16,7 +16,7 @@ use tokio::process::Child;
 
 use crate::harness::process::pinned;
 
-/// What a tool says of a run.
+/// The result of a run of a tool.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) requests: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Measured {
     pub(crate) errors: u64,
     pub(crate) per_second: f64,
     pub(crate) mean_ms: f64,
-    /// Where the tool tells them.
+    /// If the tool reports them.
     pub(crate) times: Option<Latencies>,
 }
 
@@ -42,14 +42,14 @@ pub(crate) struct Latencies {
 pub(crate) struct Invocation {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
-    /// As taskset takes them; none: all.
+    /// As a list for `taskset`; `None`: all.
     pub(crate) cores: Option<String>,
-    /// Where it runs, so that files are named without their place.
+    /// Its working directory, so that files are named without a path.
     pub(crate) directory: PathBuf,
 }
 
 impl Invocation {
-    /// As one would type it.
+    /// The command line as it would be typed.
     pub(crate) fn shown(&self) -> String {
         let name = self.program.file_name().unwrap_or_default();
         let mut words = vec![name.to_string_lossy().into_owned()];
@@ -62,7 +62,7 @@ impl Invocation {
         };
         words.extend(self.arguments.iter().map(|word| {
             if word.starts_with("postgres://") {
-                // With its password.
+                // It contains a password.
                 "$DATABASE_URL".to_owned()
             } else if plain(word) {
                 word.clone()
@@ -73,7 +73,7 @@ impl Invocation {
         words.join(" ")
     }
 
-    /// Starts it, as a server: it ends when it is dropped, and complains into [`Self::log`].
+    /// Starts it as a server, which ends when it is dropped; its stderr goes to the file that [`Self::log`] reads.
     pub(crate) fn start(&self) -> anyhow::Result<Child> {
         let log = File::create(self.log())?;
         pinned(self.cores.as_deref(), &self.program)
@@ -88,14 +88,15 @@ impl Invocation {
             .with_context(|| format!("running {}", self.program.display()))
     }
 
-    /// What it said as a server.
+    /// What it wrote to stderr as a server.
     pub(crate) fn log(&self) -> PathBuf {
         self.directory.join("log")
     }
 
-    /// Runs it and returns its stdout. Dropped, it ends.
+    /// Runs it and returns its stdout. If the future is dropped, the program ends.
+    ///
     /// # Errors
-    /// Where it can't be run or fails, with what it said.
+    /// If it can't be run or fails, with its stderr.
     pub(crate) async fn run(&self) -> anyhow::Result<String> {
         Ok(self.run_both().await?.0)
     }
@@ -106,7 +107,7 @@ impl Invocation {
             .args(&self.arguments)
             .current_dir(&self.directory)
             .stdin(Stdio::null())
-            // Ctrl-C in a terminal is for this program, which then ends the tool.
+            // Ctrl-C in a terminal ends this program, which then ends the tool.
             .process_group(0)
             .kill_on_drop(true)
             .output()

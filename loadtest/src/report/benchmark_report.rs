@@ -42,7 +42,7 @@ const COLUMNS: [TableColumn; 6] = [
 pub(crate) struct Group {
     /// What its cases have in common.
     pub(crate) name: String,
-    /// Of what is counted, such as `requests/s`.
+    /// The unit of the rate, such as `requests/s`.
     pub(crate) unit: String,
     pub(crate) cases: Vec<String>,
     /// Pairs of cases: the figures of the first are divided by those of the second.
@@ -96,7 +96,7 @@ struct Ratio {
 }
 
 impl BenchmarkReport {
-    /// Of the benchmark `name`.
+    /// An empty report of the benchmark `name`.
     pub(crate) fn new(
         name: &'static str,
         environment: RunEnvironment,
@@ -163,7 +163,7 @@ impl BenchmarkReport {
         ratios
     }
 
-    /// For people: medians of rounds, then ratios.
+    /// A table for the terminal: medians of rounds, then ratios.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for (number, group) in self.groups.iter().enumerate() {
@@ -244,7 +244,7 @@ impl BenchmarkReport {
         std::iter::once("errors".to_owned()).chain(errors).collect()
     }
 
-    /// For the run's folder.
+    /// The README of the run's folder.
     pub(crate) fn readme(&self) -> String {
         format!(
             "# loadtest {name}\n\n{} Medians of rounds; ratios of the two turns of a round: median (least-greatest). \

@@ -45,7 +45,7 @@ impl RunEnvironment {
         }
     }
 
-    /// Of a run that never was.
+    /// An example for tests.
     #[cfg(test)]
     pub(crate) fn example() -> Self {
         Self {
@@ -94,7 +94,7 @@ impl RunEnvironment {
         }
     }
 
-    /// For a README.
+    /// A section of the README.
     pub(crate) fn markdown(&self) -> String {
         let Self {
             began,

@@ -8,11 +8,11 @@ use crate::harness::demo::Footprint;
 use crate::harness::tools::Measured;
 use crate::report::results::RunEnvironment;
 
-/// In the run's folder.
+/// The file of figures in the run's folder.
 pub(crate) const FILE: &str = "sweep.json";
 const MIB: f64 = 1_048_576.0;
 
-/// Which documents were asked for.
+/// Which documents were requested.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KeyChoice {
@@ -35,7 +35,7 @@ pub(crate) struct SweepRun {
     pub(crate) depts: u32,
     pub(crate) server_cores: String,
     pub(crate) tool_cores: String,
-    /// In the memory tier.
+    /// Memory per document in the memory tier.
     pub(crate) footprint: Option<Footprint>,
     pub(crate) points: Vec<SweepPoint>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct SweepPoint {
 }
 
 impl SweepRun {
-    /// Whether there is something, and all of it answered well, hardly ever by another tier.
+    /// Whether there are measurements, and all requests had good answers, nearly all from the tier.
     pub(crate) fn is_good(&self) -> bool {
         let good = |point: &SweepPoint| {
             let well = point.measured.errors == 0 && point.wrong == 0;
@@ -86,7 +86,7 @@ impl SweepRun {
         self.points.iter().filter(move |point| point.tier == tier)
     }
 
-    /// For people.
+    /// A table for the terminal.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for row in [&HEADINGS.map(str::to_owned)]
@@ -164,7 +164,7 @@ impl SweepRun {
         }
     }
 
-    /// For the run's folder.
+    /// The README of the run's folder.
     pub(crate) fn readme(&self) -> String {
         format!(
             "# {}\n\nBy {}; larder on core {}, the tool on core {}, PostgreSQL on any. CPU time is larder's own process's, \
@@ -180,7 +180,7 @@ impl SweepRun {
     }
 }
 
-/// Of the table.
+/// The headings of the table.
 pub(crate) const HEADINGS: [&str; 12] = [
     "tier",
     "at once",

@@ -20,10 +20,10 @@ const VERSIONS_MAX: usize = 256;
 pub(crate) struct Digest(u64);
 
 impl Digest {
-    /// Of a 404.
+    /// The digest of a 404.
     pub(crate) const ABSENT: Self = Self(0);
 
-    /// Of a document.
+    /// The digest of a document.
     pub(crate) fn of(body: &[u8]) -> Self {
         // 0 is taken.
         Self(xxh3_64(body).max(1))

@@ -15,7 +15,7 @@ use crate::workload::history::{
 
 /// Told in full; more are only counted.
 const VIOLATIONS_MAX: usize = 20;
-/// Of a violation's document, so many versions are told.
+/// So many versions of a violation's document are printed.
 const VERSIONS_TOLD: usize = 8;
 
 /// What goes on: a settling or a quiet time, or a fault by its number in the list.

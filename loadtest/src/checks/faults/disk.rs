@@ -1,4 +1,4 @@
-//! The disk tier's files: no space for them, damage, and files of another time.
+//! Faults of the disk tier's files: a full file system, damage, and older files in their place.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,13 +14,13 @@ use crate::harness::testbed::Testbed;
 
 const FULL_DISK_SIZE: &str = "size=64m";
 const FILLING_BYTES: usize = 1 << 20;
-/// The tier must be back this long after space has returned.
+/// The tier must be in use again within this time after space is free.
 const BACK_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A page, as disks and file systems lose them.
+/// The size of a page, a unit in which disks and file systems lose data.
 const PAGE_BYTES: usize = 4096;
 
-/// A file system of its own below the disk tier, filled to the last byte, then with space again.
+/// Mounts a small file system for the disk tier, fills it to the last byte, and frees the space again.
 pub(super) async fn fill_up(testbed: &mut Testbed) -> anyhow::Result<Injection> {
     if let Some(reason) = mount_small(testbed).await? {
         return Ok(Injection::Impossible(reason));
@@ -35,7 +35,7 @@ pub(super) async fn fill_up(testbed: &mut Testbed) -> anyhow::Result<Injection> 
     Ok(Injection::Done)
 }
 
-/// Starts larder anew with a small file system below its disk tier. Returns why that can't be.
+/// Restarts larder with a small file system for its disk tier. Returns the reason if that is not possible.
 pub(crate) async fn mount_small(testbed: &mut Testbed) -> anyhow::Result<Option<String>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(Some("only root may mount a small file system".to_owned()));
@@ -50,7 +50,7 @@ pub(crate) async fn mount_small(testbed: &mut Testbed) -> anyhow::Result<Option<
         .then(|| String::from_utf8_lossy(&mounted.stderr).trim().to_owned()))
 }
 
-/// Starts larder anew where the small file system was.
+/// Restarts larder without the small file system.
 pub(crate) async fn unmount_small(testbed: &mut Testbed) -> anyhow::Result<()> {
     testbed.larder.terminate().await?;
     let disk = testbed.larder.disk();
@@ -60,7 +60,7 @@ pub(crate) async fn unmount_small(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes all space of the disk tier's file system by the file that is returned.
+/// Fills the disk tier's file system with one file, and returns its path.
 pub(crate) fn fill(testbed: &Testbed) -> anyhow::Result<PathBuf> {
     let path = testbed.larder.disk().join("filling");
     let mut file = File::create(&path)?;
@@ -71,7 +71,7 @@ pub(crate) fn fill(testbed: &Testbed) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// How long it takes until the disk tier is in use again.
+/// Waits until the disk tier is in use again; returns how long that took.
 pub(crate) async fn back_in_use(testbed: &Testbed) -> anyhow::Result<Duration> {
     let began = Instant::now();
     while began.elapsed() < BACK_TIMEOUT {
@@ -83,7 +83,7 @@ pub(crate) async fn back_in_use(testbed: &Testbed) -> anyhow::Result<Duration> {
     bail!("the disk tier is not back {BACK_TIMEOUT:?} after space has returned")
 }
 
-/// Damages the files of a stopped larder, and starts it on them.
+/// Stops larder, damages its files, and starts it again.
 pub(super) async fn corrupt(testbed: &mut Testbed) -> anyhow::Result<()> {
     testbed.larder.terminate().await?;
     let files = files(&testbed.larder.disk())?;
@@ -94,7 +94,7 @@ pub(super) async fn corrupt(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts files of a while ago in the place of today's: all, or the largest alone.
+/// Replaces files by older copies: all of them, or the largest alone.
 pub(super) async fn swap(testbed: &mut Testbed) -> anyhow::Result<()> {
     let disk = testbed.larder.disk();
     let old = disk.with_extension("old");
@@ -122,7 +122,7 @@ pub(super) async fn swap(testbed: &mut Testbed) -> anyhow::Result<()> {
 pub(crate) fn damage(path: &Path, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
     let mut bytes = fs::read(path)?;
     ensure!(!bytes.is_empty(), "{} is empty", path.display());
-    // What is at the end of a file of sled's may never have been used.
+    // The end of a file of sled's may be allocated and unused.
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
     match rng.u32(..4) {
         0 => bytes[rng.usize(..used)] ^= 1 << rng.u32(..8),

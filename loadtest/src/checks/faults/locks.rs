@@ -1,4 +1,4 @@
-//! A table that is locked for long.
+//! Tables that are locked for seconds.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::harness::testbed::{FAULT_SLOT, Testbed};
 
 const TABLES: [&str; 5] = ["root", "child", "grandchild", "site", "note"];
 const LOCKED_MILLIS: std::ops::Range<u64> = 1_200..3_000;
-/// Of the other resource, each read is answered within this time.
+/// Each read of the other resource must be answered within this time.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 const READ_PAUSE: Duration = Duration::from_millis(20);
-/// For each number of keys larder needs triggers of its own.
+/// Values of `keys_per_statement`: each needs triggers of its own.
 const FEW: std::ops::Range<u32> = 1_000..9_000;
 const CHANGES: usize = 30;
 
@@ -24,7 +24,7 @@ pub(super) async fn lock(testbed: &mut Testbed) -> anyhow::Result<()> {
     let mut session = testbed.new_session(FAULT_SLOT)?;
     let lock = format!("begin; lock table {table} in access exclusive mode");
     if session.run(&lock).await.is_err() {
-        // Two overlapping transactions of a writer's waited for each other by this one.
+        // A writer's two overlapping transactions and this lock waited for each other.
         let plots = testbed.all_plots().await;
         session.run(&lock).await?;
         drop(plots);

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::testbed::Testbed;
 
-/// What becomes of the log's rows.
+/// Statements that edit the log.
 const EDITS: [&str; 8] = [
     "delete from larder.change",
     "delete from larder.change",
@@ -19,15 +19,15 @@ const EDITS: [&str; 8] = [
 ];
 /// Transactions before each edit.
 const CHANGES: usize = 12;
-/// Edits wait for larder's own, and for each other's rows.
+/// An edit may fail while statements of larder have locked the same rows.
 const ATTEMPTS: u32 = 3;
 
-/// While larder runs, then while it is away.
+/// Edits the log while larder runs, and again while it is stopped.
 pub(super) async fn edit(testbed: &mut Testbed) -> anyhow::Result<()> {
     let edits = [draw(testbed), draw(testbed)];
     match testbed.rng.u32(..3) {
         0 => {
-            // What arrives late was sent before the edit.
+            // Results that arrive late were sent before the edit.
             testbed.feed.set(NetworkFault::BlackHole);
             let edited = change_and_edit(testbed, edits[0]).await;
             testbed.feed.set(NetworkFault::None);

@@ -1,4 +1,4 @@
-//! Between larder and PostgreSQL.
+//! Faults of the connections between larder and PostgreSQL.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::harness::testbed::Testbed;
 const TERMINATIONS: u32 = 6;
 const TERMINATION_PAUSE: Duration = Duration::from_millis(200);
 
-/// So that knowledge that does not grow has aged past `max_staleness`, and some more.
+/// In `max_staleness`: long enough that tiers without passes are no longer fresh.
 const PAST_STALENESS: f64 = 1.6;
 
 pub(super) async fn terminate_backends(testbed: &mut Testbed) -> anyhow::Result<()> {
@@ -21,12 +21,12 @@ pub(super) async fn terminate_backends(testbed: &mut Testbed) -> anyhow::Result<
     Ok(())
 }
 
-/// A fault of the connections that follow changes.
+/// Injects a fault of the feed's connections.
 pub(super) async fn feed(testbed: &Testbed, fault: NetworkFault) {
     endure(testbed, &testbed.feed, fault).await;
 }
 
-/// A fault of the connections that load documents.
+/// Injects a fault of the loader's connections.
 pub(super) async fn loader(testbed: &Testbed, fault: NetworkFault) {
     endure(testbed, &testbed.loader, fault).await;
 }

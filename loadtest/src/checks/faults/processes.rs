@@ -1,4 +1,4 @@
-//! PostgreSQL and larder ended, paused, doubled, starved of memory and misled about the time.
+//! Faults of processes: PostgreSQL and larder killed or paused, a second larder, little memory, a wrong clock.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use nix::sys::signal::Signal;
 use super::Injection;
 use crate::harness::testbed::Testbed;
 
-/// How long larder is away while documents change.
+/// How long larder is stopped while documents change.
 const AWAY: Duration = Duration::from_millis(400);
 const TINY_MEMORY_BYTES: u64 = 16 * 1024;
-/// Where Debian and its kin (apt-get install libfaketime), Fedora and others keep it.
+/// Where Debian (apt-get install libfaketime), Fedora and others install the library.
 const FAKETIME: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib64/faketime/libfaketimeMT.so.1",
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
-/// Against the machine's clock, one after the other.
+/// Offsets from the machine's clock, one after the other.
 const CLOCK_STEPS: [&str; 5] = ["+0", "+3h", "-3h", "+2y", "-5s"];
 
 /// Ends PostgreSQL by `signal`; it is started again.
@@ -36,7 +36,7 @@ pub(super) async fn kill_larder(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Readers' requests are under way when it begins, and new ones come in all the time.
+/// Pauses larder. Requests are in flight when that begins, and new ones arrive all the time.
 pub(super) async fn pause_larder(testbed: &mut Testbed) -> anyhow::Result<()> {
     testbed.larder.signal(Signal::SIGSTOP)?;
     testbed.hold(1.6).await;
@@ -67,7 +67,7 @@ pub(super) async fn tiny_memory(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The wall clock of larder's process alone; its boot-time clock and PostgreSQL's clock go on as they are.
+/// Sets the wall clock of larder's process alone; its boot-time clock and PostgreSQL's clock stay right.
 pub(super) async fn step_clock(testbed: &mut Testbed) -> anyhow::Result<Injection> {
     let Some(library) = FAKETIME.iter().find(|path| Path::new(path).is_file()) else {
         let reason = "libfaketime is not installed (Debian: apt-get install libfaketime)";
@@ -91,7 +91,7 @@ pub(super) async fn step_clock(testbed: &mut Testbed) -> anyhow::Result<Injectio
     testbed.larder.config.environment.clear();
     started?;
     for step in CLOCK_STEPS {
-        // Whole or not at all: larder reads it all the time.
+        // Renamed into place, since larder reads the file all the time.
         let unfinished = offset.with_extension("new");
         std::fs::write(&unfinished, step)?;
         std::fs::rename(&unfinished, &offset)?;

@@ -8,7 +8,7 @@ use crate::harness::testbed::Testbed;
 use crate::workload::{PLOTS, TABLES, fill};
 
 const CHANGES: usize = 30;
-/// So that statements of this fault touch more documents than that.
+/// Fewer than the documents that a statement of this fault touches.
 const KEYS_PER_STATEMENT: [&str; 2] = ["LARDER_FEED__KEYS_PER_STATEMENT", "50"];
 
 /// Under the publication larder starts, and statements change more documents than `keys_per_statement`.

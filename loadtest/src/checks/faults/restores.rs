@@ -1,5 +1,5 @@
-//! The database dumped, and restored over itself beside the running larder: tables are dropped and made anew, each by a
-//! transaction of its own.
+//! The database is dumped, and restored over itself beside the running larder: each table is dropped and created again
+//! in a transaction of its own.
 
 use std::path::Path;
 use std::process::Output;
@@ -16,9 +16,9 @@ use crate::workload::history::{Digest, TransactionEnd};
 use crate::workload::{ExpectedDocument, Plot};
 
 const INSTALL: &str = "apt-get install postgresql";
-/// Transactions that are lost, beside those of the writers.
+/// Transactions that are lost, besides those of the writers.
 const CHANGES: usize = 15;
-/// What was replaced is trusted again when nothing has changed for half a minute.
+/// Replaced tables are trusted again after half a minute without a change.
 const TRUSTED_WITHIN: Duration = Duration::from_secs(90);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// What is dumped, and what of it is restored: everything, a dump of schema public, schema public of everything.
@@ -43,7 +43,7 @@ pub(super) async fn restore(testbed: &mut Testbed) -> anyhow::Result<()> {
     let tickets = note(testbed, &saved);
     let restore = [&["--clean", "--if-exists"], restored].concat();
     let outcome = run(testbed, "pg_restore", &restore, &[], &file).await;
-    // A dump of schema public alone has it created anew, without this default.
+    // A dump of schema public alone creates the schema again, without this default privilege.
     testbed.renew_session().await;
     let grant = "grant usage on schema public to public";
     testbed.session.run(grant).await?;
@@ -82,7 +82,7 @@ fn note(testbed: &Testbed, saved: &[Plot]) -> [Vec<(u32, crate::workload::histor
     [absent, without, whole].map(|made| testbed.record.note(&made, revision, TransactionEnd::Open))
 }
 
-/// Runs a program on the database; every error counts as one of larder's.
+/// Runs a program on the database; all its errors count as caused by larder.
 async fn run(
     testbed: &Testbed,
     program: &str,

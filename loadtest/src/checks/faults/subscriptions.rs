@@ -17,24 +17,24 @@ use crate::harness::testbed::Testbed;
 use crate::workload::history::TransactionEnd;
 use crate::workload::{PLOTS, Plot, PlotChange, SCHEMA, TABLES, fill, random, rekeyed};
 
-/// Of this fault's transactions in `ledger`: a row that is replicated with what they change.
+/// The slot in `ledger` of this fault's transactions; the row is replicated with their changes.
 const SLOT: i32 = 2;
 const CHANGES: usize = 15;
-/// Of the transactions, one in so many changes keys.
+/// One transaction in so many changes keys.
 const REKEYED_SHARE: u32 = 4;
 /// One fault in so many truncates a table, so that other plots change, too.
 const TRUNCATE_SHARE: u32 = 3;
-/// From a commit at the publisher to its commit here, or for a table's first copy.
+/// For a transaction of the publisher to be applied, or for the initial copy of a table.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// In which order tables are copied: at no time does a document change by more than one of a step's tables.
+/// The order in which tables are copied: a document never changes by more than one table of a step.
 const COPIES: [&[&[&str]]; 3] = [
     &[&["grandchild", "child"], &["root"]],
     &[&["root", "grandchild"], &["child"]],
     &[&["root"], &["child"], &["grandchild"]],
 ];
 const DATABASE: &str = "select datname::text from pg_database where datname = 'publisher'";
-/// Both sides without what a fault has made; a slot that is still in use is dropped later.
+/// Removes what a fault created on both sides; a slot that is still in use is dropped later.
 const DROP_SUBSCRIPTION: &str = "alter subscription feed disable; alter subscription feed set (slot_name = none); \
     drop subscription feed";
 const SLOTS: &str = "select slot_name::text from pg_replication_slots where database = 'publisher'";
@@ -48,7 +48,7 @@ struct Published {
     number: usize,
     publisher: SqlSession,
     url: String,
-    /// A table whose ancestor is the target in its place.
+    /// A table whose ancestor is the target of the subscription instead.
     above: Option<Lineage>,
 }
 
@@ -105,7 +105,7 @@ impl Published {
         Ok(())
     }
 
-    /// As the target is called at the publisher.
+    /// The name of the target at the publisher.
     fn target(&self, table: &str) -> String {
         match &self.above {
             Some(line) if line.table == table => line.name(1),
@@ -138,7 +138,7 @@ impl Published {
         Ok(self.publisher.run(slot).await?)
     }
 
-    /// Without a slot of its own making: within one server that would wait for itself.
+    /// Creates the subscription without a slot: within one server, creating the slot would wait for this transaction.
     async fn create(&self, testbed: &mut Testbed) -> anyhow::Result<()> {
         let sql = format!(
             "create subscription feed connection '{}' publication feed \
@@ -182,7 +182,7 @@ impl Published {
         let record = std::sync::Arc::clone(&testbed.record);
         testbed.session.transact(plot, change, &record).await?;
         self.create(testbed).await?;
-        // Their absence is remembered.
+        // So that the tiers hold their absence.
         testbed.hold(0.7).await;
         let mut there = Vec::new();
         for tables in COPIES[testbed.rng.usize(..COPIES.len())] {
@@ -271,7 +271,7 @@ impl Published {
         Ok(())
     }
 
-    /// No subscription, no publication, no slot and no ancestor is left.
+    /// Removes the subscription, the publication, the slot and the ancestor.
     async fn take_back(&mut self, testbed: &mut Testbed) -> anyhow::Result<()> {
         testbed.renew_session().await;
         let subscriptions = "select subname::text from pg_subscription where subname = 'feed'";
@@ -285,7 +285,7 @@ impl Published {
         publisher.run("drop publication if exists feed").await?;
         let deadline = Instant::now() + APPLY_TIMEOUT;
         while !publisher.texts(SLOTS).await?.is_empty() {
-            // It may have become active since it was looked at.
+            // It may have become active since the check.
             publisher.run(DROP_SLOTS).await.ok();
             if Instant::now() > deadline {
                 bail!("a replication slot stays in use");
@@ -299,7 +299,7 @@ impl Published {
     }
 }
 
-/// Waits until `sql` finds `wanted`.
+/// Waits until `sql` returns `wanted`.
 async fn reach(session: &mut SqlSession, sql: &str, wanted: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + APPLY_TIMEOUT;
     while session.texts(sql).await? != [wanted] {

@@ -12,15 +12,15 @@ use crate::harness::testbed::Testbed;
 use crate::workload::history::TransactionEnd;
 use crate::workload::{PLOTS, TABLES, random};
 
-/// Prepared at the same time, one in each plot; the last is rolled back.
+/// Transactions that are prepared at the same time, one in each plot; the last is rolled back.
 const PREPARED: usize = PLOTS;
-/// What larder's log is pruned by, while a transaction of another database is open.
+/// The retention of larder's log while a transaction of another database is open.
 const RETENTION: [&str; 2] = ["LARDER_FEED__RETENTION", "1s"];
-/// Until nothing is left of what was logged before.
+/// For all rows of the log to be pruned.
 const PRUNE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Commits after transactions that began, and committed, long after it began.
+/// Commits a transaction that began before others that are committed already.
 pub(super) async fn hold_open(testbed: &mut Testbed) -> anyhow::Result<()> {
     let number = testbed.rng.usize(..PLOTS);
     let mut plot = testbed.plot(number).await;
@@ -57,7 +57,7 @@ pub(super) async fn hold_open_elsewhere(testbed: &mut Testbed) -> anyhow::Result
     Ok(())
 }
 
-/// Waits until nothing is left in the log of what is there now.
+/// Waits until all rows that the log has now are pruned.
 async fn pruned(testbed: &mut Testbed) -> anyhow::Result<()> {
     let xid = testbed.session.texts("select pg_current_xact_id()::text");
     let xid = xid.await?.concat();
@@ -77,7 +77,8 @@ async fn pruned(testbed: &mut Testbed) -> anyhow::Result<()> {
     }
 }
 
-/// PostgreSQL prepares transactions only where it was started with room for them, and the bell is silent then.
+/// Prepares transactions. PostgreSQL has to be restarted with `max_prepared_transactions` for that; the bell does not
+/// ring then.
 pub(super) async fn prepare(testbed: &mut Testbed) -> anyhow::Result<()> {
     let sql = "alter system set max_prepared_transactions = 8";
     testbed.session.run(sql).await?;
@@ -123,7 +124,7 @@ async fn prepare_some(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each table in a transaction of its own, then all in one.
+/// Updates each table in a transaction of its own, then all in one.
 pub(super) async fn update_all(testbed: &mut Testbed) -> anyhow::Result<()> {
     let update = |table: &str, revision: u64| format!("update {table} set revision = {revision}");
     for table in TABLES {

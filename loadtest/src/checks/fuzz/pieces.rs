@@ -1,4 +1,4 @@
-//! What requests and configurations are made of.
+//! Generators of requests and configurations.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, any};
@@ -10,13 +10,13 @@ use crate::checks::fuzz::words::{
     CONTENT_TYPE, HEADER, MEMBER, METHOD, PATH, QUERY, SCALAR, TARGET, TOML, VALUE,
 };
 
-/// Requests whose path is odd.
+/// Requests with a random path.
 pub(super) fn paths() -> impl Strategy<Value = Vec<u8>> {
     (select(&METHOD[..]), joined(&PATH))
         .prop_map(|(method, path)| request(method, &[b"/", &plain(path)[..]].concat(), &[], &[]))
 }
 
-/// Requests whose query is odd.
+/// Requests with a random query.
 pub(super) fn queries() -> impl Strategy<Value = Vec<u8>> {
     let path = select(&["/items", "/items/1", "/prices", "/regions", "/openapi.json"][..]);
     (path, joined(&QUERY)).prop_map(|(path, query)| {
@@ -25,7 +25,7 @@ pub(super) fn queries() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Requests with odd headers.
+/// Requests with random headers.
 pub(super) fn headers() -> impl Strategy<Value = Vec<u8>> {
     let header = (select(&HEADER[..]), joined(&VALUE));
     let lines = vec(header, 0..6);
@@ -38,7 +38,7 @@ pub(super) fn headers() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Requests with odd bodies.
+/// Requests with random bodies.
 pub(super) fn bodies() -> impl Strategy<Value = Vec<u8>> {
     let method = select(&["POST", "POST", "PUT", "PATCH", "DELETE"][..]);
     let preference = select(
@@ -115,7 +115,7 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// JSON that is like a document, more or less.
+/// JSON that resembles a document.
 fn value() -> BoxedStrategy<String> {
     let scalar = prop_oneof![
         12 => select(&SCALAR[..]).prop_map(str::to_owned),

@@ -15,7 +15,7 @@ const PAUSE_MILLIS_MAX: u64 = 20;
 /// One transaction in so many is long.
 const LONG_SHARE: u32 = 200;
 const LONG_MILLIS: std::ops::Range<u64> = 200..1_500;
-/// Why transactions were aborted, as far as it is shown.
+/// So many reasons of aborted transactions are printed.
 const REASONS_MAX: usize = 3;
 
 /// The statements that insert a writer's rows.
@@ -27,19 +27,19 @@ pub(super) fn rows(number: usize) -> String {
     )
 }
 
-/// What became of a writer's transactions.
+/// How many transactions of a writer were committed and aborted.
 #[derive(Debug, Default)]
 pub(super) struct WriterTotals {
     pub(super) committed: u64,
     pub(super) aborted: u64,
     pub(super) reasons: Vec<String>,
-    /// Of a statement, from its sending to its answer.
+    /// The longest time of a statement.
     pub(super) longest: Duration,
     /// Its server processes.
     pub(super) pids: Vec<i32>,
 }
 
-/// See the module.
+/// A writer with rows of its own.
 pub(super) struct RowWriter {
     id: usize,
     session: SqlSession,

@@ -1,4 +1,4 @@
-//! Writers and readers of rows that name their table, and the judgement of each answer.
+//! Writers and readers of rows that name their table, and the check of each answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::harness::http::HttpConnection;
 use crate::harness::session::SqlSession;
 
-/// The resources, each of a table of its name. Anonymous readers may not have the last one.
+/// The resources, each of a table of its name. Anonymous readers may not read the last one.
 pub(crate) const RESOURCES: [&str; 3] = ["alpha", "beta", "secret"];
-/// Whoever has this may read the last one.
+/// The API key with which the last one may be read.
 const KEY: &str = "test";
 
 /// Documents of each resource: more than memory holds, so that most reads go to PostgreSQL.
 pub(crate) const ROWS: usize = 5_000;
-/// What the readers' own rows hold for good.
+/// The constant value of the readers' own rows.
 const OWN_VERSION: u64 = 1;
 const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// What larder promises, and what the clocks of this program may be late.
+/// `max_staleness`, with room for delays of this program.
 const STALENESS_MAX: Duration = Duration::from_millis(1_050);
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ struct OwnedDocument {
     n: u64,
 }
 
-/// What was committed to each row, and what became of the answers.
+/// What was committed to each row, and how the answers compared.
 pub(crate) struct AnswerCounters {
     /// By resource and row: when each version was acknowledged.
     versions: Vec<Mutex<Vec<(Instant, u64)>>>,
@@ -41,7 +41,7 @@ pub(crate) struct AnswerCounters {
     /// Documents of another resource.
     pub(crate) strange: AtomicU64,
     pub(crate) stale: AtomicU64,
-    /// Documents or statuses that never were.
+    /// Documents or statuses that never existed.
     pub(crate) made_up: AtomicU64,
     pub(crate) unavailable: AtomicU64,
     pub(crate) ended: AtomicBool,
@@ -78,7 +78,7 @@ impl AnswerCounters {
             .sum()
     }
 
-    /// Compares a document that was asked for at `asked`.
+    /// Compares a document whose request was sent at `asked`.
     fn compare(&self, resource: usize, document: &OwnedDocument, asked: Instant) {
         self.compared[resource].fetch_add(1, Ordering::Relaxed);
         if document.owner != RESOURCES[resource] {
@@ -145,7 +145,7 @@ pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target:
     }
 }
 
-/// One request; whether the connection is of further use.
+/// Sends one request; returns whether the connection can still be used.
 async fn ask(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
     let name = RESOURCES[resource];
     let key = if resource == RESOURCES.len() - 1 {

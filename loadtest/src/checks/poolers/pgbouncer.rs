@@ -1,4 +1,4 @@
-//! A pgbouncer in front of the private PostgreSQL, and what its operator does to it.
+//! A pgbouncer in front of the private PostgreSQL, with the commands of its console.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ const BINARY: &str = "/usr/sbin/pgbouncer";
 /// The user that it runs as where root starts it, since it refuses root.
 const UNPRIVILEGED: &str = "nobody";
 
-/// When a server connection goes back to its pool.
+/// The pool mode: when a server connection goes back to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolMode {
     Session,
@@ -51,14 +51,14 @@ impl PoolMode {
 /// A running pgbouncer; it ends when dropped.
 pub(crate) struct Pgbouncer {
     address: SocketAddr,
-    /// By way of it.
+    /// The server's URL with pgbouncer's address.
     pub(crate) url: String,
     file: PathBuf,
     child: Child,
 }
 
 impl Pgbouncer {
-    /// In front of the server of `url`, with its files in `directory`.
+    /// Starts one in front of the server of `url`, with its files in `directory`.
     pub(crate) async fn start(
         url: &str,
         directory: &Path,
@@ -100,7 +100,7 @@ impl Pgbouncer {
         })
     }
 
-    /// A command on its console, which knows the simple protocol only.
+    /// Runs a command on its console, which supports only the simple query protocol.
     pub(crate) async fn say(&self, command: &'static str) -> anyhow::Result<()> {
         let (credentials, _) = self.url.rsplit_once('@').context("a URL without a user")?;
         let url = format!("{credentials}@{}/pgbouncer?sslmode=disable", self.address);

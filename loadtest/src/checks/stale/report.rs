@@ -13,11 +13,11 @@ use crate::workload::counters::{PhaseCounts, ReadResult, ratio};
 use crate::workload::history::{ReadVerdict, TransactionEnd};
 use crate::workload::record::{Record, RunPhase, Violation};
 
-/// Of the quiet times' reads: fewer hits prove nothing about tiers.
+/// The least share of hits among the reads of quiet times: with fewer, the run proves nothing about tiers.
 const HIT_RATIO_MIN: f64 = 0.60;
-/// The same of each tier.
+/// The least share of each tier among these reads.
 const TIER_SHARE_MIN: f64 = 0.05;
-/// Of a violation's answer, so much is shown.
+/// So much of a violation's answer is printed.
 const BODY_SHOWN_BYTES: usize = 1_200;
 
 /// A fault from its beginning until larder was ready after it.
@@ -26,7 +26,7 @@ pub(crate) struct FaultSpan {
     pub(crate) fault: Fault,
     pub(crate) began: Boottime,
     pub(crate) ended: Boottime,
-    /// Of which, until larder was ready again.
+    /// The part of it until larder was ready again.
     pub(crate) recovery: Duration,
     pub(crate) injection: Injection,
     /// On others' statements, until then.
@@ -38,7 +38,7 @@ impl FaultSpan {
         self.ended.since(self.began)
     }
 
-    /// For the reader of the run.
+    /// A line that is printed after the fault.
     pub(crate) fn line(&self, start: Boottime) -> String {
         let (from, to) = (self.began.since(start), self.ended.since(start));
         let name = self.fault.name();

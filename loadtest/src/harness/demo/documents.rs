@@ -13,14 +13,14 @@ use crate::harness::demo::WarmTier;
 use crate::harness::http::{HttpAnswer, HttpConnection};
 use crate::workload::counters::ReadResult;
 
-/// Requests at once while tiers fill: misses are asked for together.
+/// Concurrent requests while tiers are filled, so that misses share statements.
 const FILLERS: usize = 64;
-/// An answer is not waited for longer.
+/// For one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Of a body that should not have been.
+/// Of an unexpected body, so many bytes are printed.
 const SHOWN_BYTES: usize = 300;
 
-/// An answer by which others are known.
+/// Length and hash of a document, by which answers are checked.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct KnownDocument {
     key: u32,
@@ -42,13 +42,13 @@ impl KnownDocument {
 pub(crate) struct Checker {
     pub(super) connection: HttpConnection,
     pub(super) documents: Arc<Vec<KnownDocument>>,
-    /// That has to answer; none: any.
+    /// The tier that has to answer; `None`: any.
     pub(super) tier: Option<WarmTier>,
     pub(super) rng: fastrand::Rng,
 }
 
 impl Checker {
-    /// Of a larder whose documents are as it answers now.
+    /// Checks a running larder; what it answers now counts as right.
     pub(crate) async fn of_running(target: SocketAddr, depts: u32) -> anyhow::Result<Self> {
         Ok(Self {
             documents: Arc::new(documents(target, 1..=depts).await?),
@@ -58,9 +58,10 @@ impl Checker {
         })
     }
 
-    /// Reads one document; whether it is out of the tier. Dropped before its end, it leaves an answer on its way.
+    /// Reads one document; returns whether it came from the tier. If dropped, an answer may still be received.
+    ///
     /// # Errors
-    /// Any answer but that very document; where a tier has to answer, one that does not say where it came from.
+    /// Another answer than this document; if a tier has to answer, an answer without `Cache-Status`.
     pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
         let known = self.documents[self.rng.usize(..self.documents.len())];
         let key = known.key;
@@ -95,7 +96,7 @@ pub(super) async fn documents(
     Ok(documents)
 }
 
-/// Reads the documents of `keys` and returns what `each` makes of its key and answer, in no order.
+/// Reads the documents of `keys` and returns the result of `each` for each key and answer, in no order.
 pub(crate) async fn read_all<T: Send + 'static>(
     target: SocketAddr,
     keys: RangeInclusive<u32>,
@@ -123,8 +124,9 @@ pub(crate) async fn read_all<T: Send + 'static>(
 }
 
 /// Reads the document of `key`.
+///
 /// # Errors
-/// Any answer but that very document.
+/// Another answer than this document.
 pub(crate) async fn read(
     connection: &mut HttpConnection,
     key: u32,
@@ -147,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// The verdict on `body` with this Cache-Status where document 1 is expected out of the disk tier.
+    /// The result for `body` with this `Cache-Status` if document 1 is expected from the disk tier.
     async fn checked(body: &str, way: &str) -> anyhow::Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let mut checker = Checker {

@@ -1,7 +1,7 @@
 //! The invalidation lag: how long after a commit a document that was hot in memory still shows what was before it.
 //!
-//! Reads begin at a fixed rate, whether or not those before are answered: what is measured is when a read had to begin
-//! to show the commit, and not how long larder's load makes any of them wait.
+//! Reads begin at a fixed rate, whether or not those before are answered: the lag is when a read had to begin to show
+//! the commit, not how long reads wait under load.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// Reads that warm a document up before it changes.
 const WARMING_MAX: u32 = 20;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Between the beginnings of two reads.
+/// From the start of a read to the start of the next.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Reads under way; one that is due while so many are is left out.
+/// The most reads in flight; a read that is due then is left out.
 const LOOKS_MAX: usize = 64;
 
-/// Measures in quiet times, over and over.
+/// Measures the lag in quiet times, again and again.
 pub(crate) struct LagProber {
     pub(crate) record: Arc<Record>,
     pub(crate) plot: Arc<Mutex<Plot>>,
@@ -46,7 +46,7 @@ impl LagProber {
         let mut connections = Vec::new();
         while !record.stopping() {
             if record.phase() == RunPhase::Quiet {
-                // What a fault has overtaken says nothing.
+                // A measurement during which a fault began does not count.
                 match self.probe(&mut connections).await {
                     Ok(lag) if record.phase() == RunPhase::Quiet => self.lags.note(lag),
                     Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Readers: keep-alive connections that ask for random documents and judge every answer.
+//! Readers: keep-alive connections that read random documents and check every answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::workload::record::{ReadAnswer, Record};
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
-/// The same of a sweep.
+/// Requests sent at once in a sweep.
 const SWEPT_AT_ONCE: usize = 128;
-/// An answer is not waited for longer: request_timeout of larder and a pause of the process.
+/// For one answer: more than larder's request_timeout and a pause of its process.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// One connection's worth of reading.
+/// A client with one connection.
 pub(crate) struct ReadingClient {
     pub(crate) record: Arc<Record>,
-    /// The larders that answer; this one asks the one of its number.
+    /// The larders; this client uses the one of its number.
     pub(crate) targets: watch::Receiver<Vec<SocketAddr>>,
     pub(crate) number: usize,
     pub(crate) rng: fastrand::Rng,
@@ -64,7 +64,7 @@ impl ReadingClient {
         }
     }
 
-    /// Sends a batch of requests and judges the answers. Returns whether the connection is still good.
+    /// Sends a batch of requests and checks the answers. Returns whether the connection can still be used.
     async fn batch(&mut self, connection: &mut HttpConnection) -> bool {
         let mut requests = Vec::with_capacity(PIPELINE * 64);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
@@ -105,7 +105,7 @@ impl ReadingClient {
     }
 }
 
-/// What a sweep found.
+/// The results of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SweepCounts {
     pub(crate) answers: u64,

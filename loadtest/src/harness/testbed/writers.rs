@@ -1,4 +1,4 @@
-//! Writers: transactions on plots over plain SQL, whose every end is known or found out.
+//! Writers: transactions on plots by plain SQL. Whether each was committed is known or found out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::workload::record::Record;
 use crate::workload::{Plot, PlotChange, crossing, random};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// Between two overlapping commits, sometimes, so that readers fill what is between.
+/// Sometimes between two overlapping commits, so that readers fill the tiers between them.
 const CROSSING_PAUSE_MILLIS_MAX: u64 = 20;
-/// Of a hundred transactions.
+/// In percent of all transactions.
 const ROLLBACKS: u32 = 8;
 const CROSSINGS: u32 = 15;
 
@@ -29,13 +29,13 @@ impl SqlSession {
                 "begin; {sql}update ledger set revision = {revision} where plot = {number} and slot = {slot}"
             ))
             .await?;
-        // Less the row of the ledger.
+        // Without the row of the ledger.
         Ok(affected.saturating_sub(1))
     }
 
     /// Ends the transaction of `change`, which `sql` commits, and notes it in `record` and `plot`.
     ///
-    /// Returns whether it was committed; waits until that is known. None: the load is to end, and it is not.
+    /// Waits until it is known whether it was committed, and returns that; `None` if the load ends before.
     pub(crate) async fn commit(
         &mut self,
         sql: &str,
@@ -86,7 +86,7 @@ impl SqlSession {
         change: &PlotChange,
         record: &Record,
     ) -> Option<bool> {
-        // The lock waits for the transaction, should it still be under way.
+        // `for update` waits for the transaction if it is still running.
         let sql = format!(
             "select revision::text from ledger where plot = {} and slot = {} for update",
             plot.number, self.slot
@@ -100,7 +100,7 @@ impl SqlSession {
         None
     }
 
-    /// One transaction that is committed.
+    /// Runs one transaction and commits it.
     pub(crate) async fn transact(
         &mut self,
         plot: &mut Plot,
@@ -119,7 +119,7 @@ pub(crate) struct WritingClient {
     pub(crate) plot: Arc<Mutex<Plot>>,
     pub(crate) sessions: [SqlSession; 2],
     pub(crate) rng: fastrand::Rng,
-    /// From one transaction to the next.
+    /// From the start of one transaction to that of the next.
     pub(crate) pace: Duration,
 }
 
@@ -130,7 +130,7 @@ impl WritingClient {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.record.stopping() {
             ticks.tick().await;
-            // PostgreSQL may be away.
+            // An error may mean that PostgreSQL is down.
             if self.write().await.is_err() {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }

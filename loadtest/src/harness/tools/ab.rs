@@ -1,4 +1,4 @@
-//! ab: so many requests, all for one document, since it takes one address only.
+//! ab: a number of requests, all for one document, since it takes only one URL.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::harness::process::find_program;
 use crate::harness::tools::{Invocation, Latencies, Measured};
 
 const INSTALL: &str = "on Debian: apt-get install apache2-utils";
-/// It tells whole milliseconds on its page, and microseconds in this.
+/// Its file of times, in microseconds; its report has whole milliseconds.
 const TIMES_FILE: &str = "times.csv";
 
 /// ab on this machine.
@@ -41,7 +41,7 @@ impl Ab {
         requests: u64,
     ) -> Invocation {
         let requests = requests.max(connections as u64);
-        // -r: count what fails, and go on.
+        // -r: count failures and go on.
         let line = format!(
             "-q -k -r -n {requests} -c {connections} -e {TIMES_FILE} http://{target}/depts/{key}"
         );
@@ -59,9 +59,9 @@ impl Ab {
     }
 }
 
-/// Reads ab's page and its file of times.
+/// Parses ab's report and its file of times.
 pub(crate) fn parse(output: &str, times: &str) -> anyhow::Result<Measured> {
-    // A line that is left out counts nothing.
+    // ab leaves out lines whose count is 0.
     let count = |name: &str| figure(output, name).map_or(Ok(0), str::parse::<u64>);
     let printed =
         |name: &str| figure(output, name).with_context(|| format!("ab printed no {name:?}"));

@@ -1,4 +1,4 @@
-//! h2load: many requests at once, over HTTP/1.1 or HTTP/2, of the addresses in a file.
+//! h2load: concurrent requests for the URLs in a file, over HTTP/1.1 or HTTP/2.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub(crate) struct H2load {
 }
 
 impl H2load {
-    /// Finds it; its files of addresses are in `directory`.
+    /// Finds it; its files of URLs are in `directory`.
     pub(crate) fn new(directory: &Path, cores: &str) -> anyhow::Result<Self> {
         Ok(Self {
             program: find_program("h2load", INSTALL)?,
@@ -31,7 +31,7 @@ impl H2load {
         &self.program
     }
 
-    /// Asks for the addresses of `file`, one after the other and then again, for so many seconds.
+    /// Requests the URLs of `file` in their order, again and again, for `seconds`.
     pub(crate) fn invocation(&self, file: &str, seconds: u64, arguments: &str) -> Invocation {
         let line = format!("-t1 -D {seconds} -i {file} {arguments}");
         Invocation {
@@ -43,7 +43,7 @@ impl H2load {
     }
 }
 
-/// Reads h2load's report.
+/// Parses h2load's report.
 pub(crate) fn parse(report: &str) -> anyhow::Result<Measured> {
     let line = |name: &str| {
         let line = report.lines().find_map(|line| line.strip_prefix(name));

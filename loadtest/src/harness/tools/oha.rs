@@ -1,4 +1,4 @@
-//! oha: so many requests, each to an address drawn from a file.
+//! oha: a number of requests, each for a random URL of a file.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -36,9 +36,9 @@ impl Oha {
         &self.program
     }
 
-    /// Writes the addresses of all documents; returns the command that does so.
+    /// Writes the URLs of all documents; returns the command that does so.
     ///
-    /// `--rand-regex-url` is not for numbers: a regular expression that gives each of them, and each as often, is as
+    /// `--rand-regex-url` does not suit numbers: a regular expression that generates each number equally often is as
     /// long as the list.
     pub(crate) fn prepare(&self, target: SocketAddr, depts: u32) -> anyhow::Result<String> {
         let mut urls = String::new();
@@ -65,7 +65,7 @@ impl Oha {
     }
 }
 
-/// As much of its JSON as is needed; times in seconds, null where nothing was answered.
+/// The fields of its JSON that are needed; times in seconds, null if there was no answer.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OhaReport {
@@ -90,7 +90,7 @@ struct Percentiles {
     p99: Option<f64>,
 }
 
-/// Reads oha's output.
+/// Parses oha's output.
 pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
     let report: OhaReport = serde_json::from_str(output)?;
     let ms = |seconds: Option<f64>| seconds.map(|seconds| seconds * MILLIS_PER_SECOND);

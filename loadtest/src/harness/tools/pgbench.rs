@@ -1,4 +1,4 @@
-//! pgbench: PostgreSQL's own client, which runs a script and does nothing with what it is answered.
+//! pgbench: PostgreSQL's benchmark client, which runs a script and discards the results.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::harness::tools::{Invocation, Measured};
 const INSTALL: &str = "on Debian: apt-get install postgresql-contrib";
 
 /// pgbench's time runs while it connects (512 clients took 1.1 to 1.9 s, measured on 2 cores), and a server process
-/// that has just started learns tables and statement first. What was done in these seconds does not count.
+/// that has just started fills its caches first. The transactions of these seconds do not count.
 fn warm_up_seconds(clients: usize) -> u64 {
     1 + clients as u64 / 64
 }
@@ -25,15 +25,15 @@ pub(crate) struct Pgbench {
     url: String,
 }
 
-/// How a document is asked for by `:key`.
+/// The statement that reads the document of `:key`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReadStatement {
-    /// PostgreSQL makes the document, byte by byte as larder answers with it.
+    /// Returns the document, byte for byte as larder answers with it.
     ///
-    /// The fastest of four ways: with `json_agg` or `json_build_object` it makes 5 to 15 % fewer, put together as text
-    /// about as many (2026-11-22).
+    /// The fastest of four statements: with `json_agg` or `json_build_object` it returns 5 to 15 % fewer, concatenated
+    /// as text about as many (2026-11-22).
     Document,
-    /// PostgreSQL gives the rows that a document is made of, and no document is made.
+    /// Returns the rows of the document, without assembling it.
     Rows,
 }
 
@@ -66,16 +66,16 @@ from dept d left join emp e on e.deptno = d.deptno where d.deptno = :key order b
     }
 }
 
-/// What one run of it varies; the warm-up comes on top.
+/// The parameters of a run; the warm-up is added to its seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PgbenchRun<'a> {
     /// A file in its directory.
     pub(crate) script: &'a str,
     pub(crate) clients: usize,
     pub(crate) seconds: u64,
-    /// Of its sessions, such as `TimeZone=UTC`.
+    /// A setting of its sessions, such as `TimeZone=UTC`.
     pub(crate) setting: &'a str,
-    /// Of its script, by name.
+    /// Variables of the script, by name.
     pub(crate) variables: &'a [(&'a str, u64)],
 }
 
@@ -100,12 +100,12 @@ impl Pgbench {
         &self.program
     }
 
-    /// Puts a script into its directory.
+    /// Writes a script to its directory.
     pub(crate) fn write_script(&self, name: &str, text: &str) -> anyhow::Result<()> {
         Ok(std::fs::write(self.directory.join(name), text)?)
     }
 
-    /// Puts the scripts that ask for documents up to `depts` into its directory.
+    /// Writes the scripts that read documents up to `depts` to its directory.
     pub(crate) fn write_reads(&self, depts: u32) -> anyhow::Result<()> {
         for statement in [ReadStatement::Document, ReadStatement::Rows] {
             let script = format!("\\set key random(1, {depts})\n{};\n", statement.sql());
@@ -114,7 +114,7 @@ impl Pgbench {
         Ok(())
     }
 
-    /// A run whose warm-up comes on top of its seconds.
+    /// The command of a run; the warm-up is added to its seconds.
     pub(crate) fn invocation(&self, run: &PgbenchRun<'_>) -> Invocation {
         let PgbenchRun {
             script,
@@ -124,7 +124,7 @@ impl Pgbench {
             ..
         } = run;
         let threads = self.threads.min(*clients);
-        // The last second is not always reported.
+        // pgbench does not always report the last second.
         let seconds = warm_up_seconds(*clients) + run.seconds + 1;
         let mut line =
             format!("-n -M prepared -c {clients} -j {threads} -T {seconds} -P 1 -f {script}");
