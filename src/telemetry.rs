@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{Layer, Registry};
 
-/// The filter if none is configured.
-const DEFAULT_FILTER: &str = "info";
+/// The level if no filter is configured.
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 /// A longer filter is refused: it is a mistake, or an attack on the admin address.
 const FILTER_BYTES_MAX: usize = 4096;
 
@@ -67,7 +67,7 @@ pub enum TelemetryError {
 /// The log level of a running larder, which can be read and changed; clones refer to the same level.
 #[derive(Clone)]
 pub struct LogLevel {
-    handle: Arc<reload::Handle<EnvFilter, Registry>>,
+    handle: Arc<reload::Handle<Targets, Registry>>,
 }
 
 impl LogLevel {
@@ -107,7 +107,7 @@ pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     if let Some(ignored) = ignored {
         tracing::warn!(
             filter = ignored,
-            "RUST_LOG is not a valid filter and is ignored; the filter is {DEFAULT_FILTER}"
+            "RUST_LOG is not a valid filter and is ignored; the filter is {DEFAULT_LEVEL}"
         );
     }
     Ok(LogLevel {
@@ -123,33 +123,36 @@ pub fn check_filter(filter: &str) -> Result<(), LogLevelError> {
 }
 
 /// The filter to start with, and a `RUST_LOG` that could not be used.
-fn initial_filter(config: &TelemetryConfig) -> Result<(EnvFilter, Option<&str>), LogLevelError> {
+fn initial_filter(config: &TelemetryConfig) -> Result<(Targets, Option<&str>), LogLevelError> {
     if let Some(level) = &config.level {
         return Ok((parse_filter(level)?, None));
     }
+    let default = || Targets::new().with_default(DEFAULT_LEVEL);
     match config.rust_log.as_deref().filter(|text| !text.is_empty()) {
-        Some(text) => match EnvFilter::try_new(text) {
+        Some(text) => match text.parse() {
             Ok(filter) => Ok((filter, None)),
-            Err(_) => Ok((EnvFilter::new(DEFAULT_FILTER), Some(text))),
+            Err(_) => Ok((default(), Some(text))),
         },
-        None => Ok((EnvFilter::new(DEFAULT_FILTER), None)),
+        None => Ok((default(), None)),
     }
 }
 
-/// Parses a filter more strictly than `EnvFilter`, which takes a misspelt level as the name of a module and logs nothing.
-fn parse_filter(text: &str) -> Result<EnvFilter, LogLevelError> {
+/// Parses a filter more strictly than [`Targets`], which takes a misspelt level as the name of a module.
+fn parse_filter(text: &str) -> Result<Targets, LogLevelError> {
     if text.len() > FILTER_BYTES_MAX {
         return Err(LogLevelError::TooLong);
     }
-    let directive = |part: &str| part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
-    let all_known = text
-        .split(',')
-        .map(str::trim)
-        .all(|part| !part.is_empty() && directive(part));
-    if !all_known {
+    let directives: Vec<&str> = text.split(',').map(str::trim).collect();
+    // The empty text passes for a level.
+    let is_known = |directive: &&str| {
+        directive.contains('=')
+            || (!directive.is_empty() && directive.parse::<LevelFilter>().is_ok())
+    };
+    if !directives.iter().all(is_known) {
         return Err(LogLevelError::Malformed);
     }
-    EnvFilter::try_new(text).map_err(|_| LogLevelError::Malformed)
+    let directives = directives.join(",");
+    directives.parse().map_err(|_| LogLevelError::Malformed)
 }
 
 #[cfg(test)]
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_level_changes_while_running() {
-        let (_layer, handle) = reload::Layer::new(EnvFilter::new("info"));
+        let (_layer, handle) = reload::Layer::new(Targets::new().with_default(DEFAULT_LEVEL));
         let level = LogLevel {
             handle: Arc::new(handle),
         };
