@@ -1,7 +1,7 @@
 //! The command line: commands, flags, and what they set in the configuration.
 //!
-//! A malformed flag ends in clap's usage error, exit code 2; whether the values fit together is the
-//! configuration's to check, exit code 78.
+//! A malformed flag ends in clap's usage error, exit code 2; [`config`](crate::config) checks
+//! whether the values fit together, exit code 78.
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ use crate::telemetry::{self, LogFormat, LogLevelError, TelemetryConfig};
 
 const AFTER_HELP: &str = "\
 Examples:
-  larder                                  serve the demo out of a private PostgreSQL
-  larder config --example > larder.toml   start a configuration
+  larder                                  serve the demo from a private PostgreSQL
+  larder config --example > larder.toml   write an example configuration
   DATABASE_URL=postgres://app@db/app larder --config shop.toml
   larder install --print                  show the SQL and the grants that larder's role needs
   larder serve --tiers memory             measure one tier alone
@@ -32,7 +32,7 @@ Exit codes:
   2   wrong usage
   78  wrong configuration; the message names file, line and key";
 
-/// Serves PostgreSQL rows as JSON documents, cached in memory and on disk, and forgets them when they change.
+/// Serves rows of PostgreSQL as JSON documents, caches them in memory and on disk, and invalidates them at each change.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "larder", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Cli {
@@ -57,33 +57,33 @@ pub struct GlobalArgs {
     /// The admin address, such as 127.0.0.1:8081
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub admin: Option<SocketAddr>,
-    /// Where the private PostgreSQL and the disk tier live
+    /// Directory of the private PostgreSQL and the disk tier
     #[arg(long, global = true, value_name = "DIRECTORY")]
     pub state_dir: Option<String>,
     /// What to log: a level, or directives such as larder=debug,info [default: RUST_LOG, else info]
     #[arg(long, global = true, value_name = "LEVEL", value_parser = log_filter)]
     pub log_level: Option<String>,
-    /// How log lines look: human or json
+    /// Format of log lines: human or json
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Human, hide_possible_values = true, value_name = "FORMAT")]
     pub log_format: LogFormat,
 }
 
-/// What larder is to do.
+/// The command.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Serve the resources; this is the default
     Serve(ServeArgs),
-    /// Fill the demo tables, creating them where they are missing
+    /// Insert rows into the demo tables; missing tables are created
     Seed(SeedArgs),
     /// Create schema larder and the triggers on the configured tables, one transaction for each table
     Install(InstallArgs),
     /// Remove the triggers and schema larder, one transaction for each table
     Uninstall(InstallArgs),
-    /// Show an example file, or the configuration in force
+    /// Print an example file, or the configuration in force
     Config(ConfigArgs),
-    /// Drop documents from a running larder's tiers, through its admin address
+    /// Remove documents from the tiers of a running larder, through its admin address
     Purge(PurgeArgs),
-    /// Delete from the change log what no larder needs any more, and tell who needs the rest
+    /// Delete the rows of the change log that no larder needs, and print which larders need the rest
     Prune(PruneArgs),
     /// Read a password from the terminal or stdin, and print its hash for [[auth.user]]
     HashPassword,
@@ -92,7 +92,7 @@ pub enum Command {
 /// Flags of `serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
-    /// The tiers in use, to measure each alone: memory,disk or memory or disk or none
+    /// Use only these tiers, to measure each alone: memory,disk or memory or disk or none
     #[arg(long, value_name = "TIERS", value_parser = tiers)]
     pub tiers: Option<Tiers>,
 }
@@ -100,10 +100,10 @@ pub struct ServeArgs {
 /// Flags of `seed`.
 #[derive(Args, Clone, Debug)]
 pub struct SeedArgs {
-    /// Rows of dept
+    /// Rows of table dept
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub depts: u32,
-    /// Rows of emp for each row of dept
+    /// Rows of table emp for each row of dept
     #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub emps_per_dept: u32,
 }
@@ -111,7 +111,7 @@ pub struct SeedArgs {
 /// Flags of `install` and `uninstall`.
 #[derive(Args, Clone, Debug)]
 pub struct InstallArgs {
-    /// Show the SQL and change nothing
+    /// Print the SQL and change nothing
     #[arg(long)]
     pub print: bool,
 }
@@ -121,7 +121,7 @@ pub struct InstallArgs {
 pub struct PurgeArgs {
     /// The resource's name
     pub resource: String,
-    /// One document's key as in its path, such as 42 or 7,NO; without it all documents are dropped
+    /// The key of one document as in its path, such as 42 or 7,NO; without it all documents are removed
     #[arg(allow_negative_numbers = true)]
     pub key: Option<String>,
 }
@@ -129,7 +129,7 @@ pub struct PurgeArgs {
 /// Flags of `prune`.
 #[derive(Args, Clone, Debug)]
 pub struct PruneArgs {
-    /// A larder that will not come back, by the name that `prune` shows: nothing is kept for it any more
+    /// Forget a larder that will not run again, by the name that `prune` prints: nothing is kept for it
     #[arg(long, value_name = "NODE")]
     pub forget: Option<Uuid>,
 }
@@ -138,10 +138,10 @@ pub struct PruneArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct ConfigArgs {
-    /// Show a commented example file
+    /// Print an example file with comments
     #[arg(long)]
     pub example: bool,
-    /// Show the configuration in force as TOML, passwords masked
+    /// Print the configuration in force as TOML, secrets masked
     #[arg(long)]
     pub dump: bool,
 }
@@ -163,7 +163,7 @@ impl Cli {
         }
     }
 
-    /// What the configuration is made of, with these flags on top.
+    /// The sources of the configuration, with these flags as overrides.
     pub fn sources(&self, environment: Environment) -> Sources {
         let flags = [
             (
@@ -219,7 +219,7 @@ impl Cli {
     }
 }
 
-/// `--tiers` is none of the tiers there are.
+/// The value of `--tiers` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("expected memory,disk or memory or disk or none")]
 struct TiersError;

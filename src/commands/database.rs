@@ -43,7 +43,7 @@ impl CommandDatabase {
             settings: Vec::new(),
         })
         .await
-        .context("the private PostgreSQL can't be started; name your own with DATABASE_URL")?;
+        .context("the private PostgreSQL can't be started; set DATABASE_URL to use your own")?;
         let url = embedded.url().to_owned();
         let file = lock.directory().join(URL_FILE);
         write_private(&file, &url).with_context(|| format!("writing {}", file.display()))?;
@@ -76,7 +76,7 @@ impl CommandDatabase {
             }
             Err(error @ StateError::InUse { .. }) => {
                 let Ok(url) = std::fs::read_to_string(config.state_dir.join(URL_FILE)) else {
-                    bail!("{error}, and its private PostgreSQL is not up yet");
+                    bail!("{error}, and its private PostgreSQL has not started yet");
                 };
                 Ok(Self {
                     url,

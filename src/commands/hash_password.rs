@@ -16,8 +16,9 @@ const INPUT_BYTES_MAX: u64 = 4096;
 pub fn run(out: &mut impl Write) -> anyhow::Result<()> {
     let stdin = io::stdin();
     let password = if stdin.is_terminal() {
-        let password = rpassword::prompt_password("Password: ").context("the terminal")?;
-        let again = rpassword::prompt_password("Again: ").context("the terminal")?;
+        let password =
+            rpassword::prompt_password("Password: ").context("reading from the terminal")?;
+        let again = rpassword::prompt_password("Again: ").context("reading from the terminal")?;
         ensure!(password == again, "the passwords differ");
         password.into_bytes()
     } else {

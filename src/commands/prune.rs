@@ -1,4 +1,4 @@
-//! `larder prune`: deletes from the change log what no larder needs any more, and tells who needs the rest.
+//! `larder prune`: deletes the rows of the change log that no larder needs, and prints which larders need the rest.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ pub async fn run(config: &Config, args: &PruneArgs) -> anyhow::Result<()> {
         if let Some(node) = args.forget
             && !feed::forget(&database, node).await?
         {
-            bail!("no larder of the name {node} follows this database");
+            bail!("no larder named {node} follows this database");
         }
         let pruned = feed::prune(&database, config.feed.retention).await?;
         std::io::stdout()

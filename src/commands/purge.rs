@@ -56,11 +56,11 @@ pub async fn run(config: &Config, args: &PurgeArgs) -> anyhow::Result<()> {
         let bearer = HeaderValue::from_bytes(&[b"Bearer ".as_slice(), &token].concat());
         request = request.header(
             AUTHORIZATION,
-            bearer.context("the admin token is no header")?,
+            bearer.context("the admin token can't be sent in a header")?,
         );
     }
     let answer = request.send().await;
-    let answer = answer.with_context(|| format!("the admin address {admin}"))?;
+    let answer = answer.with_context(|| format!("no response from the admin address {admin}"))?;
     let status = answer.status();
     if status.is_success() {
         return Ok(());

@@ -111,7 +111,7 @@ async fn run_on(
         ask_to_stop(&stop);
     }
     stopping().await;
-    tracing::info!("draining");
+    tracing::info!("stopping: requests are finished, and the disk tier is written");
     let began = Instant::now();
     let drained = drain(
         service,

@@ -18,31 +18,34 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     let auth = &config.auth;
     if auth.admin_token.is_some() && auth.admin_token_file.is_some() {
         let paths = ["auth.admin_token", "auth.admin_token_file"];
-        mistakes.push(places.mistake(&paths, "the token is given twice"));
+        mistakes.push(places.mistake(&paths, "set admin_token or admin_token_file, not both"));
     }
     for resource in &config.resources {
         for roles in [&resource.read, &resource.write].into_iter().flatten() {
             if !auth.is_on() {
-                // It would mean nothing, and everyone might do everything.
-                let message = "asks for roles, but [auth] has no user, no key and no [auth.jwt]";
+                // Without authentication every client may read and write.
+                let message = "requires roles, but [auth] has no user, no key and no [auth.jwt]";
                 mistakes.push(mistake(&roles.place, message));
                 continue;
             }
             let unknown = roles.value.iter().filter(|role| !is_known(auth, role));
-            let message = |role| format!("nobody has role {role:?}: no user and no key names it");
+            let message = |role| format!("no user and no key has role {role:?}");
             let unknown = unknown.map(|role| mistake(&roles.place, message(role)));
             mistakes.extend(unknown);
         }
         if let (Some(read), Some(write)) = (&resource.read, &resource.write) {
             let is_open = |roles: &Vec<String>| roles.iter().any(|role| role == ANONYMOUS);
             if is_open(&write.value) && !is_open(&read.value) {
-                let message = "who shows no credentials may write but not read: a write shows what it changes";
+                let message = "without credentials clients may write but not read: responses to writes show documents";
                 mistakes.push(mistake(&write.place, message));
             }
         }
         let name = &resource.name;
         if auth.signs_in() && SIGNING_IN.contains(&name.value.as_str()) {
-            let message = format!("/{} is larder's own: users sign in there", name.value);
+            let message = format!(
+                "path /{} is reserved for signing in: choose another name",
+                name.value
+            );
             mistakes.push(mistake(&name.place, message));
         }
     }
@@ -58,7 +61,7 @@ fn is_known(auth: &AuthConfig, role: &str) -> bool {
         || given.any(|roles| roles.iter().any(|given| given == role))
 }
 
-/// Addresses beyond loopback that anybody could use.
+/// Addresses that other machines can reach without authentication or TLS.
 fn exposed(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     let beyond = |address: SocketAddr| !address.ip().is_loopback();
@@ -72,8 +75,8 @@ fn exposed(config: &Config, places: &Places) -> Vec<Mistake> {
         .collect();
     if beyond(config.listen) && !config.insecure && !open.is_empty() {
         let message = format!(
-            "{} lies beyond loopback without {}: configure it, or accept that with insecure = true \
-             at the top of the file",
+            "{} can be reached from other machines without {}: configure it, or accept that with \
+             insecure = true at the top of the file",
             config.listen,
             open.join(" and without ")
         );
@@ -82,8 +85,8 @@ fn exposed(config: &Config, places: &Places) -> Vec<Mistake> {
     let auth = &config.auth;
     if beyond(config.admin) && auth.admin_token.is_none() && auth.admin_token_file.is_none() {
         let message = format!(
-            "{} lies beyond loopback: the admin address then needs [auth] admin_token_file or \
-             LARDER_AUTH__ADMIN_TOKEN",
+            "{} can be reached from other machines: the admin address then needs [auth] \
+             admin_token_file or LARDER_AUTH__ADMIN_TOKEN",
             config.admin
         );
         mistakes.push(places.mistake(&["admin"], message));
@@ -122,7 +125,7 @@ fn tokens(config: &Config, places: &Places) -> Vec<Mistake> {
             for other in others {
                 refuse(
                     other,
-                    &format!("the keys of tokens come from {first} already"),
+                    &format!("{first} is set, too: the keys of tokens come from one setting"),
                 );
             }
         }
@@ -146,16 +149,18 @@ fn unfit_algorithms(jwt: &JwtConfig) -> Option<&'static str> {
     let is_secret = jwt.secret.is_some() || jwt.secret_file.is_some();
     let mut families = jwt.algorithms.iter().map(|algorithm| algorithm.family());
     let Some(first) = families.next() else {
-        return Some("name the algorithms to accept: a token must not choose its own");
+        return Some(
+            "auth.jwt.algorithms must list the algorithms to accept: a token must not choose its own",
+        );
     };
     let alike = families.all(|family| family == first);
     let mut families = jwt.algorithms.iter().map(|algorithm| algorithm.family());
     if is_secret && !(alike && first == AlgorithmFamily::Hmac) {
-        Some("a secret is for HS256, HS384 and HS512 alone")
+        Some("a secret can only be used with HS256, HS384 and HS512")
     } else if !is_secret && families.any(|family| family == AlgorithmFamily::Hmac) {
-        Some("a public key is no secret: HS256, HS384 and HS512 need secret_file")
+        Some("HS256, HS384 and HS512 need secret_file: a public key is not secret")
     } else if jwt.public_key_file.is_some() && !alike {
-        Some("one public key is for algorithms of one family")
+        Some("a public key can only be used with algorithms of one family")
     } else {
         None
     }

@@ -9,8 +9,8 @@ use crate::auth::config::{KeyDefinition, UserDefinition};
 use crate::resource::definition::{ChildDefinition, LookupDefinition, ResourceDefinition};
 
 const HEAD: &str = "\
-# larder's configuration. `# ` begins a remark; a line that begins with `#` alone is a setting at its default
-# or an example: take the `#` away to set it. Flags beat environment variables beat this file.
+# Configuration of larder. `# ` begins a comment. `#` without a space begins a setting at its default, or an example:
+# remove the `#` to set it. Flags override environment variables, and these override this file.
 # The variable of a setting is LARDER_KEY or LARDER_SECTION__KEY, such as LARDER_MEMORY__MAX_BYTES.
 
 ";
@@ -56,7 +56,7 @@ pub fn example() -> String {
     out
 }
 
-/// The remark about one setting and its commented line.
+/// The comment about one setting, and its line behind a `#`.
 fn lines(setting: &Setting, scratch: &mut Config) -> String {
     let (Preset::Value(text) | Preset::Absent(text) | Preset::Instead(text)) = setting.preset;
     // That every preset is valid is a test of the table of settings.
@@ -69,7 +69,7 @@ fn lines(setting: &Setting, scratch: &mut Config) -> String {
         .map(|bounds| format!(" ({bounds})"))
         .unwrap_or_default();
     let (_, key) = setting.section_and_key();
-    // A remark, since it can't be set beside the setting above.
+    // A comment, since it can't be set together with the setting above.
     let mark = match setting.preset {
         Preset::Instead(_) => "# instead: ",
         _ => "#",
@@ -104,7 +104,7 @@ mod tests {
         T::PROPERTIES.iter().map(|property| property.key).collect()
     }
 
-    /// Takes the `#` from every line that is no remark.
+    /// Removes the `#` from every line that is no comment.
     fn uncommented() -> String {
         let setting = |line: &str| {
             let text = line.trim_start();

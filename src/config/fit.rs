@@ -1,4 +1,4 @@
-//! What concerns several settings at once.
+//! Checks of several settings together.
 
 use super::places::Places;
 use super::{Config, access, url};
@@ -71,8 +71,8 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         && url::user(url) != url::user(listen_url)
         && config.resources.iter().any(guarded)
     {
-        let message = "has another user than url: with row_security = \"as-larder\" changes of \
-            policies are judged for the user that documents are read as";
+        let message = "must name the same user as url: with row_security = \"as-larder\" changes of \
+            policies are checked for the user that reads documents";
         refuse(&["database.listen_url"], message.to_owned());
     }
     mistakes.extend(access::check(config, places));
@@ -138,7 +138,7 @@ mod tests {
         let guarded = format!("{roles}\n{resource}\nrow_security = 'as-larder'");
         only(
             &guarded,
-            "3: database.listen_url: has another user than url",
+            "3: database.listen_url: must name the same user as url",
         );
         let same = guarded.replace("//b@", "//a@");
         assert!(Config::from_toml(&same, &[]).is_ok());

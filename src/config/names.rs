@@ -23,7 +23,7 @@ impl Names {
     pub(super) fn claim(&mut self, name: &Located<String>, what: &str, reader: &mut Reader<'_>) {
         if let Some(first) = self.taken.iter().find(|taken| taken.value == name.value) {
             let message = format!(
-                "two {what}s of one name: {} is already taken on line {} by {}",
+                "duplicate {what} name: {} is already used on line {} by {}",
                 echo(&name.value),
                 first.place.line,
                 first.place.key
@@ -38,7 +38,7 @@ impl Names {
     pub(super) fn claim_hash(&mut self, hash: [u8; 32], place: &Place, reader: &mut Reader<'_>) {
         match self.hashes.iter().find(|(taken, _)| *taken == hash) {
             Some((_, line)) => {
-                reader.refuse_at(place, format!("the key on line {line} has this hash"));
+                reader.refuse_at(place, format!("the key on line {line} has the same hash"));
             }
             None => self.hashes.push((hash, place.line)),
         }
@@ -60,7 +60,7 @@ pub(super) fn check_identifier(
             "the {what} has {bytes} bytes; PostgreSQL's identifiers have at most {IDENTIFIER_BYTES_MAX}"
         )
     } else if name.contains('\0') {
-        format!("the {what} holds a zero character")
+        format!("the {what} contains a NUL character")
     } else {
         return true;
     };
@@ -77,13 +77,13 @@ pub(super) fn check_segment(name: &Located<String>, reader: &mut Reader<'_>) {
     let usable = name.value.chars().all(unreserved) && !matches!(name.value.as_str(), "." | "..");
     if !usable {
         let message = format!(
-            "{} can't be a path segment: use letters, digits and _ . ~ -, and not just dots",
+            "{} can't be a path segment: use letters, digits and _ . ~ -, but not . or .. alone",
             echo(&name.value)
         );
         reader.refuse_at(&name.place, message);
     }
     if RESERVED.contains(&name.value.as_str()) {
-        let message = format!("/{} is larder's own path: choose another name", name.value);
+        let message = format!("path /{} is reserved: choose another name", name.value);
         reader.refuse_at(&name.place, message);
     }
 }

@@ -37,14 +37,15 @@ pub(super) const SECTIONS: [Section; 11] = [
         "disk",
         "The second tier: documents in files under state_dir.",
     ),
-    section("feed", "How committed changes are followed."),
+    section("feed", "How larder learns of committed changes."),
     section(
         "audit",
-        "Hits are read again from PostgreSQL, beside serving: larder_audit_stale_total must stay 0.",
+        "A sample of the hits is read again from PostgreSQL and compared: \
+         larder_audit_stale_total must stay 0.",
     ),
     section(
         "limits",
-        "What clients may take. Times are kept to the second.",
+        "Limits for clients. Timeouts are accurate to a second.",
     ),
     section(
         "tls",
@@ -52,15 +53,18 @@ pub(super) const SECTIONS: [Section; 11] = [
     ),
     section(
         "cors",
-        "Pages of other origins in browsers. Without origins they may do nothing.",
+        "Pages of other origins in browsers (CORS). Without origins, browsers do not let them \
+         read responses.",
     ),
     section(
         "auth",
-        "Authentication. Without users, keys and a key for tokens, every client may do everything.",
+        "Authentication. Without users, API keys and a key for JWTs, every client may read and \
+         write.",
     ),
     section(
         "auth.jwt",
-        "JSON Web Tokens, as Authorization: Bearer or as a cookie; accepted if a key for them is configured.",
+        "JSON Web Tokens (JWT), sent as Authorization: Bearer or in a cookie; accepted if a key \
+         for them is configured.",
     ),
 ];
 
@@ -133,9 +137,9 @@ pub(super) const SETTINGS: [Setting; 64] = [
     optional("access_log_file", "/var/log/larder/access.log", |c| {
         Slot::File(&mut c.access_log.file)
     })
-    .help("The file that lines are appended to, opened again at SIGHUP. Absent: stderr."),
+    .help("The file that the lines are appended to; SIGHUP opens it again. Absent: stderr."),
     default("state_dir", ".larder", |c| Slot::Path(&mut c.state_dir))
-        .help("Holds the private PostgreSQL and the disk tier."),
+        .help("Directory of the private PostgreSQL and the disk tier."),
     default("install", "auto", |c| Slot::Install(&mut c.install)).help(
         "\"auto\": serve creates schema larder and the triggers; \"manual\": run larder \
          install yourself.",
@@ -144,8 +148,8 @@ pub(super) const SETTINGS: [Setting; 64] = [
         Slot::Flag(&mut c.feed.answers)
     })
     .help(
-        "Writes may have an Idempotency-Key; answers are kept in larder.answer, which \
-         publications send, too. Always true in the private PostgreSQL.",
+        "Accept Idempotency-Key with writes. Responses are kept in table larder.answer, which \
+         publications for all tables include. Always true with the private PostgreSQL.",
     ),
     default("shutdown_timeout", "30s", |c| {
         Slot::Duration(&mut c.shutdown_timeout, Duration::ZERO..=HOUR)
@@ -156,29 +160,29 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("request_timeout", "10s", |c| {
         Slot::Duration(&mut c.request_timeout, MILLISECOND..=HOUR)
     })
-    .help("The longest a request may wait for its document."),
+    .help("The longest time that a request waits for PostgreSQL."),
     default("document_max", "16MiB", |c| {
         Slot::Bytes(&mut c.source.document_bytes_max, 1..=GIB)
     })
-    .help("A larger document is an error."),
+    .help("The largest document, and the largest request body for one document."),
     optional("database.url", "postgres://app@db.example/app", |c| {
         Slot::Url(&mut c.database_url)
     })
-    .help("DATABASE_URL does the same; takes sslmode, sslrootcert and friends."),
+    .help("DATABASE_URL sets it, too. It may have sslmode, sslrootcert and similar parameters."),
     optional(
         "database.listen_url",
         "postgres://app@direct.db.example/app",
         |c| Slot::Url(&mut c.listen_url),
     )
-    .help("A direct connection for LISTEN where url leads to a pooler."),
+    .help("A direct connection for LISTEN if url leads to a pooler."),
     default("database.connections", "8", |c| {
         Slot::Count(&mut c.source.connections, 1..=1000)
     })
-    .help("Connections that load documents."),
+    .help("Connections that read documents."),
     default("database.statement_timeout", "5s", |c| {
         Slot::Duration(&mut c.source.statement_timeout, MILLISECOND..=HOUR)
     })
-    .help("The longest run of one statement."),
+    .help("The longest run time of one statement."),
     default("database.pooler", "false", |c| {
         Slot::Flag(&mut c.source.pooler)
     })
@@ -186,15 +190,18 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("memory.max_bytes", "256MiB", |c| {
         Slot::Bytes(&mut c.memory.bytes_max, KIB..=PIB)
     })
-    .help("Documents, keys and overhead together."),
+    .help("Size of the memory tier: documents, keys and overhead."),
     default("disk.max_bytes", "4GiB", |c| {
         Slot::Bytes(&mut c.disk.bytes_max, 64 * KIB..=PIB)
     })
-    .help("Above this many bytes on disk the tier is emptied."),
+    .help("Size on disk above which the tier is emptied."),
     default("disk.cache", "256MiB", |c| {
         Slot::Bytes(&mut c.disk.cache_bytes, 64 * KIB..=TIB)
     })
-    .help("sled's page cache: reads slow down 7-15 times where the hot set does not fit."),
+    .help(
+        "Page cache of the disk tier (sled). Reads are 7 to 15 times slower if the documents in \
+         use do not fit.",
+    ),
     default("disk.batch", "10000", |c| {
         Slot::Count(&mut c.disk.batch_entries, 1..=1_000_000)
     })
@@ -202,13 +209,13 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("disk.linger", "1s", |c| {
         Slot::Duration(&mut c.disk.linger, MILLISECOND..=MINUTE)
     })
-    .help("The longest wait of an entry for its batch."),
+    .help("The longest time that an entry waits for its batch."),
     default("feed.max_staleness", "1s", |c| {
         Slot::Duration(&mut c.feed.max_staleness, Duration::from_millis(10)..=HOUR)
     })
     .help(
-        "The bound on staleness: without a check of the database within this time, the tiers \
-         do not answer.",
+        "The bound on staleness: if the last check of the database is older, the tiers do not \
+         answer.",
     ),
     default("feed.poll_interval", "50ms", |c| {
         Slot::Duration(&mut c.feed.poll_interval, MILLISECOND..=HOUR)
@@ -220,19 +227,22 @@ pub(super) const SETTINGS: [Setting; 64] = [
         Slot::OnLoss(&mut c.feed.on_loss)
     })
     .help(
-        "While freshness can't be proven: \"bypass\" reads from PostgreSQL, \"serve-stale\" \
-         responds with Age and Warning.",
+        "If the last check is older than max_staleness: \"bypass\" reads from PostgreSQL, \
+         \"serve-stale\" responds from a tier with Age and Warning.",
     ),
     default("feed.retention", "1h", |c| {
         Slot::Duration(&mut c.feed.retention, SECOND..=DAYS_30)
     })
-    .help("How long a stopped node's disk tier stays usable."),
+    .help(
+        "How long the change log is kept for a larder that has stopped; its disk tier stays \
+         usable that long.",
+    ),
     default("feed.keys_per_statement", "10000", |c| {
         Slot::Count32(&mut c.feed.keys_per_statement, 1..=10_000_000)
     })
     .help(
         "A statement that changes more documents invalidates ranges of keys; one that inserts \
-         more, remembered absences only.",
+         more, only remembered absences.",
     ),
     default("audit.sample", "0.001", |c| {
         Slot::Share(&mut c.audit.sample)
@@ -241,7 +251,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("limits.connections", "16384", |c| {
         Slot::Count(&mut c.limits.connections, 1..=1_000_000)
     })
-    .help("Open connections; further ones are closed at once."),
+    .help("The most open connections; more are closed at once."),
     default("limits.connections_per_address", "4096", |c| {
         Slot::Count(&mut c.limits.connections_per_address, 1..=1_000_000)
     })
@@ -260,21 +270,18 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("limits.body_timeout", "30s", |c| {
         Slot::Duration(&mut c.limits.body_timeout, SECOND..=HOUR)
     })
-    .help(
-        "How long larder waits for a request body in all; each 500 bytes that arrive add a \
-         second.",
-    ),
+    .help("The longest total wait for a request body; every 500 bytes received add a second."),
     default("limits.write_timeout", "60s", |c| {
         Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR)
     })
     .help(
-        "How long a client may read nothing of its response; over HTTP/2, less than a 64th of \
-         what is pending.",
+        "How long a client may read nothing of its response; over HTTP/2, less than a 64th of the \
+         pending bytes.",
     ),
     default("limits.requests_per_second", "0", |c| {
         Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000)
     })
-    .help("Requests a second of one client; more get 429. 0: no limit."),
+    .help("Requests per second of one client; more are answered with 429. 0: no limit."),
     default("limits.burst", "100", |c| {
         Slot::Count32(&mut c.limits.burst, 1..=1_000_000)
     })
@@ -293,15 +300,18 @@ pub(super) const SETTINGS: [Setting; 64] = [
     optional("tls.certificate_file", "/etc/larder/fullchain.pem", |c| {
         Slot::File(&mut c.tls.certificate_file)
     })
-    .help("PEM: the certificate, then those that lead to a root. Without it there is no TLS."),
+    .help(
+        "PEM file with the certificate, then the intermediate certificates. Without it there is \
+         no TLS.",
+    ),
     optional("tls.key_file", "/etc/larder/privkey.pem", |c| {
         Slot::File(&mut c.tls.key_file)
     })
-    .help("PEM: the certificate's private key."),
+    .help("PEM file with the certificate's private key."),
     optional("tls.hsts", "max-age=31536000", |c| {
         Slot::Header(&mut c.tls.hsts)
     })
-    .help("Strict-Transport-Security of every response."),
+    .help("Value of the header Strict-Transport-Security."),
     optional("cors.origins", "https://app.example", |c| {
         Slot::List(&mut c.cors.origins, &ORIGINS)
     })
@@ -385,8 +395,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
         Slot::Text(&mut c.auth.jwt.roles_claim)
     })
     .help(
-        "The claim with the roles, a list or a text of words; a dotted path for a nested \
-         claim.",
+        "The claim with the roles, a list or a string of words; a dotted path for a nested claim.",
     ),
     default("auth.jwt.leeway", "0s", |c| {
         Slot::Duration(
@@ -394,11 +403,11 @@ pub(super) const SETTINGS: [Setting; 64] = [
             Duration::ZERO..=Duration::from_secs(300),
         )
     })
-    .help("Tolerated difference to the clock of the token's issuer."),
+    .help("Tolerated difference from the clock of the token's issuer."),
     optional("auth.jwt.cookie", "larder", |c| {
         Slot::Text(&mut c.auth.jwt.cookie)
     })
-    .help("Name of the cookie that may hold the token; absent: none."),
+    .help("Name of a cookie that may contain the token; absent: none."),
     default("auth.jwt.lifetime", "15m", |c| {
         Slot::Duration(&mut c.auth.jwt.lifetime, SECOND..=DAYS_30)
     })
@@ -406,7 +415,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("auth.jwt.session_max", "12h", |c| {
         Slot::Duration(&mut c.auth.jwt.session_max, SECOND..=DAYS_30)
     })
-    .help("How long after signing in POST /refresh gives out tokens."),
+    .help("How long after signing in POST /refresh issues tokens."),
 ];
 
 const fn section(name: &'static str, help: &'static str) -> Section {

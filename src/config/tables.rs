@@ -114,43 +114,43 @@ impl ArrayTable for ResourceDefinition {
     const HELP: &'static str = "One resource: the JSON documents under /depts/KEY.";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::set("name", r#""depts""#, |r| ResourceName(&mut r.name))
-            .help("The segment of the path."),
+            .help("The path segment."),
         Property::<Self>::set("table", r#""public.dept""#, |r| Relation(&mut r.table))
             .help("The root table; a document is one of its rows."),
         Property::<Self>::set("key", r#""deptno""#, |r| Columns(&mut r.key)).help(
-            "The key's columns, a unique key of the table: one, or a list such as \
-             [\"no\", \"shop\"] for /orders/7,NO.\nAbsent: the primary key.",
+            "The columns of the key, which are unique in the table: one, or a list such as [\"no\", \
+             \"shop\"] for /orders/7,NO.\nAbsent: the primary key.",
         ),
         Property::<Self>::commented("tiers", r#"["memory", "disk"]"#, |r| TierList(&mut r.tiers))
-            .help("The tiers in use. [] asks PostgreSQL every time."),
+            .help("The tiers in use. []: every request reads PostgreSQL."),
         Property::<Self>::commented("row_security", r#""as-larder""#, |r| {
             RowSecurity(&mut r.row_security_as_larder)
         })
         .help(
-            "A table with row security is refused unless everyone may see the rows that larder's \
+            "A table with row security is refused, unless every client may see the rows that larder's \
              role sees.",
         ),
         Property::<Self>::commented("filters", r#"["deptLocation"]"#, |r| {
             Filters(&mut r.filters)
         })
         .help(
-            "Fields that lists may be asked by, as in /depts?deptLocation=eq.BOSTON; each column \
+            "Fields that lists can be filtered by, as in /depts?deptLocation=eq.BOSTON; each column \
              should have an index.",
         ),
         Property::<Self>::commented("cache_control", r#""public, max-age=1""#, |r| {
             HeaderValue(&mut r.cache_control)
         })
-        .help("What caches may do with its answers. Absent: \"no-cache\", ask again each time."),
+        .help("Value of Cache-Control. Absent: \"no-cache\", so that caches revalidate each time."),
         Property::<Self>::commented("surrogate_key", r#""dept-{key} depts""#, |r| {
             HeaderValue(&mut r.surrogate_key)
         })
         .help(
-            "Names by which shared caches purge its answers; {key} is the document's key. \
-             Absent: none.",
+            "Value of Surrogate-Key, by which shared caches purge; {key} is replaced by the \
+             document's key. Absent: none.",
         ),
         Property::<Self>::commented("read", r#"["anonymous"]"#, |r| Roles(&mut r.read)).help(
-            "The roles that may GET, and those that may POST, PUT, PATCH and DELETE; \"anonymous\" \
-             needs no credentials.\nAbsent: everyone who is authenticated. [] is nobody.",
+            "The roles that may read (GET), and those that may write (POST, PUT, PATCH, DELETE); \
+             \"anonymous\" needs no credentials.\nAbsent: every authenticated client. []: no client.",
         ),
         Property::<Self>::commented("write", r#"["staff"]"#, |r| Roles(&mut r.write)),
         Property::<Self>::set(
@@ -251,7 +251,7 @@ impl ArrayTable for LookupDefinition {
 }
 
 impl ArrayTable for UserDefinition {
-    const HELP: &'static str = "Who may sign in by name and password (HTTP Basic, POST /signin).";
+    const HELP: &'static str = "A user with name and password (HTTP Basic, POST /signin).";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("name", r#""anna""#, |u| PrincipalName(&mut u.name)),
         Property::<Self>::commented(
@@ -274,9 +274,8 @@ impl ArrayTable for UserDefinition {
 }
 
 impl ArrayTable for KeyDefinition {
-    const HELP: &'static str = "\
-        A program's key, sent as Authorization: Bearer KEY or X-API-Key: KEY. Draw it, since a \
-        plain hash keeps no guessable\none: openssl rand -hex 32.";
+    const HELP: &'static str = "The API key of a program, sent as Authorization: Bearer KEY or X-API-Key: KEY. It must \
+             be random, since its hash is\na fast one: openssl rand -hex 32";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("name", r#""reporting""#, |k| PrincipalName(&mut k.name)),
         Property::<Self>::commented(

@@ -318,7 +318,7 @@ impl Slot<'_> {
             Slot::Path(_) | Slot::File(_) => "a path",
             Slot::Networks(_) => "addresses or networks such as [\"10.0.0.0/8\", \"fd00::/8\"]",
             Slot::Header(_) => "the value of a header",
-            Slot::Text(_) | Slot::Secret(_) => "a text",
+            Slot::Text(_) | Slot::Secret(_) => "a string",
             Slot::JwksUrl(_) => "a URL such as \"https://login.example/.well-known/jwks.json\"",
             Slot::Algorithms(_) => "a list of algorithms such as [\"RS256\", \"ES256\"]",
             Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
@@ -329,7 +329,7 @@ impl Slot<'_> {
             Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",
             Slot::Bytes(..) => "a size such as \"256MiB\"",
             Slot::Count(..) | Slot::Count32(..) => "a whole number",
-            Slot::Share(_) => "a share such as 0.001",
+            Slot::Share(_) => "a number such as 0.001",
             Slot::List(_, of) => of.expected,
         }
     }
@@ -357,7 +357,7 @@ pub(super) fn found(value: &DeValue<'_>) -> String {
 /// What was written, for a message: cut, escaped, and left out where it could hold a secret.
 pub(super) fn echo(text: &str) -> String {
     if text.contains("://") || text.contains("password") {
-        return "a text that looks like a URL (not shown)".to_owned();
+        return "a string that looks like a URL (not shown)".to_owned();
     }
     match text.char_indices().nth(ECHO_CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]),

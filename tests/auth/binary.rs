@@ -58,11 +58,11 @@ async fn addresses_that_anybody_reaches_are_refused() {
     for (args, told) in [
         (
             &["--listen", "0.0.0.0:0"][..],
-            "listen: 0.0.0.0:0 lies beyond loopback without auth",
+            "listen: 0.0.0.0:0 can be reached from other machines without auth",
         ),
         (
             &["--admin", "0.0.0.0:0"],
-            "admin: 0.0.0.0:0 lies beyond loopback",
+            "admin: 0.0.0.0:0 can be reached from other machines",
         ),
         (
             &["--config", "jwt.toml"],

@@ -14,7 +14,7 @@ fn resources_ask_for_roles_that_somebody_has() {
     assert!(config.is_ok());
     only(
         &with("read = ['staf']"),
-        "8: resource[0].read: nobody has role \"staf\"",
+        "8: resource[0].read: no user and no key has role \"staf\"",
     );
     only(
         &with("write = ['staff', 'staff']"),
@@ -30,16 +30,16 @@ fn resources_ask_for_roles_that_somebody_has() {
     );
     only(
         &with("read = ['staff']\nwrite = ['anonymous']"),
-        "9: resource[0].write: who shows no credentials may write but not read",
+        "9: resource[0].write: without credentials clients may write but not read",
     );
     only(
         &format!("{RESOURCE}write = []"),
-        "4: resource[0].write: asks for roles, but [auth] has no user",
+        "4: resource[0].write: requires roles, but [auth] has no user",
     );
     let jwt = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'f'\n";
     assert!(Config::from_toml(&format!("{jwt}{RESOURCE}read = ['any']"), &[]).is_ok());
     let taken = format!("{user}{jwt}[[resource]]\nname = 'signin'\ntable = 't'");
-    only(&taken, "9: resource[0].name: /signin is larder's own");
+    only(&taken, "9: resource[0].name: path /signin is reserved");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
     let only = |below: &str, beginning: &str| only(&format!("[auth.jwt]\n{below}"), beginning);
     only(
         "secret_file = 'f'",
-        "2: auth.jwt.secret_file: name the algorithms to accept",
+        "2: auth.jwt.secret_file: auth.jwt.algorithms must list the algorithms to accept",
     );
     only(
         "algorithms = ['HS256']",
@@ -55,19 +55,19 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
     );
     only(
         "algorithms = ['HS256']\nsecret_file = 'f'\njwks_file = 'g'",
-        "4: auth.jwt.jwks_file: the keys of tokens come from auth.jwt.secret_file already",
+        "4: auth.jwt.jwks_file: auth.jwt.secret_file is set, too: the keys of tokens",
     );
     only(
         "algorithms = ['HS256', 'RS256']\nsecret_file = 'f'",
-        "2: auth.jwt.algorithms: a secret is for HS256",
+        "2: auth.jwt.algorithms: a secret can only be used with HS256",
     );
     only(
         "algorithms = ['RS256', 'HS256']\njwks_file = 'f'",
-        "2: auth.jwt.algorithms: a public key is no secret",
+        "2: auth.jwt.algorithms: HS256, HS384 and HS512 need secret_file",
     );
     only(
         "algorithms = ['RS256', 'ES256']\npublic_key_file = 'f'",
-        "2: auth.jwt.algorithms: one public key is for",
+        "2: auth.jwt.algorithms: a public key can only be used with",
     );
     only(
         "algorithms = ['RS256']\njwks_file = 'f'\nprivate_key_file = 'g'",
@@ -111,16 +111,16 @@ fn what_anybody_could_reach_is_refused() {
     let user = format!("[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n");
     only(
         "listen = '0.0.0.0:80'",
-        "1: listen: 0.0.0.0:80 lies beyond loopback without authentication ([auth]) and without TLS",
+        "1: listen: 0.0.0.0:80 can be reached from other machines without authentication ([auth]) and without TLS",
     );
     only(
         &format!("listen = '[::]:80'\n{user}"),
-        "1: listen: [::]:80 lies beyond loopback without TLS ([tls])",
+        "1: listen: [::]:80 can be reached from other machines without TLS ([tls])",
     );
     assert!(Config::from_toml("insecure = true\nlisten = '0.0.0.0:80'", &[]).is_ok());
     only(
         "insecure = true\nadmin = '0.0.0.0:81'",
-        "2: admin: 0.0.0.0:81 lies beyond loopback: the admin address then needs",
+        "2: admin: 0.0.0.0:81 can be reached from other machines: the admin address then needs",
     );
     let token = [("LARDER_AUTH__ADMIN_TOKEN", "0123456789abcdef")];
     let config = load(Some("admin = '0.0.0.0:81'"), &token, &[]).unwrap();
@@ -128,7 +128,7 @@ fn what_anybody_could_reach_is_refused() {
     assert!(!shown.contains("0123456789abcdef") && shown.contains("admin_token = \"***\""));
     only(
         "[auth]\nadmin_token = 'a'\nadmin_token_file = 'f'",
-        "2: auth.admin_token: the token is given twice",
+        "2: auth.admin_token: set admin_token or admin_token_file, not both",
     );
 }
 

@@ -120,11 +120,11 @@ fn values_name_their_line_and_key() {
     }
     only(
         "[audit]\nsample = -0.5",
-        "2: audit.sample: can't be negative: expected a share such as 0.001",
+        "2: audit.sample: can't be negative: expected a number such as 0.001",
     );
     only(
         "[audit]\nsample = '1%'",
-        "2: audit.sample: expected a share such as 0.001, found the string \"1%\"",
+        "2: audit.sample: expected a number such as 0.001, found the string \"1%\"",
     );
     only(
         "memory = 1",

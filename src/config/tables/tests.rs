@@ -61,15 +61,15 @@ fn places_are_kept() {
 fn names_are_single_within_a_row() {
     only(
         "fields = { a = 'x', b = 'x' }",
-        "4: resource[0].fields.b: two fields of one name: \"x\"",
+        "4: resource[0].fields.b: duplicate field name: \"x\"",
     );
     only(
         "fields = { a = 'x' }\n[[resource.children]]\nname = 'x'\ntable = 't'",
-        "6: resource[0].children[0].name: two fields of one name: \"x\" is already taken on line 4 by resource[0].fields.a",
+        "6: resource[0].children[0].name: duplicate field name: \"x\" is already used on line 4 by resource[0].fields.a",
     );
     only(
         "[[resource.children]]\nname = 'x'\ntable = 't'\n[[resource.lookups]]\nname = 'x'\ntable = 't'\ncolumn = 'c'",
-        "8: resource[0].lookups[0].name: two fields of one name",
+        "8: resource[0].lookups[0].name: duplicate field name",
     );
     let nested = "[[resource.children]]\nname = 'n'\ntable = 't'\n[[resource.children.children]]\nname = 'n'\ntable = 't'";
     assert_eq!(
@@ -219,7 +219,7 @@ fn names_are_single_and_usable_in_a_path() {
     let two = "[[resource]]\nname = 'n'\ntable = 't'\n[[resource]]\nname = 'n'\ntable = 't'";
     testing::only(
         two,
-        "5: resource[1].name: two resources of one name: \"n\" is already taken on line 2",
+        "5: resource[1].name: duplicate resource name: \"n\" is already used on line 2",
     );
     for name in ["a/b", "a b", "é", ".", "..", "a:batch", "a%20"] {
         let text = format!("[[resource]]\nname = '{name}'\ntable = 't'");
@@ -307,7 +307,7 @@ fn header_values_are_checked() {
         for wrong in ["''", "' a'", "\"a\\nb\"", "'é'"] {
             testing::only(
                 &with(&format!("{key} = {wrong}")),
-                &format!("4: resource[0].{key}: a header's value is"),
+                &format!("4: resource[0].{key}: expected visible ASCII"),
             );
         }
         let text = with(&format!("{key} = 'x-{{key}} y'"));
@@ -385,20 +385,20 @@ fn mistakes_name_their_place_and_no_secret() {
         &format!(
             "[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n[[auth.key]]\nname = 'a'\nhash = '{KEY}'"
         ),
-        "5: auth.key[0].name: two principals of one name",
+        "5: auth.key[0].name: duplicate principal name",
     );
     let upper = KEY.to_uppercase();
     testing::only(
         &format!(
             "[[auth.key]]\nname = 'a'\nhash = '{KEY}'\n[[auth.key]]\nname = 'b'\nhash = '{upper}'"
         ),
-        "6: auth.key[1].hash: the key on line 3 has this hash",
+        "6: auth.key[1].hash: the key on line 3 has the same hash",
     );
     testing::only(
         &format!(
             "[[auth.user]]\nname = 'a'\npassword = '{HASH}'\n[[auth.user]]\nname = 'a'\npassword = '{HASH}'"
         ),
-        "5: auth.user[1].name: two principals of one name",
+        "5: auth.user[1].name: duplicate principal name",
     );
     testing::only(
         "[[auth.usr]]\nname = 'a'",
@@ -414,6 +414,6 @@ fn mistakes_name_their_place_and_no_secret() {
     );
     testing::only(
         "[auth.jwt]\nsecret = 123456",
-        "2: auth.jwt.secret: expected a text, found something else (not shown)",
+        "2: auth.jwt.secret: expected a string, found something else (not shown)",
     );
 }

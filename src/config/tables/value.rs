@@ -181,7 +181,9 @@ impl Input<'_, '_> {
         let name = self.string()?;
         let is_unusable = |c: char| c == ':' || c.is_control();
         if name.value.is_empty() || name.value.contains(is_unusable) {
-            self.refuse("expected a name without colons and control characters");
+            self.refuse(
+                "expected a name without colons and control characters, and not an empty one",
+            );
         }
         self.names.claim(&name, "principal", self.reader);
         Some(name.value)
@@ -264,9 +266,7 @@ impl Input<'_, '_> {
         let text = value.value.as_str();
         let is_visible = |c: char| c == ' ' || c.is_ascii_graphic();
         if text.is_empty() || text.trim() != text || !text.chars().all(is_visible) {
-            self.refuse(
-                "a header's value is not empty, and holds visible ASCII and spaces between",
-            );
+            self.refuse("expected visible ASCII characters, with spaces only between them");
         }
         Some(value)
     }
