@@ -4,7 +4,7 @@
 //! catalogue is checked elsewhere, with the places that are kept here. Only this module and
 //! [`cli`](crate::cli) see flags and environment; the rest of larder takes the small structs out of [`Config`].
 //!
-//! All mistakes are told at once, each with file, line and key, and none repeats a password.
+//! All mistakes are reported at once, each with file, line and key. No message contains a password.
 
 mod access;
 mod dump;
@@ -31,7 +31,7 @@ pub use self::dump::dump;
 pub use self::environment::Environment;
 pub use self::example::example;
 
-use self::reading::Reading;
+use self::reading::ConfigReader;
 use crate::auth::config::AuthConfig;
 use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
@@ -44,7 +44,7 @@ use crate::server::Limits;
 use crate::server::tls::TlsConfig;
 use crate::source::SourceConfig;
 
-/// The file that is read if nobody names one.
+/// The file that is read if none is named.
 const DEFAULT_FILE: &str = "larder.toml";
 /// The variable that names the file.
 const FILE_VARIABLE: &str = "LARDER_CONFIG";
@@ -58,13 +58,13 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Admin address.
     pub admin: SocketAddr,
-    /// The public address may lie beyond loopback without authentication or TLS.
+    /// Other machines may reach the public address without authentication or TLS.
     pub insecure: bool,
-    /// The public address describes itself.
+    /// The public address serves its OpenAPI description and Swagger UI.
     pub docs: bool,
-    /// A line for each answer of the public address.
+    /// The access log of the public address.
     pub access_log: AccessLogConfig,
-    /// Private PostgreSQL, disk tier, node name.
+    /// The directory of the private PostgreSQL, the disk tier and the name of the node.
     pub state_dir: PathBuf,
     /// `serve` installs schema and triggers by itself.
     pub install: bool,
@@ -72,7 +72,7 @@ pub struct Config {
     pub shutdown_timeout: Duration,
     /// Worker threads.
     pub workers: usize,
-    /// The longest a request may wait for its document.
+    /// The longest time that a request waits for PostgreSQL.
     pub request_timeout: Duration,
     /// `None`: the private PostgreSQL.
     pub database_url: Option<String>,
@@ -88,15 +88,15 @@ pub struct Config {
     pub feed: FeedConfig,
     /// Self-audit.
     pub audit: AuditConfig,
-    /// What clients may take.
+    /// Limits for clients.
     pub limits: Limits,
-    /// The certificate.
+    /// Certificate, key and HSTS of the public address.
     pub tls: TlsConfig,
-    /// Pages of other origins.
+    /// Access by pages of other origins.
     pub cors: CorsConfig,
-    /// Who may.
+    /// Users, API keys, JWTs and the admin token.
     pub auth: AuthConfig,
-    /// In the order of the file; the demo's where there is no file.
+    /// In the order of the file; the demo's if there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
 
@@ -106,12 +106,12 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What the configuration is made of, gathered before anything of it is read.
+/// The sources of the configuration, before they are read.
 #[derive(Clone)]
 pub struct Sources {
     /// `--config`.
     pub file: Option<PathBuf>,
-    /// Where `larder.toml` is looked for if no file is named; empty: the working directory.
+    /// The directory of `larder.toml` if no file is named; empty: the working directory.
     pub directory: PathBuf,
     /// The process's environment.
     pub environment: Environment,
@@ -143,12 +143,12 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all that is wrong.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let mut reading = Reading::begin();
-        read_file(sources, &mut reading);
-        reading.environment(&sources.environment);
-        reading.overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
-        reading.files();
-        let mut config = reading.finish()?;
+        let mut reader = ConfigReader::new();
+        read_file(sources, &mut reader);
+        reader.read_environment(&sources.environment);
+        reader.read_overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
+        reader.check_files();
+        let mut config = reader.finish()?;
         if let Some(tiers) = sources.tiers {
             config.restrict_tiers(tiers);
         }
@@ -175,10 +175,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all that is wrong.
     pub fn from_toml(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {
-        let mut reading = Reading::begin();
-        reading.file(DEFAULT_FILE, text);
-        reading.overrides(overrides.iter().copied());
-        reading.finish()
+        let mut reader = ConfigReader::new();
+        reader.read_file(DEFAULT_FILE, text);
+        reader.read_overrides(overrides.iter().copied());
+        reader.finish()
     }
 
     /// Whether the public address speaks TLS.
@@ -186,7 +186,7 @@ impl Config {
         fit::has_tls(self)
     }
 
-    /// Takes every tier that is not among `tiers` from every resource.
+    /// Disables the tiers that `tiers` does not name, for every resource.
     pub fn restrict_tiers(&mut self, tiers: Tiers) {
         for resource in &mut self.resources {
             resource.tiers.memory &= tiers.memory;
@@ -194,8 +194,8 @@ impl Config {
         }
     }
 
-    /// What the settings are written over: their defaults stand in the table of settings, but for those that
-    /// depend on the machine.
+    /// What the settings are read into. Their defaults are in the table of settings, except those that depend on
+    /// the machine.
     fn blank() -> Self {
         let unset = SocketAddr::from(([127, 0, 0, 1], 0));
         Self {
@@ -271,7 +271,7 @@ impl Config {
 }
 
 /// Reads the file that is named or found, if any.
-fn read_file(sources: &Sources, reading: &mut Reading) {
+fn read_file(sources: &Sources, reader: &mut ConfigReader) {
     let from_environment = || sources.environment.get(FILE_VARIABLE).map(PathBuf::from);
     let (path, named_by) = match (&sources.file, from_environment()) {
         (Some(path), _) => (path.clone(), "--config"),
@@ -285,16 +285,16 @@ fn read_file(sources: &Sources, reading: &mut Reading) {
         named_by
     };
     match std::fs::read(&path).map(String::from_utf8) {
-        Ok(Ok(text)) => reading.file(&origin, &text),
+        Ok(Ok(text)) => reader.read_file(&origin, &text),
         Ok(Err(error)) => {
             let whole = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = whole.iter().filter(|&&byte| byte == b'\n').count() + 1;
             let message = "the file is not UTF-8 from this line on".to_owned();
-            reading.unreadable(&origin, line, key, message);
+            reader.unreadable(&origin, line, key, message);
         }
         Err(error) if named_by.is_empty() && error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => {
-            reading.unreadable(&origin, 0, key, format!("the file can't be read: {error}"))
+            reader.unreadable(&origin, 0, key, format!("the file can't be read: {error}"))
         }
     }
 }
@@ -313,8 +313,8 @@ mod tests {
         )
         .unwrap();
         let sources = sources(directory.path().to_owned(), &[], &[]);
-        let told = Config::load(&sources).unwrap_err().to_string();
-        assert!(told.contains("larder.toml:3: "), "{told}");
+        let error = Config::load(&sources).unwrap_err().to_string();
+        assert!(error.contains("larder.toml:3: "), "{error}");
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! `larder config`: shows what can be set, or what is set. Asks no database.
+//! `larder config`: prints what can be set, or what is set. Uses no database.
 
 use std::io::{self, Write};
 
 use crate::cli::ConfigArgs;
 use crate::config::{self, Config, ConfigError, Sources};
 
-/// Why nothing was shown.
+/// Why nothing was printed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigCommandError {
-    /// There is no configuration in force to show.
+    /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The text did not reach its reader.
+    /// Writing failed.
     #[error("can't write the configuration")]
     Output(#[from] io::Error),
 }
 
 /// Writes the example file or the configuration in force to `out`.
 ///
-/// A reader that has seen enough, such as `head`, is no failure.
+/// That `out` is closed, as by `head`, is no failure.
 /// # Errors
 /// [`ConfigCommandError::Config`] if the configuration in force is wrong; [`ConfigCommandError::Output`] if
 /// `out` fails.

@@ -1,4 +1,4 @@
-//! The database that a command works on: the configured one, else the private one.
+//! The database of a command: the configured one, else the private one.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub struct CommandDatabase {
     url: String,
     /// The private PostgreSQL, if this command started it, with the file that names it.
     private: Option<(Embedded, PathBuf)>,
-    /// Only held, by a command that is no `serve`: one larder at a time starts the private PostgreSQL.
+    /// Held by commands other than `serve`: one larder at a time starts the private PostgreSQL.
     _lock: Option<StateLock>,
 }
 
@@ -118,7 +118,7 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(file)?;
-    // One that is there already keeps its mode otherwise.
+    // A file that exists already keeps its mode otherwise.
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(text.as_bytes())
 }

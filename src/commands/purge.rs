@@ -1,4 +1,4 @@
-//! `larder purge`: drops documents from a running larder's tiers, through its admin address.
+//! `larder purge`: removes documents from the tiers of a running larder, through its admin address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::cli::PurgeArgs;
 use crate::config::{Config, ConfigError};
 use crate::http::admin::token::configured;
 
-/// The longest wait for the answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What stands in a path as it is, such as a comma between the parts of a key; who writes `%2C` means one inside.
+/// The longest wait for the response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Sent as they are: a comma is between the parts of a key, and `%2C` is one within a part.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -22,11 +22,10 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b',')
     .remove(b'%');
 
-/// Asks the larder at the configured admin address, with the configured token, to forget a document or all of a
-/// resource.
+/// Sends a purge of one document, or of all of a resource, to the configured admin address with the configured token.
 ///
 /// # Errors
-/// [`ConfigError`] for a token that can't be read; a larder that can't be reached; what it refuses.
+/// [`ConfigError`] for a token that can't be read; no response, or one that refuses.
 pub async fn run(config: &Config, args: &PurgeArgs) -> anyhow::Result<()> {
     let mut admin = config.admin;
     if admin.ip().is_unspecified() {
@@ -45,10 +44,10 @@ pub async fn run(config: &Config, args: &PurgeArgs) -> anyhow::Result<()> {
         mistakes: vec![mistake],
     };
     let token = configured(&config.auth).map_err(misconfigured)?;
-    // reqwest asks for a provider even where it speaks no TLS.
+    // reqwest needs a provider of cryptography even without TLS.
     drop(rustls::crypto::ring::default_provider().install_default());
     let client = reqwest::Client::builder()
-        .timeout(ANSWER_TIMEOUT)
+        .timeout(RESPONSE_TIMEOUT)
         .no_proxy()
         .build()?;
     let mut request = client.post(url);

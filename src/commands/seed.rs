@@ -90,10 +90,10 @@ pub async fn seed(url: &str, depts: u32, emps_per_dept: u32) -> Result<Seeded, S
     sqlx::raw_sql(TABLES).execute(&mut *transaction).await?;
 
     let progress = progress_bar(u64::from(depts) * (1 + u64::from(emps_per_dept)));
-    let dept_rows = (1..=depts).map(|dept| Row::Dept(dept.into()));
+    let dept_rows = (1..=depts).map(|dept| DemoRow::Dept(dept.into()));
     let added_depts = fill(&mut transaction, "dept", dept_rows, &progress).await?;
     let emp_rows = (1..=depts)
-        .flat_map(|dept| (0..emps_per_dept).map(move |number| Row::Emp(dept.into(), number)));
+        .flat_map(|dept| (0..emps_per_dept).map(move |number| DemoRow::Emp(dept.into(), number)));
     let added_emps = fill(&mut transaction, "emp", emp_rows, &progress).await?;
     transaction.commit().await?;
     progress.finish_and_clear();
@@ -116,7 +116,7 @@ pub async fn seed(url: &str, depts: u32, emps_per_dept: u32) -> Result<Seeded, S
 async fn fill(
     connection: &mut PgConnection,
     table: &'static str,
-    rows: impl Iterator<Item = Row>,
+    rows: impl Iterator<Item = DemoRow>,
     progress: &ProgressBar,
 ) -> Result<u64, sqlx::Error> {
     let staging = format!(
@@ -153,22 +153,22 @@ async fn fill(
     Ok(result.rows_affected())
 }
 
-/// One row to be: a dept by its key, or an emp by its dept and its number there.
-enum Row {
+/// A row to insert: a dept by its key, or an emp by its dept and its number there.
+enum DemoRow {
     Dept(i64),
     Emp(i64, u32),
 }
 
-impl Row {
+impl DemoRow {
     /// Appends a line of COPY's text format, columns in the order of the table.
     fn write(&self, line: &mut String) {
         let written = match *self {
-            Row::Dept(deptno) => {
+            DemoRow::Dept(deptno) => {
                 let draw = mix(deptno);
                 let (name, city) = (pick(&NAMES, draw), pick(&CITIES, draw >> 8));
                 writeln!(line, "{deptno}\t{name}\t{city}")
             }
-            Row::Emp(deptno, number) => write_emp(line, deptno, number),
+            DemoRow::Emp(deptno, number) => write_emp(line, deptno, number),
         };
         debug_assert!(written.is_ok(), "a String takes all that is written");
     }

@@ -1,4 +1,4 @@
-//! `larder serve`: everything put together, and taken apart again.
+//! `larder serve`: starts all parts of larder, and stops them in order.
 
 mod service;
 mod workers;
@@ -39,7 +39,7 @@ const DEMO_EMPS_PER_DEPT: u32 = 10;
 /// How long the first lines on stdout wait for the first pass.
 const BANNER_WAIT: Duration = Duration::from_secs(5);
 
-/// This part of `shutdown_timeout` is kept for what comes after the last answer.
+/// One part in this many of `shutdown_timeout` is reserved for what follows the last response.
 const STOPPING_SHARE: u32 = 10;
 
 /// Runs until SIGTERM or SIGINT, then drains.
@@ -48,7 +48,7 @@ const STOPPING_SHARE: u32 = 10;
 /// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
 pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
     let stop = stop_signals()?;
-    // One that comes before anything can be read again is heeded then.
+    // A SIGHUP that comes before the certificate is read is handled after that.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
     raise_descriptor_limit();
     let lock = StateLock::acquire(&config.state_dir)?;
@@ -83,18 +83,18 @@ async fn run_on(
     let workers = Workers::start(config.workers).context("starting the workers")?;
     let runtimes = workers.runtimes();
     let mut service = Service::start(config, database.url(), node, runtimes)?;
-    let stopping = || asked_to_stop(stop.subscribe(), 1);
+    let stopping = || stop_requested(stop.subscribe(), 1);
     let tls = Tls::load(&config.tls)?.map(Arc::new);
     let mut plain = service.server_config(config);
     let secure = ServerConfig {
         tls: tls.clone(),
         ..plain.clone()
     };
-    // Operators come by no balancer.
+    // The admin address is not behind a load balancer.
     plain.limits.proxy_protocol = false;
     let documents = service.public();
     let logged = service.log_written();
-    heed_hangups(hangup, tls, service.reopen_signal(), stop.clone());
+    handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());
     let documents = move |peer| documents.for_connection(peer);
     let documents = serve(public, documents, runtimes.to_vec(), secure, stopping());
     let serving = tokio::spawn(documents);
@@ -108,7 +108,7 @@ async fn run_on(
         () = stopping() => Ok(()),
     };
     if checked.is_err() {
-        ask_to_stop(&stop);
+        request_stop(&stop);
     }
     stopping().await;
     tracing::info!("stopping: requests are finished, and the disk tier is written");
@@ -132,11 +132,11 @@ async fn run_on(
     drained
 }
 
-/// Answers what was asked, or does not wait for that any longer at a second signal; then writes what waits for the
-/// disk. Both within `limit`.
+/// Finishes the accepted requests, or ends the wait for them at a second signal; then writes what is pending for the
+/// disk tier. Both take at most `limit`.
 ///
 /// # Errors
-/// If something of it was not done in time.
+/// If not all of it was done in time.
 async fn drain(
     service: Service,
     serving: JoinHandle<()>,
@@ -145,12 +145,12 @@ async fn drain(
     stop: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
-    // A client that never ends its request must not cost the disk tier what waits for it.
+    // A client that never ends its request must not use up the time that the disk tier needs.
     let answering = limit.saturating_sub(limit / STOPPING_SHARE);
     let answered = tokio::select! {
         answered = async { tokio::try_join!(serving, admin) } => answered.map(|_| ()).context("serving"),
         () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
-        () = asked_to_stop(stop, 2) => Err(anyhow!("clients were still connected at the second signal")),
+        () = stop_requested(stop, 2) => Err(anyhow!("clients were still connected at the second signal")),
     };
     timeout_at(began + limit, service.stop())
         .await
@@ -158,8 +158,8 @@ async fn drain(
     answered
 }
 
-/// Ends when larder was asked to stop `times` times.
-async fn asked_to_stop(mut stop: watch::Receiver<u32>, times: u32) {
+/// Ends after `times` requests to stop.
+async fn stop_requested(mut stop: watch::Receiver<u32>, times: u32) {
     // The sender lives as long as larder serves.
     let _stopped = stop.wait_for(|&asked| asked >= times).await;
 }
@@ -191,7 +191,7 @@ async fn announce(
     }
 }
 
-/// A reader that has seen enough, such as `head`, is no reason to end.
+/// That stdout is closed, as by `head`, is no reason to stop.
 fn print(text: &str) {
     if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
         tracing::warn!("writing to stdout: {error}");
@@ -242,7 +242,7 @@ async fn seed_once(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As many open files as the system lets this process have: idle clients must not cost the tiers theirs.
+/// Raises the limit of open files to the hard limit, so that idle clients leave enough of them to the tiers.
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -251,9 +251,9 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// At each SIGHUP the certificate is read again, or stays in force where that fails, and the access log begins its file
-/// anew. Without either the terminal has gone, and larder is to stop.
-fn heed_hangups(
+/// At each SIGHUP reads the certificate again, which stays in force if that fails, and opens the file of the access log
+/// again. Without either, SIGHUP says that the terminal is gone, and larder stops.
+fn handle_hangups(
     mut hangup: Signal,
     tls: Option<Arc<Tls>>,
     log: Option<Arc<ReopenSignal>>,
@@ -262,8 +262,8 @@ fn heed_hangups(
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             if tls.is_none() && log.is_none() {
-                // Once: shell and kernel may both tell, and a second time ends what is being answered.
-                return ask_to_stop(&stop);
+                // Only once: shell and kernel may both send it, and a second request to stop ends running requests.
+                return request_stop(&stop);
             }
             if let Some(log) = &log {
                 log.send();
@@ -284,7 +284,7 @@ fn heed_hangups(
     });
 }
 
-/// Counts why larder is to stop: SIGTERM, SIGINT, or that it can't go on.
+/// Counts the requests to stop: SIGTERM, SIGINT, or an error after the start.
 fn stop_signals() -> anyhow::Result<watch::Sender<u32>> {
     let stop = watch::channel(0).0;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
@@ -296,12 +296,12 @@ fn stop_signals() -> anyhow::Result<watch::Sender<u32>> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            ask_to_stop(&counted);
+            request_stop(&counted);
         }
     });
     Ok(stop)
 }
 
-fn ask_to_stop(stop: &watch::Sender<u32>) {
+fn request_stop(stop: &watch::Sender<u32>) {
     stop.send_modify(|asked| *asked = asked.saturating_add(1));
 }

@@ -9,12 +9,12 @@ use super::places::{Places, mistake};
 use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig};
 use crate::resource::definition::Mistake;
 
-/// Paths that a resource can't have once there are users to sign in.
+/// Paths of larder if users can sign in.
 const SIGNING_IN: [&str; 2] = ["signin", "refresh"];
 /// Finds what does not fit together.
 pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
-    let mut mistakes = exposed(config, places);
-    mistakes.extend(tokens(config, places));
+    let mut mistakes = check_addresses(config, places);
+    mistakes.extend(check_tokens(config, places));
     let auth = &config.auth;
     if auth.admin_token.is_some() && auth.admin_token_file.is_some() {
         let paths = ["auth.admin_token", "auth.admin_token_file"];
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
                 mistakes.push(mistake(&roles.place, message));
                 continue;
             }
-            let unknown = roles.value.iter().filter(|role| !is_known(auth, role));
+            let unknown = roles.value.iter().filter(|role| !is_role_known(auth, role));
             let message = |role| format!("no user and no key has role {role:?}");
             let unknown = unknown.map(|role| mistake(&roles.place, message(role)));
             mistakes.extend(unknown);
@@ -52,8 +52,8 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     mistakes
 }
 
-/// A token may hold any role, as far as larder knows.
-fn is_known(auth: &AuthConfig, role: &str) -> bool {
+/// A token may have any role.
+fn is_role_known(auth: &AuthConfig, role: &str) -> bool {
     let users = auth.users.iter().map(|user| &user.roles);
     let mut given = users.chain(auth.keys.iter().map(|key| &key.roles));
     role == ANONYMOUS
@@ -62,7 +62,7 @@ fn is_known(auth: &AuthConfig, role: &str) -> bool {
 }
 
 /// Addresses that other machines can reach without authentication or TLS.
-fn exposed(config: &Config, places: &Places) -> Vec<Mistake> {
+fn check_addresses(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     let beyond = |address: SocketAddr| !address.ip().is_loopback();
     let open = [
@@ -94,11 +94,11 @@ fn exposed(config: &Config, places: &Places) -> Vec<Mistake> {
     mistakes
 }
 
-fn tokens(config: &Config, places: &Places) -> Vec<Mistake> {
+fn check_tokens(config: &Config, places: &Places) -> Vec<Mistake> {
     let jwt = &config.auth.jwt;
     let mut mistakes = Vec::new();
     let keys = jwt.keys();
-    if let (Some(first), Some(message)) = (keys.first(), unfit_algorithms(jwt)) {
+    if let (Some(first), Some(message)) = (keys.first(), wrong_algorithms(jwt)) {
         let paths = ["auth.jwt.algorithms", *first];
         mistakes.push(places.mistake(&paths, message));
     }
@@ -144,8 +144,8 @@ fn tokens(config: &Config, places: &Places) -> Vec<Mistake> {
     mistakes
 }
 
-/// What is wrong with the algorithms for the key that is given.
-fn unfit_algorithms(jwt: &JwtConfig) -> Option<&'static str> {
+/// What is wrong with the algorithms for the configured key.
+fn wrong_algorithms(jwt: &JwtConfig) -> Option<&'static str> {
     let is_secret = jwt.secret.is_some() || jwt.secret_file.is_some();
     let mut families = jwt.algorithms.iter().map(|algorithm| algorithm.family());
     let Some(first) = families.next() else {

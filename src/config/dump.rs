@@ -179,7 +179,7 @@ mod tests {
         assert!(Config::from_toml(&dump, &[]).is_ok());
     }
 
-    /// `Debug` without what only says where a value was written.
+    /// `Debug` without the places of values.
     fn without_places(config: &Config) -> String {
         let plain = (
             config.listen,

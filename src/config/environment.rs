@@ -1,4 +1,4 @@
-//! The process's environment, read once; everything else gets it handed.
+//! The environment of the process, read once and passed on from here.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// The process's own.
+    /// The variables of the process.
     pub fn of_process() -> Self {
         Self::of_pairs(std::env::vars_os())
     }

@@ -1,6 +1,6 @@
 //! Names: what PostgreSQL takes as an identifier, what a path takes as a segment, and what is taken already.
 
-use super::text::Reader;
+use super::text::TomlReader;
 use super::value::echo;
 use crate::resource::definition::{Located, Place};
 
@@ -12,15 +12,20 @@ const RESERVED: [&str; 2] = ["docs", "openapi.json"];
 
 /// The names that are taken already: within a row, among resources, or among users and keys with the keys' hashes.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct UniqueNames {
     taken: Vec<Located<String>>,
     /// With the lines that they are on.
     hashes: Vec<([u8; 32], usize)>,
 }
 
-impl Names {
+impl UniqueNames {
     /// Takes `name`; a second one of the same spelling is a mistake.
-    pub(super) fn claim(&mut self, name: &Located<String>, what: &str, reader: &mut Reader<'_>) {
+    pub(super) fn claim(
+        &mut self,
+        name: &Located<String>,
+        what: &str,
+        reader: &mut TomlReader<'_>,
+    ) {
         if let Some(first) = self.taken.iter().find(|taken| taken.value == name.value) {
             let message = format!(
                 "duplicate {what} name: {} is already used on line {} by {}",
@@ -35,7 +40,12 @@ impl Names {
     }
 
     /// Takes the hash of a key; a second one is a mistake.
-    pub(super) fn claim_hash(&mut self, hash: [u8; 32], place: &Place, reader: &mut Reader<'_>) {
+    pub(super) fn claim_hash(
+        &mut self,
+        hash: [u8; 32],
+        place: &Place,
+        reader: &mut TomlReader<'_>,
+    ) {
         match self.hashes.iter().find(|(taken, _)| *taken == hash) {
             Some((_, line)) => {
                 reader.refuse_at(place, format!("the key on line {line} has the same hash"));
@@ -49,7 +59,7 @@ impl Names {
 pub(super) fn check_identifier(
     name: &Located<String>,
     what: &str,
-    reader: &mut Reader<'_>,
+    reader: &mut TomlReader<'_>,
 ) -> bool {
     let (name, place) = (&name.value, &name.place);
     let message = if name.is_empty() {
@@ -69,7 +79,7 @@ pub(super) fn check_identifier(
 }
 
 /// Checks that `name` is a segment of a path that no client, proxy or router rewrites.
-pub(super) fn check_segment(name: &Located<String>, reader: &mut Reader<'_>) {
+pub(super) fn check_segment(name: &Located<String>, reader: &mut TomlReader<'_>) {
     if !check_identifier(name, "resource's name", reader) {
         return;
     }

@@ -7,12 +7,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
 use super::fit;
-use super::names::Names;
+use super::names::UniqueNames;
 use super::places::{Places, mistake, unlined};
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
 use super::tables;
-use super::text::{Key, Reader, Text, Value, dotted, unknown_key};
-use super::value::found;
+use super::text::{TomlKey, TomlReader, TomlText, TomlValue, dotted, unknown_key};
+use super::value::describe;
 use super::{Config, ConfigError};
 use crate::resource::definition::{Mistake, Place};
 use crate::resource::suggestion::nearest;
@@ -22,46 +22,45 @@ const DEMO: &str = include_str!("demo.toml");
 const DATABASE_URL: &str = "DATABASE_URL";
 
 /// The configuration so far and what is wrong with it.
-pub(super) struct Reading {
+pub(super) struct ConfigReader {
     config: Config,
-    /// Who set a setting last; absent while its default holds.
     places: Places,
     mistakes: Vec<Mistake>,
     /// Where `[[resource]]` belongs: the end of the file, if there is one.
     file_end: Option<Place>,
     has_resources: bool,
     /// The file could not be read or is no TOML, so nothing is known of what it holds.
-    file_unread: bool,
+    is_file_unreadable: bool,
 }
 
-impl Reading {
+impl ConfigReader {
     /// Starts from the defaults.
-    pub(super) fn begin() -> Self {
-        let mut reading = Self {
+    pub(super) fn new() -> Self {
+        let mut reader = Self {
             config: Config::blank(),
             places: Places::default(),
             mistakes: Vec::new(),
             file_end: None,
             has_resources: false,
-            file_unread: false,
+            is_file_unreadable: false,
         };
         for setting in &SETTINGS {
             if let Preset::Value(text) = setting.preset {
-                reading.put(setting, text, unlined("built-in default", setting.path));
+                reader.set(setting, text, unlined("built-in default", setting.path));
             }
         }
-        reading.places = Places::default();
-        reading
+        reader.places = Places::default();
+        reader
     }
 
     /// Reads the text of a file.
-    pub(super) fn file(&mut self, origin: &str, toml: &str) {
-        let text = Text::new(origin, toml);
+    pub(super) fn read_file(&mut self, origin: &str, toml: &str) {
+        let text = TomlText::new(origin, toml);
         self.file_end = Some(text.place(toml.trim_end().len(), "resource"));
-        self.text(&text, toml);
+        self.read_toml(&text, toml);
     }
 
-    /// Notes that the file can't be read, at `line` if that is known, else 0; `key` says who asked for it.
+    /// Notes that the file can't be read, at `line` if that is known, else 0; `key` is what names the file.
     pub(super) fn unreadable(&mut self, origin: &str, line: usize, key: &str, message: String) {
         let place = Place {
             origin: origin.into(),
@@ -69,11 +68,11 @@ impl Reading {
             key: key.to_owned(),
         };
         self.mistakes.push(Mistake { place, message });
-        self.file_unread = true;
+        self.is_file_unreadable = true;
     }
 
     /// Reads `LARDER_*` and `DATABASE_URL`.
-    pub(super) fn environment(&mut self, environment: &Environment) {
+    pub(super) fn read_environment(&mut self, environment: &Environment) {
         let url = Setting::find("database.url").map(|setting| (setting, DATABASE_URL.to_owned()));
         let own = SETTINGS.iter().map(|setting| (setting, setting.variable()));
         for (setting, variable) in url.into_iter().chain(own) {
@@ -82,7 +81,7 @@ impl Reading {
             };
             let place = unlined("environment", variable);
             match value.to_str() {
-                Some(text) => self.put(setting, text, place),
+                Some(text) => self.set(setting, text, place),
                 None => self.mistakes.push(mistake(&place, "is not UTF-8")),
             }
         }
@@ -108,7 +107,7 @@ impl Reading {
     }
 
     /// Reads pairs of a setting's dotted key and its value.
-    pub(super) fn overrides<K: AsRef<str>, V: AsRef<str>>(
+    pub(super) fn read_overrides<K: AsRef<str>, V: AsRef<str>>(
         &mut self,
         pairs: impl IntoIterator<Item = (K, V)>,
     ) {
@@ -116,7 +115,7 @@ impl Reading {
             let path = path.as_ref();
             let place = unlined("command line", path);
             match Setting::find(path) {
-                Some(setting) => self.put(setting, text.as_ref(), place),
+                Some(setting) => self.set(setting, text.as_ref(), place),
                 None => {
                     let message = unknown_key(path, SETTINGS.iter().map(|setting| setting.path));
                     self.mistakes.push(Mistake { place, message });
@@ -135,69 +134,75 @@ impl Reading {
             });
         }
         self.config.disk.directory = self.config.state_dir.join("disk");
-        // Nobody publishes the private PostgreSQL.
+        // The private PostgreSQL has no publication that would send the responses.
         self.config.feed.answers |= self.config.database_url.is_none();
         Ok(self.config)
     }
 
-    fn text(&mut self, text: &Text, toml: &str) {
+    fn read_toml(&mut self, text: &TomlText, toml: &str) {
         let (document, errors) = DeTable::parse_recoverable(toml);
         if !errors.is_empty() {
-            self.file_unread = true;
+            self.is_file_unreadable = true;
             let at = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
             let mistakes = errors
                 .iter()
                 .map(|error| text.mistake(at(error), "TOML", error.message()));
             self.mistakes.extend(mistakes);
             self.mistakes.sort_by_key(|mistake| mistake.place.line);
-            // One slip often gives several errors on its line; the first one says it best.
+            // One mistake often causes several errors on its line; the first describes it best.
             self.mistakes.dedup_by_key(|mistake| mistake.place.clone());
             return;
         }
         let already = self.mistakes.len();
         for (key, value) in document.get_ref() {
-            self.top_level(text, key, value);
+            self.read_top_level(text, key, value);
         }
         self.mistakes[already..].sort_by_key(|mistake| mistake.place.line);
     }
 
-    fn top_level(&mut self, text: &Text, key: &Key<'_>, value: &Value<'_>) {
+    fn read_top_level(&mut self, text: &TomlText, key: &TomlKey<'_>, value: &TomlValue<'_>) {
         let name = key.get_ref().as_ref();
         if name == "resource" {
-            let mut reader = Reader {
+            let mut reader = TomlReader {
                 text,
                 mistakes: &mut self.mistakes,
             };
-            let names = &mut Names::default();
+            let names = &mut UniqueNames::default();
             self.config.resources = tables::read(Some(value), "resource", names, &mut reader);
             self.has_resources |= value
                 .get_ref()
                 .as_array()
                 .is_none_or(|items| !items.is_empty());
         } else if is_section(name) {
-            self.section(text, name, key, value);
+            self.read_section(text, name, key, value);
         } else {
-            self.setting(text, "", key, value);
+            self.read_setting(text, "", key, value);
         }
     }
 
-    fn section(&mut self, text: &Text, name: &str, key: &Key<'_>, value: &Value<'_>) {
+    fn read_section(
+        &mut self,
+        text: &TomlText,
+        name: &str,
+        key: &TomlKey<'_>,
+        value: &TomlValue<'_>,
+    ) {
         if let DeValue::Table(entries) = value.get_ref() {
             for (key, value) in entries {
                 let path = dotted(name, key.get_ref());
                 if is_section(&path) {
-                    self.section(text, &path, key, value);
+                    self.read_section(text, &path, key, value);
                 } else if !tables::PRINCIPALS.contains(&path.as_str()) {
-                    self.setting(text, name, key, value);
+                    self.read_setting(text, name, key, value);
                 }
             }
             if name == "auth" {
-                let mut reader = Reader {
+                let mut reader = TomlReader {
                     text,
                     mistakes: &mut self.mistakes,
                 };
                 // A principal is known by its name, so users and keys share the names.
-                let names = &mut Names::default();
+                let names = &mut UniqueNames::default();
                 let [users, keys] = tables::PRINCIPALS;
                 let auth = &mut self.config.auth;
                 auth.users = tables::read(entries.get("user"), users, names, &mut reader);
@@ -206,14 +211,20 @@ impl Reading {
         } else {
             let message = format!(
                 "expected a section [{name}], found {}",
-                found(value.get_ref())
+                describe(value.get_ref())
             );
             self.mistakes
                 .push(text.mistake(key.span().start, name, message));
         }
     }
 
-    fn setting(&mut self, text: &Text, section: &str, key: &Key<'_>, value: &Value<'_>) {
+    fn read_setting(
+        &mut self,
+        text: &TomlText,
+        section: &str,
+        key: &TomlKey<'_>,
+        value: &TomlValue<'_>,
+    ) {
         let path = dotted(section, key.get_ref());
         let Some(setting) =
             Setting::find(&path).filter(|setting| setting.section_and_key().0 == section)
@@ -225,7 +236,7 @@ impl Reading {
         };
         let place = text.place(value.span().start, path);
         match (setting.slot)(&mut self.config).text_of(value.get_ref()) {
-            Ok(text) => self.put(setting, &text, place),
+            Ok(text) => self.set(setting, &text, place),
             Err(error) => self.mistakes.push(Mistake {
                 place,
                 message: error.to_string(),
@@ -233,13 +244,13 @@ impl Reading {
         }
     }
 
-    /// Looks into the files that settings name.
-    pub(super) fn files(&mut self) {
+    /// Checks the files that settings name.
+    pub(super) fn check_files(&mut self) {
         let mistake = fit::check_files(&self.config, &self.places);
         self.mistakes.extend(mistake);
     }
 
-    fn put(&mut self, setting: &'static Setting, text: &str, place: Place) {
+    fn set(&mut self, setting: &'static Setting, text: &str, place: Place) {
         match setting.put(&mut self.config, text) {
             Ok(()) => {
                 self.places.set(setting.path, place);
@@ -251,9 +262,9 @@ impl Reading {
         }
     }
 
-    /// Without resources the demo's hold, unless a file and a URL say that this is no demo.
+    /// Without resources those of the demo are used. Beside a file and a database URL that is a mistake.
     fn fill_in_resources(&mut self) {
-        if self.has_resources || self.file_unread {
+        if self.has_resources || self.is_file_unreadable {
             return;
         }
         match self.file_end.take() {
@@ -265,7 +276,7 @@ impl Reading {
                     message: message.to_owned(),
                 });
             }
-            _ => self.text(&Text::new("built-in demo", DEMO), DEMO),
+            _ => self.read_toml(&TomlText::new("built-in demo", DEMO), DEMO),
         }
     }
 }
@@ -274,7 +285,7 @@ fn is_section(name: &str) -> bool {
     !name.is_empty() && SECTIONS.iter().any(|section| section.name == name)
 }
 
-/// What to say about a key that its section does not have.
+/// The message about a key that its section does not have.
 fn unknown_setting(section: &str, key: &str) -> String {
     let elsewhere = SETTINGS
         .iter()

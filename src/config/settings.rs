@@ -68,7 +68,7 @@ pub(super) const SECTIONS: [Section; 11] = [
     ),
 ];
 
-/// What holds where nobody set anything.
+/// The value of a setting that is not set.
 pub(super) enum Preset {
     /// This value.
     Value(&'static str),

@@ -12,8 +12,8 @@ use self::value::PropertyValue::{
     Children, Columns, FieldName, Fields, Filters, HeaderValue, JoinColumns, KeyHash, Lookups,
     Password, PrincipalName, PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
 };
-use super::names::Names;
-use super::text::{Reader, Value};
+use super::names::UniqueNames;
+use super::text::{TomlReader, TomlValue};
 use crate::auth::config::{KeyDefinition, Secret, UserDefinition};
 use crate::resource::definition::{
     ChildDefinition, Located, LookupDefinition, Place, ResourceDefinition, RowDefinition, Tiers,
@@ -76,17 +76,17 @@ impl<T> Property<T> {
 /// The names of the tables are claimed in `names`. A value that can't be used is left unset, and the reader has the
 /// mistake.
 pub(super) fn read<T: ArrayTable>(
-    array: Option<&Value<'_>>,
+    array: Option<&TomlValue<'_>>,
     path: &str,
-    names: &mut Names,
-    reader: &mut Reader<'_>,
+    names: &mut UniqueNames,
+    reader: &mut TomlReader<'_>,
 ) -> Vec<T> {
     let known: Vec<&str> = T::PROPERTIES.iter().map(|property| property.key).collect();
     let items = reader.list(array, path).iter().enumerate();
     let read = items.filter_map(|(index, item)| {
         let table = reader.table(item, format!("{path}[{index}]"), &known)?;
         let mut definition = T::unset(&reader.text.place(table.at, table.path.as_str()));
-        let mut names_within = Names::default();
+        let mut names_within = UniqueNames::default();
         for property in T::PROPERTIES {
             let value = (property.value)(&mut definition);
             let path = table.path_of(property.key);

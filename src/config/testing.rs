@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{Config, ConfigError, DEFAULT_FILE, Environment, Sources};
 
 /// The mistakes of a file as `line: key: message`.
-pub(super) fn told(text: &str) -> Vec<String> {
+pub(super) fn mistakes(text: &str) -> Vec<String> {
     let error = Config::from_toml(text, &[]).unwrap_err();
     let lines = error.mistakes.iter().map(ToString::to_string);
     lines
@@ -16,10 +16,10 @@ pub(super) fn told(text: &str) -> Vec<String> {
 /// The file has one mistake, which begins like this.
 #[track_caller]
 pub(super) fn only(text: &str, beginning: &str) {
-    let told = told(text);
+    let mistakes = mistakes(text);
     assert!(
-        told.len() == 1 && told[0].starts_with(beginning),
-        "expected {beginning:?}, told {told:#?}"
+        mistakes.len() == 1 && mistakes[0].starts_with(beginning),
+        "expected {beginning:?}, got {mistakes:#?}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! A TOML text with the places of what it says, and the messages about its keys.
+//! A TOML text with the places of its values, and the messages about its keys.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::places::mistake;
-use super::value::found;
+use super::value::describe;
 use crate::resource::definition::{Located, Mistake, Place};
 use crate::resource::suggestion::nearest;
 
 /// A key of a TOML table, as parsed.
-pub(super) type Key<'i> = Spanned<DeString<'i>>;
+pub(super) type TomlKey<'i> = Spanned<DeString<'i>>;
 /// A value of a TOML table, as parsed.
-pub(super) type Value<'i> = Spanned<DeValue<'i>>;
+pub(super) type TomlValue<'i> = Spanned<DeValue<'i>>;
 
-/// Where a text comes from, and its lines.
-pub(super) struct Text {
+/// The origin of a text, and its lines.
+pub(super) struct TomlText {
     origin: Arc<str>,
     /// The byte at which each line begins.
     line_starts: Vec<usize>,
 }
 
-impl Text {
+impl TomlText {
     /// Notes the lines of `toml`.
     pub(super) fn new(origin: &str, toml: &str) -> Self {
         let breaks = toml.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
@@ -58,17 +58,16 @@ impl Text {
     }
 }
 
-/// A table of the file that is being read, its dotted key, and the mistakes so far.
+/// The file that is being read, and the mistakes so far.
 ///
-/// A reader of a section asks for the keys it knows; each answer is `None` where the key is absent or wrong, so
-/// that the rest of the section is still read and checked.
-pub(super) struct Reader<'t> {
-    pub(super) text: &'t Text,
+/// A wrong value is `None`, so that the rest of the file is still read and checked.
+pub(super) struct TomlReader<'t> {
+    pub(super) text: &'t TomlText,
     pub(super) mistakes: &'t mut Vec<Mistake>,
 }
 
 /// One table within the file.
-pub(super) struct Table<'t, 'i> {
+pub(super) struct TomlTable<'t, 'i> {
     pub(super) entries: &'t DeTable<'i>,
     /// Its dotted key, such as `resource[0].children[1]`.
     pub(super) path: String,
@@ -76,14 +75,14 @@ pub(super) struct Table<'t, 'i> {
     pub(super) at: usize,
 }
 
-impl Table<'_, '_> {
+impl TomlTable<'_, '_> {
     /// The dotted path of a key in this table.
     pub(super) fn path_of(&self, key: &str) -> String {
         dotted(&self.path, key)
     }
 }
 
-impl Reader<'_> {
+impl TomlReader<'_> {
     /// Adds a mistake at the byte `at`.
     pub(super) fn refuse(&mut self, at: usize, key: impl Into<String>, message: impl Into<String>) {
         self.mistakes.push(self.text.mistake(at, key, message));
@@ -97,20 +96,20 @@ impl Reader<'_> {
     /// `value` as a table whose keys are all among `known`.
     pub(super) fn table<'v, 'i>(
         &mut self,
-        value: &'v Value<'i>,
+        value: &'v TomlValue<'i>,
         path: String,
         known: &[&str],
-    ) -> Option<Table<'v, 'i>> {
+    ) -> Option<TomlTable<'v, 'i>> {
         let at = value.span().start;
         let DeValue::Table(entries) = value.get_ref() else {
             self.refuse(
                 at,
                 path,
-                format!("expected a table, found {}", found(value.get_ref())),
+                format!("expected a table, found {}", describe(value.get_ref())),
             );
             return None;
         };
-        let table = Table { entries, path, at };
+        let table = TomlTable { entries, path, at };
         for key in entries
             .keys()
             .filter(|key| !known.contains(&key.get_ref().as_ref()))
@@ -124,9 +123,9 @@ impl Reader<'_> {
     /// The tables of a list of tables; absent is empty.
     pub(super) fn list<'v, 'i>(
         &mut self,
-        value: Option<&'v Value<'i>>,
+        value: Option<&'v TomlValue<'i>>,
         path: &str,
-    ) -> &'v [Value<'i>] {
+    ) -> &'v [TomlValue<'i>] {
         match value.map(|value| (value, value.get_ref())) {
             None => &[],
             Some((_, DeValue::Array(items))) => items,
@@ -134,7 +133,7 @@ impl Reader<'_> {
                 let message = format!(
                     "expected [[{}]], found {}",
                     without_indices(path),
-                    found(other)
+                    describe(other)
                 );
                 self.refuse(value.span().start, path, message);
                 &[]
@@ -143,7 +142,7 @@ impl Reader<'_> {
     }
 
     /// A string.
-    pub(super) fn string(&mut self, value: &Value<'_>, path: &str) -> Option<Located<String>> {
+    pub(super) fn string(&mut self, value: &TomlValue<'_>, path: &str) -> Option<Located<String>> {
         let at = value.span().start;
         if let DeValue::String(text) = value.get_ref() {
             return Some(Located {
@@ -154,7 +153,7 @@ impl Reader<'_> {
         self.refuse(
             at,
             path,
-            format!("expected a string, found {}", found(value.get_ref())),
+            format!("expected a string, found {}", describe(value.get_ref())),
         );
         None
     }
@@ -162,14 +161,14 @@ impl Reader<'_> {
     /// The strings of a list, each of them once; `None` if the value is not the list that is `expected`.
     pub(super) fn strings(
         &mut self,
-        value: &Value<'_>,
+        value: &TomlValue<'_>,
         path: &str,
         expected: &str,
     ) -> Option<Located<Vec<Located<String>>>> {
         let at = value.span().start;
         let place = self.text.place(at, path);
         let DeValue::Array(items) = value.get_ref() else {
-            let message = format!("expected {expected}, found {}", found(value.get_ref()));
+            let message = format!("expected {expected}, found {}", describe(value.get_ref()));
             self.refuse(at, path, message);
             return None;
         };
@@ -192,7 +191,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to say about a key that is none of `known`.
+/// The message about a key that is not one of `known`.
 pub(super) fn unknown_key<'k>(key: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     match nearest(key, known.clone()) {
         Some(near) => format!("unknown key; did you mean `{near}`?"),
@@ -213,13 +212,13 @@ pub(super) fn dotted(path: &str, key: &str) -> String {
     }
 }
 
-/// A key as it stands in TOML.
+/// A key as TOML writes it.
 pub(super) fn bare_or_quoted(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.chars().all(bare) {
         key.to_owned()
     } else {
-        super::value::quoted(key)
+        super::value::toml_string(key)
     }
 }
 
@@ -234,11 +233,11 @@ fn without_indices(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::{only, told};
+    use crate::config::testing::{mistakes, only};
 
     #[test]
     fn lines_are_counted_from_one() {
-        let text = Text::new("a.toml", "a\nb\r\n\nc");
+        let text = TomlText::new("a.toml", "a\nb\r\n\nc");
         let lines: Vec<usize> = [0, 1, 2, 4, 5, 6, 100]
             .map(|at| text.place(at, "").line)
             .to_vec();
@@ -289,22 +288,22 @@ mod tests {
     fn syntax_errors_name_their_line() {
         only("workers = 1\nlisten =\n", "2: TOML: ");
         only("workers = 1\nworkers = 2\n", "2: TOML: duplicate key");
-        let told = told("listen = \"x\na b c\n[memory\nworkers = 1");
-        let lines: Vec<&str> = told
+        let mistakes = mistakes("listen = \"x\na b c\n[memory\nworkers = 1");
+        let lines: Vec<&str> = mistakes
             .iter()
-            .map(|told| told.split(':').next().unwrap())
+            .map(|mistake| mistake.split(':').next().unwrap())
             .collect();
         assert_eq!(lines, ["1", "2", "3"]);
     }
 
     #[test]
     fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
-        let told = told(
+        let mistakes = mistakes(
             "workers = 0\n[[resource]]\nname = 'a/b'\n[memory]\nmax_bytes = -1\n[feed]\nnotfy = 1\npoll_interval = '1m'",
         );
-        let lines: Vec<&str> = told
+        let lines: Vec<&str> = mistakes
             .iter()
-            .map(|told| told.split(':').next().unwrap())
+            .map(|mistake| mistake.split(':').next().unwrap())
             .collect();
         assert_eq!(lines, ["1", "2", "3", "5", "7", "8"]);
     }
@@ -313,8 +312,8 @@ mod tests {
     fn no_mistake_repeats_a_password() {
         let text = "listen = 'postgres://app:s3cret@db/x'\nurl = 'postgres://app:s3cret@db/x'\n[database]\n\
              url = 'mysql://app:s3cret@db/x'\nlisten_url = 'postgres://app:s3cret/x@db/x'\nconnections = 'postgres://app:s3cret@db'";
-        let told = told(text);
-        assert_eq!(told.len(), 5, "{told:#?}");
-        assert!(!told.concat().contains("s3cret"), "{told:#?}");
+        let mistakes = mistakes(text);
+        assert_eq!(mistakes.len(), 5, "{mistakes:#?}");
+        assert!(!mistakes.concat().contains("s3cret"), "{mistakes:#?}");
     }
 }

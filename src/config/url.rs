@@ -1,4 +1,4 @@
-//! Checks and masks PostgreSQL URLs as far as that goes without a client: the rest is the source's to refuse.
+//! Checks and masks PostgreSQL URLs, as far as that is possible without a client; the source checks the rest.
 //!
 //! No error of this module repeats any part of the URL, because a mistyped one may carry its password anywhere.
 
@@ -12,15 +12,15 @@ pub(super) enum UrlError {
     /// It begins with something else.
     #[error("must be a URL that begins with postgres:// or postgresql://")]
     Scheme,
-    /// It holds what no URL may hold.
+    /// It contains a character that no URL contains.
     #[error("must not hold white space or control characters: percent-encode them")]
     Character,
-    /// What stands where the port belongs is none.
+    /// The port is not a number.
     #[error(
         "its port is not a number from 0 to 65535 (in a password, percent-encode /, ?, #, @ and :)"
     )]
     Port,
-    /// Whoever is between could replace what is fetched.
+    /// Something in the network could replace the keys.
     #[error("must begin with https://, or with http:// and a loopback address or localhost")]
     Unprotected,
 }
@@ -61,7 +61,7 @@ pub(super) fn user(url: &str) -> &str {
     credentials.split(':').next().unwrap_or_default()
 }
 
-/// Accepts what can be the URL of public keys: whoever could change the answer on its way could let anybody in.
+/// Accepts the URL of public keys if nothing in the network can replace them: with other keys, any token is valid.
 pub(super) fn check_protected(url: &str) -> Result<(), UrlError> {
     if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(UrlError::Character);
@@ -89,7 +89,7 @@ pub(super) fn check_protected(url: &str) -> Result<(), UrlError> {
 
 /// The URL with `***` in place of its password, whether that stands before the host or in the query.
 ///
-/// Where the URL is malformed it rather hides too much than too little.
+/// Of a malformed URL it hides too much rather than too little.
 pub(super) fn masked_url(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return MASK.to_owned();

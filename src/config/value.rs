@@ -137,7 +137,7 @@ pub(super) enum ValueError {
         expected: &'static str,
         found: String,
     },
-    /// Less than nothing.
+    /// A negative number.
     #[error("can't be negative: expected {expected}")]
     Negative { expected: &'static str },
     /// Readable, but too small or too large.
@@ -240,13 +240,13 @@ impl Slot<'_> {
             {
                 let texts = items.iter().map(|item| item.get_ref().as_str());
                 let texts: Option<Vec<&str>> = texts.collect();
-                // They are joined by commas; nothing is what an empty list is.
+                // They are joined by commas, and an empty text is an empty list.
                 let fits = |text: &&str| !text.is_empty() && !text.contains(',');
                 let texts = texts.filter(|texts| texts.iter().all(fits));
                 let texts = texts.map(|texts| Cow::Owned(texts.join(",")));
                 texts.ok_or_else(|| ValueError::Type {
                     expected: self.expected(),
-                    found: found(value),
+                    found: describe(value),
                 })
             }
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
@@ -266,7 +266,7 @@ impl Slot<'_> {
             }
             other => Err(ValueError::Type {
                 expected: self.expected(),
-                found: found(other),
+                found: describe(other),
             }),
         }
     }
@@ -274,28 +274,28 @@ impl Slot<'_> {
     /// The value as TOML, passwords masked; `None` where nothing is set.
     pub(super) fn show(&self) -> Option<String> {
         Some(match self {
-            Slot::Address(at) => quoted(&at.to_string()),
-            Slot::Path(path) => quoted(&path.to_string_lossy()),
-            Slot::Networks(networks) => list(networks.iter().map(ToString::to_string)),
-            Slot::File(path) => quoted(&path.as_ref()?.to_string_lossy()),
-            Slot::Header(at) => quoted(&String::from_utf8_lossy(at.as_ref()?.as_bytes())),
-            Slot::Url(at) => quoted(&url::masked_url(at.as_ref()?)),
-            Slot::Install(install) => quoted(word_of(&INSTALL, install)),
-            Slot::AccessLog(format) => quoted(word_of(&ACCESS_LOG, format)),
-            Slot::OnLoss(on_loss) => quoted(word_of(&ON_LOSS, on_loss)),
+            Slot::Address(at) => toml_string(&at.to_string()),
+            Slot::Path(path) => toml_string(&path.to_string_lossy()),
+            Slot::Networks(networks) => toml_list(networks.iter().map(ToString::to_string)),
+            Slot::File(path) => toml_string(&path.as_ref()?.to_string_lossy()),
+            Slot::Header(at) => toml_string(&String::from_utf8_lossy(at.as_ref()?.as_bytes())),
+            Slot::Url(at) => toml_string(&url::masked_url(at.as_ref()?)),
+            Slot::Install(install) => toml_string(word_of(&INSTALL, install)),
+            Slot::AccessLog(format) => toml_string(word_of(&ACCESS_LOG, format)),
+            Slot::OnLoss(on_loss) => toml_string(word_of(&ON_LOSS, on_loss)),
             Slot::Flag(flag) => flag.to_string(),
-            Slot::Duration(at, _) => quoted(&show_duration(at)),
-            Slot::Bytes(at, _) => quoted(&show_bytes(at)),
+            Slot::Duration(at, _) => toml_string(&show_duration(at)),
+            Slot::Bytes(at, _) => toml_string(&show_bytes(at)),
             Slot::Count(at, _) => at.to_string(),
             Slot::Count32(at, _) => at.to_string(),
             Slot::Share(at) => at.to_string(),
-            Slot::List(texts, _) => list(texts.iter().map(String::as_str)),
-            Slot::Text(text) => quoted(text.as_ref()?),
-            Slot::Secret(secret) => quoted(secret.as_ref().map(|_| MASK)?),
-            Slot::JwksUrl(at) => quoted(&url::masked_url(at.as_ref()?.expose())),
+            Slot::List(texts, _) => toml_list(texts.iter().map(String::as_str)),
+            Slot::Text(text) => toml_string(text.as_ref()?),
+            Slot::Secret(secret) => toml_string(secret.as_ref().map(|_| MASK)?),
+            Slot::JwksUrl(at) => toml_string(&url::masked_url(at.as_ref()?.expose())),
             Slot::Algorithms(algorithms) if algorithms.is_empty() => return None,
             Slot::Algorithms(algorithms) => {
-                list(algorithms.iter().map(|algorithm| format!("{algorithm:?}")))
+                toml_list(algorithms.iter().map(|algorithm| format!("{algorithm:?}")))
             }
         })
     }
@@ -335,14 +335,14 @@ impl Slot<'_> {
     }
 }
 
-/// What stands between the commas of a text; nothing in an empty one.
+/// The parts of a text between its commas; none of an empty text.
 fn members(text: &str) -> impl Iterator<Item = &str> {
     let members = text.split(',').map(str::trim);
     members.filter(|_| !text.is_empty())
 }
 
 /// What a TOML value is, for a message.
-pub(super) fn found(value: &DeValue<'_>) -> String {
+pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string {}", echo(text)),
         DeValue::Integer(number) => format!("the integer {number}"),
@@ -354,7 +354,7 @@ pub(super) fn found(value: &DeValue<'_>) -> String {
     }
 }
 
-/// What was written, for a message: cut, escaped, and left out where it could hold a secret.
+/// A text for a message: shortened, escaped, and left out if it could contain a secret.
 pub(super) fn echo(text: &str) -> String {
     if text.contains("://") || text.contains("password") {
         return "a string that looks like a URL (not shown)".to_owned();
@@ -366,13 +366,13 @@ pub(super) fn echo(text: &str) -> String {
 }
 
 /// A TOML list of basic strings.
-pub(super) fn list(texts: impl IntoIterator<Item: AsRef<str>>) -> String {
-    let quoted = texts.into_iter().map(|text| quoted(text.as_ref()));
+pub(super) fn toml_list(texts: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let quoted = texts.into_iter().map(|text| toml_string(text.as_ref()));
     format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
 /// A TOML basic string.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn toml_string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

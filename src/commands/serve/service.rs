@@ -28,9 +28,9 @@ use crate::source::session::Database;
 use crate::source::writes::Writes;
 use crate::telemetry::LogLevel;
 
-/// Below the state directory: the marks by which the feed knows the database's history.
+/// File in the state directory: the marks by which the feed recognizes the database's history.
 const MARKS_FILE: &str = "marks";
-/// The same: the tables that had their triggers.
+/// File in the state directory: the tables that had their triggers.
 const TABLES_FILE: &str = "tables";
 
 /// A running larder without its sockets.
@@ -48,11 +48,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts loader, tiers and feed on the database at `url`, the loader on `runtimes`. Nothing has been reached yet
-    /// when this returns.
+    /// Starts loader, tiers and feed on the database at `url`, the loader on `runtimes`. Does not wait for a connection.
     ///
     /// # Errors
-    /// A URL that is none; threads that can't be started. [`ConfigError`] for keys that can't be read.
+    /// An invalid URL; threads that can't be started. [`ConfigError`] for keys that can't be read.
     pub fn start(
         config: &Config,
         url: &str,
@@ -137,7 +136,7 @@ impl Service {
         PublicService::new(cache, writes, metrics, config, auth)
     }
 
-    /// What to tell when the access log's file has been moved away, if there is one.
+    /// What opens the file of the access log again after it was moved, if there is one.
     pub(super) fn reopen_signal(&self) -> Option<Arc<ReopenSignal>> {
         self.public.access_log.as_ref()?.reopen_signal()
     }
@@ -172,7 +171,7 @@ impl Service {
         self.feed.first_outcome()
     }
 
-    /// Ends writes, feed, loader and tiers; what waits for the disk is written.
+    /// Ends writes, feed, loader and tiers; what is pending for the disk tier is written.
     pub async fn stop(self) {
         self.writes.stop().await;
         let feed = self.feed;
@@ -186,7 +185,7 @@ impl Service {
     }
 }
 
-/// The access log, and what ends once all of it is written.
+/// The access log, and a receiver that ends once all of it is written.
 fn access_log(
     config: &Config,
     metrics: &Metrics,
@@ -198,7 +197,7 @@ fn access_log(
     })
 }
 
-/// What answers of each resource tell caches.
+/// The headers for caches in responses of each resource.
 fn cache_headers(config: &Config) -> Vec<CacheHeaders> {
     let text = |setting: &Option<Located<String>>| setting.as_ref().map(|text| text.value.clone());
     let headers = config.resources.iter().map(|resource| {

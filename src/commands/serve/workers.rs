@@ -1,7 +1,7 @@
 //! The threads that serve connections and read documents out of PostgreSQL.
 //!
-//! Each has a runtime of its own: a request that is answered out of memory meets no other thread, and neither does a
-//! load whose statement runs on the thread that asks. (Measured on one core at 2,048 connections, a runtime that
+//! Each has a runtime of its own, so that a request that memory answers involves no other thread. Neither does a load
+//! if its statement runs on the same thread. (Measured on one core at 2,048 connections, a runtime that
 //! moves tasks between threads had a p99 of 321 ms, one that does not 35 ms.)
 
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ impl Workers {
     /// Starts `count` threads.
     ///
     /// # Errors
-    /// If the system gives no thread or no descriptors.
+    /// If the system has no more threads or descriptors.
     pub(super) fn start(count: usize) -> std::io::Result<Self> {
         let mut workers = Self {
             runtimes: Vec::with_capacity(count),
@@ -33,14 +33,14 @@ impl Workers {
             let mut stop = workers.stop.subscribe();
             let thread = std::thread::Builder::new().name(format!("larder-worker-{number}"));
             workers.threads.push(thread.spawn(move || {
-                // Without its sender there is nothing to work for either.
+                // It ends without its sender, too.
                 let _stopped = runtime.block_on(stop.wait_for(|&stop| stop)).is_ok();
             })?);
         }
         Ok(workers)
     }
 
-    /// Where to spawn.
+    /// The runtimes, to spawn tasks on.
     pub(super) fn runtimes(&self) -> &[Handle] {
         &self.runtimes
     }

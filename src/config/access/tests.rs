@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::config::testing::{load, only, told};
+use crate::config::testing::{load, mistakes, only};
 
 const HASH: &str =
     "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
@@ -75,9 +75,9 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
     );
     for none in ["['none']", "['']", "'HS257'", "[1]", "1"] {
         let text = format!("[auth.jwt]\nalgorithms = {none}\nsecret_file = 'f'");
-        let told = &told(&text)[0];
+        let mistake = &mistakes(&text)[0];
         let expected = "2: auth.jwt.algorithms: expected a list of algorithms";
-        assert!(told.starts_with(expected), "{told}");
+        assert!(mistake.starts_with(expected), "{mistake}");
     }
     for url in [
         "http://login.example/keys",
@@ -87,9 +87,9 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
         "https://",
     ] {
         let text = format!("[auth.jwt]\nalgorithms = ['RS256']\njwks_url = '{url}'");
-        let told = &told(&text)[0];
+        let mistake = &mistakes(&text)[0];
         let expected = "3: auth.jwt.jwks_url: must begin with https://";
-        assert!(told.starts_with(expected), "{told}");
+        assert!(mistake.starts_with(expected), "{mistake}");
     }
     for url in [
         "http://127.0.0.1:8/k",

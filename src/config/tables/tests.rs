@@ -149,7 +149,7 @@ fn lookups_need_a_column_and_have_no_children() {
 
 #[test]
 fn mistakes_at_any_depth_are_told_together() {
-    let told = testing::told(&format!(
+    let mistakes = testing::mistakes(&format!(
         "{ROOT}{}",
         "kee = 'x'\n[[resource.children]]\nname = 'c'\n[[resource.children.children]]\ntable = 't'\n\
          [[resource.children.children.lookups]]\nname = 'l'\ntable = 't'\ncolumn = []"
@@ -160,9 +160,9 @@ fn mistakes_at_any_depth_are_told_together() {
         "7: resource[0].children[0].children[0].name: ",
         "12: resource[0].children[0].children[0].lookups[0].column: ",
     ];
-    assert_eq!(told.len(), keys.len(), "{told:#?}");
-    for (told, key) in told.iter().zip(keys) {
-        assert!(told.starts_with(key), "{told}");
+    assert_eq!(mistakes.len(), keys.len(), "{mistakes:#?}");
+    for (mistake, key) in mistakes.iter().zip(keys) {
+        assert!(mistake.starts_with(key), "{mistake}");
     }
 }
 

@@ -4,10 +4,10 @@ use toml::de::DeValue;
 
 use crate::auth::config::{MASK, Secret};
 use crate::auth::passwords;
-use crate::config::names::{self, Names};
+use crate::config::names::{self, UniqueNames};
 use crate::config::tables::{ArrayTable, read};
-use crate::config::text::{Reader, Value, bare_or_quoted, dotted};
-use crate::config::value::{echo, found, list, quoted};
+use crate::config::text::{TomlReader, TomlValue, bare_or_quoted, dotted};
+use crate::config::value::{describe, echo, toml_list, toml_string};
 use crate::resource::definition::{
     ChildDefinition, FieldDefinition, Located, LookupDefinition, Tiers,
 };
@@ -95,26 +95,28 @@ impl PropertyValue<'_> {
     /// The value as TOML, secrets and hashes masked; `None` if it is not set, or has tables of its own.
     pub(in crate::config) fn show(&self) -> Option<String> {
         Some(match self {
-            Self::ResourceName(at) | Self::FieldName(at) | Self::Relation(at) => quoted(&at.value),
-            Self::PrincipalName(at) => quoted(at),
+            Self::ResourceName(at) | Self::FieldName(at) | Self::Relation(at) => {
+                toml_string(&at.value)
+            }
+            Self::PrincipalName(at) => toml_string(at),
             Self::Columns(at) => column_or_columns(&at.as_ref()?.value),
             Self::JoinColumns(at) => column_or_columns(&at.value),
             Self::TierList(at) => {
                 let tiers = [(at.memory, "memory"), (at.disk, "disk")];
-                list(tiers.iter().filter(|(used, _)| *used).map(|(_, tier)| tier))
+                toml_list(tiers.iter().filter(|(used, _)| *used).map(|(_, tier)| tier))
             }
-            Self::RowSecurity(at) => at.then(|| quoted("as-larder"))?,
+            Self::RowSecurity(at) => at.then(|| toml_string("as-larder"))?,
             Self::Filters(at) if at.is_empty() => return None,
-            Self::Filters(at) => list(at.iter().map(|name| &name.value)),
-            Self::HeaderValue(at) => quoted(&at.as_ref()?.value),
-            Self::Roles(at) => list(&at.as_ref()?.value),
-            Self::PrincipalRoles(at) => list(at.iter()),
+            Self::Filters(at) => toml_list(at.iter().map(|name| &name.value)),
+            Self::HeaderValue(at) => toml_string(&at.as_ref()?.value),
+            Self::Roles(at) => toml_list(&at.as_ref()?.value),
+            Self::PrincipalRoles(at) => toml_list(at.iter()),
             // A hash lets its reader try passwords.
-            Self::Password(_) | Self::KeyHash(_) => quoted(MASK),
+            Self::Password(_) | Self::KeyHash(_) => toml_string(MASK),
             Self::Fields(at) => {
                 let fields = at.as_ref()?.iter().map(|field| {
                     let column = bare_or_quoted(&field.column.value);
-                    format!("{column} = {}", quoted(&field.name.value))
+                    format!("{column} = {}", toml_string(&field.name.value))
                 });
                 format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
             }
@@ -131,13 +133,13 @@ fn put<T>(at: &mut T, read: Option<T>) {
 
 /// A value of the file, which is at the dotted key `path`.
 pub(super) struct Input<'r, 't> {
-    pub(super) value: &'r Value<'r>,
+    pub(super) value: &'r TomlValue<'r>,
     pub(super) path: &'r str,
     /// The names beside the table that has the value.
-    pub(super) names: &'r mut Names,
+    pub(super) names: &'r mut UniqueNames,
     /// The names of its fields, children and lookups.
-    pub(super) names_within: &'r mut Names,
-    pub(super) reader: &'r mut Reader<'t>,
+    pub(super) names_within: &'r mut UniqueNames,
+    pub(super) reader: &'r mut TomlReader<'t>,
 }
 
 impl Input<'_, '_> {
@@ -243,7 +245,7 @@ impl Input<'_, '_> {
         if !is_accepted {
             self.refuse(format!(
                 "expected \"as-larder\" (everyone sees the rows that larder's role sees), found {}",
-                found(self.value.get_ref())
+                describe(self.value.get_ref())
             ));
         }
         is_accepted
@@ -305,7 +307,7 @@ impl Input<'_, '_> {
 
     fn fields(&mut self) -> Option<Vec<FieldDefinition>> {
         let DeValue::Table(entries) = self.value.get_ref() else {
-            let found = found(self.value.get_ref());
+            let found = describe(self.value.get_ref());
             self.refuse(format!("expected {{ column = \"name\" }}, found {found}"));
             return None;
         };
@@ -336,7 +338,7 @@ impl Input<'_, '_> {
 }
 
 /// Fields, children and lookups are members of one JSON object, so their names differ.
-fn claim_field(name: &Located<String>, names: &mut Names, reader: &mut Reader<'_>) {
+fn claim_field(name: &Located<String>, names: &mut UniqueNames, reader: &mut TomlReader<'_>) {
     if names::check_identifier(name, "field name", reader) {
         names.claim(name, "field", reader);
     }
@@ -344,8 +346,8 @@ fn claim_field(name: &Located<String>, names: &mut Names, reader: &mut Reader<'_
 
 fn column_or_columns(columns: &[String]) -> String {
     match columns {
-        [column] => quoted(column),
-        columns => list(columns),
+        [column] => toml_string(column),
+        columns => toml_list(columns),
     }
 }
 

@@ -35,7 +35,7 @@ fn shown_values_read_back() {
         );
     }
     let text = "a \"quote\", a \\, a\ttab, \u{7f} and é";
-    let value = DeValue::parse(&quoted(text))
+    let value = DeValue::parse(&toml_string(text))
         .unwrap()
         .into_inner()
         .as_str()
