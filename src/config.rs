@@ -129,6 +129,14 @@ pub struct ConfigError {
     pub mistakes: Vec<Mistake>,
 }
 
+impl From<Mistake> for ConfigError {
+    fn from(mistake: Mistake) -> Self {
+        Self {
+            mistakes: vec![mistake],
+        }
+    }
+}
+
 impl ConfigError {
     fn lines(&self) -> String {
         let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
@@ -183,7 +191,7 @@ impl Config {
 
     /// Whether the public address speaks TLS.
     pub fn has_tls(&self) -> bool {
-        fit::has_tls(self)
+        self.tls.certificate_file.is_some()
     }
 
     /// Disables the tiers that `tiers` does not name, for every resource.

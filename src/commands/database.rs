@@ -31,11 +31,7 @@ impl CommandDatabase {
     /// Why the private PostgreSQL could not be started.
     pub async fn open(config: &Config, lock: &StateLock) -> anyhow::Result<Self> {
         if let Some(url) = &config.database_url {
-            return Ok(Self {
-                url: url.clone(),
-                private: None,
-                _lock: None,
-            });
+            return Ok(Self::running(url.clone()));
         }
         let directory = lock.directory().join("postgres");
         let embedded = Embedded::start(EmbeddedConfig {
@@ -60,11 +56,7 @@ impl CommandDatabase {
     /// As there, and if the state directory can't be locked.
     pub async fn join(config: &Config) -> anyhow::Result<Self> {
         if let Some(url) = &config.database_url {
-            return Ok(Self {
-                url: url.clone(),
-                private: None,
-                _lock: None,
-            });
+            return Ok(Self::running(url.clone()));
         }
         match StateLock::acquire(&config.state_dir) {
             Ok(lock) => {
@@ -78,13 +70,18 @@ impl CommandDatabase {
                 let Ok(url) = std::fs::read_to_string(config.state_dir.join(URL_FILE)) else {
                     bail!("{error}, and its private PostgreSQL has not started yet");
                 };
-                Ok(Self {
-                    url,
-                    private: None,
-                    _lock: None,
-                })
+                Ok(Self::running(url))
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A database that another process has started.
+    fn running(url: String) -> Self {
+        Self {
+            url,
+            private: None,
+            _lock: None,
         }
     }
 

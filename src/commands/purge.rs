@@ -40,10 +40,7 @@ pub async fn run(config: &Config, args: &PurgeArgs) -> anyhow::Result<()> {
     if let Some(key) = &args.key {
         url = format!("{url}/{}", encoded(key));
     }
-    let misconfigured = |mistake| ConfigError {
-        mistakes: vec![mistake],
-    };
-    let token = configured(&config.auth).map_err(misconfigured)?;
+    let token = configured(&config.auth).map_err(ConfigError::from)?;
     // reqwest needs a provider of cryptography even without TLS.
     drop(rustls::crypto::ring::default_provider().install_default());
     let client = reqwest::Client::builder()

@@ -205,11 +205,7 @@ fn banner(
     listen: SocketAddr,
     admin: SocketAddr,
 ) -> String {
-    let scheme = if config.tls.certificate_file.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = if config.has_tls() { "https" } else { "http" };
     let mut text = format!("larder listens on {scheme}://{listen}, admin address http://{admin}\n");
     if database.is_private() {
         text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
@@ -271,11 +267,12 @@ fn handle_hangups(
             let Some(tls) = tls.clone() else {
                 continue;
             };
-            match tokio::task::spawn_blocking(move || tls.reload()).await {
-                Ok(Ok(())) => tracing::info!("the certificate was read again"),
-                Ok(Err(error)) => tracing::error!(
-                    "the certificate can't be read again and stays in force: {error}"
-                ),
+            let reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
+            match reloaded
+                .map_err(anyhow::Error::from)
+                .and_then(|tls| Ok(tls?))
+            {
+                Ok(()) => tracing::info!("the certificate was read again"),
                 Err(error) => tracing::error!(
                     "the certificate can't be read again and stays in force: {error}"
                 ),

@@ -11,11 +11,6 @@ pub(super) fn check_files(config: &Config, places: &Places) -> Option<Mistake> {
     Some(places.mistake(&[error.setting()], error.to_string()))
 }
 
-/// Whether the public address speaks TLS.
-pub(super) fn has_tls(config: &Config) -> bool {
-    config.tls.certificate_file.is_some()
-}
-
 /// Finds settings that are each valid but do not fit together.
 pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = Vec::new();

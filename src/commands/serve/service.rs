@@ -59,13 +59,10 @@ impl Service {
         runtimes: &[Handle],
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new()?);
-        let misconfigured = |mistake| ConfigError {
-            mistakes: vec![mistake],
-        };
         let counted = Arc::clone(&metrics);
         let auth = Auth::start(&config.auth, &config.resources, config.has_tls(), counted)
-            .map_err(misconfigured)?;
-        let admin_token = AdminToken::read(&config.auth).map_err(misconfigured)?;
+            .map_err(ConfigError::from)?;
+        let admin_token = AdminToken::read(&config.auth).map_err(ConfigError::from)?;
         let timeout = config.source.statement_timeout;
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
