@@ -102,7 +102,7 @@ impl ConfigReader {
                 None => "no such setting; `larder config --example` shows them all".to_owned(),
             };
             let place = unlined("environment", name);
-            self.mistakes.push(Mistake { place, message });
+            self.mistakes.push(mistake(&place, message));
         }
     }
 
@@ -209,12 +209,10 @@ impl ConfigReader {
                 auth.keys = tables::read(entries.get("key"), keys, names, &mut reader);
             }
         } else {
-            let message = format!(
-                "expected a section [{name}], found {}",
-                describe(value.get_ref())
-            );
-            self.mistakes
-                .push(text.mistake(key.span().start, name, message));
+            let found = describe(value.get_ref());
+            let message = format!("expected a section [{name}], found {found}");
+            let mistake = text.mistake(key.span().start, name, message);
+            self.mistakes.push(mistake);
         }
     }
 
@@ -237,10 +235,7 @@ impl ConfigReader {
         let place = text.place(value.span().start, path);
         match (setting.slot)(&mut self.config).text_of(value.get_ref()) {
             Ok(text) => self.set(setting, &text, place),
-            Err(error) => self.mistakes.push(Mistake {
-                place,
-                message: error.to_string(),
-            }),
+            Err(error) => self.mistakes.push(mistake(&place, error.to_string())),
         }
     }
 
@@ -252,13 +247,8 @@ impl ConfigReader {
 
     fn set(&mut self, setting: &'static Setting, text: &str, place: Place) {
         match setting.put(&mut self.config, text) {
-            Ok(()) => {
-                self.places.set(setting.path, place);
-            }
-            Err(error) => self.mistakes.push(Mistake {
-                place,
-                message: error.to_string(),
-            }),
+            Ok(()) => self.places.set(setting.path, place),
+            Err(error) => self.mistakes.push(mistake(&place, error.to_string())),
         }
     }
 
@@ -271,10 +261,7 @@ impl ConfigReader {
             Some(place) if self.config.database_url.is_some() => {
                 let message = "there is a database URL but nothing to serve: write at least \
                      [[resource]] with name = \"depts\" (for /depts/KEY) and table = \"public.dept\"";
-                self.mistakes.push(Mistake {
-                    place,
-                    message: message.to_owned(),
-                });
+                self.mistakes.push(mistake(&place, message));
             }
             _ => self.read_toml(&TomlText::new("built-in demo", DEMO), DEMO),
         }
