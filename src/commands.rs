@@ -7,3 +7,44 @@ pub mod prune;
 pub mod purge;
 pub mod seed;
 pub mod serve;
+
+use anyhow::Context;
+use tokio::runtime::Builder;
+
+use crate::cli::Command;
+use crate::config::{Config, Sources};
+use crate::telemetry::LogLevel;
+
+/// Runs `command` to its end.
+///
+/// The runtime is started here and not by the binary: code of a future is generated where it is polled, and would be
+/// generated a second time there.
+///
+/// # Errors
+/// See the command's module; [`crate::config::ConfigError`] if the configuration is wrong.
+pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Result<()> {
+    if let Command::Config(args) = &command {
+        return Ok(config::run(args, sources, std::io::stdout())?);
+    }
+    if let Command::HashPassword = command {
+        return hash_password::run(&mut std::io::stdout());
+    }
+    let config = Config::load(sources)?;
+    // `serve` starts further threads for requests.
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve(_) | Command::Config(_) | Command::HashPassword => {
+                serve::run(&config, Some(log_level)).await
+            }
+            Command::Purge(args) => purge::run(&config, &args).await,
+            Command::Prune(args) => prune::run(&config, &args).await,
+            Command::Seed(args) => seed::run(&config, &args).await,
+            Command::Install(args) => install::install(&config, args.print).await,
+            Command::Uninstall(args) => install::uninstall(&config, args.print).await,
+        }
+    })
+}

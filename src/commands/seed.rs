@@ -11,6 +11,10 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 use thiserror::Error;
 
+use crate::cli::SeedArgs;
+use crate::commands::database::CommandDatabase;
+use crate::config::Config;
+
 const TABLES: &str = include_str!("../../migrations/demo.sql");
 /// An emp's key is its dept's times this, plus its number in the dept.
 const EMPS_PER_DEPT_MAX: u32 = 100_000;
@@ -67,6 +71,18 @@ pub enum SeedError {
     /// The database refused; nothing was changed.
     #[error("could not seed the demo tables")]
     Postgres(#[from] sqlx::Error),
+}
+
+/// Seeds the configured database, or the private one.
+///
+/// # Errors
+/// [`SeedError`], and why the database can't be used.
+pub async fn run(config: &Config, args: &SeedArgs) -> anyhow::Result<()> {
+    let database = CommandDatabase::join(config).await?;
+    let outcome = seed(database.url(), args.depts, args.emps_per_dept).await;
+    database.close().await;
+    outcome?;
+    Ok(())
 }
 
 /// Creates the demo tables where they are missing and adds the rows whose keys are.
