@@ -111,9 +111,11 @@ pub(crate) fn unchanged_sql(row_security: Option<&RowSecurity>) -> String {
     let conditions: Vec<&str> = tables
         .flat_map(|table| table.conditions.iter().map(String::as_str))
         .collect();
+    // `current_user` keeps PostgreSQL from casting a constant, and failing, when it plans the statement. Its text must not
+    // become a part of the value, in which numbers are read as oids.
     format!(
         " where '{{\"{state}\"}}'::larder.row_security_state[] is not null and case when {conditions} then true \
-         else ('changed for ' || current_user)::larder.row_security_state is not null end",
+         else ('changed' || left(current_user, 0))::larder.row_security_state is not null end",
         state = row_security.state(),
         conditions = conditions.join(" and "),
     )
