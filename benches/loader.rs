@@ -20,12 +20,12 @@ use sqlx::{AssertSqlSafe, Connection, Row, ValueRef};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
-#[path = "../tests/harness/dice.rs"]
-mod dice;
 mod postgres;
+#[path = "../tests/harness/rng.rs"]
+mod rng;
 
-use crate::dice::Dice;
 use crate::postgres::{DEMO, with_postgres};
+use crate::rng::SeededRng;
 
 const DEPTS: u32 = 10_000;
 
@@ -58,12 +58,12 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         loader.follow(Some(identity));
         anyhow::Ok((resource, loader, record))
     })?;
-    let mut dice = Dice(42);
+    let mut rng = SeededRng(42);
     let mut group = criterion.benchmark_group("documents");
     for keys in [1, 16, 256] {
         group.throughput(Throughput::Elements(keys));
         group.bench_function(format!("{keys} keys a statement"), |bencher| {
-            bencher.iter(|| runtime.block_on(load(&loader, &resource, keys, &mut dice)));
+            bencher.iter(|| runtime.block_on(load(&loader, &resource, keys, &mut rng)));
         });
     }
     group.throughput(Throughput::Elements(1));
@@ -107,12 +107,12 @@ async fn load(
     loader: &Loader,
     resource: &Arc<Resource>,
     keys: u64,
-    dice: &mut Dice,
+    rng: &mut SeededRng,
 ) -> anyhow::Result<()> {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for _ in 0..keys {
         let sender = sender.clone();
-        let key = 1 + dice.below(DEPTS as usize);
+        let key = 1 + rng.below(DEPTS as usize);
         loader.load(Load {
             resource: Arc::clone(resource),
             key: key.to_string().into(),

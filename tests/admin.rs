@@ -3,11 +3,11 @@
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;
 
-use crate::harness::binary::Serving;
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService, execute};
-use crate::harness::wire::{exchange, fetch, parse};
+use crate::harness::larder_process::LarderProcess;
+use crate::harness::raw_http::{exchange, fetch, parse};
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
@@ -27,13 +27,13 @@ const MISS: &str = "larder; fwd=miss; stored; detail=postgres";
 const MEMORY: &str = "larder; hit; detail=memory";
 
 async fn larder() -> TestService {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     TestService::start_on(&url, CONFIG, &[("disk.linger", "1ms")]).await
 }
 
 #[track_caller]
-fn assert_problem(answer: &Answer, status: u16) {
+fn assert_problem(answer: &TestResponse, status: u16) {
     assert_eq!(answer.status.as_u16(), status, "{answer:?}");
     let media_type = answer.header("content-type");
     assert_eq!(media_type, "application/problem+json", "{answer:?}");
@@ -217,11 +217,12 @@ async fn errors_are_problems_and_allow_is_true() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_level_changes_while_running() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = TempDir::new().unwrap();
     std::fs::write(directory.path().join("larder.toml"), CONFIG).unwrap();
-    let serving = Serving::start(directory.path(), Some(&url), &["--log-level", "warn"]).await;
+    let serving =
+        LarderProcess::start(directory.path(), Some(&url), &["--log-level", "warn"]).await;
     let put = async |filter: &[u8]| {
         let head = format!(
             "PUT /log-level HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",

@@ -2,9 +2,9 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const SQL: &str = "create table item (id int primary key, value int not null); \
                    insert into item select n, 0 from generate_series(1, 8) n";
@@ -29,7 +29,7 @@ tiers = ["disk"]
 "#;
 
 async fn start(overrides: &[(&str, &str)]) -> TestService {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     TestService::start_on(&url, CONFIG, overrides).await
 }
@@ -71,11 +71,11 @@ async fn plant(larder: &TestService, change: &str) {
         .await;
 }
 
-fn value(answer: &Answer) -> Option<i64> {
+fn value(answer: &TestResponse) -> Option<i64> {
     (answer.status == 200).then(|| answer.json()["value"].as_i64().unwrap())
 }
 
-fn is_hit(answer: &Answer) -> bool {
+fn is_hit(answer: &TestResponse) -> bool {
     answer.cache_status().starts_with("larder; hit; ")
 }
 

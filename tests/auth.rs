@@ -17,8 +17,8 @@ use futures_util::future::{join, join_all};
 use larder::server::Peer;
 use tower::ServiceExt;
 
-use crate::harness::cluster::Cluster;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
@@ -72,7 +72,7 @@ fn principals() -> String {
 }
 
 async fn larder(auth: &str) -> TestService {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     TestService::start_on(&url, &format!("{auth}\n{RESOURCES}"), &[]).await
 }
@@ -83,8 +83,8 @@ fn basic(name: &str, password: &str) -> String {
 
 /// A write shows what is stored, and an idempotent one what another has stored.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_only_write_sees_nothing() {
-    let url = Cluster::database().await.url;
+async fn write_only_roles_cannot_read() {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let resource = "[[resource]]\nname = 'items'\ntable = 'item'\nread = ['staff']\nwrite = ['staff', 'feeder']";
     let users = format!(
@@ -126,7 +126,7 @@ async fn who_may_only_write_sees_nothing() {
 }
 
 #[track_caller]
-fn assert_problem(answer: &Answer, status: StatusCode) {
+fn assert_problem(answer: &TestResponse, status: StatusCode) {
     assert_eq!(answer.status, status, "{answer:?}");
     assert_eq!(answer.header("content-type"), "application/problem+json");
 }
@@ -144,7 +144,7 @@ async fn may(larder: &TestService, method: Method, path: &str, who: &str) -> boo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_shows_nothing_or_the_wrong_thing_is_challenged() {
+async fn missing_and_wrong_credentials_are_challenged() {
     let larder = larder(&principals()).await;
     let wrong = [
         String::new(),
@@ -182,7 +182,7 @@ async fn who_shows_nothing_or_the_wrong_thing_is_challenged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_and_programs_get_in() {
+async fn passwords_and_api_keys_authenticate() {
     let larder = larder(&principals()).await;
     let ways = [
         ("authorization", basic("anna", "anna's")),
@@ -205,7 +205,7 @@ async fn users_and_programs_get_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_decide_who_reads_and_who_writes() {
+async fn roles_decide_reads_and_writes() {
     let larder = larder(&principals()).await;
     let (anna, bert) = (basic("anna", "anna's"), basic("bert", "bert:s"));
     let cases = [
@@ -248,7 +248,7 @@ async fn roles_decide_who_reads_and_who_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_with_one_password_get_in() {
+async fn concurrent_requests_with_one_password_authenticate() {
     let larder = larder(&principals()).await;
     let anna = basic("anna", "anna's");
     let headers = [("authorization", anna.as_str())];
@@ -260,7 +260,7 @@ async fn many_at_once_with_one_password_get_in() {
 
 /// Shared caches heed `Authorization` by themselves, but neither `X-API-Key` nor cookies.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_everybody_may_read_is_for_shared_caches() {
+async fn only_publicly_readable_documents_are_for_shared_caches() {
     let larder = larder(&principals()).await;
     for (path, cache_control) in [
         ("/items/1", "private, no-cache"),
@@ -280,7 +280,7 @@ async fn only_what_everybody_may_read_is_for_shared_caches() {
 
 /// As slow as real ones, so that checks meet.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_address_has_a_few_passwords_checked_at_a_time() {
+async fn concurrent_password_checks_of_one_address_are_bounded() {
     let salt = SaltString::encode_b64(b"salt of the test").unwrap();
     let slow = Argon2::default().hash_password(b"anna's", &salt).unwrap();
     let auth = format!("[[auth.user]]\nname = 'anna'\npassword = '{slow}'\nroles = ['staff']\n");
@@ -313,8 +313,8 @@ async fn one_address_has_a_few_passwords_checked_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_configuration_everyone_may() {
-    let url = Cluster::database().await.url;
+async fn without_auth_every_request_is_allowed() {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let larder = TestService::start_on(&url, ITEMS, &[]).await;
     for (path, who) in [("/items/1", ""), ("/items/1", "Bearer whatever")] {

@@ -1,9 +1,9 @@
 //! The configuration against a real catalogue: every mistake at once, each with its place.
 
-mod cases;
-mod moments;
+mod mistakes;
 mod outputs;
 mod policies;
+mod transient_visibility;
 
 use std::fmt::Write;
 
@@ -15,13 +15,15 @@ use larder::resource::definition::Mistake;
 use larder::source::session::Database;
 use sqlx::{Connection, PgConnection};
 
-use self::cases::{CASES, Case, GUARDED, OPTIONAL, SCHEMA};
-use crate::harness::cluster::{Cluster, TestRole};
+use self::mistakes::{CASES, CatalogueMistake, GUARDED, OPTIONAL, SCHEMA};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
 /// The file of all `cases`, and what each is to be told as: place and message.
-fn file_of<'c>(cases: impl IntoIterator<Item = &'c Case>) -> (String, Vec<(String, &'c str)>) {
+fn file_of<'c>(
+    cases: impl IntoIterator<Item = &'c CatalogueMistake>,
+) -> (String, Vec<(String, &'c str)>) {
     let mut file = String::new();
     let mut expected = Vec::new();
     for (index, case) in cases.into_iter().enumerate() {
@@ -68,8 +70,8 @@ async fn has_schema_larder(url: &str) -> bool {
 }
 
 #[tokio::test]
-async fn every_mistake_is_told_with_its_line_and_nothing_is_installed() {
-    let url = Cluster::database().await.url;
+async fn every_mistake_is_reported_with_its_line_and_nothing_is_installed() {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let (file, expected) = file_of(CASES);
     assert_told(&mistakes(&url, &file).await, &expected);
@@ -78,7 +80,7 @@ async fn every_mistake_is_told_with_its_line_and_nothing_is_installed() {
 
 #[tokio::test]
 async fn foreign_tables_and_loose_equalities_are_refused() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     let mut connection = PgConnection::connect(&url).await.unwrap();
     let available: Vec<String> =
         sqlx::query_scalar("select name::text from pg_available_extensions")
@@ -123,7 +125,7 @@ async fn foreign_tables_and_loose_equalities_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_security_is_refused_unless_accepted() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     let role = TestRole::create(&url).await;
     execute(
         &url,
@@ -159,7 +161,7 @@ async fn row_security_is_refused_unless_accepted() {
 
 #[tokio::test]
 async fn missing_privilege_names_the_resource_and_the_table() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     let role = TestRole::create(&url).await;
     execute(
         &url,

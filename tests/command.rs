@@ -1,7 +1,7 @@
 //! The built binary as a user runs it: exit codes, messages, installing, serving.
 
 mod installing;
-mod private;
+mod private_postgres;
 mod serving;
 
 use std::fs;
@@ -9,8 +9,8 @@ use std::fs;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
-use crate::harness::binary::{run, stderr, stdout};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
+use crate::harness::larder_process::{run, stderr, stdout};
 use crate::harness::service::execute;
 
 /// A directory with this `larder.toml`.
@@ -112,7 +112,7 @@ async fn mistakes_in_the_file_exit_78_with_file_line_and_key() {
 
 #[tokio::test]
 async fn mistakes_against_the_catalogue_exit_78_and_change_nothing() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, "create table item (id bigint primary key)").await;
     let directory = configured(
         "[[resource]]\nname = 'items'\ntable = 'item'\n\n[[resource]]\nname = 'more'\ntable = 'itm'\n",

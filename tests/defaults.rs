@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
@@ -80,14 +80,14 @@ const HARMLESS: [(&str, &str); 7] = [
 
 /// What a larder serves of the first row, as a document and as a list, and what becomes of a document that it writes.
 #[derive(Debug, PartialEq, Eq)]
-struct Served {
+struct ServedDocuments {
     document: String,
     list: String,
     written: String,
 }
 
 /// A larder whose role is that of `url` writes document `id`, another client changes it, and both are seen.
-async fn served(url: &str, pooler: bool, id: usize, context: &str) -> Served {
+async fn served(url: &str, pooler: bool, id: usize, context: &str) -> ServedDocuments {
     let pooled = [("database.pooler", "true"), ("database.listen_url", url)];
     let settings: &[_] = if pooler { &pooled } else { &[] };
     let larder = TestService::start_on(url, CONFIG, settings).await;
@@ -129,7 +129,7 @@ async fn served(url: &str, pooler: bool, id: usize, context: &str) -> Served {
         "{context}: {deleted:?}"
     );
     larder.stop().await;
-    Served {
+    ServedDocuments {
         document: document.body,
         list: list.body,
         written: written.replacen(&format!("\"id\":{id},"), "\"id\":1,", 1),
@@ -151,7 +151,7 @@ async fn role_with(url: &str, name: &str, value: &str) -> String {
 /// the session, and with `pooler = true`, where each transaction sets its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_roles_defaults_change_nothing() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     let expected = served(&url, false, 2, "no defaults").await;
     assert_eq!(expected.written, expected.document);
@@ -180,7 +180,7 @@ async fn a_roles_defaults_change_nothing() {
 /// The same of a database, all at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_databases_defaults_change_nothing() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     let expected = served(&url, false, 2, "no defaults").await;
     let (_, database) = url.rsplit_once('/').unwrap();

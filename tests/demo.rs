@@ -2,7 +2,7 @@
 
 use larder::commands::seed::seed;
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
@@ -11,7 +11,7 @@ const DEMO: &str = include_str!("../src/config/demo.toml");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_from_any_client_is_seen_and_a_restart_serves_from_disk() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     seed(&database.url, 10, 3).await.unwrap();
     let larder = TestService::start_on(&database.url, DEMO, &[("disk.linger", "1ms")]).await;
     let first = larder.get("/depts/1").await;

@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use sqlx::Connection;
 use tempfile::TempDir;
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const SQL: &str = "create table item (id int primary key, name text not null); \
                    insert into item select n, 'first' from generate_series(1, 300) n";
@@ -23,18 +23,18 @@ const PROMPT: [(&str, &str); 2] = [("disk.linger", "1ms"), ("feed.poll_interval"
 const DISK_HIT: &str = "larder; hit; detail=disk";
 
 async fn database() -> String {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     url
 }
 
-async fn get(larder: &TestService, key: u32) -> Answer {
+async fn get(larder: &TestService, key: u32) -> TestResponse {
     let answer = larder.get(&format!("/items/{key}")).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     answer
 }
 
-fn name(answer: &Answer) -> String {
+fn name(answer: &TestResponse) -> String {
     answer.json()["name"].as_str().unwrap().to_owned()
 }
 
@@ -256,8 +256,8 @@ async fn another_shape_of_the_resource_finds_nothing_of_the_old_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn past_its_bound_the_tier_begins_again_empty() {
-    let url = Cluster::database().await.url;
+async fn a_full_tier_begins_again_empty() {
+    let url = TestCluster::database().await.url;
     // Each of md5's blocks is another one, so that nothing shrinks.
     execute(
         &url,
@@ -290,7 +290,7 @@ async fn past_its_bound_the_tier_begins_again_empty() {
 
 /// Memory holds a few documents only, so that disk answers all the time, amid changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn disk_answers_with_what_is_true_under_churn() {
+async fn answers_from_disk_are_true_under_churn() {
     let url = database().await;
     let settings = [&PROMPT[..], &[("memory.max_bytes", "2KiB")]].concat();
     let larder = TestService::start_on(&url, ITEMS, &settings).await;

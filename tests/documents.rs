@@ -1,10 +1,10 @@
 //! Every document is what the tables hold, byte for byte, whatever the types, keys and links.
 
-mod bound;
-mod drawn;
+mod document_max;
 pub(crate) mod oracle;
+mod random_tables;
 pub(crate) mod rendering;
-mod returned;
+mod round_trip;
 pub(crate) mod shapes;
 
 use sqlx::{Connection, PgConnection};

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-pub(crate) mod binary;
 pub(crate) mod cluster;
-pub(crate) mod dice;
-pub(crate) mod exchange;
-pub(crate) mod lock;
+pub(crate) mod larder_process;
+pub(crate) mod raw_http;
+pub(crate) mod rng;
 pub(crate) mod service;
-pub(crate) mod wire;
+pub(crate) mod swapping_pooler;
+pub(crate) mod table_locks;
 
 /// A wait for something that has no event to wait for ends here, and with it the test.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -6,20 +6,20 @@
 //! without; `oracle` reads what documents must be, and `watch` compares.
 //!
 //! `LARDER_HISTORIES=2000` draws more of them, `LARDER_HISTORY=7` repeats one by its seed, and
-//! `LARDER_HISTORIES_WITHOUT=attach,policy` leaves out kinds of steps and traits of plans: `draw::KINDS` and
+//! `LARDER_HISTORIES_WITHOUT=attach,policy` leaves out kinds of steps and traits of plans: `step::KINDS` and
 //! `plan::TRAITS` name them.
 
 mod client;
+mod comparison;
 mod definitions;
-mod draw;
 mod history;
-mod hostile;
+mod hostile_settings;
 mod oracle;
 mod plan;
 mod policies;
 mod replication;
 mod rows;
-mod watch;
+mod step;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,9 +28,9 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::histories::draw::KINDS;
-use crate::histories::history::Outcome;
+use crate::histories::history::HistoryResult;
 use crate::histories::plan::TRAITS;
+use crate::histories::step::KINDS;
 
 const HISTORIES: u64 = 50;
 const AT_ONCE: usize = 6;
@@ -46,7 +46,7 @@ fn words(variable: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_to_tables_no_document_is_stale() {
+async fn no_document_is_stale_after_random_histories() {
     let without = Arc::new(words("LARDER_HISTORIES_WITHOUT"));
     for name in without.iter() {
         assert!(
@@ -80,7 +80,7 @@ async fn whatever_happens_to_tables_no_document_is_stale() {
 }
 
 /// Numbers by kind of step, and the first failures.
-fn told(outcomes: &[Outcome]) -> String {
+fn told(outcomes: &[HistoryResult]) -> String {
     let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for kind in outcomes.iter().flat_map(|outcome| &outcome.steps) {
         kinds.entry(kind).or_default().0 += 1;

@@ -1,23 +1,23 @@
 //! Requests and answers of the public address, whatever the tier.
 
 mod batch;
+mod cache_headers;
+mod connections;
+mod content_negotiation;
 mod cors;
-mod encodings;
 mod fields;
 mod keys;
-mod labels;
 mod list;
-mod order;
+mod middleware;
 mod range;
-mod socket;
-mod stack;
-mod ways;
+mod reads;
+mod refusal_order;
 
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;
 
-use crate::harness::cluster::Cluster;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
@@ -57,7 +57,7 @@ async fn larder() -> TestService {
 
 /// An error as RFC 9457 asks, without a word of what is behind it.
 #[track_caller]
-fn assert_problem(answer: &Answer, status: u16) {
+fn assert_problem(answer: &TestResponse, status: u16) {
     let what = format!("{answer:?}");
     assert_eq!(answer.status.as_u16(), status, "{what}");
     let media_type = answer.header("content-type");
@@ -179,7 +179,7 @@ async fn other_methods_are_405_with_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_that_lead_nowhere_are_404() {
+async fn unknown_paths_are_404() {
     let larder = larder().await;
     for path in [
         "/",
@@ -217,7 +217,7 @@ async fn paths_that_lead_nowhere_are_404() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entity_tag_is_the_same_in_every_tier_and_after_a_restart() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let config = "[[resource]]\nname = 'items'\ntable = 'item'";
     let settings = [("disk.linger", "1ms")];

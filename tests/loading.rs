@@ -5,10 +5,10 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use tokio::time::timeout;
 
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
-use crate::harness::lock::{OPEN_GATE, gate_sql, hold, let_go};
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
+use crate::harness::table_locks::{OPEN_GATE, gate_sql, lock_table, unlock};
 
 const SQL: &str = "create table item (id int primary key, name text not null); \
                    insert into item select n, 'first' from generate_series(1, 100) n";
@@ -26,8 +26,8 @@ const ITEMS: &str =
 
 /// Asks for all `paths` at once while the table is locked, so that they must meet; then lets them through. Also returns
 /// how many statements that took, without those that met the lock.
-async fn herd(larder: &TestService, paths: Vec<String>) -> (Vec<Answer>, u64) {
-    let holder = hold(&larder.url, "item").await;
+async fn herd(larder: &TestService, paths: Vec<String>) -> (Vec<TestResponse>, u64) {
+    let holder = lock_table(&larder.url, "item").await;
     let count = paths.len();
     let requests =
         async { futures_util::future::join_all(paths.iter().map(|path| larder.get(path))).await };
@@ -38,7 +38,7 @@ async fn herd(larder: &TestService, paths: Vec<String>) -> (Vec<Answer>, u64) {
         })
         .await;
         let (refused, _) = batches(larder).await;
-        let_go(holder).await;
+        unlock(holder).await;
         refused
     };
     let both = async { tokio::join!(requests, release) };
@@ -58,7 +58,7 @@ async fn a_thousand_requests_for_one_key_are_one_statement() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_keys_are_a_few_statements() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let settings = [("database.connections", "2")];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
@@ -73,7 +73,7 @@ async fn a_thousand_keys_are_a_few_statements() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let settings = [("database.connections", "1")];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
@@ -94,7 +94,7 @@ async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
 
 /// Items, and beside them `busy`, whose statement runs until the gate is open.
 async fn beside_a_gate(settings: &[(&str, &str)]) -> TestService {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     let role = TestRole::create(&database.url).await;
     execute(&database.url, SQL).await;
     let busy = "create table busy (id int primary key); insert into busy values (1)";
@@ -176,7 +176,7 @@ async fn a_late_statement_keeps_no_key_waiting() {
 /// A document that PostgreSQL can't give takes none of those with it that share its statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_fails_alone() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     let role = TestRole::create(&database.url).await;
     execute(
         &database.url,

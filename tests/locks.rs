@@ -8,10 +8,10 @@ use futures_util::future::join_all;
 use sqlx::PgConnection;
 use tokio::time::timeout;
 
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
-use crate::harness::lock::{OPEN_GATE, gate_sql, hold, let_go, waited_for};
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
+use crate::harness::table_locks::{OPEN_GATE, await_waiter, gate_sql, lock_table, unlock};
 
 const SQL: &str = "create table a (id int primary key, name text); \
                    create table b (id int primary key, name text); \
@@ -34,17 +34,17 @@ const PATIENT: [(&str, &str); 4] = [
 ];
 
 async fn two(settings: &[(&str, &str)]) -> TestService {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     TestService::start_on(&database.url, TWO, settings).await
 }
 
 /// Asks for all `paths` at once.
-async fn all(larder: &TestService, paths: Vec<String>) -> Vec<Answer> {
+async fn all(larder: &TestService, paths: Vec<String>) -> Vec<TestResponse> {
     join_all(paths.iter().map(|path| larder.get(path))).await
 }
 
-fn statuses(answers: &[Answer]) -> Vec<StatusCode> {
+fn statuses(answers: &[TestResponse]) -> Vec<StatusCode> {
     answers.iter().map(|answer| answer.status).collect()
 }
 
@@ -57,7 +57,7 @@ async fn run(connection: &mut PgConnection, sql: &'static str) -> Result<(), sql
 /// when there was none yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_do_not_deadlock_a_migration() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     let (_, name) = database.url.rsplit_once('/').unwrap();
     execute(
         &database.url,
@@ -75,14 +75,14 @@ async fn reads_do_not_deadlock_a_migration() {
                 [[resource.children]]\nname = 'emps'\ntable = 'emp'\n";
     let larder = TestService::start_on(&database.url, toml, &PATIENT).await;
     for path in ["/depts/1", "/depts?keys=2,3,4", "/depts?limit=9"] {
-        let mut migration = hold(&larder.url, "emp").await;
+        let mut migration = lock_table(&larder.url, "emp").await;
         run(&mut migration, "set deadlock_timeout = '500ms'")
             .await
             .unwrap();
         let migrating = async {
-            waited_for(&mut migration, "emp").await;
+            await_waiter(&mut migration, "emp").await;
             let taken = run(&mut migration, "lock table dept").await;
-            let_go(migration).await;
+            unlock(migration).await;
             taken
         };
         let (answer, taken) = tokio::join!(larder.get(path), migrating);
@@ -96,13 +96,13 @@ async fn reads_do_not_deadlock_a_migration() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_table_leaves_the_connections_to_others() {
     let larder = two(&PATIENT).await;
-    let mut holder = hold(&larder.url, "a").await;
+    let mut holder = lock_table(&larder.url, "a").await;
     let documents = (1..=200).map(|key| format!("/a/{key}"));
     // A list each takes a connection.
     let lists = (1..=20).map(|limit| format!("/a?limit={limit}"));
     let mut locked = pin!(all(&larder, documents.chain(lists).collect()));
     let others = async {
-        waited_for(&mut holder, "a").await;
+        await_waiter(&mut holder, "a").await;
         for key in 1..=20 {
             for path in [format!("/b/{key}"), format!("/b?limit={key}")] {
                 let answer = timeout(USUAL, larder.get(&path)).await;
@@ -115,7 +115,7 @@ async fn a_locked_table_leaves_the_connections_to_others() {
         () = others => {}
         answers = &mut locked => panic!("answered under the lock: {:?}", statuses(&answers)),
     }
-    let_go(holder).await;
+    unlock(holder).await;
     let answers = timeout(USUAL, locked).await.unwrap();
     let answers = statuses(&answers);
     assert!(
@@ -129,7 +129,7 @@ async fn a_locked_table_leaves_the_connections_to_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_stays_is_a_timeout() {
     let larder = two(&[("database.statement_timeout", "500ms")]).await;
-    let holder = hold(&larder.url, "a").await;
+    let holder = lock_table(&larder.url, "a").await;
     let documents = (1..=200).map(|key| format!("/a/{key}"));
     let paths = documents.chain(["/a?limit=1".to_owned()]).collect();
     let answers = timeout(USUAL, all(&larder, paths)).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_lock_that_stays_is_a_timeout() {
             .all(|&status| status == StatusCode::GATEWAY_TIMEOUT),
         "{answers:?}"
     );
-    let_go(holder).await;
+    unlock(holder).await;
     for path in ["/a/1", "/a?limit=1"] {
         assert_eq!(larder.get(path).await.status, StatusCode::OK);
     }
@@ -149,7 +149,7 @@ async fn a_lock_that_stays_is_a_timeout() {
 /// What takes long without any lock holds a share of the connections at most.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_statements_leave_the_connections_to_others() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     let role = TestRole::create(&database.url).await;
     execute(&database.url, SQL).await;
     execute(&database.url, &gate_sql(&role, &["a", "b"], "a")).await;

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use crate::documents::{self, oracle, shapes};
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
 
 const METASCHEMA: &str = include_str!("openapi/schema-3.1.json");
 
 /// The description and the schemas in it.
-struct Description(Value);
+struct OpenApiDescription(Value);
 
-impl Description {
+impl OpenApiDescription {
     async fn of(larder: &TestService) -> Self {
         let answer = larder.get("/openapi.json").await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -35,7 +35,7 @@ impl Description {
     }
 
     /// What is described at `path` for `method` and the status of `answer`.
-    fn response<'d>(&'d self, method: &str, path: &str, answer: &Answer) -> &'d Value {
+    fn response<'d>(&'d self, method: &str, path: &str, answer: &TestResponse) -> &'d Value {
         let responses = &self.0["paths"][path][method]["responses"];
         let response = &responses[answer.status.as_str()];
         assert!(!response.is_null(), "{method} {path}: {answer:?}");
@@ -47,7 +47,7 @@ impl Description {
 
     /// Whether `answer` is described: its status, its headers, its body.
     #[track_caller]
-    fn assert_described(&self, method: &str, path: &str, answer: &Answer) {
+    fn assert_described(&self, method: &str, path: &str, answer: &TestResponse) {
         let response = self.response(method, path, answer);
         let what = format!("{method} {path}: {answer:?}");
         let unsaid = ["content-type", "content-length"];
@@ -79,7 +79,7 @@ impl Description {
 async fn the_description_is_openapi() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = Description::of(&larder).await.0;
+    let description = OpenApiDescription::of(&larder).await.0;
     let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
     let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
     let wrong: Vec<String> = metaschema
@@ -94,10 +94,10 @@ async fn the_description_is_openapi() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_document_is_as_its_schema_says() {
+async fn every_document_matches_its_schema() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = Description::of(&larder).await;
+    let description = OpenApiDescription::of(&larder).await;
     let mut connection = PgConnection::connect(&larder.url).await.unwrap();
     let expected = oracle::documents(&mut connection, &shapes::documented()).await;
     let mut wrong = Vec::new();
@@ -114,10 +114,10 @@ async fn every_document_is_as_its_schema_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn examples_are_as_their_schemas_say() {
+async fn examples_match_their_schemas() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = Description::of(&larder).await;
+    let description = OpenApiDescription::of(&larder).await;
     for (name, schema) in description.0["components"]["schemas"].as_object().unwrap() {
         for example in schema["examples"].as_array().into_iter().flatten() {
             let errors: Vec<String> = description
@@ -155,7 +155,7 @@ const ITEMS_CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\nfilter
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_described() {
     let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
-    let description = Description::of(&larder).await;
+    let description = OpenApiDescription::of(&larder).await;
     let etag = larder.get("/items/42").await.header("etag").to_owned();
     for (path, template) in [
         ("/items/42", "/items/{key}"),
@@ -220,7 +220,7 @@ async fn the_description_follows_the_tables() {
         .request(Method::GET, "/openapi.json", &unchanged)
         .await;
     assert_eq!(again.status, 304);
-    let length = |answer: &Answer| {
+    let length = |answer: &TestResponse| {
         answer.json()["components"]["schemas"]["items"]["properties"]["title"]["maxLength"].clone()
     };
     assert_eq!(length(&before), 5);
@@ -263,7 +263,7 @@ async fn the_page_and_what_it_loads_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_need_not_describe_itself() {
+async fn the_description_can_be_turned_off() {
     let config = format!("docs = false\n{ITEMS_CONFIG}");
     let larder = TestService::start(ITEMS, &config).await;
     for path in ["/openapi.json", "/docs", "/docs/start.js"] {
@@ -278,7 +278,7 @@ const PROGRAM: (&str, &str) = (
 );
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_is_described() {
+async fn authorization_is_described() {
     let hash = larder::auth::passwords::hash(b"anna's").unwrap();
     let resource = |name: &str, roles: &str| {
         format!("[[resource]]\nname = '{name}'\ntable = 'item'\n{roles}\n")
@@ -293,7 +293,7 @@ async fn who_may_is_described() {
         &resource("closed", "read = ['a', 'b']\nwrite = ['b']"),
     ];
     let larder = TestService::start(ITEMS, &config.concat()).await;
-    let described = Description::of(&larder).await;
+    let described = OpenApiDescription::of(&larder).await;
     let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
     let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
     assert!(metaschema.is_valid(&described.0), "{}", described.0);

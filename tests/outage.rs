@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::harness::cluster::Cluster;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::{TestResponse, TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
 const SQL: &str = "create table item (id int primary key, name text not null); \
@@ -33,7 +33,7 @@ const SOON: Duration = Duration::from_secs(3);
 
 /// A larder behind a proxy, and the database's direct URL.
 async fn behind_proxy(overrides: &[(&str, &str)]) -> (TestService, FaultProxy, String) {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let proxy = FaultProxy::start(&database.url).await.unwrap();
     let settings = [&SETTINGS, overrides].concat();
@@ -53,12 +53,12 @@ async fn hit(larder: &TestService, path: &str) {
     .await;
 }
 
-fn name(answer: &Answer) -> String {
+fn name(answer: &TestResponse) -> String {
     answer.json()["name"].as_str().unwrap().to_owned()
 }
 
 /// Asks until the answer is 200; what is said on the way must be 503 with `Retry-After`.
-async fn next_document(larder: &TestService, path: &str) -> Answer {
+async fn next_document(larder: &TestService, path: &str) -> TestResponse {
     eventually("a document", async || {
         let answer = larder.get(path).await;
         if answer.status == StatusCode::OK {
@@ -220,7 +220,7 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
 /// What waits for PostgreSQL has a bound, and memory does not stand in that line.
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_are_answered_beside_more_misses_than_may_wait() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let proxy = FaultProxy::start(&database.url).await.unwrap();
     // The feed has its own way.
@@ -304,7 +304,7 @@ async fn a_crash_of_postgres_starts_both_tiers_again() {
 /// Heartbeats and pruning are refused; passes go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_may_only_read_follows_all_the_same() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let owner = TestService::start_on(&database.url, ITEMS, &SETTINGS).await;
     owner.stop().await;
@@ -352,7 +352,7 @@ async fn a_key_column_may_bear_the_name_of_a_plpgsql_variable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn larder_starts_without_postgres_and_finds_it_later() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let proxy = FaultProxy::start(&database.url).await.unwrap();
     proxy.set(NetworkFault::Cut);

@@ -3,11 +3,11 @@
 use axum::http::{Method, StatusCode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
-use crate::harness::exchange::Exchange;
-use crate::harness::lock::{OPEN_GATE, gate_sql};
 use crate::harness::service::{TestService, execute};
+use crate::harness::swapping_pooler::SwappingPooler;
+use crate::harness::table_locks::{OPEN_GATE, gate_sql};
 
 const SQL: &str = "create table a (id int primary key, v text); insert into a select i, 'a' || i from generate_series(1, 60) i; \
      create table b (id int primary key, v text); insert into b select i, 'b' || i from generate_series(1, 60) i;";
@@ -16,7 +16,7 @@ const CONFIG: &str =
     "[[resource]]\nname = 'a'\ntable = 'public.a'\n[[resource]]\nname = 'b'\ntable = 'public.b'\n";
 
 /// Waits until some session waits for a lock of this database.
-async fn someone_waits(connection: &mut PgConnection) {
+async fn await_blocked_reader(connection: &mut PgConnection) {
     eventually("a session waits for a lock", async || {
         let row = sqlx::query(
             "select exists (select from pg_locks w join pg_locks h using (pid) join pg_database d on d.oid = h.database \
@@ -42,7 +42,7 @@ async fn run(connection: &mut PgConnection, sql: &str) {
 }
 
 /// A larder with two connections for loads, by way of the exchange.
-async fn behind(exchange: &Exchange, direct: &str) -> TestService {
+async fn behind(exchange: &SwappingPooler, direct: &str) -> TestService {
     let settings = [
         ("database.connections", "2"),
         ("database.listen_url", direct),
@@ -51,12 +51,12 @@ async fn behind(exchange: &Exchange, direct: &str) -> TestService {
 }
 
 /// The same, on which statement 1 reads `a` and `b`.
-async fn crossed(exchange: &Exchange, direct: &str) -> TestService {
+async fn crossed(exchange: &SwappingPooler, direct: &str) -> TestService {
     let larder = behind(exchange, direct).await;
     let mut holder = connect(direct).await;
     run(&mut holder, "begin; lock table a").await;
     let (first, ()) = tokio::join!(larder.get("/a/1"), async {
-        someone_waits(&mut holder).await;
+        await_blocked_reader(&mut holder).await;
         assert_eq!(larder.get("/b/1").await.status, StatusCode::OK);
         run(&mut holder, "rollback").await;
     });
@@ -69,9 +69,9 @@ async fn crossed(exchange: &Exchange, direct: &str) -> TestService {
 /// asked, and they were kept in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
-    let direct = Cluster::database().await.url;
+    let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
-    let exchange = Exchange::start(&direct).await;
+    let exchange = SwappingPooler::start(&direct).await;
     let larder = crossed(&exchange, &direct).await;
     exchange.swap(true);
     let mut refused = 0;
@@ -119,11 +119,11 @@ async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
 /// The same statement on another server may run under other settings.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_process_is_refused_though_it_has_the_statement() {
-    let direct = Cluster::database().await.url;
+    let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
     let role = TestRole::create(&direct).await;
     execute(&direct, &gate_sql(&role, &["a", "b"], "a")).await;
-    let exchange = Exchange::start(&role.url).await;
+    let exchange = SwappingPooler::start(&role.url).await;
     let config = CONFIG.replacen("'public.a'", "'public.a'\nrow_security = 'as-larder'", 1);
     // Statements of one resource have a share of them, which is two.
     let settings = [
@@ -155,9 +155,9 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
 /// A transaction stays on one server, where the names of its statements are those of another connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_by_another_statement_is_rolled_back() {
-    let direct = Cluster::database().await.url;
+    let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
-    let exchange = Exchange::start(&direct).await;
+    let exchange = SwappingPooler::start(&direct).await;
     let larder = behind(&exchange, &direct).await;
     let put = async |table: &str, id: u32| {
         let body = format!("{{\"id\":{id},\"v\":\"{table}!\"}}");
@@ -167,7 +167,7 @@ async fn a_write_by_another_statement_is_rolled_back() {
     let mut holder = connect(&direct).await;
     run(&mut holder, "begin; select from a where id = 1 for update").await;
     let (first, ()) = tokio::join!(put("a", 1), async {
-        someone_waits(&mut holder).await;
+        await_blocked_reader(&mut holder).await;
         assert_eq!(put("b", 1).await, StatusCode::OK);
         run(&mut holder, "rollback").await;
     });
@@ -197,7 +197,7 @@ async fn a_write_by_another_statement_is_rolled_back() {
 
 /// The URL of a role whose transactions are repeatable read by default, and of a superuser.
 async fn repeatable_read() -> (String, String) {
-    let direct = Cluster::database().await.url;
+    let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
     let role = TestRole::create(&direct).await;
     let sql = format!(
@@ -226,7 +226,7 @@ async fn a_load_behind_a_pooler_sees_what_it_waited_for() {
     )
     .await;
     let (answer, ()) = tokio::join!(larder.get("/a/1"), async {
-        someone_waits(&mut holder).await;
+        await_blocked_reader(&mut holder).await;
         run(&mut holder, "commit").await;
     });
     assert_eq!(
@@ -239,7 +239,7 @@ async fn a_load_behind_a_pooler_sees_what_it_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_joins_no_load_with_an_older_snapshot() {
     let (url, direct) = repeatable_read().await;
-    let exchange = Exchange::start(&url).await;
+    let exchange = SwappingPooler::start(&url).await;
     // Passes come so late that the token is not covered by one.
     let settings = [
         ("database.pooler", "true"),

@@ -2,11 +2,11 @@
 use larder::commands::seed::{SeedError, Seeded, seed};
 use sqlx::{Connection, PgConnection};
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 
 #[tokio::test]
 async fn seeding_again_adds_only_missing_rows() {
-    let database = Cluster::database().await;
+    let database = TestCluster::database().await;
     let url = &database.url;
     let first = seed(url, 3, 10).await.unwrap();
     assert_eq!(first, Seeded { depts: 3, emps: 30 });

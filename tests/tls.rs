@@ -18,11 +18,11 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::harness::binary::{Serving, run, stderr};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
+use crate::harness::larder_process::{LarderProcess, run, stderr};
+use crate::harness::raw_http::parse;
 use crate::harness::service::execute;
-use crate::harness::wire::parse;
 
 const CONFIG: &str = "
     [[resource]]
@@ -42,8 +42,8 @@ fn certify(directory: &Path) -> CertificateDer<'static> {
     cert.der().clone()
 }
 
-async fn start() -> (TempDir, CertificateDer<'static>, Serving) {
-    let url = Cluster::database().await.url;
+async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
+    let url = TestCluster::database().await.url;
     execute(
         &url,
         "create table item (id bigint primary key); insert into item values (1)",
@@ -52,7 +52,7 @@ async fn start() -> (TempDir, CertificateDer<'static>, Serving) {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("larder.toml"), CONFIG).unwrap();
     let certificate = certify(directory.path());
-    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
     assert!(serving.banner.contains(" https://"), "{}", serving.banner);
     serving.ready().await;
     (directory, certificate, serving)
@@ -60,7 +60,7 @@ async fn start() -> (TempDir, CertificateDer<'static>, Serving) {
 
 /// Shakes hands as one who trusts `certificate` alone.
 async fn connect(
-    serving: &Serving,
+    serving: &LarderProcess,
     certificate: &CertificateDer<'static>,
     protocol: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
@@ -127,7 +127,7 @@ async fn http2_is_chosen_by_alpn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_takes_a_new_certificate_and_keeps_every_connection() {
+async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     let (directory, old, serving) = start().await;
     let mut kept = connect(&serving, &old, "http/1.1").await.unwrap();
     let new = certify(directory.path());
@@ -152,7 +152,7 @@ async fn a_hangup_takes_a_new_certificate_and_keeps_every_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_never_ends_a_handshake_is_closed() {
+async fn unfinished_handshakes_are_closed() {
     let (_directory, certificate, serving) = start().await;
     for begun in [
         b"".as_slice(),
@@ -166,7 +166,7 @@ async fn who_never_ends_a_handshake_is_closed() {
         assert!(matches!(closed.expect("an end"), Ok(0) | Err(_)));
     }
     let plain = b"GET /items/1 HTTP/1.1\r\nhost: a\r\n\r\n";
-    let received = crate::harness::wire::exchange(serving.listen, plain).await;
+    let received = crate::harness::raw_http::exchange(serving.listen, plain).await;
     assert!(!received.starts_with(b"HTTP/"));
     ask(&mut connect(&serving, &certificate, "http/1.1").await.unwrap()).await;
 }

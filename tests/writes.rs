@@ -6,15 +6,15 @@ mod concurrent;
 mod conditions;
 mod documents;
 mod errors;
+mod idempotency;
 mod locks;
-mod repeats;
-mod unenforced;
+mod unenforced_foreign_keys;
 mod visibility;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
 
 /// Three levels: a dept, its emps, their skills, whose key holds what links them.
 const SCHEMA: &str = "
@@ -61,22 +61,22 @@ fn dept(no: i64) -> Value {
 }
 
 impl TestService {
-    async fn post(&self, path: &str, document: &Value) -> Answer {
+    async fn post(&self, path: &str, document: &Value) -> TestResponse {
         self.write(Method::POST, path, &[], &document.to_string())
             .await
     }
 
-    async fn put(&self, path: &str, document: &Value) -> Answer {
+    async fn put(&self, path: &str, document: &Value) -> TestResponse {
         self.write(Method::PUT, path, &[], &document.to_string())
             .await
     }
 
-    async fn patch(&self, path: &str, document: &Value) -> Answer {
+    async fn patch(&self, path: &str, document: &Value) -> TestResponse {
         self.write(Method::PATCH, path, &[], &document.to_string())
             .await
     }
 
-    async fn delete(&self, path: &str) -> Answer {
+    async fn delete(&self, path: &str) -> TestResponse {
         self.request(Method::DELETE, path, &[]).await
     }
 
@@ -94,7 +94,7 @@ impl TestService {
 }
 
 /// The document that `answer` shows is `expected`, and so is what is read afterwards.
-async fn stored(larder: &TestService, answer: &Answer, path: &str, expected: &Value) {
+async fn stored(larder: &TestService, answer: &TestResponse, path: &str, expected: &Value) {
     assert_eq!(&answer.json(), expected);
     let read = larder.get(path).await;
     assert_eq!(read.status, StatusCode::OK);

@@ -3,14 +3,14 @@
 use axum::http::{Method, StatusCode};
 
 use super::{ITEMS, SCHEMA, assert_problem};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestService, execute};
 
 const TOKEN: &str = "0123456789abcdef";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_show_the_token_and_probes_nothing() {
-    let url = Cluster::database().await.url;
+async fn the_admin_address_needs_the_token_except_for_probes() {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let token = [("auth.admin_token", TOKEN)];
     let larder = TestService::start_on(&url, ITEMS, &token).await;

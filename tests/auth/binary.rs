@@ -7,11 +7,11 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use super::{ITEMS, KEY, MEMORY, RESOURCES, SCHEMA, basic};
-use crate::harness::binary::{Serving, command, run, stderr, stdout};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
+use crate::harness::larder_process::{LarderProcess, command, run, stderr, stdout};
+use crate::harness::raw_http::{exchange, parse};
 use crate::harness::reachable_directory;
-use crate::harness::service::{Answer, execute};
-use crate::harness::wire::{exchange, parse};
+use crate::harness::service::{TestResponse, execute};
 
 const PASSWORD: &str = "correct horse battery staple";
 const SECRET: &str = "the-secret-of-tokens-in-its-file";
@@ -49,7 +49,7 @@ async fn an_empty_password_has_no_hash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_that_anybody_reaches_are_refused() {
+async fn addresses_beyond_loopback_without_auth_are_refused() {
     let directory = TempDir::new().unwrap();
     let unreadable = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'none'\n";
     let unreadable = format!("{unreadable}{RESOURCES}");
@@ -80,7 +80,7 @@ async fn addresses_that_anybody_reaches_are_refused() {
     }
 }
 
-async fn ask(serving: &Serving, request: &str, headers: &str) -> Answer {
+async fn ask(serving: &LarderProcess, request: &str, headers: &str) -> TestResponse {
     let request = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
     let address = if request.contains("admin") {
         serving.admin
@@ -93,12 +93,12 @@ async fn ask(serving: &Serving, request: &str, headers: &str) -> Answer {
 #[tokio::test(flavor = "multi_thread")]
 async fn purge_drops_documents_of_a_running_larder() {
     let directory = reachable_directory();
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     std::fs::write(directory.path().join("token"), ADMIN_TOKEN).unwrap();
     let toml = format!("[auth]\nadmin_token_file = 'token'\n{ITEMS}");
     std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
-    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
     serving.ready().await;
     let admin = serving.admin.to_string();
     let purge = async |args: &[&str]| {
@@ -139,7 +139,7 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
     assert_eq!(code, Some(0));
     let hash = hash.trim().to_owned();
     let directory = reachable_directory();
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     std::fs::write(directory.path().join("secret"), SECRET).unwrap();
     std::fs::write(directory.path().join("token"), ADMIN_TOKEN).unwrap();
@@ -151,7 +151,7 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
     );
     std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
     let level = ["--log-level", "debug"];
-    let serving = Serving::start(directory.path(), Some(&url), &level).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &level).await;
     serving.ready().await;
 
     let anna = format!("authorization: {}\r\n", basic("anna", PASSWORD));

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use super::tokens::{now, token};
 use super::{assert_problem, basic, larder, may, principals};
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
 
 const SECRET: &str = "a secret that is thirty-two bytes";
 
@@ -17,26 +17,26 @@ async fn signing(more: &str) -> TestService {
     larder(&(jwt + &principals())).await
 }
 
-async fn sign_in(larder: &TestService, headers: &[(&str, &str)]) -> Answer {
+async fn sign_in(larder: &TestService, headers: &[(&str, &str)]) -> TestResponse {
     let anna = basic("anna", "anna's");
     let mut all = vec![("authorization", anna.as_str())];
     all.extend_from_slice(headers);
     larder.request(Method::POST, "/signin", &all).await
 }
 
-async fn refresh(larder: &TestService, token: &str) -> Answer {
+async fn refresh(larder: &TestService, token: &str) -> TestResponse {
     let bearer = format!("Bearer {token}");
     let headers = [("authorization", bearer.as_str())];
     larder.request(Method::POST, "/refresh", &headers).await
 }
 
-fn token_of(answer: &Answer) -> String {
+fn token_of(answer: &TestResponse) -> String {
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     answer.json()["token"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_signs_in_gets_a_token_and_renews_it() {
+async fn signing_in_returns_a_token_that_can_be_renewed() {
     let larder = signing("issuer = 'https://me'\naudience = 'me'\nlifetime = '100s'").await;
     let answer = sign_in(&larder, &[]).await;
     assert_eq!(answer.json()["expires_in"], 100);
@@ -126,7 +126,7 @@ async fn only_tokens_of_users_who_signed_in_are_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cookie_reads_anywhere_and_writes_from_its_own_pages() {
+async fn a_cookie_writes_from_pages_of_the_same_origin_only() {
     let larder = signing("cookie = 'larder'").await;
     let answer = sign_in(&larder, &[]).await;
     let token = token_of(&answer);
@@ -162,7 +162,7 @@ async fn a_cookie_reads_anywhere_and_writes_from_its_own_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nobody_can_sign_in_these_are_paths_like_others() {
+async fn without_users_the_paths_of_sign_in_are_404() {
     let larder = larder(&principals()).await;
     let answer = sign_in(&larder, &[]).await;
     assert_problem(&answer, StatusCode::NOT_FOUND);

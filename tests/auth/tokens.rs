@@ -45,7 +45,7 @@ async fn by_secret(directory: &TempDir) -> TestService {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_gets_in_until_it_expires() {
+async fn a_token_authenticates_until_it_expires() {
     let directory = TempDir::new().unwrap();
     let larder = by_secret(&directory).await;
     let long = bearer(OLD, &json!({"sub": "a", "exp": now() + 600}));
@@ -86,7 +86,7 @@ async fn a_token_gets_in_until_it_expires() {
 
 /// Whoever signs tokens may call somebody as users and keys are called here.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_the_name_of_another_has_other_idempotency_keys() {
+async fn users_of_the_same_name_have_separate_idempotency_keys() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("secret");
     std::fs::write(&path, OLD).unwrap();
@@ -161,7 +161,7 @@ async fn a_public_key_verifies_and_is_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_nobody_gets_in_yet() {
+async fn no_token_is_accepted_before_keys_are_loaded() {
     // Nothing listens there.
     let larder =
         larder("[auth.jwt]\nalgorithms = ['RS256']\njwks_url = 'http://127.0.0.1:1/keys'\n").await;

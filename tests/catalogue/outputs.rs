@@ -2,9 +2,9 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::cases::{Case, case};
+use super::mistakes::{CatalogueMistake, case};
 use super::{assert_told, file_of, mistakes};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestService, execute};
 
 /// The types that write an oid as a name.
@@ -45,7 +45,7 @@ const SCHEMA: &str = "
     create table by_casts (id int primary key, n int references by_cast, c shy[], d grade);
     create table plain (id int primary key, c regclass, n int);";
 
-const CASES: &[Case] = &[
+const CASES: &[CatalogueMistake] = &[
     case(
         "table = 'by_domain' # here",
         "table",
@@ -81,7 +81,7 @@ const CASES: &[Case] = &[
 /// stands for touches another table. The same with a cast to `json` whose function was replaced, or reads tables.
 #[tokio::test]
 async fn columns_that_other_rows_decide_are_refused() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let (file, expected) = file_of(CASES);
     assert_told(&mistakes(&url, &file).await, &expected);
@@ -109,7 +109,7 @@ async fn columns_that_other_rows_decide_are_refused() {
 /// What is not shown may be of any type, and a cast in C that calls itself immutable is called, as extensions bring them.
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_that_are_left_out_and_casts_in_c_are_served() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     execute(&url, "insert into plain values (1, 'plain', 2)").await;
     let mut file =

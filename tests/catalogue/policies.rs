@@ -5,23 +5,23 @@
 use axum::http::StatusCode;
 
 use super::mistakes;
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
 const UNCACHED: &str = "larder; fwd=bypass; detail=uncached";
 
 /// A database with table `paper`, on which row security is enabled, and a role of larder's that is subject to it.
-pub(super) struct Guarded {
+pub(super) struct RowSecurityDatabase {
     /// Of a superuser.
     pub(super) url: String,
     pub(super) role: TestRole,
 }
 
-impl Guarded {
+impl RowSecurityDatabase {
     /// Runs `sql`, in which `{role}` stands for larder's role, after the table was created with two rows.
     pub(super) async fn create(sql: &str) -> Self {
-        let url = Cluster::database().await.url;
+        let url = TestCluster::database().await.url;
         let role = TestRole::create(&url).await;
         let this = Self { url, role };
         let database = this.url.rsplit_once('/').unwrap().1;
@@ -95,8 +95,8 @@ pub(super) async fn assert_cached(larder: &TestService) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_passes_a_policy() {
-    let guarded = Guarded::create(
+async fn a_policy_depends_on_time() {
+    let guarded = RowSecurityDatabase::create(
         "update paper set until = now() + interval '2 seconds' where id = 1;
          create policy shown on paper using (until > now())",
     )
@@ -111,8 +111,8 @@ async fn time_passes_a_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_setting_of_the_session_decides() {
-    let guarded = Guarded::create(
+async fn a_policy_depends_on_a_session_setting() {
+    let guarded = RowSecurityDatabase::create(
         "alter role {role} set app.tenant = 'a';
          create policy own on paper using (owner = current_setting('app.tenant', true))",
     )
@@ -134,7 +134,7 @@ async fn a_setting_of_the_session_decides() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_that_a_policy_calls_is_replaced() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create function public.may_see(text) returns bool language sql immutable as 'select $1 = ''a''';
          create policy own on paper using (may_see(owner))",
     )
@@ -151,7 +151,7 @@ async fn a_function_that_a_policy_calls_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_reads_another_table() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create table member (owner text); insert into member values ('a');
          grant select on member to {role};
          create policy own on paper using (owner in (select m.owner from member m))",
@@ -175,7 +175,7 @@ async fn a_policy_reads_another_table() {
 /// Restrictive policies and those of one command or role count as PostgreSQL counts them.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_rows_decide_is_cached_and_follows_them() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create policy own on paper using (owner in ('a', 'b') and until is null and not coalesce(id, 0) < 1
            and case when id is distinct from 7 then lower(owner) <> 'x' else true end);
          create policy no_b on paper as restrictive for select to {role} using (owner::varchar(3) <> 'b');
@@ -213,7 +213,7 @@ async fn what_rows_decide_is_cached_and_follows_them() {
 /// What is judged is each table that the document's statement names, children and lookups included.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_of_a_child_counts_and_one_of_a_partition_does_not() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create policy own on paper using (true);
          create table part (id bigint primary key, paper_id bigint references paper) partition by range (id);
          create table part_1 partition of part default;
@@ -299,7 +299,7 @@ const CONDITIONS: &[(&str, &str)] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_part_of_a_condition_is_judged() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create type mood as enum ('glad', 'sad');
          create domain brief as varchar(10);
          create type mark as (n int);
@@ -329,7 +329,7 @@ async fn each_part_of_a_condition_is_judged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_is_granted_and_revoked() {
-    let guarded = Guarded::create(
+    let guarded = RowSecurityDatabase::create(
         "create role {role}_group;
          create policy own on paper to {role}_group using (owner = 'a')",
     )
@@ -351,7 +351,8 @@ async fn a_role_is_granted_and_revoked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_comes_to_bypass_row_security() {
-    let guarded = Guarded::create("create policy own on paper using (until > now())").await;
+    let guarded =
+        RowSecurityDatabase::create("create policy own on paper using (until > now())").await;
     let larder = guarded.serve().await;
     assert_eq!(status(&larder, "1").await, StatusCode::NOT_FOUND);
     assert_uncached(&larder, "policy own of public.paper calls now()").await;
@@ -365,8 +366,8 @@ async fn a_role_comes_to_bypass_row_security() {
 /// Between two definitions, neither of which row security concerns, connections plan by policies that hold for a moment,
 /// and PostgreSQL keeps such plans when the role comes to bypass them.
 #[tokio::test(flavor = "multi_thread")]
-async fn plans_of_a_moment_are_not_kept() {
-    let guarded = Guarded::create(
+async fn plans_made_between_definitions_are_not_kept() {
+    let guarded = RowSecurityDatabase::create(
         "alter table paper no force row level security, disable row level security",
     )
     .await;

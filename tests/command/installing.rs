@@ -4,11 +4,11 @@ use axum::http::StatusCode;
 use sqlx::{Connection, PgConnection};
 
 use super::{configured, value};
-use crate::harness::binary::{Serving, run, stderr, stdout};
-use crate::harness::cluster::{Cluster, TestRole};
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
+use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
+use crate::harness::raw_http::fetch;
 use crate::harness::service::execute;
-use crate::harness::wire::fetch;
 
 const SCHEMA: &str = r#"
     create schema "Shop";
@@ -44,7 +44,7 @@ const VERSIONS: &str = "
 
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_sql_installs_and_grants_all_that_larder_needs() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let role = TestRole::create(&url).await;
     let directory = configured(&format!("install = 'manual'\n{CONFIG}"));
@@ -63,7 +63,7 @@ async fn printed_sql_installs_and_grants_all_that_larder_needs() {
     assert_eq!(value::<i64>(&url, ADDED).await, 0);
 
     execute(&url, &sql).await;
-    let serving = Serving::start(directory.path(), Some(&role.url), &[]).await;
+    let serving = LarderProcess::start(directory.path(), Some(&role.url), &[]).await;
     serving.ready().await;
     let answer = fetch(serving.listen, "GET", "/orders/1").await;
     assert_eq!(
@@ -91,10 +91,10 @@ async fn printed_sql_installs_and_grants_all_that_larder_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manual_installation_is_waited_for() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = configured(&format!("install = 'manual'\n{CONFIG}"));
-    let serving = Serving::start_unheard(directory.path(), &url).await;
+    let serving = LarderProcess::start_without_stdout(directory.path(), &url).await;
     eventually("the reason", async || {
         let answer = fetch(serving.admin, "GET", "/readyz").await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -113,7 +113,7 @@ async fn manual_installation_is_waited_for() {
 
 #[tokio::test]
 async fn second_installation_changes_nothing_and_locks_nothing() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = configured(CONFIG);
     let first = run(directory.path(), Some(&url), &["install"]).await;
@@ -136,7 +136,7 @@ async fn second_installation_changes_nothing_and_locks_nothing() {
 
 #[tokio::test]
 async fn uninstalling_removes_all_that_is_larders_and_nothing_else() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     execute(
         &url,

@@ -10,12 +10,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::{configured, value};
-use crate::harness::binary::{Serving, run, stderr};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::lock::{hold, let_go};
+use crate::harness::larder_process::{LarderProcess, run, stderr};
+use crate::harness::raw_http::{exchange, fetch, parse, read_all};
 use crate::harness::service::execute;
-use crate::harness::wire::{exchange, fetch, parse, read_all};
+use crate::harness::table_locks::{lock_table, unlock};
 
 const SCHEMA: &str = "
     create table item (id bigint primary key, title text);
@@ -26,16 +26,16 @@ const SECRET_HASH: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe
 
 const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
 
-async fn start(config: &str) -> (TempDir, String, Serving) {
-    let url = Cluster::database().await.url;
+async fn start(config: &str) -> (TempDir, String, LarderProcess) {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = configured(config);
-    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
     serving.ready().await;
     (directory, url, serving)
 }
 
-async fn refuses_connections(serving: &Serving) {
+async fn refuses_connections(serving: &LarderProcess) {
     eventually("no more connections", async || {
         let connected = TcpStream::connect(serving.listen).await;
         connected.is_err().then_some(())
@@ -53,7 +53,7 @@ async fn requests_in_flight_are_answered_after_sigterm() {
          [database]\nstatement_timeout = '1m'\nconnections = 1\n"
     );
     let (_directory, url, mut serving) = start(&config).await;
-    let holder = hold(&url, "item").await;
+    let holder = lock_table(&url, "item").await;
     let mut streams = Vec::new();
     for key in 1..=REQUESTS {
         let mut stream = TcpStream::connect(serving.listen).await.unwrap();
@@ -68,7 +68,7 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     .await;
     serving.signal(Signal::SIGTERM);
     refuses_connections(&serving).await;
-    let_go(holder).await;
+    unlock(holder).await;
     for (index, mut stream) in streams.into_iter().enumerate() {
         let answer = parse(&read_all(&mut stream).await);
         assert_eq!(answer.status, StatusCode::OK);
@@ -92,7 +92,7 @@ async fn sigint_ends_it_too_and_an_unfinished_request_costs_no_document_on_disk(
     // Nothing was asked that is not answered.
     assert_eq!(serving.ended().await.code(), Some(0));
 
-    let serving = Serving::start(directory.path(), Some(&url), &[]).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
     serving.ready().await;
     let answer = fetch(serving.listen, "GET", "/items/2").await;
     assert_eq!(answer.cache_status(), "larder; hit; detail=disk");
@@ -107,7 +107,7 @@ async fn a_second_signal_ends_it_at_once() {
          [database]\nstatement_timeout = '5m'\n"
     );
     let (_directory, url, mut serving) = start(&config).await;
-    let _holder = hold(&url, "item").await;
+    let _holder = lock_table(&url, "item").await;
     let mut stream = TcpStream::connect(serving.listen).await.unwrap();
     stream
         .write_all(b"GET /items/1 HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -127,7 +127,7 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn address_in_use_is_named() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = configured(CONFIG);
     let occupied = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,11 +144,11 @@ async fn address_in_use_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closed_stdout_is_no_reason_to_end() {
-    let url = Cluster::database().await.url;
+async fn closed_stdout_does_not_end_larder() {
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let directory = configured(CONFIG);
-    let mut serving = Serving::start_unheard(directory.path(), &url).await;
+    let mut serving = LarderProcess::start_without_stdout(directory.path(), &url).await;
     serving.ready().await;
     // What it prints is printed when the first pass is done, and so is this.
     let answer = fetch(serving.listen, "GET", "/items/1").await;
@@ -159,7 +159,7 @@ async fn closed_stdout_is_no_reason_to_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn database_may_come_later_than_larder() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let (_, rest) = url.split_once('@').unwrap();
     let (server, _) = rest.split_once('/').unwrap();
@@ -169,7 +169,7 @@ async fn database_may_come_later_than_larder() {
     let late_url = url.replace(server, &absent.to_string());
 
     let directory = configured(CONFIG);
-    let serving = Serving::start_unheard(directory.path(), &late_url).await;
+    let serving = LarderProcess::start_without_stdout(directory.path(), &late_url).await;
     let began = Instant::now();
     let answer = fetch(serving.listen, "GET", "/items/1").await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -241,7 +241,7 @@ async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_access_log_tells_of_answers_and_of_no_secret() {
+async fn the_access_log_has_answers_and_no_secrets() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("access.log");
     let config = format!(
@@ -275,7 +275,7 @@ async fn the_access_log_tells_of_answers_and_of_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_begins_the_access_log_anew() {
+async fn sighup_reopens_the_access_log() {
     let directory = TempDir::new().unwrap();
     let [file, moved] = ["access.log", "access.log.1"].map(|name| directory.path().join(name));
     let config = format!(
@@ -312,14 +312,14 @@ async fn a_hangup_begins_the_access_log_anew() {
 
 /// The terminal has gone; what was begun is ended as at SIGTERM.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_with_nothing_to_read_again_ends_larder() {
+async fn sighup_with_nothing_to_reload_ends_larder() {
     let (_directory, _url, mut serving) = start(CONFIG).await;
     serving.signal(Signal::SIGHUP);
     assert_eq!(serving.ended().await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_too_often_is_told_when_to_ask_again() {
+async fn rate_limited_requests_have_retry_after() {
     let config = format!(
         "{CONFIG}[limits]\nrequests_per_second = 1\nburst = 3\ntrusted_proxies = ['127.0.0.1/32']"
     );

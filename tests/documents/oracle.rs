@@ -8,26 +8,26 @@ use std::fmt::Write as _;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
-use crate::documents::rendering::{Kind, quoted};
+use crate::documents::rendering::{ColumnKind, quoted};
 
 /// A table's name in SQL and its columns.
-pub(crate) struct Table {
+pub(crate) struct TableColumns {
     pub(crate) sql: &'static str,
-    pub(crate) columns: &'static [(&'static str, Kind)],
+    pub(crate) columns: &'static [(&'static str, ColumnKind)],
 }
 
 /// The members of one JSON object.
 #[derive(Clone)]
 pub(crate) struct Shape {
-    table: &'static Table,
+    table: &'static TableColumns,
     /// Column and member name.
     fields: Vec<(&'static str, &'static str)>,
     /// Arrays, then single rows.
-    below: Vec<Link>,
+    below: Vec<ShapeLink>,
 }
 
 #[derive(Clone)]
-struct Link {
+struct ShapeLink {
     name: &'static str,
     /// The row's own column and the one above it that it equals.
     on: Vec<(&'static str, &'static str)>,
@@ -38,18 +38,18 @@ struct Link {
 
 /// Documents under a path segment.
 #[derive(Clone)]
-pub(crate) struct Documented {
+pub(crate) struct DocumentedResource {
     pub(crate) name: &'static str,
     pub(crate) key: &'static [&'static str],
     pub(crate) shape: Shape,
 }
 
 /// By path.
-pub(crate) type Documents = BTreeMap<String, String>;
+pub(crate) type DocumentsByPath = BTreeMap<String, String>;
 
-type Rows = Vec<HashMap<&'static str, Option<String>>>;
+type TableRows = Vec<HashMap<&'static str, Option<String>>>;
 
-impl Table {
+impl TableColumns {
     fn select(&self, order: Option<&str>) -> String {
         let columns: Vec<String> = self
             .columns
@@ -65,7 +65,7 @@ impl Table {
         )
     }
 
-    fn kind(&self, column: &str) -> Kind {
+    fn kind(&self, column: &str) -> ColumnKind {
         let found = self.columns.iter().find(|(name, _)| *name == column);
         found
             .unwrap_or_else(|| panic!("no {column} in {}", self.sql))
@@ -75,7 +75,10 @@ impl Table {
 
 impl Shape {
     /// These columns under these names.
-    pub(crate) fn of(table: &'static Table, fields: &[(&'static str, &'static str)]) -> Self {
+    pub(crate) fn of(
+        table: &'static TableColumns,
+        fields: &[(&'static str, &'static str)],
+    ) -> Self {
         Self {
             table,
             fields: fields.to_vec(),
@@ -84,7 +87,7 @@ impl Shape {
     }
 
     /// Every column under its own name.
-    pub(crate) fn whole(table: &'static Table) -> Self {
+    pub(crate) fn whole(table: &'static TableColumns) -> Self {
         let fields: Vec<_> = table
             .columns
             .iter()
@@ -101,7 +104,7 @@ impl Shape {
         shape: Shape,
     ) -> Self {
         let (on, order) = (on.to_vec(), Some(order));
-        self.below.push(Link {
+        self.below.push(ShapeLink {
             name,
             on,
             order,
@@ -117,7 +120,7 @@ impl Shape {
         shape: Shape,
     ) -> Self {
         let on = on.to_vec();
-        self.below.push(Link {
+        self.below.push(ShapeLink {
             name,
             on,
             order: None,
@@ -127,7 +130,7 @@ impl Shape {
     }
 
     fn wide(&self) -> Self {
-        let below = self.below.iter().map(|link| Link {
+        let below = self.below.iter().map(|link| ShapeLink {
             shape: link.shape.wide(),
             ..link.clone()
         });
@@ -140,7 +143,7 @@ impl Shape {
     fn collect_selects(
         &self,
         order: Option<&'static str>,
-        selects: &mut Vec<(String, &'static Table)>,
+        selects: &mut Vec<(String, &'static TableColumns)>,
     ) {
         let select = self.table.select(order);
         if !selects.iter().any(|(known, _)| *known == select) {
@@ -154,7 +157,7 @@ impl Shape {
     fn write(
         &self,
         row: &HashMap<&'static str, Option<String>>,
-        tables: &HashMap<String, Rows>,
+        tables: &HashMap<String, TableRows>,
         out: &mut String,
     ) {
         let mut separator = '{';
@@ -194,7 +197,7 @@ impl Shape {
     }
 }
 
-impl Documented {
+impl DocumentedResource {
     /// The same rows with every column: what differs here is touched, whether it shows or not.
     pub(crate) fn wide(&self) -> Self {
         Self {
@@ -207,8 +210,8 @@ impl Documented {
 /// Every document of `documented` as the database at `connection` has it now.
 pub(crate) async fn documents(
     connection: &mut PgConnection,
-    documented: &[Documented],
-) -> Documents {
+    documented: &[DocumentedResource],
+) -> DocumentsByPath {
     let mut selects = Vec::new();
     for documented in documented {
         documented.shape.collect_selects(None, &mut selects);
@@ -221,7 +224,7 @@ pub(crate) async fn documents(
         .execute(&mut *snapshot)
         .await
         .unwrap();
-    let mut tables: HashMap<String, Rows> = HashMap::new();
+    let mut tables: HashMap<String, TableRows> = HashMap::new();
     for (select, table) in selects {
         let found = sqlx::query(AssertSqlSafe(select.clone()))
             .persistent(false)
@@ -237,8 +240,8 @@ pub(crate) async fn documents(
         tables.insert(select, rows.collect());
     }
     snapshot.commit().await.unwrap();
-    let mut documents = Documents::new();
-    for Documented { name, key, shape } in documented {
+    let mut documents = DocumentsByPath::new();
+    for DocumentedResource { name, key, shape } in documented {
         for row in &tables[&shape.table.select(None)] {
             let parts: Vec<String> = key
                 .iter()

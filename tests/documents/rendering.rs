@@ -5,7 +5,7 @@ use std::str::Chars;
 
 /// What a column holds, as far as its JSON depends on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     /// Digits as they are; NaN and the infinities as strings.
     Number,
     Bool,
@@ -22,9 +22,9 @@ pub(crate) enum Kind {
     Zoned,
     /// The cast to text names the mask of a host, the output doesn't.
     Inet,
-    Array(&'static Kind),
+    Array(&'static ColumnKind),
     /// A composite type's members.
-    Composite(&'static [(&'static str, Kind)]),
+    Composite(&'static [(&'static str, ColumnKind)]),
 }
 
 /// `text` as a JSON string.
@@ -32,7 +32,7 @@ pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap()
 }
 
-impl Kind {
+impl ColumnKind {
     /// The JSON of a value that PostgreSQL writes as `text`; none is null.
     pub(crate) fn json(self, text: Option<&str>) -> String {
         let Some(text) = text else {
@@ -109,7 +109,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// Reads `{…}`, elements in quotes where they need it, nested where there are more dimensions.
-fn array(text: &mut Peekable<Chars<'_>>, element: Kind) -> String {
+fn array(text: &mut Peekable<Chars<'_>>, element: ColumnKind) -> String {
     assert_eq!(text.next(), Some('{'));
     let mut elements = Vec::new();
     loop {
@@ -132,7 +132,7 @@ fn array(text: &mut Peekable<Chars<'_>>, element: Kind) -> String {
 }
 
 /// Reads `(…)`: nothing at all is null.
-fn composite(text: &str, members: &[(&str, Kind)]) -> String {
+fn composite(text: &str, members: &[(&str, ColumnKind)]) -> String {
     let mut text = text.strip_prefix('(').unwrap().chars().peekable();
     let mut written = Vec::new();
     for (name, kind) in members {
@@ -174,13 +174,17 @@ fn in_quotes(text: &mut Peekable<Chars<'_>>) -> String {
 
 #[test]
 fn the_oracle_reads_what_postgresql_writes() {
-    let texts = Kind::Array(&Kind::Text);
+    let texts = ColumnKind::Array(&ColumnKind::Text);
     assert_eq!(texts.json(Some(r#"[0:1]={a,NULL}"#)), r#"["a",null]"#);
     assert_eq!(
         texts.json(Some(r#"{{"a\"b\\","NULL"},{"",x}}"#)),
         r#"[["a\"b\\","NULL"],["","x"]]"#
     );
-    let composite = Kind::Composite(&[("a", Kind::Text), ("b", Kind::Bool), ("c", Kind::Text)]);
+    let composite = ColumnKind::Composite(&[
+        ("a", ColumnKind::Text),
+        ("b", ColumnKind::Bool),
+        ("c", ColumnKind::Text),
+    ]);
     assert_eq!(
         composite.json(Some(r#"("x "",y\\",t,)"#)),
         r#"{"a":"x \",y\\","b":true,"c":null}"#
@@ -189,7 +193,7 @@ fn the_oracle_reads_what_postgresql_writes() {
         assert_eq!(base64(bytes.as_bytes()), text);
     }
     assert_eq!(
-        Kind::Zoned.json(Some("0044-03-15 12:00:00+00 BC")),
+        ColumnKind::Zoned.json(Some("0044-03-15 12:00:00+00 BC")),
         r#""0044-03-15T12:00:00+00:00 BC""#
     );
 }

@@ -1,23 +1,23 @@
 //! The documents of `larder.toml`, said once more for the oracle.
 
-use crate::documents::oracle::{Documented, Shape, Table};
-use crate::documents::rendering::Kind::{
+use crate::documents::oracle::{DocumentedResource, Shape, TableColumns};
+use crate::documents::rendering::ColumnKind::{
     self, Array, Bool, Bytea, Composite, Embedded, Inet, Number, Padded, Text, Timestamp, Zoned,
 };
 
-static COUNTRY: Table = Table {
+static COUNTRY: TableColumns = TableColumns {
     sql: r#""Sales".country"#,
     columns: &[("code", Padded(5)), ("title", Text), ("continent", Text)],
 };
-static REGION: Table = Table {
+static REGION: TableColumns = TableColumns {
     sql: r#""Sales".region"#,
     columns: &[("id", Number), ("title", Text), ("country", Padded(5))],
 };
-static AUTHOR: Table = Table {
+static AUTHOR: TableColumns = TableColumns {
     sql: r#""Sales".author"#,
     columns: &[("id", Number), ("name", Text), ("born", Text)],
 };
-static PRODUCT: Table = Table {
+static PRODUCT: TableColumns = TableColumns {
     sql: r#""Sales".product"#,
     columns: &[
         ("id", Text),
@@ -26,7 +26,7 @@ static PRODUCT: Table = Table {
         ("parent", Text),
     ],
 };
-static ORDERS: Table = Table {
+static ORDERS: TableColumns = TableColumns {
     sql: r#""Sales"."Orders""#,
     columns: &[
         ("orderNo", Number),
@@ -38,7 +38,7 @@ static ORDERS: Table = Table {
         ("up,Branch", Text),
     ],
 };
-static LINE: Table = Table {
+static LINE: TableColumns = TableColumns {
     sql: r#""Sales"."Line""#,
     columns: &[
         ("id", Number),
@@ -48,7 +48,7 @@ static LINE: Table = Table {
         ("inOrder", Number),
     ],
 };
-static NOTE: Table = Table {
+static NOTE: TableColumns = TableColumns {
     sql: r#""Sales".note"#,
     columns: &[
         ("id", Number),
@@ -57,39 +57,39 @@ static NOTE: Table = Table {
         ("line_id", Number),
     ],
 };
-static TAG: Table = Table {
+static TAG: TableColumns = TableColumns {
     sql: r#""Sales".tag"#,
     columns: &[("note_id", Number), ("tag", Text), ("weight", Number)],
 };
-static SHIPMENT: Table = Table {
+static SHIPMENT: TableColumns = TableColumns {
     sql: r#""Sales".shipment"#,
     columns: &[("id", Number), ("order_ref", Text), ("sent", Zoned)],
 };
-static ACCOUNT: Table = Table {
+static ACCOUNT: TableColumns = TableColumns {
     sql: r#""Sales".account"#,
     columns: &[("no", Number), ("owner", Text)],
 };
-static ENTRY: Table = Table {
+static ENTRY: TableColumns = TableColumns {
     sql: r#""Sales".entry"#,
     columns: &[("id", Number), ("account", Number), ("sum", Number)],
 };
-static PERSON: Table = Table {
+static PERSON: TableColumns = TableColumns {
     sql: r#""Sales".person"#,
     columns: &[("name", Text), ("visits", Number), ("friend", Text)],
 };
-static DAY: Table = Table {
+static DAY: TableColumns = TableColumns {
     sql: r#""Sales".day"#,
     columns: &[("day", Text), ("holiday", Bool)],
 };
-static EVENT: Table = Table {
+static EVENT: TableColumns = TableColumns {
     sql: r#""Sales".event"#,
     columns: &[("id", Number), ("day", Text), ("at", Text)],
 };
-static METER: Table = Table {
+static METER: TableColumns = TableColumns {
     sql: r#""Sales".meter"#,
     columns: &[("zone", Text), ("id", Number), ("label", Text)],
 };
-static SAMPLE: Table = Table {
+static SAMPLE: TableColumns = TableColumns {
     sql: r#""Sales".sample"#,
     columns: &[
         ("id", Number),
@@ -99,16 +99,16 @@ static SAMPLE: Table = Table {
         ("value", Number),
     ],
 };
-static GARAGE: Table = Table {
+static GARAGE: TableColumns = TableColumns {
     sql: r#""Sales".garage"#,
     columns: &[("id", Number), ("name", Text)],
 };
-static VEHICLE: Table = Table {
+static VEHICLE: TableColumns = TableColumns {
     sql: r#""Sales".vehicle"#,
     columns: &[("id", Number), ("garage_id", Number), ("name", Text)],
 };
-static ADDRESS: Kind = Composite(&[("street", Text), ("No", Number), ("ok", Bool)]);
-static KIND: Table = Table {
+static ADDRESS: ColumnKind = Composite(&[("street", Text), ("No", Number), ("ok", Bool)]);
+static KIND: TableColumns = TableColumns {
     sql: r#""Sales".kind"#,
     columns: &[
         ("id", Number),
@@ -157,7 +157,7 @@ static KIND: Table = Table {
     ],
 };
 
-fn orders() -> Documented {
+fn orders() -> DocumentedResource {
     let author = Shape::whole(&AUTHOR);
     let notes = Shape::of(&NOTE, &[("body", "body")])
         .children(
@@ -210,14 +210,14 @@ fn orders() -> Documented {
         Shape::of(&ORDERS, &[("title", "title"), ("orderNo", "no")]),
     );
     let key = &["orderNo", "Branch"];
-    Documented {
+    DocumentedResource {
         name: "orders",
         key,
         shape,
     }
 }
 
-fn products() -> Documented {
+fn products() -> DocumentedResource {
     let notes = Shape::of(&NOTE, &[("body", "body")]);
     let lines = Shape::of(&LINE, &[("id", "id"), ("qty", "qty")]).children(
         "notes",
@@ -229,14 +229,14 @@ fn products() -> Documented {
     let shape = Shape::whole(&PRODUCT)
         .children("variants", &[("parent", "id")], "id", variants)
         .children("lines", &[("product_id", "id")], "id", lines);
-    Documented {
+    DocumentedResource {
         name: "products",
         key: &["id"],
         shape,
     }
 }
 
-fn countries() -> Documented {
+fn countries() -> DocumentedResource {
     let lines = Shape::of(&LINE, &[("qty", "qty")]);
     let orders = Shape::of(&ORDERS, &[("title", "title")]).children(
         "lines",
@@ -251,7 +251,7 @@ fn countries() -> Documented {
         orders,
     );
     let shape = Shape::whole(&COUNTRY).children("regions", &[("country", "code")], "id", regions);
-    Documented {
+    DocumentedResource {
         name: "countries",
         key: &["code"],
         shape,
@@ -261,19 +261,19 @@ fn countries() -> Documented {
 fn with_children(
     name: &'static str,
     key: &'static [&'static str],
-    root: &'static Table,
+    root: &'static TableColumns,
     (member, on, order): (&'static str, &[(&'static str, &'static str)], &'static str),
     below: Shape,
-) -> Documented {
+) -> DocumentedResource {
     let shape = Shape::whole(root).children(member, on, order, below);
-    Documented { name, key, shape }
+    DocumentedResource { name, key, shape }
 }
 
 /// The resource of people, which every larder of these tests has.
-pub(crate) fn people() -> Documented {
+pub(crate) fn people() -> DocumentedResource {
     let ally = Shape::of(&PERSON, &[("visits", "visits")]);
     let shape = Shape::whole(&PERSON).lookup("ally", &[("name", "friend")], ally);
-    Documented {
+    DocumentedResource {
         name: "people",
         key: &["name"],
         shape,
@@ -281,8 +281,8 @@ pub(crate) fn people() -> Documented {
 }
 
 /// Countries alone, under the name of orders.
-pub(crate) fn countries_called_orders() -> Documented {
-    Documented {
+pub(crate) fn countries_called_orders() -> DocumentedResource {
+    DocumentedResource {
         name: "orders",
         key: &["code"],
         shape: Shape::whole(&COUNTRY).children(
@@ -295,7 +295,7 @@ pub(crate) fn countries_called_orders() -> Documented {
 }
 
 /// All of `larder.toml`.
-pub(crate) fn documented() -> Vec<Documented> {
+pub(crate) fn documented() -> Vec<DocumentedResource> {
     let titles = Shape::of(&ORDERS, &[("title", "title")]);
     let bodies = Shape::of(&NOTE, &[("body", "body")]);
     let sums = Shape::of(&ENTRY, &[("sum", "sum")]);
@@ -351,7 +351,7 @@ pub(crate) fn documented() -> Vec<Documented> {
             ("vehicles", &[("garage_id", "id")], "id"),
             vehicles,
         ),
-        Documented {
+        DocumentedResource {
             name: "kinds",
             key: &["id"],
             shape: Shape::whole(&KIND),

@@ -2,10 +2,10 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::freshness::world::is_hit;
-use crate::harness::cluster::Cluster;
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
 
 const CONFIG: &str = r#"
 [feed]
@@ -37,7 +37,7 @@ const ATTACH: &str = "
     alter table world attach partition orders for values in ('eu', 'us');
     alter table line_eu inherit line;";
 
-async fn hit(larder: &TestService, path: &str) -> Answer {
+async fn hit(larder: &TestService, path: &str) -> TestResponse {
     eventually("a hit", async || {
         let answer = larder.get(path).await;
         is_hit(&answer).then_some(answer)
@@ -160,8 +160,8 @@ async fn a_parent_without_columns_is_noticed() {
 /// PostgreSQL refuses a statement with transition tables where it reaches a foreign table, also one that is attached
 /// while larder is stopped.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_get_a_foreign_part_has_no_transition_tables() {
-    let url = Cluster::database().await.url;
+async fn tables_that_may_get_foreign_partitions_have_no_transition_tables() {
+    let url = TestCluster::database().await.url;
     execute(
         &url,
         "create table item (id int primary key) partition by list (id);
@@ -229,7 +229,7 @@ async fn a_merge_that_moves_a_row_is_seen() {
 /// The functions run with the rights of whoever installed them: no name in them may be looked for where the writer says.
 #[tokio::test(flavor = "multi_thread")]
 async fn types_of_the_writers_own_are_not_used() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, &format!("{SCHEMA}{ATTACH}")).await;
     TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     execute(
@@ -248,7 +248,7 @@ async fn types_of_the_writers_own_are_not_used() {
 /// documents are touched, or that any may be new. The count follows savepoints.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_row_triggers_log_is_bounded() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, &format!("{SCHEMA}{ATTACH}")).await;
     let few = [("feed.keys_per_statement", "3")];
     TestService::start_on(&url, CONFIG, &few).await.stop().await;
@@ -320,7 +320,7 @@ async fn what_row_triggers_log_is_bounded() {
 /// No writer fails where a column is gone that a row trigger logs, or has another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renamed_column_lets_no_write_through_an_ancestor_fail() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, &format!("{SCHEMA}{ATTACH}")).await;
     TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     execute(
@@ -336,7 +336,10 @@ async fn a_renamed_column_lets_no_write_through_an_ancestor_fail() {
 /// Logical replication fires row triggers only.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_subscription_applies_is_seen() {
-    let (publisher, url) = (Cluster::database().await.url, Cluster::database().await.url);
+    let (publisher, url) = (
+        TestCluster::database().await.url,
+        TestCluster::database().await.url,
+    );
     let tables = "create table orders_eu (id int primary key, region text, title text);
         create table line_eu (id int primary key, order_id int, amount int); create index on line_eu (order_id);";
     execute(&publisher, tables).await;

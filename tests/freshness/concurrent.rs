@@ -2,21 +2,21 @@
 
 use sqlx::Connection;
 
-use crate::freshness::world::{World, run};
+use crate::freshness::testbed::{FreshnessTestbed, run};
 
 /// Runs each of `changes` in a transaction of its own, all open at once, and commits them in the order `commits`.
 async fn interleave(changes: &[&str], commits: &[usize]) {
-    let mut world = World::start().await;
+    let mut testbed = FreshnessTestbed::start().await;
     let mut connections = Vec::new();
     for change in changes {
-        let mut connection = world.connect().await;
+        let mut connection = testbed.connect().await;
         run(&mut connection, &format!("begin; {change}")).await;
         connections.push(connection);
-        world.settle(&format!("{change}, not committed")).await;
+        testbed.settle(&format!("{change}, not committed")).await;
     }
     for &number in commits {
         run(&mut connections[number], "commit").await;
-        world
+        testbed
             .settle(&format!("the commit of {} in {commits:?}", changes[number]))
             .await;
     }
@@ -75,15 +75,15 @@ async fn the_order_of_commits_counts_and_not_that_of_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_transaction_holds_up_nobody() {
-    let mut world = World::start().await;
-    let mut long = world.connect().await;
+async fn a_long_transaction_delays_no_other() {
+    let mut testbed = FreshnessTestbed::start().await;
+    let mut long = testbed.connect().await;
     run(
         &mut long,
         "begin; update \"Line\" set qty = 1000 where id = 1; savepoint s; update note set line_id = 4 where id = 3",
     )
     .await;
-    let mut short = world.connect().await;
+    let mut short = testbed.connect().await;
     for number in 0..12 {
         let change = format!(
             "begin; savepoint s; update \"Orders\" set title = 'short {number}' where ref = 'R{}'; release s; commit; \
@@ -91,12 +91,12 @@ async fn a_long_transaction_holds_up_nobody() {
             1 + number % 3
         );
         run(&mut short, &change).await;
-        world.settle(&change).await;
+        testbed.settle(&change).await;
     }
     run(
         &mut long,
         "update tag set weight = 1000 where note_id = 2; commit",
     )
     .await;
-    world.settle("the commit of the long transaction").await;
+    testbed.settle("the commit of the long transaction").await;
 }

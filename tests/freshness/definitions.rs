@@ -4,11 +4,11 @@ use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::documents::oracle::{Documented, Shape, Table};
-use crate::documents::rendering::Kind::{Array, Bool, Composite, Number, Text};
+use crate::documents::oracle::{DocumentedResource, Shape, TableColumns};
+use crate::documents::rendering::ColumnKind::{Array, Bool, Composite, Number, Text};
 use crate::documents::shapes::people;
 use crate::documents::{ROWS, SCHEMA};
-use crate::freshness::world::{World, is_hit};
+use crate::freshness::testbed::{FreshnessTestbed, is_hit};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
@@ -41,15 +41,15 @@ table = "Sales.person"
   fields = { "visits" = "visits" }
 "#;
 
-static PIECE: Table = Table {
+static PIECE: TableColumns = TableColumns {
     sql: "public.piece",
     columns: &[("id", Number), ("thing_id", Number), ("label", Text)],
 };
-static PIECE_OF_TEXT_KEY: Table = Table {
+static PIECE_OF_TEXT_KEY: TableColumns = TableColumns {
     sql: "public.piece",
     columns: &[("id", Number), ("thing_id", Text), ("label", Text)],
 };
-static THING: Table = Table {
+static THING: TableColumns = TableColumns {
     sql: "public.thing",
     columns: &[
         ("id", Number),
@@ -62,7 +62,7 @@ static THING: Table = Table {
         ),
     ],
 };
-static WITH_ROAD: Table = Table {
+static WITH_ROAD: TableColumns = TableColumns {
     sql: "public.thing",
     columns: &[
         ("id", Number),
@@ -75,11 +75,11 @@ static WITH_ROAD: Table = Table {
         ),
     ],
 };
-static AMOUNT_OF_TEXT: Table = Table {
+static AMOUNT_OF_TEXT: TableColumns = TableColumns {
     sql: "public.thing",
     columns: &[("id", Number), ("label", Text), ("amount", Text)],
 };
-static MORE_COLUMNS: Table = Table {
+static MORE_COLUMNS: TableColumns = TableColumns {
     sql: "public.thing",
     columns: &[
         ("id", Number),
@@ -88,15 +88,15 @@ static MORE_COLUMNS: Table = Table {
         ("extra", Number),
     ],
 };
-static TEXT_KEY: Table = Table {
+static TEXT_KEY: TableColumns = TableColumns {
     sql: "public.thing",
     columns: &[("id", Text), ("label", Text)],
 };
 
-fn things(table: &'static Table, pieces: &'static Table) -> Vec<Documented> {
+fn things(table: &'static TableColumns, pieces: &'static TableColumns) -> Vec<DocumentedResource> {
     let shape =
         Shape::whole(table).children("pieces", &[("thing_id", "id")], "id", Shape::whole(pieces));
-    let things = Documented {
+    let things = DocumentedResource {
         name: "things",
         key: &["id"],
         shape,
@@ -104,21 +104,26 @@ fn things(table: &'static Table, pieces: &'static Table) -> Vec<Documented> {
     vec![people(), things]
 }
 
-async fn world() -> World {
-    let mut world = World::without_larder(&format!("{SCHEMA}{ROWS}{TABLES}")).await;
-    world.add(CONFIG, things(&THING, &PIECE), &[]).await;
-    world.warm().await;
-    world
+async fn testbed() -> FreshnessTestbed {
+    let mut testbed = FreshnessTestbed::without_larder(&format!("{SCHEMA}{ROWS}{TABLES}")).await;
+    testbed.add(CONFIG, things(&THING, &PIECE), &[]).await;
+    testbed.warm().await;
+    testbed
 }
 
 /// Does `sql`; then the documents are those of `table`, and stay right when rows change.
-async fn define(world: &mut World, what: &str, sql: &str, table: &'static Table) {
-    execute(&world.url, sql).await;
-    world.expect(things(table, &PIECE));
-    world.become_right(what).await;
+async fn define(
+    testbed: &mut FreshnessTestbed,
+    what: &str,
+    sql: &str,
+    table: &'static TableColumns,
+) {
+    execute(&testbed.url, sql).await;
+    testbed.expect(things(table, &PIECE));
+    testbed.become_right(what).await;
     let change = "set session_replication_role = replica; \
                   update piece set label = label || '+' where id = 1";
-    world.step(&format!("{what}, and a change"), change).await;
+    testbed.step(&format!("{what}, and a change"), change).await;
 }
 
 /// A block that runs `statement` with each of larder's triggers on table thing.
@@ -131,7 +136,7 @@ fn on_each_trigger(statement: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_columns_and_types_are_seen() {
-    let mut world = world().await;
+    let mut testbed = testbed().await;
     for (what, sql, table) in [
         (
             "a new enum value",
@@ -171,13 +176,13 @@ async fn changed_columns_and_types_are_seen() {
             &MORE_COLUMNS,
         ),
     ] {
-        define(&mut world, what, sql, table).await;
+        define(&mut testbed, what, sql, table).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_triggers_did_not_log_is_seen() {
-    let mut world = world().await;
+    let mut testbed = testbed().await;
     let write = "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
     let disable = on_each_trigger("alter table thing disable trigger %I");
     let enable = on_each_trigger("alter table thing enable always trigger %I");
@@ -206,7 +211,7 @@ async fn what_triggers_did_not_log_is_seen() {
             ),
         ),
     ] {
-        define(&mut world, what, &sql, &THING).await;
+        define(&mut testbed, what, &sql, &THING).await;
     }
 }
 
@@ -228,17 +233,17 @@ pub(crate) async fn what_was_replaced_is_right_and_trusted_late() {
         ("the table replaced", replace),
     ];
     join_all(cases.map(async |(what, sql)| {
-        let mut world = world().await;
+        let mut testbed = testbed().await;
         let write =
             "update thing set label = label || '!'; update piece set label = 'p' where id = 2;";
-        define(&mut world, what, &format!("{sql}; {write}"), &THING).await;
+        define(&mut testbed, what, &format!("{sql}; {write}"), &THING).await;
     }))
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
-    let mut world = world().await;
+    let mut testbed = testbed().await;
     for (what, why, away, back) in [
         (
             "the table renamed",
@@ -260,23 +265,23 @@ async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
             "alter table piece rename t to thing_id; update piece set label = 'f'",
         ),
     ] {
-        execute(&world.url, away).await;
-        let service = &world.larders[0].service;
+        execute(&testbed.url, away).await;
+        let service = &testbed.larders[0].service;
         eventually(what, async || {
             let answer = service.get("/things/1").await;
             (answer.status == 503 && answer.body.contains(why)).then_some(())
         })
         .await;
-        execute(&world.url, back).await;
-        world.become_right(&format!("{what}, and back")).await;
+        execute(&testbed.url, back).await;
+        testbed.become_right(&format!("{what}, and back")).await;
     }
     let sql = "alter table piece drop constraint piece_thing_id_fkey; alter table thing drop column amount, drop column moods, drop column place; \
                alter table thing alter column id type text using 'k' || id; \
                alter table piece alter column thing_id type text using 'k' || thing_id";
-    execute(&world.url, sql).await;
-    world.expect(things(&TEXT_KEY, &PIECE_OF_TEXT_KEY));
-    world.become_right("a key of another type").await;
-    world
+    execute(&testbed.url, sql).await;
+    testbed.expect(things(&TEXT_KEY, &PIECE_OF_TEXT_KEY));
+    testbed.become_right("a key of another type").await;
+    testbed
         .step(
             "a change under the new key",
             "update piece set label = 'new'",

@@ -8,8 +8,8 @@ use larder::source::embedded::{Embedded, EmbeddedConfig};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-use crate::freshness::world::is_hit;
-use crate::harness::cluster::Cluster;
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -20,13 +20,13 @@ const CONFIG: &str = "[disk]\nlinger = '1ms'\n[feed]\nmax_staleness = '30s'\n\
     [[resource]]\nname = 'items'\ntable = 'item'\n[[resource]]\nname = 'disk'\ntable = 'item'\ntiers = ['disk']";
 
 /// A PostgreSQL of the test's own, which it stops and starts.
-struct Server {
+struct RestartableServer {
     directory: PathBuf,
     running: Option<Embedded>,
     _base: TempDir,
 }
 
-impl Server {
+impl RestartableServer {
     async fn start() -> Self {
         let base = reachable_directory();
         let mut server = Self {
@@ -102,8 +102,8 @@ async fn write_others(url: &str) {
 
 /// Oids, nonce and system identifier are those that the disk tier was filled under, and the position lies in the past.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_copy_put_back_has_lost_is_not_resumed() {
-    let mut server = Server::start().await;
+async fn transactions_lost_with_a_restored_copy_are_not_resumed() {
+    let mut server = RestartableServer::start().await;
     let copied = server.directory.with_extension("copy");
     execute(server.url(), SQL).await;
     let larder = TestService::start_on(server.url(), CONFIG, &[]).await;
@@ -139,7 +139,7 @@ async fn what_a_copy_put_back_has_lost_is_not_resumed() {
 /// The same beside a larder that goes on: what is in memory is of a history that never was.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_emptied_where_a_copy_is_put_back_beside_larder() {
-    let mut server = Server::start().await;
+    let mut server = RestartableServer::start().await;
     let copied = server.directory.with_extension("copy");
     execute(server.url(), SQL).await;
     let url = server.url().to_owned();
@@ -178,7 +178,7 @@ async fn memory_is_emptied_where_a_copy_is_put_back_beside_larder() {
 /// A restart of PostgreSQL alone costs neither tier its content.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_postgres_keeps_the_tiers() {
-    let mut server = Server::start().await;
+    let mut server = RestartableServer::start().await;
     execute(server.url(), SQL).await;
     let url = server.url().to_owned();
     let larder = TestService::start_on(&url, CONFIG, &[]).await;
@@ -198,7 +198,7 @@ async fn a_restart_of_postgres_keeps_the_tiers() {
 /// What is read from a run of the server that the feed does not know yet could be lost by a copy that is put back next.
 #[tokio::test(flavor = "multi_thread")]
 async fn loads_wait_until_the_feed_knows_the_run_of_the_server() {
-    let mut server = Server::start().await;
+    let mut server = RestartableServer::start().await;
     execute(server.url(), SQL).await;
     let url = server.url().to_owned();
     let feed = FaultProxy::start(&url).await.unwrap();
@@ -221,7 +221,7 @@ async fn loads_wait_until_the_feed_knows_the_run_of_the_server() {
 }
 
 async fn edited(edit: &str) {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     let larder = TestService::start_on(&url, CONFIG, &[]).await;
     fill(&larder).await;
@@ -253,7 +253,7 @@ async fn a_log_edited_while_larder_is_stopped_voids_the_disk_tier() {
 /// Rows that are deleted with the transaction that wrote them never reach a pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_edited_before_a_pass_empties_the_tiers() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     let slow = [("feed.poll_interval", "500ms"), ("feed.notify", "false")];
     let larder = TestService::start_on(&url, CONFIG, &slow).await;
@@ -271,7 +271,7 @@ async fn a_log_edited_before_a_pass_empties_the_tiers() {
 /// What the guard of the log does to the horizon; pruning must not move it.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_rows_above_the_horizon_move_it() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     TestService::start_on(&url, CONFIG, &[]).await.stop().await;
     let mut connection = PgConnection::connect(&url).await.unwrap();

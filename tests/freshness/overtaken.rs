@@ -9,10 +9,10 @@ use tokio::time::timeout;
 
 use crate::documents::shapes::people;
 use crate::documents::{ROWS, SCHEMA};
-use crate::freshness::world::{World, is_hit, pass};
+use crate::freshness::testbed::{FreshnessTestbed, is_hit, pass};
 use crate::harness::eventually;
-use crate::harness::exchange::Exchange;
-use crate::harness::service::Answer;
+use crate::harness::service::TestResponse;
+use crate::harness::swapping_pooler::SwappingPooler;
 
 const HELD: &str = "
 create table held (id text primary key, value int);
@@ -45,15 +45,15 @@ tiers = ["memory"]
 
 /// `path` is asked for and held, `change` commits and is seen, then `path` is asked for once more and both are let go.
 async fn overtake(
-    world: &World,
-    exchange: &Exchange,
+    testbed: &FreshnessTestbed,
+    exchange: &SwappingPooler,
     path: &str,
     change: &str,
-) -> (Answer, Answer) {
-    let service = &world.larders[0].service;
+) -> (TestResponse, TestResponse) {
+    let service = &testbed.larders[0].service;
     exchange.hold("wanted");
     let late = async {
-        let mut connection = world.connect().await;
+        let mut connection = testbed.connect().await;
         held(exchange, 1).await;
         sqlx::raw_sql(AssertSqlSafe(change.to_owned()))
             .execute(&mut connection)
@@ -70,21 +70,23 @@ async fn overtake(
     tokio::join!(service.get(path), late)
 }
 
-async fn held(exchange: &Exchange, count: usize) {
+async fn held(exchange: &SwappingPooler, count: usize) {
     let held = timeout(Duration::from_secs(4), exchange.held(count)).await;
     assert!(held.is_ok(), "{count} loads are not under way");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_load_is_stored_nowhere() {
-    let mut world =
-        World::without_larder(&format!("{SCHEMA}{ROWS}; set search_path = public; {HELD}")).await;
-    let direct = world.url.clone();
-    let exchange = Exchange::start(&direct).await;
-    world.url.clone_from(&exchange.url);
+    let mut testbed = FreshnessTestbed::without_larder(&format!(
+        "{SCHEMA}{ROWS}; set search_path = public; {HELD}"
+    ))
+    .await;
+    let direct = testbed.url.clone();
+    let exchange = SwappingPooler::start(&direct).await;
+    testbed.url.clone_from(&exchange.url);
     let listen = [("database.listen_url", direct.as_str())];
-    world.add(CONFIG, vec![people()], &listen).await;
-    world.url.clone_from(&direct);
+    testbed.add(CONFIG, vec![people()], &listen).await;
+    testbed.url.clone_from(&direct);
     for (number, change) in [
         (2, "update held set value = 2 where id = 'wanted'"),
         // More keys than are logged: the resource is emptied.
@@ -93,16 +95,16 @@ async fn an_overtaken_load_is_stored_nowhere() {
         for resource in ["both", "memory", "disk"] {
             let path = format!("/{resource}/wanted");
             sqlx::raw_sql("update held set value = 1")
-                .execute(&mut world.connect().await)
+                .execute(&mut testbed.connect().await)
                 .await
                 .unwrap();
             pass(
-                &mut world.connect().await,
-                &[&world.larders[0].service],
+                &mut testbed.connect().await,
+                &[&testbed.larders[0].service],
                 "the old value",
             )
             .await;
-            let (early, late) = overtake(&world, &exchange, &path, change).await;
+            let (early, late) = overtake(&testbed, &exchange, &path, change).await;
             assert_eq!(
                 early.json()["value"],
                 1,
@@ -111,7 +113,7 @@ async fn an_overtaken_load_is_stored_nowhere() {
             assert_eq!(early.cache_status(), "larder; fwd=miss; detail=postgres");
             assert_eq!(late.json()["value"], number, "{path} after {change}");
             let hit = eventually("a hit", async || {
-                let answer = world.larders[0].service.get(&path).await;
+                let answer = testbed.larders[0].service.get(&path).await;
                 assert_eq!(
                     answer.json()["value"],
                     number,

@@ -3,8 +3,8 @@
 use larder::source::embedded::{Embedded, EmbeddedConfig};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::freshness::world::is_hit;
-use crate::harness::cluster::Cluster;
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -14,7 +14,7 @@ const SQL: &str = "create table item (id int primary key, name text); \
 const CONFIG: &str = "[disk]\nlinger = '1ms'\n[[resource]]\nname = 'items'\ntable = 'item'";
 
 async fn database() -> String {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SQL).await;
     url
 }

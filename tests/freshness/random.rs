@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::documents::oracle;
 use crate::documents::shapes::documented;
-use crate::freshness::world::World;
-use crate::harness::dice::Dice;
+use crate::freshness::testbed::FreshnessTestbed;
+use crate::harness::rng::SeededRng;
 
 const SEED: u64 = 0x1a2d_e12b_ad5e_ed01;
 const STATEMENTS: usize = 400;
@@ -59,7 +59,7 @@ const TEMPLATES: [&str; 40] = [
     "update entry set account = (select no from account order by random() limit 1), sum = #9",
 ];
 
-impl Dice {
+impl SeededRng {
     fn statement(&mut self) -> String {
         let mut statement = String::new();
         let mut rest = TEMPLATES[self.below(TEMPLATES.len())];
@@ -88,12 +88,12 @@ impl Dice {
 }
 
 /// One of the two clients.
-struct Client {
+struct RandomClient {
     connection: PgConnection,
     in_transaction: bool,
 }
 
-impl Client {
+impl RandomClient {
     async fn run(&mut self, sql: &str) -> bool {
         let outcome = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
             .execute(&mut self.connection)
@@ -102,20 +102,20 @@ impl Client {
     }
 
     /// Ends or begins a transaction every few statements; one that fails is rolled back.
-    async fn act(&mut self, dice: &mut Dice) -> bool {
-        match dice.below(6) {
-            0 if self.in_transaction => self.end(dice.below(4) > 0).await,
+    async fn act(&mut self, rng: &mut SeededRng) -> bool {
+        match rng.below(6) {
+            0 if self.in_transaction => self.end(rng.below(4) > 0).await,
             0 | 1 if !self.in_transaction => self.in_transaction = self.run("begin").await,
             2 if self.in_transaction => {
                 self.run("savepoint s").await;
-                let statement = dice.statement();
-                if !self.run(&statement).await || dice.below(2) == 0 {
+                let statement = rng.statement();
+                if !self.run(&statement).await || rng.below(2) == 0 {
                     self.run("rollback to s").await;
                 }
             }
             _ => {}
         }
-        let done = self.run(&dice.statement()).await;
+        let done = self.run(&rng.statement()).await;
         if !done && self.in_transaction {
             self.end(false).await;
         }
@@ -129,13 +129,13 @@ impl Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_two_clients_do_every_document_is_right_at_the_end() {
-    let mut world = World::start_with(&[("feed.keys_per_statement", "6")]).await;
-    let mut dice = Dice(SEED);
+async fn documents_are_right_after_random_changes_by_two_clients() {
+    let mut testbed = FreshnessTestbed::start_with(&[("feed.keys_per_statement", "6")]).await;
+    let mut rng = SeededRng(SEED);
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let mut client = Client {
-            connection: world.connect().await,
+        let mut client = RandomClient {
+            connection: testbed.connect().await,
             in_transaction: false,
         };
         let settings =
@@ -145,17 +145,17 @@ async fn whatever_two_clients_do_every_document_is_right_at_the_end() {
     }
     let mut done = 0;
     for round in 0..STATEMENTS / STATEMENTS_PER_ROUND {
-        let paths: Vec<String> = oracle::documents(&mut world.connect().await, &documented())
+        let paths: Vec<String> = oracle::documents(&mut testbed.connect().await, &documented())
             .await
             .into_keys()
             .collect();
         let ended = Arc::new(AtomicBool::new(false));
         let read = AtomicUsize::new(0);
-        let service = &world.larders[0].service;
+        let service = &testbed.larders[0].service;
         let reading = async {
-            let mut dice = Dice(SEED ^ u64::try_from(round).unwrap());
+            let mut rng = SeededRng(SEED ^ u64::try_from(round).unwrap());
             while !ended.load(Ordering::SeqCst) {
-                let answer = service.get(&paths[dice.below(paths.len())]).await;
+                let answer = service.get(&paths[rng.below(paths.len())]).await;
                 assert!(answer.status == 200 || answer.status == 404, "{answer:?}");
                 read.fetch_add(1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
@@ -163,8 +163,8 @@ async fn whatever_two_clients_do_every_document_is_right_at_the_end() {
         };
         let writing = async {
             for _ in 0..STATEMENTS_PER_ROUND {
-                let client = &mut clients[dice.below(2)];
-                done += usize::from(client.act(&mut dice).await);
+                let client = &mut clients[rng.below(2)];
+                done += usize::from(client.act(&mut rng).await);
             }
             for client in &mut clients {
                 client.end(true).await;
@@ -173,7 +173,7 @@ async fn whatever_two_clients_do_every_document_is_right_at_the_end() {
         };
         tokio::join!(reading, writing);
         assert!(read.load(Ordering::SeqCst) > 0);
-        world
+        testbed
             .settle_beyond(&format!("round {round} of seed {SEED:#x}"), &["/"])
             .await;
     }

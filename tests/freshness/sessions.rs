@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::documents::shapes::documented;
 use crate::documents::{CONFIG, ROWS, SCHEMA};
-use crate::freshness::world::World;
+use crate::freshness::testbed::FreshnessTestbed;
 
 /// Touches roots, children and lookups of every type of key, each time with other values.
 const TOUCH: &str = r#"
@@ -54,8 +54,8 @@ async fn raw(connection: &mut PgConnection, sql: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_settings_hide_nothing() {
-    let mut world = World::start().await;
-    raw(&mut world.connect().await, EVIL).await;
+    let mut testbed = FreshnessTestbed::start().await;
+    raw(&mut testbed.connect().await, EVIL).await;
     for settings in [
         "set session_replication_role = replica",
         "set session_replication_role = local",
@@ -67,22 +67,22 @@ async fn a_sessions_settings_hide_nothing() {
         "set default_transaction_isolation = serializable; set synchronous_commit = off",
         "set default_transaction_isolation = 'repeatable read'; set plan_cache_mode = force_generic_plan; set jit_above_cost = 0",
     ] {
-        let mut connection = world.connect().await;
+        let mut connection = testbed.connect().await;
         raw(&mut connection, settings).await;
         raw(&mut connection, TOUCH).await;
         connection.close().await.unwrap();
-        world.settle(settings).await;
+        testbed.settle(settings).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_without_rights_on_larder_writes_and_is_seen() {
     let hardened = "alter default privileges revoke execute on functions from public;";
-    let mut world = World::without_larder(&format!("{hardened}{SCHEMA}{ROWS}")).await;
-    world.add(CONFIG, documented(), &[]).await;
-    world.warm().await;
+    let mut testbed = FreshnessTestbed::without_larder(&format!("{hardened}{SCHEMA}{ROWS}")).await;
+    testbed.add(CONFIG, documented(), &[]).await;
+    testbed.warm().await;
     let role = format!("writer_{}", uuid::Uuid::new_v4().simple());
-    let mut connection = world.connect().await;
+    let mut connection = testbed.connect().await;
     raw(
         &mut connection,
         &format!(
@@ -92,15 +92,15 @@ async fn a_role_without_rights_on_larder_writes_and_is_seen() {
     )
     .await;
     // A grant changes what is compared in each pass, and everything is checked again.
-    world.become_right("grants").await;
+    testbed.become_right("grants").await;
     raw(&mut connection, &format!("set role {role}; {TOUCH}")).await;
-    world.settle("writes under set role").await;
+    testbed.settle("writes under set role").await;
     raw(
         &mut connection,
         &format!("reset role; set session authorization {role}; {TOUCH}"),
     )
     .await;
-    world.settle("writes by the role").await;
+    testbed.settle("writes by the role").await;
     let denied = sqlx::query("select 1 from larder.change")
         .fetch_all(&mut connection)
         .await;
@@ -111,7 +111,7 @@ async fn a_role_without_rights_on_larder_writes_and_is_seen() {
             .contains("permission denied")
     );
     raw(&mut connection, "truncate \"Sales\".tag").await;
-    world
+    testbed
         .settle_beyond("the role's truncate", &["/orders/"])
         .await;
     connection.close().await.unwrap();
@@ -119,8 +119,8 @@ async fn a_role_without_rights_on_larder_writes_and_is_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_and_deferred_constraints_are_seen() {
-    let mut world = World::start().await;
-    let mut connection = world.connect().await;
+    let mut testbed = FreshnessTestbed::start().await;
+    let mut connection = testbed.connect().await;
     let body = TOUCH.replace('\'', "''");
     raw(
         &mut connection,
@@ -138,23 +138,25 @@ async fn functions_and_deferred_constraints_are_seen() {
         ),
     )
     .await;
-    world.become_right("new triggers").await;
+    testbed.become_right("new triggers").await;
     raw(&mut connection, "select touch()").await;
-    world.settle("a function").await;
+    testbed.settle("a function").await;
     raw(
         &mut connection,
         "begin; update \"Sales\".\"Line\" set qty = 8 where id in (2, 4)",
     )
     .await;
-    world.settle("an open transaction with deferred work").await;
+    testbed
+        .settle("an open transaction with deferred work")
+        .await;
     raw(&mut connection, "commit").await;
-    world.settle("what was deferred to the commit").await;
+    testbed.settle("what was deferred to the commit").await;
     raw(
         &mut connection,
         "update \"Sales\".\"Orders\" set title = 'x' where \"Branch\" = 'plain'",
     )
     .await;
-    world
+    testbed
         .settle("a key changed by a trigger before the update")
         .await;
     connection.close().await.unwrap();

@@ -2,7 +2,7 @@
 
 use sqlx::Connection;
 
-use crate::freshness::world::{World, run};
+use crate::freshness::testbed::{FreshnessTestbed, run};
 
 const AT_ANY_LEVEL: &[(&str, &str)] = &[
     (
@@ -95,28 +95,30 @@ const AT_ANY_LEVEL: &[(&str, &str)] = &[
 ];
 
 /// Runs `(what, sql)` one after the other.
-async fn steps(world: &mut World, steps: &[(&str, &str)]) {
+async fn steps(testbed: &mut FreshnessTestbed, steps: &[(&str, &str)]) {
     for (what, sql) in steps {
         let sql = format!("set search_path = \"Sales\"; {sql}");
-        world.step(what, &sql).await;
+        testbed.step(what, &sql).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_at_any_level_is_seen() {
-    let mut world = World::start().await;
-    world.warm_absent(&["/orders/99,new", "/regions/77"]).await;
-    steps(&mut world, AT_ANY_LEVEL).await;
+    let mut testbed = FreshnessTestbed::start().await;
+    testbed
+        .warm_absent(&["/orders/99,new", "/regions/77"])
+        .await;
+    steps(&mut testbed, AT_ANY_LEVEL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_moved_row_leaves_one_document_and_enters_another() {
-    let mut world = World::start().await;
-    world
+    let mut testbed = FreshnessTestbed::start().await;
+    testbed
         .warm_absent(&["/orders/70,x", "/accounts/9", "/countries/SE"])
         .await;
     steps(
-        &mut world,
+        &mut testbed,
         &[
             ("a moved child", "update \"Line\" set \"inBranch\" = '50%' where id = 1"),
             ("a moved child with other parts", "update \"Line\" set \"inBranch\" = 'plain', \"inOrder\" = -7 where id = 4"),
@@ -142,8 +144,8 @@ async fn a_moved_row_leaves_one_document_and_enters_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_key_and_what_cascades_from_it_are_seen() {
-    let mut world = World::start().await;
-    world
+    let mut testbed = FreshnessTestbed::start().await;
+    testbed
         .warm_absent(&[
             "/orders/70,x",
             "/accounts/9",
@@ -154,7 +156,7 @@ async fn a_changed_key_and_what_cascades_from_it_are_seen() {
         ])
         .await;
     steps(
-        &mut world,
+        &mut testbed,
         &[
             ("a composite key with children", "update \"Orders\" set \"orderNo\" = 70, \"Branch\" = 'x' where ref = 'R1'"),
             ("a unique column with children", "update \"Orders\" set ref = 'R70' where ref = 'R1'"),
@@ -179,8 +181,8 @@ async fn a_changed_key_and_what_cascades_from_it_are_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn statements_of_many_rows_are_seen() {
-    let mut world = World::start().await;
-    world.warm_absent(&["/orders/50,m", "/orders/51,m"]).await;
+    let mut testbed = FreshnessTestbed::start().await;
+    testbed.warm_absent(&["/orders/50,m", "/orders/51,m"]).await;
     let path = "set search_path = \"Sales\";";
     let all = ["/orders/", "/products/", "/authors/", "/countries/"];
     for (what, sql, beyond) in [
@@ -234,7 +236,7 @@ async fn statements_of_many_rows_are_seen() {
             ],
         ),
     ] {
-        world
+        testbed
             .step_beyond(what, &format!("{path}{sql}"), beyond)
             .await;
     }
@@ -242,9 +244,9 @@ async fn statements_of_many_rows_are_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copied_rows_are_seen() {
-    let mut world = World::start().await;
-    world.warm_absent(&["/people/Cleo"]).await;
-    let mut connection = world.connect().await;
+    let mut testbed = FreshnessTestbed::start().await;
+    testbed.warm_absent(&["/people/Cleo"]).await;
+    let mut connection = testbed.connect().await;
     for (table, rows) in [
         ("person", "Cleo\t5\tAnn\n"),
         ("note", "70\tcopied\t1\t2\n71\t\\N\t\\N\t4\n"),
@@ -254,13 +256,13 @@ async fn copied_rows_are_seen() {
         let mut copying = connection.copy_in_raw(&copy).await.unwrap();
         copying.send(rows.as_bytes()).await.unwrap();
         copying.finish().await.unwrap();
-        world.settle(&format!("copy into {table}")).await;
+        testbed.settle(&format!("copy into {table}")).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_of_more_keys_than_are_logged_is_seen() {
-    let mut world = World::start_with(&[("feed.keys_per_statement", "2")]).await;
+    let mut testbed = FreshnessTestbed::start_with(&[("feed.keys_per_statement", "2")]).await;
     let everything = ["/"];
     for (what, sql) in [
         (
@@ -285,9 +287,9 @@ async fn a_statement_of_more_keys_than_are_logged_is_seen() {
         ),
         ("all gone", "delete from \"Sales\".\"Line\""),
     ] {
-        world.step_beyond(what, sql, &everything).await;
+        testbed.step_beyond(what, sql, &everything).await;
     }
-    world
+    testbed
         .step(
             "two rows",
             "update \"Sales\".person set visits = 9 where name in ('Ann', 'é')",
@@ -297,22 +299,22 @@ async fn a_statement_of_more_keys_than_are_logged_is_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_rolled_back_changes_nothing_and_stays_a_hit() {
-    let mut world = World::start().await;
-    let mut connection = world.connect().await;
+    let mut testbed = FreshnessTestbed::start().await;
+    let mut connection = testbed.connect().await;
     let all = "insert into tag values (5, 'never', 1); update \"Orders\" set title = 'never'; \
                update \"Line\" set qty = -1; delete from note; update region set title = 'never'";
     run(&mut connection, &format!("begin; {all}")).await;
-    world.settle("changes that are not committed").await;
+    testbed.settle("changes that are not committed").await;
     run(&mut connection, "rollback").await;
-    world.settle("a rollback").await;
+    testbed.settle("a rollback").await;
     run(&mut connection, &format!("begin; savepoint a; {all}; rollback to a; update \"Orders\" set title = 'kept' where ref = 'R6'"))
         .await;
-    world.settle("a rollback to a savepoint").await;
+    testbed.settle("a rollback to a savepoint").await;
     run(&mut connection, "savepoint b; update author set name = 'in b'; release b; savepoint c; delete from note; rollback to c; commit").await;
-    world.settle("a commit of what savepoints left").await;
+    testbed.settle("a commit of what savepoints left").await;
     run(&mut connection, "do $$ begin begin update \"Sales\".\"Line\" set qty = 5; raise 'no'; exception when others then \
         update \"Sales\".day set holiday = null where holiday; end; end $$")
         .await;
-    world.settle("a block with an exception").await;
+    testbed.settle("a block with an exception").await;
     connection.close().await.unwrap();
 }

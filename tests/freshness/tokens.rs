@@ -3,9 +3,9 @@
 use axum::http::{Method, StatusCode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::freshness::world::is_hit;
+use crate::freshness::testbed::is_hit;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
 
 const SCHEMA: &str = "create table item (id int primary key, label text); \
     insert into item select n, 'old' from generate_series(1, 100) n";
@@ -37,7 +37,7 @@ async fn write(connection: &mut PgConnection, sql: &str) -> String {
     token
 }
 
-async fn get(larder: &TestService, path: &str, tokens: &[&str]) -> Answer {
+async fn get(larder: &TestService, path: &str, tokens: &[&str]) -> TestResponse {
     let headers: Vec<_> = tokens
         .iter()
         .map(|token| ("larder-token", *token))
@@ -74,7 +74,7 @@ async fn postgres_answers_what_the_feed_has_not_caught_up_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_the_feed_has_caught_up_with_costs_no_hit() {
+async fn a_token_that_the_feed_has_caught_up_with_is_answered_by_a_hit() {
     let larder = TestService::start(SCHEMA, CONFIG).await;
     let mut connection = larder.connect().await;
     for round in 0..50 {
@@ -92,7 +92,7 @@ async fn a_token_that_the_feed_has_caught_up_with_costs_no_hit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_of_another_life_ask_postgres_and_what_is_none_is_refused() {
+async fn tokens_of_another_epoch_ask_postgresql_and_malformed_tokens_are_refused() {
     let larder = TestService::start(SCHEMA, CONFIG).await;
     warm(&larder, "/items/3").await;
     let foreign = format!("{}.3", uuid::Uuid::new_v4());

@@ -38,7 +38,7 @@ rm -rf "$1" "${2%/cluster/data}"
 "#;
 
 /// The run's one PostgreSQL.
-pub(crate) struct Cluster {
+pub(crate) struct TestCluster {
     /// Of the database `larder`.
     url: String,
     /// Only held: their stdin is open as long as this process lives.
@@ -77,7 +77,7 @@ impl TestRole {
     }
 }
 
-impl Cluster {
+impl TestCluster {
     /// Creates a database; it goes with the cluster.
     pub(crate) async fn database() -> TestDatabase {
         let cluster = Self::started();
@@ -99,12 +99,12 @@ impl Cluster {
         &Self::started().url
     }
 
-    fn started() -> &'static Cluster {
-        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-        CLUSTER.get_or_init(Cluster::start)
+    fn started() -> &'static TestCluster {
+        static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
+        CLUSTER.get_or_init(TestCluster::start)
     }
 
-    fn start() -> Cluster {
+    fn start() -> TestCluster {
         // The reaper removes it, and must know of it before anything is in it.
         let base = TempDir::keep(reachable_directory());
         let directory = base.join("postgres");
@@ -134,7 +134,7 @@ impl Cluster {
         if data != expected {
             reapers.push(reaper(&base, &data));
         }
-        Cluster {
+        TestCluster {
             url,
             _reapers: reapers,
         }

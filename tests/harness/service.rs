@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tower::{Service, ServiceExt};
 
-use crate::harness::cluster::{Cluster, TestDatabase};
+use crate::harness::cluster::{TestCluster, TestDatabase};
 use crate::harness::eventually;
 
 /// A running larder; its sockets are left out.
@@ -32,7 +32,7 @@ pub(crate) struct TestService {
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// Empty where it is no text.
@@ -40,7 +40,7 @@ pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     /// The value of `cache-status`, empty where there is none.
     pub(crate) fn cache_status(&self) -> &str {
         self.header("cache-status")
@@ -61,7 +61,7 @@ impl TestService {
     /// Runs `sql` in a new database, then starts larder on it with the `larder.toml` in `toml`, and waits until it is
     /// ready.
     pub(crate) async fn start(sql: &str, toml: &str) -> Self {
-        let TestDatabase { url } = Cluster::database().await;
+        let TestDatabase { url } = TestCluster::database().await;
         execute(&url, sql).await;
         Self::start_on(&url, toml, &[]).await
     }
@@ -115,7 +115,7 @@ impl TestService {
         }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> TestResponse {
         self.request(Method::GET, path, &[]).await
     }
 
@@ -125,7 +125,7 @@ impl TestService {
         method: Method,
         path: &str,
         headers: &[(&str, &str)],
-    ) -> Answer {
+    ) -> TestResponse {
         self.send(method, path, headers, "").await
     }
 
@@ -136,7 +136,7 @@ impl TestService {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> TestResponse {
         let json = ("content-type", "application/json");
         let mut all = vec![json];
         all.retain(|(name, _)| headers.iter().all(|(other, _)| other != name));
@@ -151,7 +151,7 @@ impl TestService {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> TestResponse {
         send(&self.public, method, path, headers, body).await
     }
 
@@ -167,7 +167,7 @@ impl TestService {
     }
 
     /// Any method on the admin address.
-    pub(crate) async fn request_admin(&self, method: Method, path: &str) -> Answer {
+    pub(crate) async fn request_admin(&self, method: Method, path: &str) -> TestResponse {
         self.request_admin_with(method, path, &[]).await
     }
 
@@ -177,17 +177,17 @@ impl TestService {
         method: Method,
         path: &str,
         headers: &[(&str, &str)],
-    ) -> Answer {
+    ) -> TestResponse {
         send(&self.admin, method, path, headers, "").await
     }
 
     /// `GET` on the admin address.
-    pub(crate) async fn admin(&self, path: &str) -> Answer {
+    pub(crate) async fn admin(&self, path: &str) -> TestResponse {
         send(&self.admin, Method::GET, path, &[], "").await
     }
 
     /// `POST` on the admin address.
-    pub(crate) async fn post_admin(&self, path: &str) -> Answer {
+    pub(crate) async fn post_admin(&self, path: &str) -> TestResponse {
         send(&self.admin, Method::POST, path, &[], "").await
     }
 
@@ -234,7 +234,7 @@ async fn send<S, B>(
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Answer
+) -> TestResponse
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
     B: HttpBody<Error: Debug>,
@@ -247,7 +247,7 @@ where
     let response = service.clone().oneshot(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer {
+    TestResponse {
         status: head.status,
         headers: head.headers,
         body: String::from_utf8(body.to_vec()).unwrap_or_default(),

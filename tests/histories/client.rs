@@ -8,11 +8,11 @@ use sqlx::postgres::PgDatabaseError;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::task::JoinHandle;
 
-use crate::histories::draw::Message;
-use crate::histories::hostile::OF_USERS;
+use crate::histories::hostile_settings::OF_USERS;
+use crate::histories::step::Message;
 
 /// A user's session.
-pub(super) struct Client {
+pub(super) struct UserSession {
     pub(super) url: String,
     pub(super) connection: PgConnection,
     pub(super) pid: i32,
@@ -20,19 +20,19 @@ pub(super) struct Client {
 
 /// What PostgreSQL said.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct SqlError {
     code: String,
     message: String,
     detail: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SqlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.code, self.message, self.detail)
     }
 }
 
-impl From<sqlx::Error> for Refused {
+impl From<sqlx::Error> for SqlError {
     fn from(error: sqlx::Error) -> Self {
         let of_server = error
             .as_database_error()
@@ -52,7 +52,7 @@ impl From<sqlx::Error> for Refused {
     }
 }
 
-impl Refused {
+impl SqlError {
     /// Two transactions were in each other's way: a deadlock, or one that could not be serialized.
     pub(super) fn is_conflict(&self) -> bool {
         self.code == "40P01" || self.code == "40001"
@@ -76,7 +76,7 @@ impl Refused {
     }
 }
 
-impl Client {
+impl UserSession {
     pub(super) async fn connect(url: &str) -> Self {
         let mut connection = PgConnection::connect(url).await.unwrap();
         sqlx::raw_sql(OF_USERS)
@@ -95,7 +95,7 @@ impl Client {
     }
 
     /// The number of rows that changed. A transaction that failed is rolled back.
-    pub(super) async fn run(&mut self, message: &Message) -> Result<u64, Refused> {
+    pub(super) async fn run(&mut self, message: &Message) -> Result<u64, SqlError> {
         let done = match message {
             Message::Sql(sql) => {
                 let done = sqlx::raw_sql(AssertSqlSafe(sql.clone()))
@@ -112,7 +112,7 @@ impl Client {
                     .await,
             );
         }
-        done.map_err(Refused::from)
+        done.map_err(SqlError::from)
     }
 }
 
@@ -126,14 +126,14 @@ async fn copy(connection: &mut PgConnection, sql: &str, lines: &str) -> sqlx::Re
 }
 
 /// A client that changes rows by all that is on top, again and again.
-pub(super) struct Storm {
+pub(super) struct BackgroundWriter {
     ended: Arc<AtomicBool>,
-    task: JoinHandle<(i32, Vec<Refused>)>,
+    task: JoinHandle<(i32, Vec<SqlError>)>,
 }
 
-impl Storm {
+impl BackgroundWriter {
     pub(super) async fn begin(url: &str) -> Self {
-        let mut client = Client::connect(url).await;
+        let mut client = UserSession::connect(url).await;
         let ended = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&ended);
         let task = tokio::spawn(async move {
@@ -162,7 +162,11 @@ impl Storm {
     ///
     /// # Errors
     /// A statement failed for which larder is to blame.
-    pub(super) async fn end(self, pids: &[i32], meanwhile: Option<&Refused>) -> Result<(), String> {
+    pub(super) async fn end(
+        self,
+        pids: &[i32],
+        meanwhile: Option<&SqlError>,
+    ) -> Result<(), String> {
         self.ended.store(true, Ordering::SeqCst);
         let (pid, refused) = self.task.await.unwrap();
         let mut pids = pids.to_vec();

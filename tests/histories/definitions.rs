@@ -1,21 +1,25 @@
 //! Steps that change tables: which belong to which, what their columns and keys are, and where they are stored.
 
-use crate::histories::draw::{Draw, Message, Step};
 use crate::histories::oracle::TableState;
-use crate::histories::plan::{Family, Form, UNIVERSE, bound};
+use crate::histories::plan::{Form, TableFamily, UNIVERSE, bound};
 use crate::histories::rows;
+use crate::histories::step::{HistoryStep, Message, StepGenerator};
 
 /// With rows that change meanwhile, now and then.
-fn definition(draw: &mut Draw<'_>, kind: &'static str, messages: Vec<Message>) -> Option<Step> {
+fn definition(
+    draw: &mut StepGenerator<'_>,
+    kind: &'static str,
+    messages: Vec<Message>,
+) -> Option<HistoryStep> {
     let storm = draw.once_in(3);
-    Some(Step {
+    Some(HistoryStep {
         storm,
-        ..Step::new(kind, messages)
+        ..HistoryStep::new(kind, messages)
     })
 }
 
 /// One statement or many, as one transaction.
-fn at_once(draw: &mut Draw<'_>, kind: &'static str, sql: String) -> Option<Step> {
+fn at_once(draw: &mut StepGenerator<'_>, kind: &'static str, sql: String) -> Option<HistoryStep> {
     let mut sql = sql;
     if draw.once_in(3) {
         let statement = rows::statement(draw);
@@ -42,7 +46,7 @@ fn values(bound: &str) -> Option<(usize, usize)> {
 }
 
 /// A partitioned table of a family that is partitioned, and whether by list.
-fn partitioned(draw: &mut Draw<'_>) -> Option<(char, String, bool)> {
+fn partitioned(draw: &mut StepGenerator<'_>) -> Option<(char, String, bool)> {
     let prefix = draw.family().prefix;
     let tables: Vec<(String, bool)> = draw
         .tables(prefix)
@@ -55,7 +59,7 @@ fn partitioned(draw: &mut Draw<'_>) -> Option<(char, String, bool)> {
 }
 
 /// Values that `upper` has no partition for.
-fn free_values(draw: &mut Draw<'_>, upper: &str) -> Option<(usize, usize)> {
+fn free_values(draw: &mut StepGenerator<'_>, upper: &str) -> Option<(usize, usize)> {
     let tables = &draw.state.tables;
     let (low, high) = tables
         .iter()
@@ -79,8 +83,8 @@ fn free_values(draw: &mut Draw<'_>, upper: &str) -> Option<(usize, usize)> {
 }
 
 /// A row of a new table, within the values of its bound.
-fn row(draw: &mut Draw<'_>, family: char, (from, to): (usize, usize)) -> String {
-    let value = from + draw.dice.below(to - from);
+fn row(draw: &mut StepGenerator<'_>, family: char, (from, to): (usize, usize)) -> String {
+    let value = from + draw.rng.below(to - from);
     let by_key = draw
         .plan
         .family(family)
@@ -96,7 +100,7 @@ fn row(draw: &mut Draw<'_>, family: char, (from, to): (usize, usize)) -> String 
     }
 }
 
-fn key_of_leaf(family: Option<&Family>, name: &str) -> String {
+fn key_of_leaf(family: Option<&TableFamily>, name: &str) -> String {
     match family.map(|family| family.form) {
         Some(Form::KeyedLeaves) => format!("; alter table {name} add primary key (id)"),
         _ => String::new(),
@@ -104,7 +108,7 @@ fn key_of_leaf(family: Option<&Family>, name: &str) -> String {
 }
 
 /// A table that has rows already becomes a partition; it may have partitions itself.
-pub(super) fn attach(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn attach(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let (prefix, upper, list) = partitioned(draw)?;
     let span = free_values(draw, &upper)?;
     let name = draw.new_name(prefix);
@@ -134,7 +138,7 @@ pub(super) fn attach(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// Tables that were detached, or have never been attached.
-fn detached(draw: &mut Draw<'_>, prefix: char) -> Option<String> {
+fn detached(draw: &mut StepGenerator<'_>, prefix: char) -> Option<String> {
     let top = format!("{prefix}0");
     let names: Vec<String> = draw
         .tables(prefix)
@@ -145,7 +149,7 @@ fn detached(draw: &mut Draw<'_>, prefix: char) -> Option<String> {
     draw.one_of(&names).cloned()
 }
 
-pub(super) fn attach_again(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn attach_again(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let (prefix, upper, list) = partitioned(draw)?;
     let name = detached(draw, prefix)?;
     let (from, to) = free_values(draw, &upper)?;
@@ -157,7 +161,7 @@ pub(super) fn attach_again(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// A partition and what it belongs to.
-fn part(draw: &mut Draw<'_>) -> Option<TableState> {
+fn part(draw: &mut StepGenerator<'_>) -> Option<TableState> {
     let prefix = draw.family().prefix;
     let parts: Vec<TableState> = draw
         .tables(prefix)
@@ -168,7 +172,7 @@ fn part(draw: &mut Draw<'_>) -> Option<TableState> {
     draw.one_of(&parts).cloned()
 }
 
-pub(super) fn detach(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn detach(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let TableState { name, parents, .. } = part(draw)?;
     at_once(
         draw,
@@ -177,7 +181,7 @@ pub(super) fn detach(draw: &mut Draw<'_>) -> Option<Step> {
     )
 }
 
-pub(super) fn detach_concurrently(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn detach_concurrently(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let TableState { name, parents, .. } = part(draw)?;
     let sql = format!(
         "alter table {} detach partition {name} concurrently",
@@ -187,7 +191,7 @@ pub(super) fn detach_concurrently(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// What is written in between belongs to the same transaction or not.
-pub(super) fn detach_and_attach(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn detach_and_attach(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let TableState {
         name,
         parents,
@@ -213,7 +217,7 @@ pub(super) fn detach_and_attach(draw: &mut Draw<'_>) -> Option<Step> {
     definition(draw, "detach and attach", messages)
 }
 
-pub(super) fn create_part(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn create_part(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let (prefix, upper, list) = partitioned(draw)?;
     let (from, to) = free_values(draw, &upper)?;
     let name = draw.new_name(prefix);
@@ -234,7 +238,7 @@ pub(super) fn create_part(draw: &mut Draw<'_>) -> Option<Step> {
     at_once(draw, "create part", sql)
 }
 
-pub(super) fn drop_part(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn drop_part(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let name = part(draw)?.name;
     let mut tables = draw.state.tables.iter();
     let lost = tables.any(|table| draw.is_followed(&table.name) && draw.is_below(table, &name));
@@ -246,7 +250,7 @@ pub(super) fn drop_part(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// Another table under the same name.
-pub(super) fn replace(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn replace(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let TableState {
         name,
         parents,
@@ -270,7 +274,7 @@ pub(super) fn replace(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// Two tables exchange their names.
-pub(super) fn swap(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn swap(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let one = part(draw)?;
     let prefix = one.name.chars().next()?;
     let other = draw
@@ -284,11 +288,11 @@ pub(super) fn swap(draw: &mut Draw<'_>) -> Option<Step> {
         draw.number
     );
     // Who comes in between finds no table of the name, without larder as well.
-    Some(Step::sql("swap", sql))
+    Some(HistoryStep::sql("swap", sql))
 }
 
 /// What was a table of its own becomes a part of another, and is written to by that.
-pub(super) fn new_ancestor(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn new_ancestor(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let roots: Vec<String> = draw
         .tables(prefix)
@@ -318,12 +322,12 @@ pub(super) fn new_ancestor(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// The tables of a family.
-fn names(draw: &Draw<'_>, prefix: char) -> Vec<String> {
+fn names(draw: &StepGenerator<'_>, prefix: char) -> Vec<String> {
     let tables = draw.tables(prefix).into_iter();
     tables.map(|table| table.name.clone()).collect()
 }
 
-pub(super) fn inherit(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn inherit(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let names = names(draw, prefix);
     let (one, other) = (draw.one_of(&names)?.clone(), draw.one_of(&names)?.clone());
@@ -334,7 +338,7 @@ pub(super) fn inherit(draw: &mut Draw<'_>) -> Option<Step> {
     )
 }
 
-pub(super) fn no_inherit(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn no_inherit(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let heirs: Vec<(String, String)> = draw
         .tables(prefix)
@@ -355,7 +359,7 @@ pub(super) fn no_inherit(draw: &mut Draw<'_>) -> Option<Step> {
     )
 }
 
-pub(super) fn new_heir(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn new_heir(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let names = names(draw, prefix);
     let parent = draw.one_of(&names)?.clone();
@@ -369,11 +373,11 @@ pub(super) fn new_heir(draw: &mut Draw<'_>) -> Option<Step> {
     at_once(draw, "new heir", sql)
 }
 
-pub(super) fn column(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn column(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let top = draw.target(prefix).replace("_v", "");
     let number = draw.number;
-    let sql = match draw.dice.below(6) {
+    let sql = match draw.rng.below(6) {
         0 => format!("alter table {top} add column x{number} int default {number}"),
         1 => format!("alter table {top} rename column v to v{number}"),
         2 => format!("alter table {top} alter column v type text using 'text ' || v::text"),
@@ -386,9 +390,9 @@ pub(super) fn column(draw: &mut Draw<'_>) -> Option<Step> {
     at_once(draw, "column", sql)
 }
 
-pub(super) fn enum_value(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn enum_value(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let number = draw.number;
-    let sql = match draw.dice.below(3) {
+    let sql = match draw.rng.below(3) {
         0 => format!("alter type mood add value 'mood{number}'"),
         1 => format!("alter type mood rename value 'calm' to 'calm{number}'"),
         _ => format!("alter type mood rename value 'wild' to 'wild{number}'"),
@@ -397,35 +401,38 @@ pub(super) fn enum_value(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// Children without an order of their own follow the primary key's.
-pub(super) fn primary_key(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn primary_key(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let names: Vec<String> = draw
         .tables('c')
         .iter()
         .map(|table| table.name.clone())
         .collect();
     let table = draw.one_of(&names)?.clone();
-    let columns = ["id", "part, id", "id, part", "label, id"][draw.dice.below(4)];
+    let columns = ["id", "part, id", "id, part", "label, id"][draw.rng.below(4)];
     let sql =
         format!("alter table {table} drop constraint {table}_pkey, add primary key ({columns})");
     at_once(draw, "primary key", sql)
 }
 
 /// A name that is missing for a moment.
-pub(super) fn away_and_back(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn away_and_back(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let table = draw.plan.resources[0].table.clone();
     let sql = [
         format!("alter table {table} rename to away"),
         format!("update away set label = 'away{}'", draw.number),
         format!("alter table away rename to {table}"),
     ];
-    Some(Step::new("away and back", sql.map(Message::Sql).to_vec()))
+    Some(HistoryStep::new(
+        "away and back",
+        sql.map(Message::Sql).to_vec(),
+    ))
 }
 
 /// What only concerns storage changes no document.
-pub(super) fn storage(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn storage(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
-    let sql = match draw.dice.below(8) {
+    let sql = match draw.rng.below(8) {
         0 => format!("vacuum full {table}"),
         1 => format!("cluster {table} using {table}_pkey"),
         2 => format!("reindex table {table}"),
@@ -439,7 +446,7 @@ pub(super) fn storage(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// A table that does something else than it is told.
-pub(super) fn rule(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn rule(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let (from, to) = (draw.target(prefix), draw.target(prefix).replace("_v", ""));
     let number = draw.number;
@@ -452,11 +459,11 @@ pub(super) fn rule(draw: &mut Draw<'_>) -> Option<Step> {
     definition(draw, "rule", vec![Message::Sql(sql)])
 }
 
-pub(super) fn publication(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn publication(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
     let number = draw.number;
-    let sql = match draw.dice.below(5) {
+    let sql = match draw.rng.below(5) {
         0 | 1 => "create publication everything for all tables".to_owned(),
         2 => format!("create publication p{number} for table {table}"),
         3 => format!("alter table {table} replica identity full"),

@@ -7,15 +7,15 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::cluster::{Cluster, TestRole};
-use crate::harness::dice::Dice;
+use crate::harness::cluster::{TestCluster, TestRole};
+use crate::harness::rng::SeededRng;
 use crate::harness::service::{TestService, execute};
-use crate::histories::client::{Client, Storm};
-use crate::histories::draw::{Draw, Message, Place, Step};
+use crate::histories::client::{BackgroundWriter, UserSession};
+use crate::histories::comparison::Comparison;
 use crate::histories::oracle::Oracle;
 use crate::histories::plan::Plan;
-use crate::histories::replication::{Change, Phase, Publisher, database};
-use crate::histories::watch::Watch;
+use crate::histories::replication::{Publisher, SubscriptionChange, SubscriptionPhase, database};
+use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
 use crate::histories::{policies, rows};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 6;
 
 /// How a history ended.
-pub(super) struct Outcome {
+pub(super) struct HistoryResult {
     /// Of the steps that were done, and of the reads that were compared.
     pub(super) steps: Vec<&'static str>,
     pub(super) reads: u64,
@@ -31,15 +31,15 @@ pub(super) struct Outcome {
     pub(super) failure: Option<(&'static str, String)>,
 }
 
-struct History {
+struct HistoryRun {
     plan: Plan,
-    dice: Dice,
+    rng: SeededRng,
     role: TestRole,
-    main: Client,
-    twin: Client,
+    main: UserSession,
+    twin: UserSession,
     main_url: String,
     oracle: Oracle,
-    watch: Watch,
+    watch: Comparison,
     service: Option<TestService>,
     publisher: Option<Publisher>,
     /// What was done so far, for the report.
@@ -50,19 +50,19 @@ struct History {
 }
 
 /// Draws and does the history of `seed`, without the kinds of steps in `without`.
-pub(super) async fn run(seed: u64, without: &[String]) -> Outcome {
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+pub(super) async fn run(seed: u64, without: &[String]) -> HistoryResult {
+    let mut rng = SeededRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
-        dice.bits();
+        rng.bits();
     }
-    let plan = Plan::draw(&mut dice, without);
-    let mut history = History::create(plan, dice).await;
+    let plan = Plan::draw(&mut rng, without);
+    let mut history = HistoryRun::create(plan, rng).await;
     let result = history.live(without).await;
     let failure = result.err().map(|why| {
         let kind = history.steps.last().copied().unwrap_or("start");
         (kind, history.report(seed, &why))
     });
-    let outcome = Outcome {
+    let outcome = HistoryResult {
         steps: history.steps.clone(),
         reads: history.watch.reads,
         failure,
@@ -71,9 +71,12 @@ pub(super) async fn run(seed: u64, without: &[String]) -> Outcome {
     outcome
 }
 
-impl History {
-    async fn create(plan: Plan, dice: Dice) -> Self {
-        let (main_url, twin_url) = (Cluster::database().await.url, Cluster::database().await.url);
+impl HistoryRun {
+    async fn create(plan: Plan, rng: SeededRng) -> Self {
+        let (main_url, twin_url) = (
+            TestCluster::database().await.url,
+            TestCluster::database().await.url,
+        );
         let role = TestRole::create(&main_url).await;
         let mut sql = format!("create role {0}_group; ", role.name);
         if !plan.policies {
@@ -92,10 +95,10 @@ impl History {
             None
         };
         Self {
-            main: Client::connect(&main_url).await,
-            twin: Client::connect(&twin_url).await,
+            main: UserSession::connect(&main_url).await,
+            twin: UserSession::connect(&twin_url).await,
             oracle: Oracle::connect(&main_url).await,
-            watch: Watch::default(),
+            watch: Comparison::default(),
             service: None,
             publisher,
             told: Vec::new(),
@@ -103,7 +106,7 @@ impl History {
             alike: true,
             main_url,
             plan,
-            dice,
+            rng,
             role,
         }
     }
@@ -111,15 +114,16 @@ impl History {
     async fn live(&mut self, without: &[String]) -> Result<(), String> {
         for number in 0..ROUNDS {
             for prefix in ['l', 'r', 'r', 'c', 'c'] {
-                let insert =
-                    |draw: &mut Draw<'_>| rows::insert(draw, prefix, &format!("{prefix}0"));
+                let insert = |draw: &mut StepGenerator<'_>| {
+                    rows::insert(draw, prefix, &format!("{prefix}0"))
+                };
                 let sql = self.draw(number, insert).await;
-                self.perform(Step::sql("start", sql)).await?;
+                self.perform(HistoryStep::sql("start", sql)).await?;
             }
         }
         self.start(TempDir::new().unwrap()).await?;
         self.settle().await?;
-        for number in 1..=12 + self.dice.below(9) {
+        for number in 1..=12 + self.rng.below(9) {
             let step = self.draw(number, |draw| draw.step(without)).await;
             let pending = Duration::from_millis(step.pending_ms);
             if step.while_down && !self.fits().await {
@@ -139,10 +143,10 @@ impl History {
         self.compare().await
     }
 
-    async fn draw<T>(&mut self, number: usize, by: impl FnOnce(&mut Draw<'_>) -> T) -> T {
+    async fn draw<T>(&mut self, number: usize, by: impl FnOnce(&mut StepGenerator<'_>) -> T) -> T {
         let state = self.oracle.state().await;
-        by(&mut Draw {
-            dice: &mut self.dice,
+        by(&mut StepGenerator {
+            rng: &mut self.rng,
             plan: &self.plan,
             state: &state,
             role: &self.role.name,
@@ -190,20 +194,20 @@ impl History {
     }
 
     /// Whether anything came of the step; what fails without larder is left out.
-    async fn perform(&mut self, step: Step) -> Result<bool, String> {
+    async fn perform(&mut self, step: HistoryStep) -> Result<bool, String> {
         match step.place {
-            Place::Both => self.on_both(step).await,
-            Place::BesideLarder => self.beside_larder(step).await,
-            Place::Publisher => {
+            StepTarget::Both => self.on_both(step).await,
+            StepTarget::BesideLarder => self.beside_larder(step).await,
+            StepTarget::Publisher => {
                 let done = self.publish(&step).await;
                 self.catch_up().await?;
                 Ok(done)
             }
-            Place::Subscriber(change) => self.subscribe(&step, change).await,
+            StepTarget::Subscriber(change) => self.subscribe(&step, change).await,
         }
     }
 
-    async fn on_both(&mut self, step: Step) -> Result<bool, String> {
+    async fn on_both(&mut self, step: HistoryStep) -> Result<bool, String> {
         let mut passed = Vec::new();
         for message in &step.messages {
             match self.twin.run(message).await {
@@ -226,7 +230,7 @@ impl History {
             None
         };
         let mut storm = if step.storm {
-            Some(Storm::begin(&self.main_url).await)
+            Some(BackgroundWriter::begin(&self.main_url).await)
         } else {
             None
         };
@@ -269,7 +273,7 @@ impl History {
     }
 
     /// The first message is done on both, the others concern larder's own tables.
-    async fn beside_larder(&mut self, step: Step) -> Result<bool, String> {
+    async fn beside_larder(&mut self, step: HistoryStep) -> Result<bool, String> {
         let mut both = step.clone();
         both.while_down = false;
         let own = both.messages.split_off(1);
@@ -297,7 +301,7 @@ impl History {
         }
     }
 
-    async fn publish(&mut self, step: &Step) -> bool {
+    async fn publish(&mut self, step: &HistoryStep) -> bool {
         let mut done = false;
         for message in &step.messages {
             let (Some(publisher), Message::Sql(sql)) = (&mut self.publisher, message) else {
@@ -321,15 +325,19 @@ impl History {
         done
     }
 
-    async fn subscribe(&mut self, step: &Step, change: Change) -> Result<bool, String> {
-        if !self.publish(step).await && change != Change::Unsubscribe {
+    async fn subscribe(
+        &mut self,
+        step: &HistoryStep,
+        change: SubscriptionChange,
+    ) -> Result<bool, String> {
+        if !self.publish(step).await && change != SubscriptionChange::Unsubscribe {
             return Ok(false);
         }
         let Some(publisher) = &mut self.publisher else {
             return Ok(false);
         };
         self.told.push(format!("-- {change:?}"));
-        publisher.phase = Phase::Active;
+        publisher.phase = SubscriptionPhase::Active;
         if let Err(error) = publisher
             .change(&mut self.twin.connection, "twin", change)
             .await
@@ -344,8 +352,8 @@ impl History {
             .await;
         changed
             .map_err(|error| format!("a statement failed that passes without larder: {error}"))?;
-        if change == Change::Unsubscribe {
-            publisher.phase = Phase::Ended;
+        if change == SubscriptionChange::Unsubscribe {
+            publisher.phase = SubscriptionPhase::Ended;
         }
         self.catch_up().await?;
         Ok(true)
@@ -355,7 +363,7 @@ impl History {
         let Some(publisher) = self
             .publisher
             .as_mut()
-            .filter(|publisher| publisher.phase == Phase::Active)
+            .filter(|publisher| publisher.phase == SubscriptionPhase::Active)
         else {
             return Ok(());
         };
@@ -412,7 +420,7 @@ impl History {
             database(&self.main_url).to_owned(),
             database(&self.twin.url).to_owned(),
         ];
-        let mut admin = PgConnection::connect(Cluster::url()).await.unwrap();
+        let mut admin = PgConnection::connect(TestCluster::url()).await.unwrap();
         if let Some(mut publisher) = self.publisher.take() {
             publisher
                 .end([&mut self.twin.connection, &mut self.main.connection])

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
-use crate::histories::hostile::OF_ORACLE;
-use crate::histories::plan::{Child, Plan, Resource};
+use crate::histories::hostile_settings::OF_ORACLE;
+use crate::histories::plan::{Plan, PlannedChild, PlannedResource};
 
 /// By path; only of resources that fit.
-pub(super) type Documents = BTreeMap<String, String>;
+pub(super) type DocumentsByPath = BTreeMap<String, String>;
 
 /// A session that sees what larder's role sees.
 pub(super) struct Oracle {
@@ -20,7 +20,7 @@ pub(super) struct Oracle {
 
 /// The state of the tables, from which the next step is drawn.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct DatabaseState {
     pub(super) tables: Vec<TableState>,
 }
 
@@ -80,13 +80,13 @@ impl Oracle {
         Self { connection }
     }
 
-    pub(super) async fn state(&mut self) -> State {
+    pub(super) async fn state(&mut self) -> DatabaseState {
         let found = sqlx::query(STATE)
             .persistent(false)
             .fetch_all(&mut self.connection)
             .await
             .unwrap();
-        let mut state = State::default();
+        let mut state = DatabaseState::default();
         let mut selects = Vec::new();
         for row in found {
             let name: String = row.get("name");
@@ -125,9 +125,9 @@ impl Oracle {
         &mut self,
         plan: &Plan,
         role: &str,
-    ) -> (Documents, Vec<&'static str>) {
+    ) -> (DocumentsByPath, Vec<&'static str>) {
         let catalogue = self.catalogue().await;
-        let mut documents = Documents::new();
+        let mut documents = DocumentsByPath::new();
         let mut fitting = Vec::new();
         let mut snapshot = self
             .connection
@@ -258,7 +258,7 @@ fn object(members: &[String]) -> String {
 }
 
 /// The documents of a resource with their keys' text; none where it does not fit its tables.
-fn select(resource: &Resource, catalogue: &HashMap<String, Columns>) -> Option<String> {
+fn select(resource: &PlannedResource, catalogue: &HashMap<String, Columns>) -> Option<String> {
     let root = catalogue.get(&resource.table)?;
     let fields = resource.fields.as_deref();
     let needed = resource.key.iter().chain(fields.into_iter().flatten());
@@ -286,8 +286,8 @@ fn select(resource: &Resource, catalogue: &HashMap<String, Columns>) -> Option<S
 }
 
 fn below(
-    resource: &Resource,
-    child: &Child,
+    resource: &PlannedResource,
+    child: &PlannedChild,
     catalogue: &HashMap<String, Columns>,
 ) -> Option<String> {
     let columns = catalogue.get(&child.table)?;

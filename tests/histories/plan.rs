@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::harness::dice::Dice;
-use crate::histories::hostile;
+use crate::harness::rng::SeededRng;
+use crate::histories::hostile_settings;
 
 /// Keys and parts are below it.
 pub(super) const UNIVERSE: usize = 60;
@@ -45,7 +45,7 @@ pub(super) enum Form {
 
 /// Tables of one shape: `r0` is where it begins, what belongs to it is called `r1`, `r2` and so on.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct TableFamily {
     pub(super) prefix: char,
     pub(super) form: Form,
     pub(super) id_type: &'static str,
@@ -99,14 +99,14 @@ pub(super) fn id_text(id_type: &str, n: usize) -> String {
     }
 }
 
-impl Family {
+impl TableFamily {
     fn draw(
-        dice: &mut Dice,
+        rng: &mut SeededRng,
         prefix: char,
         columns: Vec<(&'static str, String)>,
         without: &[String],
     ) -> Self {
-        let form = match (dice.below(8), prefix) {
+        let form = match (rng.below(8), prefix) {
             (0, _) => Form::Plain,
             (1 | 2, _) => Form::Inherited,
             (3 | 4, _) | (7, 'l') => Form::PartitionedByKey,
@@ -116,8 +116,8 @@ impl Family {
             _ => Form::Partitioned,
         };
         let id_type = match (prefix, form) {
-            ('r', Form::PartitionedByKey) => ID_TYPES[dice.below(2)],
-            ('r', _) => ID_TYPES[dice.below(ID_TYPES.len())],
+            ('r', Form::PartitionedByKey) => ID_TYPES[rng.below(2)],
+            ('r', _) => ID_TYPES[rng.below(ID_TYPES.len())],
             _ => "int",
         };
         let mut family = Self {
@@ -129,12 +129,12 @@ impl Family {
             only_top: is_in(without, ANCESTORS),
             sql: String::new(),
         };
-        let depth = 1 + dice.below(3);
+        let depth = 1 + rng.below(3);
         family.top();
         match form {
             Form::Plain => {}
-            Form::Inherited => family.heirs(dice, depth),
-            _ => family.parts(dice, &format!("{prefix}0"), false, depth, (0, UNIVERSE)),
+            Form::Inherited => family.heirs(rng, depth),
+            _ => family.parts(rng, &format!("{prefix}0"), false, depth, (0, UNIVERSE)),
         }
         family
     }
@@ -185,20 +185,20 @@ impl Family {
     }
 
     /// Heirs, up to `depth` levels of them, some with two parents.
-    fn heirs(&mut self, dice: &mut Dice, depth: usize) {
+    fn heirs(&mut self, rng: &mut SeededRng, depth: usize) {
         for level in 0..depth {
-            let count = 1 + dice.below(2);
+            let count = 1 + rng.below(2);
             let uppers = self.members.len();
             for _ in 0..count {
                 let mut parents = self.members[if level == 0 {
                     0
                 } else {
-                    1 + dice.below(uppers - 1)
+                    1 + rng.below(uppers - 1)
                 }]
                 .0
                 .clone();
-                let other = &self.members[dice.below(uppers)].0;
-                if level > 0 && *other != parents && !other.ends_with('0') && dice.below(4) == 0 {
+                let other = &self.members[rng.below(uppers)].0;
+                if level > 0 && *other != parents && !other.ends_with('0') && rng.below(4) == 0 {
                     parents = format!("{parents}, {other}");
                 }
                 let name = self.add(true);
@@ -214,7 +214,7 @@ impl Family {
     /// Partitions of `upper` for the values of `span`, `depth` levels of them at most.
     fn parts(
         &mut self,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
         upper: &str,
         list: bool,
         depth: usize,
@@ -222,9 +222,9 @@ impl Family {
     ) {
         let by = self.partition_column();
         let (low, high) = span;
-        let pieces = 2 + dice.below(2);
+        let pieces = 2 + rng.below(2);
         // Some values have no partition yet.
-        let covered = high - dice.below(2) * ((high - low) / 5);
+        let covered = high - rng.below(2) * ((high - low) / 5);
         let width = (covered - low).div_ceil(pieces);
         for piece in 0..pieces {
             let (from, to) = (
@@ -234,7 +234,7 @@ impl Family {
             if from >= to {
                 continue;
             }
-            let deeper = depth > 1 && to - from >= 6 && dice.below(3) > 0;
+            let deeper = depth > 1 && to - from >= 6 && rng.below(3) > 0;
             let name = self.add(!deeper);
             let bound = bound(list, from, to);
             write!(
@@ -243,10 +243,10 @@ impl Family {
             )
             .unwrap();
             if deeper {
-                let list = dice.below(2) == 0;
+                let list = rng.below(2) == 0;
                 let strategy = if list { "list" } else { "range" };
                 writeln!(self.sql, " partition by {strategy} ({by});").unwrap();
-                self.parts(dice, &name, list, depth - 1, (from, to));
+                self.parts(rng, &name, list, depth - 1, (from, to));
             } else if self.form == Form::KeyedLeaves {
                 writeln!(self.sql, "; alter table {name} add primary key (id);").unwrap();
             } else {
@@ -256,7 +256,7 @@ impl Family {
     }
 
     /// A member that can be a resource's table, a child's or a lookup's.
-    fn followed(&self, dice: &mut Dice) -> String {
+    fn followed(&self, rng: &mut SeededRng) -> String {
         if self.only_top {
             return self.members[0].0.clone();
         }
@@ -266,25 +266,25 @@ impl Family {
             .filter(|(_, leaf)| *leaf || self.form != Form::KeyedLeaves)
             .map(|(name, _)| name.as_str())
             .collect();
-        keyed[dice.below(keyed.len())].to_owned()
+        keyed[rng.below(keyed.len())].to_owned()
     }
 }
 
 /// A resource of `larder.toml`.
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(super) struct PlannedResource {
     pub(super) name: &'static str,
     pub(super) table: String,
     pub(super) key: Vec<&'static str>,
     /// Every column if absent.
     pub(super) fields: Option<Vec<&'static str>>,
     pub(super) lookup: Option<String>,
-    pub(super) child: Option<Child>,
+    pub(super) child: Option<PlannedChild>,
 }
 
 /// The children of a resource's rows.
 #[derive(Debug)]
-pub(super) struct Child {
+pub(super) struct PlannedChild {
     pub(super) table: String,
     pub(super) foreign_key: Vec<&'static str>,
     /// By the primary key if absent.
@@ -296,8 +296,8 @@ pub(super) struct Child {
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Roots, children, lookups.
-    pub(super) families: [Family; 3],
-    pub(super) resources: Vec<Resource>,
+    pub(super) families: [TableFamily; 3],
+    pub(super) resources: Vec<PlannedResource>,
     pub(super) sql: String,
     pub(super) toml: String,
     /// Settings of larder, as flags would give them.
@@ -312,25 +312,29 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn draw(dice: &mut Dice, without: &[String]) -> Self {
-        let value = |dice: &mut Dice| ("v", VALUES[dice.below(VALUES.len())].0.to_owned());
-        let mut columns = vec![("ref", "int".to_owned()), value(dice)];
-        let roots = Family::draw(dice, 'r', columns.clone(), without);
+    pub(super) fn draw(rng: &mut SeededRng, without: &[String]) -> Self {
+        let value = |rng: &mut SeededRng| ("v", VALUES[rng.below(VALUES.len())].0.to_owned());
+        let mut columns = vec![("ref", "int".to_owned()), value(rng)];
+        let roots = TableFamily::draw(rng, 'r', columns.clone(), without);
         columns.push(("up", roots.id_type.to_owned()));
         if roots.form == Form::Partitioned {
             columns.push(("up_part", "int".to_owned()));
         }
-        let children = Family::draw(dice, 'c', columns, without);
-        let column = value(dice);
-        let lookups = Family::draw(dice, 'l', vec![column], without);
-        let policies = dice.below(4) == 0 && !is_in(without, POLICIES);
+        let children = TableFamily::draw(rng, 'c', columns, without);
+        let column = value(rng);
+        let lookups = TableFamily::draw(rng, 'l', vec![column], without);
+        let policies = rng.below(4) == 0 && !is_in(without, POLICIES);
         let mut resources = Vec::new();
         for name in ["a", "b"] {
-            if name == "a" || dice.below(3) == 0 {
-                resources.push(Resource::draw(dice, name, [&roots, &children, &lookups]));
+            if name == "a" || rng.below(3) == 0 {
+                resources.push(PlannedResource::draw(
+                    rng,
+                    name,
+                    [&roots, &children, &lookups],
+                ));
             }
         }
-        let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][dice.below(4)];
+        let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][rng.below(4)];
         let toml: Vec<String> = resources
             .iter()
             .map(|resource| resource.toml(tiers, policies))
@@ -339,7 +343,7 @@ impl Plan {
         for family in [&roots, &children, &lookups] {
             sql.push_str(&family.sql);
             let top = &family.members[0].0;
-            let other = &family.members[dice.below(family.members.len())].0;
+            let other = &family.members[rng.below(family.members.len())].0;
             for of in [top, other] {
                 writeln!(
                     sql,
@@ -349,20 +353,20 @@ impl Plan {
             }
         }
         for resource in &resources {
-            resource.links(dice, &children, &mut sql);
+            resource.links(rng, &children, &mut sql);
         }
         let mut overrides = vec![("disk.linger", "10ms")];
-        match dice.below(4) {
+        match rng.below(4) {
             0 => overrides.push(("feed.keys_per_statement", "2")),
             1 => overrides.push(("feed.keys_per_statement", "10")),
             _ => {}
         }
-        if dice.below(5) == 0 && !is_in(without, POOLER) {
+        if rng.below(5) == 0 && !is_in(without, POOLER) {
             overrides.push(("database.pooler", "true"));
         }
-        let mut of_role = hostile::of_role(dice, policies);
-        let mut of_database = hostile::of_database(dice);
-        let subscribed = !policies && dice.below(5) == 0 && !is_in(without, SUBSCRIPTIONS);
+        let mut of_role = hostile_settings::of_role(rng, policies);
+        let mut of_database = hostile_settings::of_database(rng);
+        let subscribed = !policies && rng.below(5) == 0 && !is_in(without, SUBSCRIPTIONS);
         if subscribed {
             // What replication applies may be read-only by default, but no trigger can write then.
             of_database.retain(|setting| !setting.contains("read_only"));
@@ -383,35 +387,39 @@ impl Plan {
         }
     }
 
-    pub(super) fn family(&self, prefix: char) -> Option<&Family> {
+    pub(super) fn family(&self, prefix: char) -> Option<&TableFamily> {
         self.families.iter().find(|family| family.prefix == prefix)
     }
 }
 
-impl Resource {
-    fn draw(dice: &mut Dice, name: &'static str, [roots, children, lookups]: [&Family; 3]) -> Self {
+impl PlannedResource {
+    fn draw(
+        rng: &mut SeededRng,
+        name: &'static str,
+        [roots, children, lookups]: [&TableFamily; 3],
+    ) -> Self {
         let key = roots.key().to_vec();
-        let fields = (dice.below(4) == 0).then(|| {
+        let fields = (rng.below(4) == 0).then(|| {
             let mut fields = vec!["label", "id", "ref"];
-            fields.truncate(1 + dice.below(3));
+            fields.truncate(1 + rng.below(3));
             fields
         });
         // What is looked up has one column as its key.
-        let lookup = |dice: &mut Dice| {
-            (lookups.key().len() == 1 && dice.below(2) == 0).then(|| lookups.followed(dice))
+        let lookup = |rng: &mut SeededRng| {
+            (lookups.key().len() == 1 && rng.below(2) == 0).then(|| lookups.followed(rng))
         };
-        let child = (dice.below(3) > 0).then(|| Child {
-            table: children.followed(dice),
+        let child = (rng.below(3) > 0).then(|| PlannedChild {
+            table: children.followed(rng),
             foreign_key: ["up", "up_part"][..key.len()].to_vec(),
-            order_by: (dice.below(2) == 0).then(|| vec!["label", "id"]),
-            lookup: lookup(dice),
+            order_by: (rng.below(2) == 0).then(|| vec!["label", "id"]),
+            lookup: lookup(rng),
         });
         Self {
             name,
-            table: roots.followed(dice),
+            table: roots.followed(rng),
             key,
             fields,
-            lookup: lookup(dice),
+            lookup: lookup(rng),
             child,
         }
     }
@@ -460,14 +468,14 @@ impl Resource {
     }
 
     /// Indexes by which passes join, and sometimes a foreign key.
-    fn links(&self, dice: &mut Dice, children: &Family, sql: &mut String) {
+    fn links(&self, rng: &mut SeededRng, children: &TableFamily, sql: &mut String) {
         writeln!(sql, "create index on {} (ref);", self.table).unwrap();
         let Some(child) = &self.child else {
             return;
         };
         let columns = child.foreign_key.join(", ");
         writeln!(sql, "create index on {} ({columns});", child.table).unwrap();
-        if children.form == Form::Plain && dice.below(2) == 0 {
+        if children.form == Form::Plain && rng.below(2) == 0 {
             writeln!(
                 sql,
                 "alter table {} add foreign key ({columns}) references {} ({}) on update cascade on delete cascade;",

@@ -1,6 +1,6 @@
 //! Steps that change what larder's role may see: policies, and what they rest on.
 
-use crate::histories::draw::{Draw, Message, Step};
+use crate::histories::step::{HistoryStep, Message, StepGenerator};
 
 /// Where policies are drawn, the database has these beside the families.
 pub(super) fn setup(role: &str) -> String {
@@ -13,9 +13,9 @@ pub(super) fn setup(role: &str) -> String {
 }
 
 /// Whether a row is shown: by its own columns, and by all else that a policy can ask.
-fn condition(draw: &mut Draw<'_>) -> String {
-    let part = draw.dice.below(60);
-    match draw.dice.below(9) {
+fn condition(draw: &mut StepGenerator<'_>) -> String {
+    let part = draw.rng.below(60);
+    match draw.rng.below(9) {
         0 => "true".to_owned(),
         1 => format!("part > {part}"),
         2 => format!("part % 3 <> {}", part % 3),
@@ -30,7 +30,7 @@ fn condition(draw: &mut Draw<'_>) -> String {
     }
 }
 
-pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn policy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     if !draw.plan.policies {
         return None;
     }
@@ -47,7 +47,7 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
     } else {
         draw.one_of(&followed)?.clone()
     };
-    let name = ["p0", "p1", "p2"][draw.dice.below(3)];
+    let name = ["p0", "p1", "p2"][draw.rng.below(3)];
     let kind = if draw.once_in(3) {
         "restrictive"
     } else {
@@ -62,7 +62,7 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
         "alter table {table} enable row level security; alter table {table} force row level security"
     );
     let condition = condition(draw);
-    let sql = match draw.dice.below(8) {
+    let sql = match draw.rng.below(8) {
         0 => format!("alter table {table} disable row level security"),
         1 => format!("drop policy if exists {name} on {table}"),
         2 => format!("alter policy {name} on {table} using ({condition})"),
@@ -71,7 +71,7 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
                 "{enable}; drop policy if exists {name} on {table}; do $do$ begin execute format( \
                  'create policy {name} on {table} using (now() < %L)', clock_timestamp() + interval '0.5 s'); end $do$"
             );
-            let mut step = Step::sql("policy", sql);
+            let mut step = HistoryStep::sql("policy", sql);
             step.pending_ms = 600;
             return Some(step);
         }
@@ -80,15 +80,15 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Option<Step> {
              create policy {name} on {table} as {kind} to {to} using ({condition})"
         ),
     };
-    Some(Step::sql("policy", sql))
+    Some(HistoryStep::sql("policy", sql))
 }
 
-pub(super) fn ground(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn ground(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     if !draw.plan.policies {
         return None;
     }
-    let (role, part) = (draw.role, draw.dice.below(60));
-    let sql = match draw.dice.below(8) {
+    let (role, part) = (draw.role, draw.rng.below(60));
+    let sql = match draw.rng.below(8) {
         0 => format!(
             "insert into perm values ({part}) on conflict (part) do update set until = null"
         ),
@@ -102,5 +102,5 @@ pub(super) fn ground(draw: &mut Draw<'_>) -> Option<Step> {
         6 => format!("alter role {role} bypassrls"),
         _ => format!("alter role {role} nobypassrls"),
     };
-    Some(Step::new("policy's ground", vec![Message::Sql(sql)]))
+    Some(HistoryStep::new("policy's ground", vec![Message::Sql(sql)]))
 }

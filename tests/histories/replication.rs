@@ -8,10 +8,10 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{Instant, sleep};
 
-use crate::harness::cluster::Cluster;
-use crate::histories::draw::{Draw, Message, Place, Step};
-use crate::histories::hostile::OF_USERS;
+use crate::harness::cluster::TestCluster;
+use crate::histories::hostile_settings::OF_USERS;
 use crate::histories::rows;
+use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
 
 /// The subscription of the database without larder has got on by then, or it never will.
 const TWIN_WITHIN: Duration = Duration::from_secs(4);
@@ -20,7 +20,7 @@ const LARDER_WITHIN: Duration = Duration::from_secs(20);
 
 /// What happens to the subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Change {
+pub(super) enum SubscriptionChange {
     Subscribe { copy: bool },
     Refresh,
     Unsubscribe,
@@ -28,7 +28,7 @@ pub(super) enum Change {
 
 /// A history subscribes at most once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Phase {
+pub(super) enum SubscriptionPhase {
     Never,
     Active,
     Ended,
@@ -38,10 +38,10 @@ pub(super) enum Phase {
 pub(super) struct Publisher {
     url: String,
     pub(super) connection: PgConnection,
-    pub(super) phase: Phase,
+    pub(super) phase: SubscriptionPhase,
 }
 
-fn table(draw: &mut Draw<'_>) -> String {
+fn table(draw: &mut StepGenerator<'_>) -> String {
     let family = draw.family();
     let members: Vec<String> = family
         .members
@@ -56,8 +56,8 @@ fn table(draw: &mut Draw<'_>) -> String {
     }
 }
 
-pub(super) fn subscribe(draw: &mut Draw<'_>) -> Option<Step> {
-    if draw.phase != Some(Phase::Never) {
+pub(super) fn subscribe(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
+    if draw.phase != Some(SubscriptionPhase::Never) {
         return None;
     }
     let (one, other) = (table(draw), table(draw));
@@ -71,30 +71,30 @@ pub(super) fn subscribe(draw: &mut Draw<'_>) -> Option<Step> {
         "create publication feed for table {tables} with (publish_via_partition_root = {via_root})"
     );
     let mut messages = vec![Message::Sql(sql)];
-    for _ in 0..draw.dice.below(3) {
+    for _ in 0..draw.rng.below(3) {
         messages.push(Message::Sql(rows::statement(draw)));
     }
     let copy = draw.once_in(2);
-    let mut step = Step::new("subscribe", messages);
-    step.place = Place::Subscriber(Change::Subscribe { copy });
+    let mut step = HistoryStep::new("subscribe", messages);
+    step.place = StepTarget::Subscriber(SubscriptionChange::Subscribe { copy });
     Some(step)
 }
 
-pub(super) fn publish(draw: &mut Draw<'_>) -> Option<Step> {
-    if draw.phase != Some(Phase::Active) {
+pub(super) fn publish(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
+    if draw.phase != Some(SubscriptionPhase::Active) {
         return None;
     }
-    let count = 1 + draw.dice.below(3);
+    let count = 1 + draw.rng.below(3);
     let messages = (0..count)
         .map(|_| Message::Sql(rows::statement(draw)))
         .collect();
-    let mut step = Step::new("publish", messages);
-    step.place = Place::Publisher;
+    let mut step = HistoryStep::new("publish", messages);
+    step.place = StepTarget::Publisher;
     Some(step)
 }
 
-pub(super) fn refresh(draw: &mut Draw<'_>) -> Option<Step> {
-    if draw.phase != Some(Phase::Active) {
+pub(super) fn refresh(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
+    if draw.phase != Some(SubscriptionPhase::Active) {
         return None;
     }
     let table = table(draw);
@@ -103,29 +103,29 @@ pub(super) fn refresh(draw: &mut Draw<'_>) -> Option<Step> {
     } else {
         format!("alter publication feed add table {table}")
     };
-    let mut step = Step::sql("refresh", sql);
-    step.place = Place::Subscriber(Change::Refresh);
+    let mut step = HistoryStep::sql("refresh", sql);
+    step.place = StepTarget::Subscriber(SubscriptionChange::Refresh);
     Some(step)
 }
 
-pub(super) fn unsubscribe(draw: &mut Draw<'_>) -> Option<Step> {
-    if draw.phase != Some(Phase::Active) {
+pub(super) fn unsubscribe(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
+    if draw.phase != Some(SubscriptionPhase::Active) {
         return None;
     }
-    let mut step = Step::new("unsubscribe", Vec::new());
-    step.place = Place::Subscriber(Change::Unsubscribe);
+    let mut step = HistoryStep::new("unsubscribe", Vec::new());
+    step.place = StepTarget::Subscriber(SubscriptionChange::Unsubscribe);
     Some(step)
 }
 
 impl Publisher {
     pub(super) async fn create(sql: &str) -> Self {
-        let url = Cluster::database().await.url;
+        let url = TestCluster::database().await.url;
         let mut connection = PgConnection::connect(&url).await.unwrap();
         sqlx::raw_sql(AssertSqlSafe(format!("{OF_USERS}; {sql}")))
             .execute(&mut connection)
             .await
             .unwrap();
-        let phase = Phase::Never;
+        let phase = SubscriptionPhase::Never;
         Self {
             url,
             connection,
@@ -142,10 +142,10 @@ impl Publisher {
         &mut self,
         subscriber: &mut PgConnection,
         name: &str,
-        change: Change,
+        change: SubscriptionChange,
     ) -> sqlx::Result<()> {
         let sql = match change {
-            Change::Subscribe { copy } => {
+            SubscriptionChange::Subscribe { copy } => {
                 let slot = format!("{}_{name}", self.database());
                 let create =
                     format!("select pg_create_logical_replication_slot('{slot}', 'pgoutput')");
@@ -159,8 +159,8 @@ impl Publisher {
                     self.url
                 )
             }
-            Change::Refresh => "alter subscription s refresh publication".to_owned(),
-            Change::Unsubscribe => "drop subscription s".to_owned(),
+            SubscriptionChange::Refresh => "alter subscription s refresh publication".to_owned(),
+            SubscriptionChange::Unsubscribe => "drop subscription s".to_owned(),
         };
         sqlx::raw_sql(AssertSqlSafe(sql))
             .execute(subscriber)
@@ -227,7 +227,7 @@ impl Publisher {
 
     /// Ends the subscriptions whatever state they are in, and drops every slot.
     pub(super) async fn end(&mut self, subscribers: [&mut PgConnection; 2]) {
-        self.phase = Phase::Ended;
+        self.phase = SubscriptionPhase::Ended;
         for subscriber in subscribers {
             for sql in [
                 "alter subscription s disable",

@@ -1,18 +1,18 @@
 //! Steps that change rows: by a table, one of its ancestors or a view, in every way that SQL has.
 
-use crate::histories::draw::{Draw, Message, Place, Step};
 use crate::histories::plan::{Form, UNIVERSE, VALUES};
+use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
 
 /// One statement.
-pub(super) fn one(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn one(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let statement = statement(draw);
-    Some(Step::sql("rows", statement))
+    Some(HistoryStep::sql("rows", statement))
 }
 
 /// Several, some of them taken back.
-pub(super) fn transaction(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn transaction(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let mut sql = String::from("begin; ");
-    for _ in 0..2 + draw.dice.below(3) {
+    for _ in 0..2 + draw.rng.below(3) {
         let kept = statement(draw);
         sql.push_str(&format!("{kept}; "));
         if draw.once_in(3) {
@@ -30,35 +30,35 @@ pub(super) fn transaction(draw: &mut Draw<'_>) -> Option<Step> {
     } else {
         "commit"
     };
-    Some(Step::sql("transaction", sql + end))
+    Some(HistoryStep::sql("transaction", sql + end))
 }
 
-pub(super) fn copy(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn copy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     // A view takes none without a trigger.
     let target = draw.target(prefix).replace("_v", "");
     let mut lines = String::new();
-    for _ in 0..1 + draw.dice.below(4) {
+    for _ in 0..1 + draw.rng.below(4) {
         let (id, part) = (draw.fresh_id(prefix), part(draw));
         lines.push_str(&format!("{id}\t{part}\tcopied{}\n", draw.number));
     }
     let sql = format!("copy {target} (id, part, label) from stdin");
-    Some(Step::new("copy", vec![Message::Copy(sql, lines)]))
+    Some(HistoryStep::new("copy", vec![Message::Copy(sql, lines)]))
 }
 
-pub(super) fn truncate(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn truncate(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix);
     let only = if draw.once_in(4) { "only " } else { "" };
     let cascade = if draw.once_in(2) { " cascade" } else { "" };
-    Some(Step::sql(
+    Some(HistoryStep::sql(
         "truncate",
         format!("truncate {only}{target}{cascade}"),
     ))
 }
 
 /// All rows go and come back in one transaction, so that no key is ever absent.
-pub(super) fn refill(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn refill(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let target = draw
         .tables(prefix)
@@ -74,7 +74,7 @@ pub(super) fn refill(draw: &mut Draw<'_>) -> Option<Step> {
     } else {
         format!("delete from {target}")
     };
-    Some(Step::sql(
+    Some(HistoryStep::sql(
         "refill",
         format!(
             "begin; create temp table kept on commit drop as table {target}; {gone}; \
@@ -85,17 +85,17 @@ pub(super) fn refill(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// As logical replication, and tools that load dumps, do it.
-pub(super) fn replica_role(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn replica_role(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let sql = format!(
         "begin; set local session_replication_role = replica; {}; {}; commit",
         statement(draw),
         statement(draw)
     );
-    Some(Step::sql("replica role", sql))
+    Some(HistoryStep::sql("replica role", sql))
 }
 
 /// With all triggers of a table off, in one transaction or in three.
-pub(super) fn untriggered(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn untriggered(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix).replace("_v", "");
     let which = if draw.once_in(2) { "all" } else { "user" };
@@ -109,11 +109,11 @@ pub(super) fn untriggered(draw: &mut Draw<'_>) -> Option<Step> {
     } else {
         parts.map(Message::Sql).to_vec()
     };
-    Some(Step::new("untriggered", messages))
+    Some(HistoryStep::new("untriggered", messages))
 }
 
 /// A temporary table hides one of the resource's own, and takes the writes.
-pub(super) fn temporary(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn temporary(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix).replace("_v", "");
     let below = part(draw);
@@ -123,13 +123,13 @@ pub(super) fn temporary(draw: &mut Draw<'_>) -> Option<Step> {
          update public.{target} set label = 'beside{}' where part < {below}; commit",
         draw.number
     );
-    Some(Step::sql("temporary", sql))
+    Some(HistoryStep::sql("temporary", sql))
 }
 
 /// Someone tidies up in the log, in a moment when it says something.
-pub(super) fn log(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn log(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let statement = update(draw);
-    let mut step = Step::new(
+    let mut step = HistoryStep::new(
         "log",
         vec![
             Message::Sql(statement),
@@ -141,13 +141,13 @@ pub(super) fn log(draw: &mut Draw<'_>) -> Option<Step> {
             ),
         ],
     );
-    step.place = Place::BesideLarder;
+    step.place = StepTarget::BesideLarder;
     step.while_down = draw.once_in(2);
     Some(step)
 }
 
 /// larder does not run while rows change.
-pub(super) fn restart(draw: &mut Draw<'_>) -> Option<Step> {
+pub(super) fn restart(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let mut step = transaction(draw)?;
     step.kind = "restart";
     step.while_down = true;
@@ -155,20 +155,20 @@ pub(super) fn restart(draw: &mut Draw<'_>) -> Option<Step> {
 }
 
 /// A value of the partitioning column, if it is not the key.
-pub(super) fn part(draw: &mut Draw<'_>) -> usize {
-    draw.dice.below(UNIVERSE)
+pub(super) fn part(draw: &mut StepGenerator<'_>) -> usize {
+    draw.rng.below(UNIVERSE)
 }
 
 /// What rows are chosen by.
-fn filter(draw: &mut Draw<'_>, prefix: char) -> String {
-    match draw.dice.below(8) {
+fn filter(draw: &mut StepGenerator<'_>, prefix: char) -> String {
+    match draw.rng.below(8) {
         0 => "true".to_owned(),
         1 | 2 => {
             let from = part(draw);
             format!("part between {from} and {}", from + 10)
         }
         _ => {
-            let ids: Vec<String> = (0..1 + draw.dice.below(3))
+            let ids: Vec<String> = (0..1 + draw.rng.below(3))
                 .filter_map(|_| draw.known_id(prefix))
                 .collect();
             if ids.is_empty() {
@@ -181,10 +181,10 @@ fn filter(draw: &mut Draw<'_>, prefix: char) -> String {
 }
 
 /// A statement that changes rows of any family by any table.
-pub(super) fn statement(draw: &mut Draw<'_>) -> String {
+pub(super) fn statement(draw: &mut StepGenerator<'_>) -> String {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix);
-    match draw.dice.below(16) {
+    match draw.rng.below(16) {
         0..4 => insert(draw, prefix, &target),
         4..6 => link(draw, prefix, &target),
         6..8 => rekey(draw, prefix, &target),
@@ -206,7 +206,7 @@ pub(super) fn statement(draw: &mut Draw<'_>) -> String {
     }
 }
 
-fn update(draw: &mut Draw<'_>) -> String {
+fn update(draw: &mut StepGenerator<'_>) -> String {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix);
     let filter = filter(draw, prefix);
@@ -230,7 +230,7 @@ fn update(draw: &mut Draw<'_>) -> String {
     }
 }
 
-pub(super) fn insert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+pub(super) fn insert(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let extra = match prefix {
         'l' => "",
         _ if target.ends_with("_v") => "",
@@ -238,7 +238,7 @@ pub(super) fn insert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String 
         _ => ", ref",
     };
     let mut values = Vec::new();
-    for _ in 0..1 + draw.dice.below(3) {
+    for _ in 0..1 + draw.rng.below(3) {
         let (id, part) = (draw.fresh_id(prefix), part(draw));
         let mut row = format!("'{id}', {part}, 'new{}'", draw.number);
         if extra.contains("ref") {
@@ -268,7 +268,7 @@ pub(super) fn insert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String 
 }
 
 /// The key of a row that is looked up, or of none.
-pub(super) fn reference(draw: &mut Draw<'_>) -> String {
+pub(super) fn reference(draw: &mut StepGenerator<'_>) -> String {
     match draw.known_id('l') {
         Some(id) if !draw.once_in(6) => format!("'{id}'"),
         _ => "null".to_owned(),
@@ -276,7 +276,7 @@ pub(super) fn reference(draw: &mut Draw<'_>) -> String {
 }
 
 /// The key of a root, or of none.
-pub(super) fn upper(draw: &mut Draw<'_>) -> String {
+pub(super) fn upper(draw: &mut StepGenerator<'_>) -> String {
     match draw.known_id('r') {
         Some(id) if !draw.once_in(10) => format!("'{id}'"),
         _ => "null".to_owned(),
@@ -284,7 +284,7 @@ pub(super) fn upper(draw: &mut Draw<'_>) -> String {
 }
 
 /// Points rows to others above or beside them.
-fn link(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+fn link(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let target = target.replace("_v", "");
     let filter = filter(draw, prefix);
     if prefix == 'c' && draw.once_in(2) {
@@ -305,7 +305,7 @@ fn link(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
     format!("update {target} set ref = {reference} where {filter}")
 }
 
-fn rekey(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+fn rekey(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let (fresh, known) = (draw.fresh_id(prefix), draw.known_id(prefix));
     format!(
         "update {target} set id = '{fresh}' where id = '{}'",
@@ -314,7 +314,7 @@ fn rekey(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
 }
 
 /// A conflict is seen in the named table alone, so the row comes from there if the tables inherit.
-fn upsert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+fn upsert(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let target = target.replace("_v", "");
     let form = draw.plan.family(prefix).map(|family| family.form);
     let only = match form {
@@ -333,10 +333,10 @@ fn upsert(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
     )
 }
 
-fn merge(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+fn merge(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let target = target.replace("_v", "");
     let (known, fresh, part) = (draw.known_id(prefix), draw.fresh_id(prefix), part(draw));
-    let matched = match draw.dice.below(3) {
+    let matched = match draw.rng.below(3) {
         0 => "delete".to_owned(),
         1 => format!("update set label = 'merged{}'", draw.number),
         _ => format!("update set part = {part}"),
@@ -350,7 +350,7 @@ fn merge(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
 }
 
 /// Two tables in one statement: a row that moves from one to the other, or a change of another family beside.
-fn both(draw: &mut Draw<'_>, prefix: char, target: &str) -> String {
+fn both(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let target = target.replace("_v", "");
     let filter = filter(draw, prefix);
     let other = draw.target(prefix).replace("_v", "");

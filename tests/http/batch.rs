@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{MEMORY, MISS, assert_problem, larder};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_come_in_the_order_asked_and_the_missing_are_named() {
+async fn documents_come_in_the_order_of_keys_and_missing_keys_are_named() {
     let larder = larder().await;
     let seven = larder.get("/items/7").await.body;
     let answer = larder.get("/items?keys=42,1,007,42,-3").await;
@@ -104,7 +104,7 @@ async fn the_entity_tag_is_that_of_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_list_of_keys_is_refused() {
+async fn malformed_lists_of_keys_are_refused() {
     let larder = larder().await;
     for query in [
         "keys=42,x",
@@ -126,7 +126,7 @@ async fn what_is_no_list_of_keys_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_asks_as_a_query_does() {
+async fn a_body_selects_documents_as_a_query_does() {
     let larder = larder().await;
     let json = [("content-type", "application/json; charset=utf-8")];
     let batch = async |path: &str, body: &str| larder.send(Method::POST, path, &json, body).await;

@@ -104,7 +104,7 @@ async fn named_origins_may_read_what_they_ask_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_origins_may_where_that_is_said() {
+async fn all_origins_may_read_if_configured() {
     let larder = TestService::start(SCHEMA, &format!("[cors]\norigins = ['*']\n{RESOURCE}")).await;
     let answer = larder.request(Method::GET, "/items/42", &[ORIGIN]).await;
     assert_eq!(answer.header("access-control-allow-origin"), "*");

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::assert_problem;
 use crate::harness::eventually;
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
 
 const SCHEMA: &str = r#"
     create collation numeric_order (provider = icu, locale = 'en-u-kn');
@@ -45,7 +45,7 @@ async fn larder() -> TestService {
 }
 
 /// What `Link` leads to.
-fn next(answer: &Answer) -> Option<String> {
+fn next(answer: &TestResponse) -> Option<String> {
     let link = answer.header("link");
     let (path, relation) = link.strip_prefix('<')?.split_once('>')?;
     assert_eq!(relation, "; rel=\"next\"");
@@ -218,7 +218,7 @@ async fn a_list_has_an_entity_tag_and_follows_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_holds_for_which_documents_there_are() {
+async fn a_list_read_with_a_token_has_the_inserted_document() {
     let larder = larder().await;
     let mut connection = larder.connect().await;
     for id in 2000..2010 {

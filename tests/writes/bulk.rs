@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::harness::eventually;
-use crate::harness::lock::{hold, let_go};
-use crate::harness::service::{Answer, TestService};
+use crate::harness::service::{TestResponse, TestService};
+use crate::harness::table_locks::{lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, dept, start};
 
 const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
@@ -35,7 +35,7 @@ fn lines(first: i64, count: i64) -> String {
 }
 
 impl TestService {
-    async fn post_many(&self, headers: &[(&str, &str)], body: &str) -> Answer {
+    async fn post_many(&self, headers: &[(&str, &str)], body: &str) -> TestResponse {
         self.write(Method::POST, "/depts", headers, body).await
     }
 
@@ -46,7 +46,7 @@ impl TestService {
 }
 
 #[track_caller]
-fn refused(answer: &Answer, status: StatusCode, place: &str) {
+fn refused(answer: &TestResponse, status: StatusCode, place: &str) {
     assert_eq!(answer.status, status, "{}", answer.body);
     assert_eq!(answer.header("content-type"), "application/problem+json");
     let detail = answer.json()["detail"].as_str().unwrap().to_owned();
@@ -82,7 +82,7 @@ async fn arrays_and_lines_are_inserted_with_all_levels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drawn_keys_reach_the_rows_below() {
+async fn generated_keys_reach_the_rows_below() {
     let larder = TestService::start(
         "create table o (id int generated always as identity primary key, label text default 'fresh');
          create table line (id uuid primary key default gen_random_uuid(), o_id int not null references o, n int);
@@ -116,7 +116,7 @@ async fn drawn_keys_reach_the_rows_below() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_wrong_fails_all() {
+async fn one_invalid_document_fails_all() {
     let larder = start().await;
     larder.post("/depts", &dept(1)).await;
     let many = lines(1_000_000, MANY);
@@ -186,7 +186,7 @@ async fn what_postgresql_refuses_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_for_too_much_is_refused() {
+async fn requests_above_the_limits_are_refused() {
     let larder = start().await;
     let many = lines(1, 1_001);
     let answer = larder.post_many(&[NDJSON, FULL], &many).await;
@@ -205,7 +205,7 @@ async fn what_is_asked_for_too_much_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_has_its_own_outcome_where_that_is_preferred() {
+async fn lenient_handling_gives_each_document_its_own_outcome() {
     let larder = start().await;
     larder.post("/depts", &dept(1)).await;
     let mut taken = dept(3);
@@ -254,7 +254,7 @@ async fn each_has_its_own_outcome_where_that_is_preferred() {
 
 /// Whoever reads the outcomes knows of each document that came whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_before_the_body_broke_off_is_stored_where_each_is_by_itself() {
+async fn lenient_handling_stores_what_came_before_the_body_broke_off() {
     let larder = start().await;
     let parts = [Ok(lines(1, 3)), Err(std::io::Error::other("reset"))];
     let mut request = request(Body::from_stream(stream::iter(parts)));
@@ -281,7 +281,7 @@ fn begun() -> Body {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_does_not_wait_for_a_client_for_ever() {
+async fn a_transaction_waits_for_its_client_for_a_bounded_time() {
     let larder = start().await;
     let url = larder.url.clone();
     let state = larder.stop().await;
@@ -293,7 +293,7 @@ async fn a_transaction_does_not_wait_for_a_client_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_leaves_nothing() {
+async fn a_client_that_disconnects_stores_nothing() {
     let larder = start().await;
     let url = larder.url.clone();
     let state = larder.stop().await;
@@ -337,7 +337,7 @@ async fn a_stream_is_read_no_faster_than_it_is_inserted() {
     let state = larder.stop().await;
     let brief = [("database.statement_timeout", "500ms")];
     let larder = TestService::start_in(state, &url, CONFIG, &brief).await;
-    let holder = hold(&url, "dept").await;
+    let holder = lock_table(&url, "dept").await;
     let taken = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&taken);
     let endless = stream::iter((0..).step_by(100)).map(move |first| {
@@ -350,6 +350,6 @@ async fn a_stream_is_read_no_faster_than_it_is_inserted() {
     assert!(response.status().is_server_error(), "{}", response.status());
     let taken = taken.load(Ordering::SeqCst);
     assert!((1 << 18..3 << 20).contains(&taken), "{taken} bytes");
-    let_go(holder).await;
+    unlock(holder).await;
     assert_eq!(larder.depts().await, 0);
 }

@@ -6,10 +6,10 @@ use axum::http::{Method, StatusCode};
 use futures_util::future::join_all;
 use serde_json::json;
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::lock::{hold, let_go};
 use crate::harness::service::{TestService, execute};
+use crate::harness::table_locks::{lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, dept, start};
 
 const CLIENTS: usize = 64;
@@ -95,7 +95,7 @@ async fn one_bad_document_among_many_fails_alone() {
 /// One key that somebody holds kept its whole group, and all that went alone after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_key_keeps_only_its_own_document() {
-    let url = Cluster::database().await.url;
+    let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     // Longer than any test may take.
     let patient = [
@@ -162,7 +162,7 @@ async fn of_concurrent_posts_of_one_key_one_wins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_has_begun_ends_without_its_client() {
     let larder = Arc::new(start().await);
-    let holder = hold(&larder.url, "dept").await;
+    let holder = lock_table(&larder.url, "dept").await;
     let client = Arc::clone(&larder);
     let request = tokio::spawn(async move { client.post("/depts", &dept(1)).await });
     let waits = "select count(*)::text from pg_stat_activity \
@@ -173,7 +173,7 @@ async fn a_write_that_has_begun_ends_without_its_client() {
     .await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
-    let_go(holder).await;
+    unlock(holder).await;
     eventually("it is there", async || {
         (larder.get("/depts/1").await.status == StatusCode::OK).then_some(())
     })

@@ -66,7 +66,7 @@ async fn put_does_not_touch_rows_that_stay_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unique_values_move_from_what_goes_to_what_stays_and_comes() {
+async fn unique_values_move_from_deleted_children_to_kept_and_new_ones() {
     let larder = start().await;
     larder.post("/depts", &dept(1)).await;
     let mut other = dept(1);
@@ -168,7 +168,7 @@ async fn minimal_answers_have_no_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_defaults_that_postgres_gives_reach_the_rows_below() {
+async fn generated_keys_and_defaults_reach_the_rows_below() {
     let larder = TestService::start(
         "create table o (id int generated always as identity primary key, label text default 'fresh',
                          made int generated always as (length(label)) stored);

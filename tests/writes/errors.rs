@@ -4,8 +4,8 @@ use axum::http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::cluster::TestRole;
-use crate::harness::lock::{hold, let_go};
 use crate::harness::service::TestService;
+use crate::harness::table_locks::{lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, dept, start};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +179,7 @@ async fn a_held_table_is_waited_for_within_the_bound() {
     let state = larder.stop().await;
     let brief = [("database.statement_timeout", "200ms")];
     let larder = TestService::start_in(state, &url, CONFIG, &brief).await;
-    let holder = hold(&url, "dept").await;
+    let holder = lock_table(&url, "dept").await;
     let answer = larder.delete("/depts/1").await;
     assert_eq!(
         answer.status,
@@ -188,7 +188,7 @@ async fn a_held_table_is_waited_for_within_the_bound() {
         answer.body
     );
     assert_eq!(answer.json()["code"], "55P03");
-    let_go(holder).await;
+    unlock(holder).await;
     assert_eq!(
         larder.delete("/depts/1").await.status,
         StatusCode::NO_CONTENT
@@ -200,13 +200,13 @@ async fn a_held_table_is_waited_for_within_the_bound() {
 async fn a_write_waits_for_a_server_that_is_slow_to_take_connections() {
     let larder = start().await;
     // Whoever begins a session looks for functions there.
-    let holder = hold(&larder.url, "pg_proc").await;
+    let holder = lock_table(&larder.url, "pg_proc").await;
     let document = dept(1);
     let posted = larder.post("/depts", &document);
     let released = async {
         let answer = larder.get("/depts/2").await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        let_go(holder).await;
+        unlock(holder).await;
     };
     let (answer, ()) = tokio::join!(posted, released);
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);

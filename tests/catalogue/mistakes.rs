@@ -1,0 +1,235 @@
+//! Mistakes that only a catalogue shows, and how each is told.
+
+pub(super) const SCHEMA: &str = r#"
+    create schema "Shop";
+    create table "Shop"."Order" ("Id" int primary key, "note.s" text);
+    create table parent (id bigint primary key, code text unique, place int);
+    create table plain (id bigint, n int);
+    create table partial (id bigint);
+    create unique index on partial (id) where id > 0;
+    create table deferred (id bigint unique deferrable);
+    create table expressed (id bigint, name text);
+    create unique index on expressed (lower(name));
+    create table included (id bigint, n int);
+    create unique index on included (n) include (id);
+    create table floating (id float8 primary key);
+    create table stamped (id timestamptz primary key);
+    create type mood as enum ('glad', 'sad');
+    create table moody (id mood primary key);
+    create table twice (id bigint primary key, a bigint references parent, b bigint references parent);
+    create table child (id bigint primary key, parent_id bigint, label text);
+    create table keyless (parent_id bigint references parent);
+    create view seen as select * from parent;
+    create materialized view stored as select * from parent;
+    create index an_index on plain (n);
+    create sequence counter;
+    create table guarded (id bigint primary key);
+    create table pair (x int, y int, primary key (x, y));
+    create table doubled (id int primary key, a int, foreign key (a, a) references pair (x, y));
+    create table plain_text (id text collate "C" primary key);
+    create table posix_text (id int primary key, text_id text collate "POSIX" references plain_text);
+"#;
+
+/// What is wrong with one resource, and how that is told.
+pub(super) struct CatalogueMistake {
+    /// Below `[[resource]]` and its name; the line in question ends in `# here`.
+    pub(super) toml: &'static str,
+    /// Below `resource[i].`
+    pub(super) key: &'static str,
+    /// A part of the message.
+    pub(super) message: &'static str,
+}
+
+pub(super) const fn case(
+    toml: &'static str,
+    key: &'static str,
+    message: &'static str,
+) -> CatalogueMistake {
+    CatalogueMistake { toml, key, message }
+}
+
+pub(super) const CASES: &[CatalogueMistake] = &[
+    case(
+        "table = 'parnt' # here",
+        "table",
+        "no table parnt; did you mean parent?",
+    ),
+    case(
+        "table = 'public.child2' # here",
+        "table",
+        "did you mean public.child?",
+    ),
+    // Names are taken as they are written: nothing is folded.
+    case(
+        "table = 'shop.order' # here",
+        "table",
+        "did you mean Shop.Order?",
+    ),
+    case("table = 'Parent' # here", "table", "did you mean parent?"),
+    case(
+        "table = 'nothing_like_it' # here",
+        "table",
+        "there is no table",
+    ),
+    case("table = 'an_index' # here", "table", "there is no table"),
+    case("table = 'counter' # here", "table", "there is no table"),
+    case("table = 'seen' # here", "table", "is a view"),
+    case("table = 'stored' # here", "table", "is a view"),
+    case("table = 'plain' # here", "table", "has no primary key"),
+    case(
+        "table = 'parent'\nkey = 'ident' # here",
+        "key",
+        "no column ident",
+    ),
+    case("table = 'plain'\nkey = 'id' # here", "key", "not unique"),
+    case(
+        "table = 'parent'\nkey = 'place' # here",
+        "key",
+        "not unique",
+    ),
+    case("table = 'partial'\nkey = 'id' # here", "key", "not unique"),
+    case("table = 'deferred'\nkey = 'id' # here", "key", "not unique"),
+    case(
+        "table = 'expressed'\nkey = 'name' # here",
+        "key",
+        "not unique",
+    ),
+    case("table = 'included'\nkey = 'id' # here", "key", "not unique"),
+    case(
+        "table = 'floating' # here",
+        "table",
+        "is of type double precision",
+    ),
+    case(
+        "table = 'stamped'\nkey = 'id' # here",
+        "key",
+        "is of type timestamp with time zone",
+    ),
+    case("table = 'moody' # here", "table", "is of type public.mood"),
+    case(
+        "table = 'parent'\nfields = { id = 'id', plaze = 'p' } # here",
+        "fields.plaze",
+        "no column plaze in public.parent; did you mean place?",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'child' # here",
+        "children[0].table",
+        "has no foreign key to public.parent",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'twice' # here",
+        "children[0].table",
+        "has several foreign keys to public.parent (a; b): choose",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'keyless' # here",
+        "children[0].table",
+        "has no primary key: say how to sort",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'child'\n\
+         foreign_key = ['parent_id', 'id'] # here",
+        "children[0].foreign_key",
+        "2 columns, but the key has 1: id",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'child'\nforeign_key = 'label' # here",
+        "children[0].foreign_key",
+        "too different",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'child'\nforeign_key = 'parent' # here",
+        "children[0].foreign_key",
+        "no column parent in public.child; did you mean parent_id?",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'c'\ntable = 'child'\nforeign_key = 'parent_id'\n\
+         order_by = ['id', 'lable'] # here",
+        "children[0].order_by",
+        "no column lable in public.child; did you mean label?",
+    ),
+    case(
+        "table = 'parent'\n[[resource.children]]\nname = 'place' # here\ntable = 'child'\nforeign_key = 'parent_id'",
+        "children[0].name",
+        "a field of this row is called place already",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'plain' # here\ncolumn = 'parent_id'",
+        "lookups[0].table",
+        "has no primary key to look up by",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent' # here",
+        "lookups[0].column",
+        "no column parent",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'label' # here",
+        "lookups[0].column",
+        "too different",
+    ),
+    case(
+        "table = 'pair'\n[[resource.children]]\nname = 'd'\ntable = 'doubled' # here",
+        "children[0].table",
+        "names column a twice",
+    ),
+    case(
+        "table = 'plain_text'\n[[resource.children]]\nname = 'p'\ntable = 'posix_text' # here",
+        "children[0].table",
+        "different collations",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'paren' # here\ncolumn = 'parent_id'",
+        "lookups[0].table",
+        "did you mean parent?",
+    ),
+];
+
+/// What not every server can be asked for: extensions and ICU.
+pub(super) const OPTIONAL: &[(&str, &str, CatalogueMistake)] = &[
+    (
+        "citext",
+        "create extension citext; create table folded (id citext primary key)",
+        case(
+            "table = 'folded' # here",
+            "table",
+            "is of type public.citext",
+        ),
+    ),
+    (
+        "postgres_fdw",
+        "create extension postgres_fdw; create server away foreign data wrapper postgres_fdw;
+         create foreign table far (id bigint) server away;
+         create table split (id bigint) partition by range (id);
+         create foreign table split_far partition of split default server away",
+        case("table = 'far' # here", "table", "is a foreign table"),
+    ),
+    (
+        "postgres_fdw",
+        "",
+        case(
+            "table = 'split' # here\nkey = 'id'",
+            "table",
+            "its part public.split_far is a foreign table",
+        ),
+    ),
+    (
+        "plpgsql",
+        "create collation no_case (provider = icu, locale = 'und', deterministic = false);
+         create table loose (id text collate no_case primary key)",
+        case(
+            "table = 'loose' # here",
+            "table",
+            "nondeterministic collation",
+        ),
+    ),
+];
+
+pub(super) const GUARDED: &[CatalogueMistake] = &[
+    case("table = 'guarded' # here", "table", "has row security"),
+    case(
+        "table = 'open'\n[[resource.lookups]]\nname = 'g'\ntable = 'guarded' # here\ncolumn = 'guarded_id'",
+        "lookups[0].table",
+        "row_security = \"as-larder\"",
+    ),
+];

@@ -1,0 +1,123 @@
+//! Migrations after which a resource does not fit any more.
+
+use axum::http::StatusCode;
+
+use crate::command::{configured, value};
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::TestCluster;
+use crate::harness::eventually;
+use crate::harness::larder_process::{run, stderr};
+use crate::harness::service::{TestService, execute};
+use crate::harness::table_locks::{lock_table, unlock};
+
+const SQL: &str = "create table a (id int primary key, name text); create table b (id int primary key, name text); \
+    create table part (id int primary key, a int constraint parent references a); create index on part (a); \
+    insert into a values (1, 'first'); insert into b values (1, 'first'); insert into part values (1, 1)";
+const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+    [[resource]]\nname = 'b'\ntable = 'b'\n";
+
+/// `a` is named as what does not fit, and `b` is served.
+async fn is_out_alone(larder: &TestService) {
+    eventually("a is not served", async || {
+        let answer = larder.get("/a/1").await;
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    eventually("b is cached", async || {
+        is_hit(&larder.get("/b/1").await).then_some(())
+    })
+    .await;
+    let ready = larder.admin("/readyz").await;
+    assert_eq!(ready.status, StatusCode::OK, "{}", ready.body);
+    let status = larder.admin("/status").await.body;
+    for text in [ready.body, status] {
+        assert!(text.contains("foreign key"), "{text}");
+    }
+}
+
+/// A running larder and one that starts find the same, and neither takes the other resources away.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_resource_that_no_longer_fits_is_unavailable() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    eventually("it is known to fit", async || {
+        let served: i64 = value(&url, "select count(*) from larder.served").await;
+        (served == 2).then_some(())
+    })
+    .await;
+    execute(&url, "alter table part drop constraint parent").await;
+    is_out_alone(&larder).await;
+    let state = larder.stop().await;
+
+    let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
+    is_out_alone(&larder).await;
+    // Also to where the definition has moved in the file.
+    let moved = TestService::start_on(&url, &format!("\n\n{CONFIG}"), &[]).await;
+    is_out_alone(&moved).await;
+    // Also where schema larder has to be made anew.
+    let damage = "alter table larder.node drop constraint node_pkey";
+    execute(&url, damage).await;
+    drop(moved);
+    let moved = TestService::start_on(&url, CONFIG, &[]).await;
+    is_out_alone(&moved).await;
+
+    let directory = configured(&CONFIG.replace("'parts'", "'others'\nfields = { id = 'id' }"));
+    let refused = run(directory.path(), Some(&url), &["install"]).await;
+    assert_eq!(refused.status.code(), Some(78), "{}", stderr(&refused));
+
+    let mend = "alter table part add constraint parent foreign key (a) references a";
+    execute(&url, mend).await;
+    for larder in [&larder, &moved] {
+        eventually("a is cached", async || {
+            is_hit(&larder.get("/a/1").await).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Resources may have one definition, under names and with tiers of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_definition_of_two_resources_is_remembered() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let config = "[[resource]]\nname = 'b'\ntable = 'b'\n[[resource]]\nname = 'c'\ntable = 'b'\ntiers = []\n";
+    let _larder = TestService::start_on(&url, config, &[]).await;
+    eventually("it is known to fit", async || {
+        let served: i64 = value(&url, "select count(*) from larder.served").await;
+        (served == 1).then_some(())
+    })
+    .await;
+}
+
+/// Until larder has looked at what was altered, an answer says so, and is no internal error.
+#[tokio::test(flavor = "multi_thread")]
+async fn unnoticed_alterations_are_no_internal_error() {
+    for alteration in [
+        "alter b alter name type bytea using name::bytea",
+        "alter b alter name type names using (name, name)::names",
+        "alter b alter id type uuid using gen_random_uuid()",
+        "alter b alter id type text",
+        "alter b alter id type numeric(9, 2)",
+        "alter b rename to c; create view b as select * from c",
+    ] {
+        let url = TestCluster::database().await.url;
+        let more =
+            "create type names as (first text, last text); insert into b values (2, 'second')";
+        execute(&url, &format!("{SQL}; {more}")).await;
+        let larder = TestService::start_on(&url, CONFIG, &[]).await;
+        eventually("b is cached", async || {
+            is_hit(&larder.get("/b/1").await).then_some(())
+        })
+        .await;
+        let holder = lock_table(&url, "larder.change").await;
+        execute(&url, &alteration.replace("alter b", "alter table b")).await;
+        for path in ["/b/2", "/b?keys=2,3", "/b"] {
+            let answer = larder.get(path).await;
+            let told =
+                answer.status == StatusCode::SERVICE_UNAVAILABLE && answer.body.contains("altered");
+            assert!(told, "{alteration}: {path}: {}", answer.body);
+        }
+        unlock(holder).await;
+    }
+}

@@ -1,0 +1,273 @@
+//! Documents of tables, columns, values and shapes that are drawn by chance are PostgreSQL's own JSON, byte for byte.
+
+pub(crate) mod values;
+
+use std::fmt::Write as _;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
+
+use crate::documents::random_tables::values::{RandomColumnType, TYPES, setup};
+use crate::harness::cluster::TestCluster;
+use crate::harness::rng::SeededRng;
+use crate::harness::service::{TestService, execute};
+
+const SEED: u64 = 0x2545_f491_4f6c_dd1d;
+const ROUNDS: usize = 4;
+const ROOTS: usize = 60;
+const NAMES: [&str; 6] = [
+    "plain",
+    "two words",
+    "quo\"te",
+    "back\\slash",
+    "é😀",
+    "tab\tstop",
+];
+
+/// A table and what a document shows of its rows.
+struct RandomTable {
+    table: String,
+    /// Number in the table, and member's name.
+    fields: Vec<(usize, String)>,
+    columns: Vec<&'static RandomColumnType>,
+    order_by: Vec<String>,
+    children: Vec<RandomTable>,
+    lookups: Vec<RandomTable>,
+}
+
+impl RandomTable {
+    /// A table of some columns, with others below it. Every type is in some table of a round.
+    fn draw(
+        rng: &mut SeededRng,
+        types: &mut Vec<&'static RandomColumnType>,
+        table: String,
+        depth: usize,
+    ) -> Self {
+        let columns: Vec<&RandomColumnType> = (0..9)
+            .map(|_| {
+                types
+                    .pop()
+                    .unwrap_or_else(|| &TYPES[rng.below(TYPES.len())])
+            })
+            .collect();
+        let mut fields: Vec<(usize, String)> = Vec::new();
+        for number in 0..columns.len() {
+            let name = format!("{}{number}", NAMES[rng.below(NAMES.len())]);
+            fields.insert(rng.below(fields.len() + 1), (number, name));
+        }
+        let sortable = (0..columns.len()).filter(|&number| columns[number].sortable);
+        let order_by = sortable
+            .filter(|_| rng.below(3) == 0)
+            .map(|number| format!("c{number}"))
+            .collect();
+        let mut below = |kind: &str, rng: &mut SeededRng| -> Vec<Self> {
+            let count = if depth == 0 { 0 } else { 1 + rng.below(2) };
+            (0..count)
+                .map(|number| {
+                    let table = format!("{table}_{kind}{number}");
+                    Self::draw(rng, types, table, depth - 1)
+                })
+                .collect()
+        };
+        let lookups = below("lookup", rng);
+        // A row that is looked up shows no children.
+        let children = if table.contains("lookup") {
+            Vec::new()
+        } else {
+            below("child", rng)
+        };
+        Self {
+            table,
+            fields,
+            columns,
+            order_by,
+            children,
+            lookups,
+        }
+    }
+
+    /// Creates the table and those below it, and fills them; `uppers` rows are above it.
+    fn create(&self, rng: &mut SeededRng, rows: usize, uppers: usize, sql: &mut String) {
+        let table = &self.table;
+        write!(sql, "create table {table} (id int primary key, up int").unwrap();
+        for (number, column) in self.columns.iter().enumerate() {
+            write!(sql, ", c{number} {}", column.sql).unwrap();
+        }
+        for number in 0..self.lookups.len() {
+            write!(sql, ", down{number} int").unwrap();
+        }
+        writeln!(sql, "); create index on {table} (up);").unwrap();
+        for number in 0..self.lookups.len() {
+            writeln!(sql, "create index on {table} (down{number});").unwrap();
+        }
+        write!(sql, "insert into {table} values ").unwrap();
+        // In another order than that of the key.
+        for row in 0..rows {
+            let id = rows - row;
+            let separator = if row == 0 { "" } else { ", " };
+            write!(sql, "{separator}({id}, {}", 1 + rng.below(uppers)).unwrap();
+            for column in &self.columns {
+                match rng.below(7) {
+                    0 => sql.push_str(", null"),
+                    _ => write!(sql, ", {}", column.draw(rng)).unwrap(),
+                }
+            }
+            for _ in &self.lookups {
+                write!(sql, ", {}", 1 + rng.below(rows)).unwrap();
+            }
+            sql.push(')');
+        }
+        sql.push_str(";\n");
+        for child in &self.children {
+            child.create(rng, rows * 2 + 1, rows, sql);
+        }
+        for lookup in &self.lookups {
+            // Some rows point to nothing.
+            lookup.create(rng, rows / 2 + 1, 1, sql);
+        }
+    }
+
+    /// The row as PostgreSQL's own JSON.
+    fn json(&self, alias: &str) -> String {
+        let mut members: Vec<String> = Vec::new();
+        for (number, name) in &self.fields {
+            let value = self.columns[*number].json(&format!("{alias}.c{number}"));
+            members.push(format!("{value} as \"{}\"", name.replace('"', "\"\"")));
+        }
+        for (number, child) in self.children.iter().enumerate() {
+            let below = format!("{alias}c{number}");
+            let order: Vec<String> = child
+                .order_by
+                .iter()
+                .map(|column| format!("{below}.{column}, "))
+                .collect();
+            members.push(format!(
+                "array_to_json(array(select {} from {} {below} where {below}.up = {alias}.id order by {}{below}.id)) \
+                 as child{number}",
+                child.json(&below),
+                child.table,
+                order.concat(),
+            ));
+        }
+        for (number, lookup) in self.lookups.iter().enumerate() {
+            let below = format!("{alias}l{number}");
+            members.push(format!(
+                "(select {} from {} {below} where {below}.id = {alias}.down{number}) as lookup{number}",
+                lookup.json(&below),
+                lookup.table,
+            ));
+        }
+        // A subselect of its own, since only a row of one has names.
+        format!(
+            "(select row_to_json(r) from (select {}) r)",
+            members.join(", ")
+        )
+    }
+
+    /// The members in `larder.toml`, after the header of the resource, child or lookup.
+    fn toml(&self, header: &str, toml: &mut String) {
+        let fields: Vec<String> = self
+            .fields
+            .iter()
+            .map(|(number, name)| format!("c{number} = {}", serde_json::to_string(name).unwrap()))
+            .collect();
+        writeln!(
+            toml,
+            "table = '{}'\nfields = {{ {} }}",
+            self.table,
+            fields.join(", ")
+        )
+        .unwrap();
+        for (number, child) in self.children.iter().enumerate() {
+            let order = serde_json::to_string(&child.order_by).unwrap();
+            write!(
+                toml,
+                "[[{header}.children]]\nname = 'child{number}'\nforeign_key = 'up'\n"
+            )
+            .unwrap();
+            if !child.order_by.is_empty() {
+                writeln!(toml, "order_by = {order}").unwrap();
+            }
+            child.toml(&format!("{header}.children"), toml);
+        }
+        for (number, lookup) in self.lookups.iter().enumerate() {
+            write!(
+                toml,
+                "[[{header}.lookups]]\nname = 'lookup{number}'\ncolumn = 'down{number}'\n"
+            )
+            .unwrap();
+            lookup.toml(&format!("{header}.lookups"), toml);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_postgresqls_own_json() {
+    let mut rng = SeededRng(SEED);
+    let mut sql = setup();
+    let mut toml = String::new();
+    let mut drawn = Vec::new();
+    for round in 0..ROUNDS {
+        let mut types: Vec<&RandomColumnType> = TYPES.iter().collect();
+        let root = RandomTable::draw(&mut rng, &mut types, format!("t{round}"), 2);
+        assert!(types.is_empty(), "{} types are in no table", types.len());
+        root.create(&mut rng, ROOTS, 1, &mut sql);
+        write!(
+            toml,
+            "[[resource]]\nname = 't{round}'\ntiers = []\nkey = 'id'\n"
+        )
+        .unwrap();
+        root.toml("resource", &mut toml);
+        drawn.push(root);
+    }
+    let database = TestCluster::database().await;
+    execute(&database.url, &sql).await;
+    let larder = TestService::start_on(&database.url, &toml, &[]).await;
+    let mut connection = PgConnection::connect(&larder.url).await.unwrap();
+    sqlx::raw_sql("set timezone = 'UTC'; set search_path = pg_catalog, public")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let mut wrong = Vec::new();
+    for root in &drawn {
+        let select = format!(
+            "select t.id, {}::text from {} t order by t.id",
+            root.json("t"),
+            root.table
+        );
+        let rows = sqlx::query(AssertSqlSafe(select))
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        assert_eq!(rows.len(), ROOTS);
+        for row in rows {
+            let (id, expected): (i32, String) = (row.get(0), row.get(1));
+            let answer = larder.get(&format!("/{}/{id}", root.table)).await;
+            if answer.body != expected {
+                let at = answer
+                    .body
+                    .bytes()
+                    .zip(expected.bytes())
+                    .take_while(|(a, b)| a == b)
+                    .count();
+                let around = |text: &str| {
+                    let end = text.len().min(at + 60);
+                    String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(60)..end])
+                        .into_owned()
+                };
+                wrong.push(format!(
+                    "/{}/{id}: {}\n  larder     …{}\n  PostgreSQL …{}",
+                    root.table,
+                    answer.status,
+                    around(&answer.body),
+                    around(&expected)
+                ));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of seed {SEED:#x}:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(5)].join("\n")
+    );
+}

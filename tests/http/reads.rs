@@ -1,0 +1,177 @@
+//! `Cache-Status`: which way an answer came, with every choice of tiers.
+
+use axum::http::{Method, StatusCode};
+use sqlx::{Connection, PgConnection};
+
+use super::{CONFIG, MEMORY, MISS, SCHEMA, assert_problem, larder};
+use crate::harness::cluster::TestCluster;
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
+use crate::harness::table_locks::{lock_table, unlock};
+
+const DISK: &str = "larder; hit; detail=disk";
+const UNSTORED: &str = "larder; fwd=miss; detail=postgres";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resources_choose_their_tiers() {
+    let config = "
+        [[resource]]
+        name = 'both'
+        table = 'item'
+        [[resource]]
+        name = 'memory'
+        table = 'item'
+        tiers = ['memory']
+        [[resource]]
+        name = 'disk'
+        table = 'item'
+        tiers = ['disk']
+        [[resource]]
+        name = 'none'
+        table = 'item'
+        tiers = []";
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let larder = TestService::start_on(&url, config, &[("disk.linger", "1ms")]).await;
+    for (resource, first, later) in [
+        ("both", MISS, MEMORY),
+        ("memory", MISS, MEMORY),
+        ("disk", MISS, DISK),
+        ("none", UNSTORED, UNSTORED),
+    ] {
+        for key in ["42", "404"] {
+            let path = format!("/{resource}/{key}");
+            assert_eq!(larder.get(&path).await.cache_status(), first, "{path}");
+            eventually(later, async || {
+                (larder.get(&path).await.cache_status() == later).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
+/// Waits until a reader of `url`'s database is held up.
+pub(super) async fn await_blocked_reader(url: &str) {
+    let mut observer = PgConnection::connect(url).await.unwrap();
+    eventually("a waiting reader", async || {
+        let waiting: bool = sqlx::query_scalar(
+            "select exists (select from pg_locks where not granted and database = \
+             (select oid from pg_database where datname = current_database()))",
+        )
+        .fetch_one(&mut observer)
+        .await
+        .unwrap();
+        waiting.then_some(())
+    })
+    .await;
+    observer.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_for_one_key_share_one_fill() {
+    let larder = larder().await;
+    let holder = lock_table(&larder.url, "item").await;
+    let release = async {
+        await_blocked_reader(&larder.url).await;
+        unlock(holder).await;
+    };
+    // Polled in this order, so that the second finds the first one's lease.
+    let (first, second, third, ()) = tokio::join!(
+        biased;
+        larder.get("/items/42"),
+        larder.get("/items/042"),
+        larder.get("/items/42"),
+        release
+    );
+    assert_eq!(first.cache_status(), MISS);
+    let collapsed = format!("{MISS}; collapsed");
+    for waiter in [second, third] {
+        assert_eq!(waiter.cache_status(), collapsed);
+        assert_eq!(waiter.body, first.body);
+    }
+    // However often the lock had it sent.
+    let statements = larder.metric("larder_source_batch_keys_count").await;
+    let keys = larder.metric("larder_source_batch_keys_sum").await;
+    assert_eq!(statements, keys);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn document_above_document_max_fails_alone() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    execute(
+        &url,
+        "insert into item values (1, repeat('x', 5000)), (2, 'small'), (3, repeat('x', 900))",
+    )
+    .await;
+    let settings = [("document_max", "1KiB"), ("database.connections", "1")];
+    let larder = TestService::start_on(&url, CONFIG, &settings).await;
+    let holder = lock_table(&url, "item").await;
+    let release = async {
+        await_blocked_reader(&url).await;
+        unlock(holder).await;
+    };
+    // The first key is asked for alone, and the others wait for the one connection together.
+    let (leader, large, small, fitting, missing, ()) = tokio::join!(
+        biased;
+        larder.get("/items/42"),
+        larder.get("/items/1"),
+        larder.get("/items/2"),
+        larder.get("/items/3"),
+        larder.get("/items/404"),
+        release
+    );
+    assert_eq!(leader.status, StatusCode::OK);
+    assert_problem(&large, 500);
+    assert!(large.body.contains("document_max"), "{}", large.body);
+    assert_eq!(small.json()["title"], "small");
+    assert_eq!(fitting.status, StatusCode::OK);
+    assert_problem(&missing, 404);
+    // Nothing of it is remembered.
+    assert_problem(&larder.get("/items/1").await, 500);
+    let metrics = larder.admin("/metrics").await.body;
+    assert!(
+        metrics.contains("larder_source_batch_keys_bucket{le=\"4\"}"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statement_timeout_is_504() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let settings = [("database.statement_timeout", "200ms")];
+    let larder = TestService::start_on(&url, CONFIG, &settings).await;
+    let holder = lock_table(&url, "item").await;
+    assert_problem(&larder.get("/items/42").await, 504);
+    unlock(holder).await;
+    assert_eq!(larder.get("/items/42").await.status, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resource_whose_table_is_renamed_is_503_until_it_is_back() {
+    let larder = larder().await;
+    larder.execute("alter table item rename to gone").await;
+    let answer = eventually("an error", async || {
+        let answer = larder.get("/items/42").await;
+        (answer.status != StatusCode::OK).then_some(answer)
+    })
+    .await;
+    assert_problem(&answer, answer.status.as_u16());
+    eventually("503", async || {
+        let answer = larder.get("/items/42").await;
+        let unready = answer.status == StatusCode::SERVICE_UNAVAILABLE;
+        (unready && answer.header("retry-after") == "1").then_some(())
+    })
+    .await;
+    assert_eq!(larder.get("/tags/a,b").await.status, StatusCode::OK);
+    let options = larder.request(Method::OPTIONS, "/items/42", &[]).await;
+    assert_eq!(options.status, StatusCode::NO_CONTENT);
+    let allow = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
+    assert_eq!(options.header("allow"), allow);
+    larder.execute("alter table gone rename to item").await;
+    eventually("the document again", async || {
+        (larder.get("/items/42").await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+}
