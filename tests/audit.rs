@@ -1,4 +1,4 @@
-//! The self-audit: finds a document that is stale, and takes no legal change for one.
+//! The audit: it finds stale documents, and reports no document that merely changes.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -60,7 +60,7 @@ async fn settle(larder: &TestService) {
     .await;
 }
 
-/// Commits a change that no pass will see.
+/// Commits a change that is not logged.
 async fn plant(larder: &TestService, change: &str) {
     // Who edits the log moves the horizon.
     let unlogged = "create temp table h on commit drop as select snapshot from larder.horizon; \

@@ -1,4 +1,4 @@
-//! Who may, over the real service.
+//! Authentication and authorization over the real service.
 
 mod admin;
 mod binary;
@@ -101,8 +101,12 @@ async fn write_only_roles_cannot_read() {
     let [anna, cleo] =
         [("anna", "anna's"), ("cleo", "cleo's")].map(|(name, word)| basic(name, word));
     let json = ("content-type", "application/json");
-    let patch = async |who: &str, key: &str, body: &str| {
-        let headers = [("authorization", who), json, ("idempotency-key", key)];
+    let patch = async |credential: &str, key: &str, body: &str| {
+        let headers = [
+            ("authorization", credential),
+            json,
+            ("idempotency-key", key),
+        ];
         larder
             .write(Method::PATCH, "/items/1", &headers, body)
             .await
@@ -112,7 +116,7 @@ async fn write_only_roles_cannot_read() {
         (seen.status, seen.json()["title"].as_str()),
         (StatusCode::OK, Some("one"))
     );
-    // The same key again, by somebody else, is another key.
+    // The same key sent by another user is another key.
     let unseen = patch(&cleo, "a", "{}").await;
     assert_eq!(
         (unseen.status, unseen.body.as_str()),
@@ -131,15 +135,19 @@ fn assert_problem(answer: &TestResponse, status: StatusCode) {
     assert_eq!(answer.header("content-type"), "application/problem+json");
 }
 
-async fn status(larder: &TestService, method: Method, path: &str, who: &str) -> StatusCode {
-    let headers = [("authorization", who)];
-    let headers = if who.is_empty() { &[][..] } else { &headers };
+async fn status(larder: &TestService, method: Method, path: &str, credential: &str) -> StatusCode {
+    let headers = [("authorization", credential)];
+    let headers = if credential.is_empty() {
+        &[][..]
+    } else {
+        &headers
+    };
     larder.request(method, path, headers).await.status
 }
 
-/// Whether somebody is let through, whatever becomes of the request then.
-async fn may(larder: &TestService, method: Method, path: &str, who: &str) -> bool {
-    let status = status(larder, method, path, who).await;
+/// Whether the request is authorized, whatever its answer then is.
+async fn may(larder: &TestService, method: Method, path: &str, credential: &str) -> bool {
+    let status = status(larder, method, path, credential).await;
     status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
 }
 
@@ -157,11 +165,15 @@ async fn missing_and_wrong_credentials_are_challenged() {
         "Bearer a.b.c".to_owned(),
         "Digest a".to_owned(),
     ];
-    for who in &wrong {
-        // The second time the verdict may be known.
+    for credential in &wrong {
+        // The second time the result may be remembered.
         for _ in 0..2 {
-            let headers = [("authorization", who.as_str())];
-            let headers = if who.is_empty() { &[][..] } else { &headers };
+            let headers = [("authorization", credential.as_str())];
+            let headers = if credential.is_empty() {
+                &[][..]
+            } else {
+                &headers
+            };
             let answer = larder.request(Method::GET, "/items/1", headers).await;
             assert_problem(&answer, StatusCode::UNAUTHORIZED);
             let challenges: Vec<&str> = answer
@@ -174,7 +186,7 @@ async fn missing_and_wrong_credentials_are_challenged() {
             assert!(challenges[1].starts_with("Bearer realm=\"larder\""));
         }
     }
-    // Nobody who was refused has cost a look at the database.
+    // Refused requests have caused no statement.
     assert_eq!(larder.metric("larder_source_batch_keys_count").await, 0.0);
     let counted = "larder_requests_total{detail=\"auth\",resource=\"\",status=\"401\"} 18";
     let metrics = larder.admin("/metrics").await.body;
@@ -221,20 +233,20 @@ async fn roles_decide_reads_and_writes() {
         (anna.as_str(), "/open/1", true, true),
         (anna.as_str(), "/closed/1", true, false),
     ];
-    for (who, path, reads, writes) in cases {
+    for (credential, path, reads, writes) in cases {
         for (method, expected) in [(Method::GET, reads), (Method::HEAD, reads)] {
-            let may = may(&larder, method.clone(), path, who).await;
-            assert_eq!(may, expected, "{method} {path} {who}");
+            let may = may(&larder, method.clone(), path, credential).await;
+            assert_eq!(may, expected, "{method} {path} {credential}");
         }
         if path.contains('%') {
             continue;
         }
         for method in [Method::PUT, Method::PATCH, Method::DELETE] {
-            let may = may(&larder, method.clone(), path, who).await;
-            assert_eq!(may, writes, "{method} {path} {who}");
+            let may = may(&larder, method.clone(), path, credential).await;
+            assert_eq!(may, writes, "{method} {path} {credential}");
         }
     }
-    // Who is known lacks the role; who is not may try to show more.
+    // 403 for a user without the role; 401 without credentials, which may follow.
     let refused = larder
         .request(Method::GET, "/closed/1", &[("authorization", &bert)])
         .await;
@@ -242,7 +254,7 @@ async fn roles_decide_reads_and_writes() {
     assert_eq!(refused.header("www-authenticate"), "");
     let status = status(&larder, Method::GET, "/closed/1", "").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-    // A wrong credential is not nobody's.
+    // A request with a wrong credential is not anonymous.
     let wrong = basic("anna", "wrong");
     assert!(!may(&larder, Method::GET, "/open/1", &wrong).await);
 }
@@ -289,8 +301,8 @@ async fn concurrent_password_checks_of_one_address_are_bounded() {
         address: IpAddr::from([192, 0, 2, last]),
         secure: false,
     };
-    let get = async |from, who: String| {
-        let request = Request::get("/items/1").header("authorization", who);
+    let get = async |from, credential: String| {
+        let request = Request::get("/items/1").header("authorization", credential);
         let request = request.body(Body::empty()).unwrap();
         let public = larder.public().for_connection(address(from));
         public.oneshot(request).await.unwrap()
@@ -317,7 +329,7 @@ async fn without_auth_every_request_is_allowed() {
     let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let larder = TestService::start_on(&url, ITEMS, &[]).await;
-    for (path, who) in [("/items/1", ""), ("/items/1", "Bearer whatever")] {
-        assert!(may(&larder, Method::GET, path, who).await);
+    for (path, credential) in [("/items/1", ""), ("/items/1", "Bearer whatever")] {
+        assert!(may(&larder, Method::GET, path, credential).await);
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration against a real catalogue: every mistake at once, each with its place.
+//! The configuration checked against a real catalogue: all mistakes are reported at once, each with its line.
 
 mod mistakes;
 mod outputs;

@@ -1,7 +1,7 @@
-//! What others do with the database goes on as if larder were not there: `publications` of all tables and their
-//! subscribers, `installing` beside writers, `locked` tables, `damage` of schema larder, `migrations`
-//! that a resource does not fit, what a crash leaves of prepared transactions, `serializable` ones, and limits on
-//! `temporary_files`.
+//! Other clients and administrators use the database as if larder were not there: `publications` of all tables and
+//! their subscribers, `installing` beside writers, `locked_tables`, `schema_damage`, `migrations` after which a
+//! resource does not fit, `prepared_transactions` and a crash, `restores` of dumps, `serializable` transactions, and
+//! limits on `temporary_files`.
 
 pub(crate) mod installing;
 mod locked_tables;

@@ -1,4 +1,4 @@
-//! Databases of other encodings than UTF-8: what can't be converted concerns its own document only.
+//! Databases with another encoding than UTF-8: a value that can't be converted makes only its own document fail.
 
 use axum::http::{Method, StatusCode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -82,7 +82,7 @@ async fn all_but_the_broken_ones(encoding: &str) {
     );
     let list = larder.get("/words").await;
     assert_eq!(list.body, format!("[{a},{c},{f}]"), "{encoding}");
-    // Pages go on past keys that nobody can name.
+    // Paging continues after keys that no URL can express.
     let mut listed = Vec::new();
     let mut path = "/words?limit=1".to_owned();
     for _ in 0..10 {

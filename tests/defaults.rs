@@ -86,7 +86,8 @@ struct ServedDocuments {
     written: String,
 }
 
-/// A larder whose role is that of `url` writes document `id`, another client changes it, and both are seen.
+/// Starts a larder with the role of `url`: it writes document `id`, another client changes it, and both changes are
+/// seen.
 async fn served(url: &str, pooler: bool, id: usize, context: &str) -> ServedDocuments {
     let pooled = [("database.pooler", "true"), ("database.listen_url", url)];
     let settings: &[_] = if pooler { &pooled } else { &[] };
@@ -147,8 +148,8 @@ async fn role_with(url: &str, name: &str, value: &str) -> String {
     role.url
 }
 
-/// Of all that a role may have for a default, nothing shows: over direct connections, whose startup options hold for
-/// the session, and with `pooler = true`, where each transaction sets its own.
+/// Defaults of a role change no answer: over direct connections, whose startup options hold for the session, and with
+/// `pooler = true`, where each transaction sets its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_roles_defaults_change_nothing() {
     let url = TestCluster::database().await.url;

@@ -41,8 +41,8 @@ async fn an_update_from_any_client_is_seen_and_a_restart_serves_from_disk() {
     assert_eq!(again.body, last.body);
 }
 
-/// Larder's functions name columns, and failed every write to a table one of whose columns was renamed, until a larder
-/// with another configuration came.
+/// Trigger functions name columns. They made every write to a table fail after one of its columns was renamed, until a
+/// larder with another configuration was started.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renamed_or_retyped_column_fails_no_writer() {
     let sql = "create table thing (id int primary key); \

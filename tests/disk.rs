@@ -1,4 +1,4 @@
-//! The disk tier over restarts, damage and churn: what it may answer with, and what it must not.
+//! The disk tier over restarts and under changes: what it may answer, and what it must not.
 
 mod damage;
 
@@ -146,8 +146,8 @@ async fn a_trigger_that_was_off_for_a_while_costs_the_disk_tier() {
     assert_eq!(disk_hits(&larder, "second").await, 0);
 }
 
-/// A larder that may not create its triggers yet keeps nothing, and its passes do not name what changes. Its fingerprint
-/// is that of the larder before it, and of the one after it.
+/// A larder that may not create its triggers yet keeps nothing, and its passes do not name what changes. Its
+/// fingerprint is that of the larder before it, and of the one after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changed_while_nothing_was_kept_costs_the_disk_tier() {
     let url = database().await;

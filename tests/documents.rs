@@ -1,4 +1,4 @@
-//! Every document is what the tables hold, byte for byte, whatever the types, keys and links.
+//! Every document is what the tables hold, byte for byte, for all types, keys and links.
 
 mod document_max;
 pub(crate) mod oracle;

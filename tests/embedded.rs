@@ -1,4 +1,4 @@
-//! The private PostgreSQL through its life: start, crash, a killed larder, stop.
+//! The private PostgreSQL: start, crash, a killed larder, stop.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn postmaster(data: &Path) -> Option<Pid> {
 }
 
 fn is_gone(pid: Pid) -> bool {
-    // A killed orphan may stay a zombie where nobody waits for it.
+    // A killed orphan stays a zombie if no process waits for it.
     let command_line = fs::read(format!("/proc/{pid}/cmdline"));
     kill(pid, None) == Err(Errno::ESRCH) || command_line.is_ok_and(|text| text.is_empty())
 }
@@ -248,7 +248,7 @@ async fn processes_of_a_killed_server_are_waited_for() {
     embedded.stop().await;
 }
 
-/// After a container's restart the process id in the file is often somebody else's.
+/// After a container's restart the process id in the file is often that of another program.
 #[tokio::test]
 async fn pid_file_that_names_another_process_is_no_server() {
     let directory = reachable_directory();

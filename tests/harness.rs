@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Code that the end-to-end tests share.
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) mod service;
 pub(crate) mod swapping_pooler;
 pub(crate) mod table_locks;
 
-/// A wait for something that has no event to wait for ends here, and with it the test.
+/// [`eventually`] fails after this time.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -27,7 +27,7 @@ pub(crate) fn reachable_directory() -> TempDir {
         .unwrap()
 }
 
-/// Asks again until `question` has an answer; `what` is for the failure.
+/// Calls `question` until it returns a value; `what` describes that for the failure.
 pub(crate) async fn eventually<T>(what: &str, mut question: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {

@@ -1,9 +1,9 @@
-//! Schemas, settings and histories that are drawn by chance: after each step every document is what plain selects say,
-//! within `max_staleness`, and no statement of a user fails that passes without larder.
+//! Random schemas, settings and histories: after each step every document is what plain selects return, within
+//! `max_staleness`, and no statement of a user fails that succeeds without larder.
 //!
-//! `plan` draws tables, resources and hostile settings; `draw` the steps, of which `rows`, `definitions`, `policies` and
-//! `replication` know how; `client` does them; `history` puts one together, on a database with larder and on its twin
-//! without; `oracle` reads what documents must be, and `watch` compares.
+//! `plan` draws tables, resources and hostile settings; `step` draws the steps, which `rows`, `definitions`, `policies`
+//! and `replication` define; `client` runs them; `history` runs a whole history, on a database with larder and on its
+//! twin without; `oracle` reads what documents must be, and `comparison` compares.
 //!
 //! `LARDER_HISTORIES=2000` draws more of them, `LARDER_HISTORY=7` repeats one by its seed, and
 //! `LARDER_HISTORIES_WITHOUT=attach,policy` leaves out kinds of steps and traits of plans: `step::KINDS` and
@@ -34,7 +34,7 @@ use crate::histories::step::KINDS;
 
 const HISTORIES: u64 = 50;
 const AT_ONCE: usize = 6;
-/// Failures that are told in full.
+/// Failures that are printed in full.
 const TOLD: usize = 3;
 
 /// The words of an environment variable.

@@ -1,4 +1,4 @@
-//! How keys that wait share statements, and what becomes of those that are too many or fail.
+//! The loader: keys that wait share statements, too many are refused, and one that fails does not affect the others.
 
 use std::time::Duration;
 

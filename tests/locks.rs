@@ -1,4 +1,4 @@
-//! Tables that a user's transaction holds: what larder's reads wait for, and who waits for them.
+//! Tables that a user's transaction has locked: what larder's reads wait for, and what waits for larder's reads.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const SQL: &str = "create table a (id int primary key, name text); \
 const TWO: &str = "[[resource]]\nname = 'a'\ntable = 'a'\ntiers = ['memory']\n\
                    [[resource]]\nname = 'b'\ntable = 'b'\ntiers = ['memory']\n";
 
-/// More than any answer takes that waits for nobody.
+/// Longer than any answer takes that waits for no lock.
 const USUAL: Duration = Duration::from_secs(10);
 
 /// Statements and requests may take longer, and a feed that is held up on a busy machine changes nothing.

@@ -1,4 +1,4 @@
-//! What `/openapi.json` says is what the service answers. `schema-3.1.json` is the OpenAPI Initiative's schema of such
+//! The answers of the service match `/openapi.json`. `schema-3.1.json` is the OpenAPI Initiative's schema of such
 //! documents (Apache-2.0), of 2022-10-07.
 
 use axum::http::Method;
@@ -307,7 +307,7 @@ async fn authorization_is_described() {
     assert_eq!(paths["/items"]["post"]["security"], any);
     assert_eq!(paths["/items:batch"]["post"]["security"], any);
     assert_eq!(paths["/open"]["get"]["security"][0], json!({}));
-    assert!(paths["/open"].get("post").is_none(), "nobody may");
+    assert!(paths["/open"].get("post").is_none(), "no role may write");
     let closed = &paths["/closed"];
     assert_eq!(closed["get"]["security"][1], json!({"basic": ["b"]}));
     assert_eq!(closed["post"]["security"][0], json!({"basic": ["b"]}));

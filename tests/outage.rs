@@ -1,4 +1,4 @@
-//! PostgreSQL out of reach, silent, crashed, replaced: what is answered then, and how soon it is well again.
+//! PostgreSQL out of reach, silent, crashed or replaced: the answers meanwhile, and how soon the tiers answer again.
 
 use std::time::Duration;
 
@@ -6,13 +6,12 @@ use axum::http::StatusCode;
 use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use larder::source::embedded::{Embedded, EmbeddedConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, start_postgres};
 use crate::harness::service::{TestResponse, TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -57,7 +56,7 @@ fn name(answer: &TestResponse) -> String {
     answer.json()["name"].as_str().unwrap().to_owned()
 }
 
-/// Asks until the answer is 200; what is said on the way must be 503 with `Retry-After`.
+/// Sends requests until the answer is 200; answers before it must be 503 with `Retry-After`.
 async fn next_document(larder: &TestService, path: &str) -> TestResponse {
     eventually("a document", async || {
         let answer = larder.get(path).await;
@@ -217,13 +216,13 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     assert_eq!(name(&larder.get("/items/1").await), "of the other");
 }
 
-/// What waits for PostgreSQL has a bound, and memory does not stand in that line.
+/// The number of requests that wait for PostgreSQL is bounded, and hits in memory are not among them.
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_are_answered_beside_more_misses_than_may_wait() {
     let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
     let proxy = FaultProxy::start(&database.url).await.unwrap();
-    // The feed has its own way.
+    // The feed connects without the proxy.
     let settings = [
         ("database.listen_url", &*database.url),
         ("feed.max_staleness", "10s"),
@@ -263,14 +262,7 @@ async fn a_crash_of_postgres_starts_both_tiers_again() {
         ("max_connections", "30"),
         ("wal_writer_delay", "10s"),
     ];
-    let embedded = Embedded::start(EmbeddedConfig {
-        directory: directory.path().join("postgres"),
-        settings: settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-    })
-    .await
-    .unwrap();
+    let embedded = start_postgres(directory.path(), &settings).await;
     let url = embedded.url().to_owned();
     execute(&url, SQL).await;
     let installing = TestService::start_on(&url, ITEMS, &SETTINGS).await;

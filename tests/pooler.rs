@@ -1,4 +1,5 @@
-//! What stands between larder and PostgreSQL and shares server connections among clients, told of or not.
+//! Connection poolers between larder and PostgreSQL, which share server connections among clients, with and without
+//! `pooler = true`.
 
 use axum::http::{Method, StatusCode};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -64,9 +65,9 @@ async fn crossed(exchange: &SwappingPooler, direct: &str) -> TestService {
     larder
 }
 
-/// pgbouncer in transaction mode handed the steps of sqlx's statements to any server connection, and its names are the
-/// same on each: more than half of the answers of one resource carried rows of another, which was closed to those who
-/// asked, and they were kept in memory.
+/// pgbouncer in transaction mode sent the messages of one of sqlx's statements to different server connections, and the
+/// names of prepared statements are the same on each: more than half of the answers of one resource had rows of
+/// another, which the client was not allowed to read, and they were kept in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
     let direct = TestCluster::database().await.url;

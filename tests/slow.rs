@@ -1,5 +1,5 @@
-//! Tests that wait for half a minute, since larder then waits for the end of a restore: all at the same time, so that
-//! none of them keeps a thread of the run to itself.
+//! Tests that take half a minute, since larder waits for the end of a possible restore: they run at the same time, so
+//! that the run is not that much longer for each.
 
 use crate::coexistence::{installing, publications, restores, schema_damage};
 use crate::freshness::definitions;

@@ -1,4 +1,4 @@
-//! One larder at a time on a state directory, and a name that stays.
+//! The state directory: one larder at a time, and a node name that stays.
 use std::fs;
 
 use larder::state::{StateError, StateLock};

@@ -58,7 +58,7 @@ async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
     (directory, certificate, serving)
 }
 
-/// Shakes hands as one who trusts `certificate` alone.
+/// Connects as a client that trusts `certificate` alone.
 async fn connect(
     serving: &LarderProcess,
     certificate: &CertificateDer<'static>,

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::harness::service::{TestResponse, TestService};
 
-/// Three levels: a dept, its emps, their skills, whose key holds what links them.
+/// Three levels: a dept, its emps, their skills. The key of a skill contains the column that links it.
 const SCHEMA: &str = "
     create table dept (deptno bigint primary key, dname text not null, loc text, code text unique,
                        hidden text default 'h');
@@ -51,7 +51,7 @@ async fn start() -> TestService {
     TestService::start(SCHEMA, CONFIG).await
 }
 
-/// A dept with two emps, of whom the first has two skills.
+/// A dept with two emps, the first of which has two skills.
 fn dept(no: i64) -> Value {
     let (first, second) = (no * 10, no * 10 + 1);
     json!({"no": no, "name": "SALES", "loc": null, "code": format!("c{no}"), "emps": [

@@ -29,10 +29,14 @@ async fn the_admin_address_needs_the_token_except_for_probes() {
         let answer = larder.admin(path).await;
         assert_problem(&answer, StatusCode::UNAUTHORIZED);
         assert!(answer.header("www-authenticate").starts_with("Bearer"));
-        for who in [wrong.as_str(), TOKEN, "Bearer ", "Basic x"] {
-            let headers = [("authorization", who)];
+        for credential in [wrong.as_str(), TOKEN, "Bearer ", "Basic x"] {
+            let headers = [("authorization", credential)];
             let answer = larder.request_admin_with(Method::GET, path, &headers).await;
-            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path} {who}");
+            assert_eq!(
+                answer.status,
+                StatusCode::UNAUTHORIZED,
+                "{path} {credential}"
+            );
         }
         let headers = [("authorization", right.as_str())];
         let answer = larder.request_admin_with(Method::GET, path, &headers).await;

@@ -84,9 +84,9 @@ async fn a_token_authenticates_until_it_expires() {
     );
 }
 
-/// Whoever signs tokens may call somebody as users and keys are called here.
+/// The issuer of tokens may use a name that a user or an API key has here.
 #[tokio::test(flavor = "multi_thread")]
-async fn users_of_the_same_name_have_separate_idempotency_keys() {
+async fn principals_of_the_same_name_have_separate_idempotency_keys() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("secret");
     std::fs::write(&path, OLD).unwrap();
@@ -95,8 +95,8 @@ async fn users_of_the_same_name_have_separate_idempotency_keys() {
     );
     let larder = larder(&format!("{jwt}{}", principals())).await;
     let claims = json!({"sub": "anna", "exp": now() + 600, "roles": "staff"});
-    let put = async |who: &str, id: u32| {
-        let headers = [("authorization", who), ("idempotency-key", "k")];
+    let put = async |credential: &str, id: u32| {
+        let headers = [("authorization", credential), ("idempotency-key", "k")];
         let path = format!("/items/{id}");
         larder
             .write(Method::PUT, &path, &headers, r#"{"title":"x"}"#)

@@ -1,4 +1,4 @@
-//! Mistakes that only a catalogue shows, and how each is told.
+//! Mistakes of a configuration that only the catalogue shows, and the message for each.
 
 pub(super) const SCHEMA: &str = r#"
     create schema "Shop";
@@ -30,7 +30,7 @@ pub(super) const SCHEMA: &str = r#"
     create table posix_text (id int primary key, text_id text collate "POSIX" references plain_text);
 "#;
 
-/// What is wrong with one resource, and how that is told.
+/// A mistake in one resource, and its message.
 pub(super) struct CatalogueMistake {
     /// Below `[[resource]]` and its name; the line in question ends in `# here`.
     pub(super) toml: &'static str,

@@ -1,4 +1,4 @@
-//! Columns whose JSON changes though their row does not: PostgreSQL writes it from other rows.
+//! Columns whose JSON changes although their row does not: PostgreSQL's output depends on other rows.
 
 use sqlx::{Connection, PgConnection};
 
@@ -106,7 +106,8 @@ async fn columns_that_other_rows_decide_are_refused() {
     }
 }
 
-/// What is not shown may be of any type, and a cast in C that calls itself immutable is called, as extensions bring them.
+/// What is not shown may be of any type, and a cast in C that calls itself immutable is called, as extensions bring
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_that_are_left_out_and_casts_in_c_are_served() {
     let url = TestCluster::database().await.url;

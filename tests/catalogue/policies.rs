@@ -1,6 +1,7 @@
-//! Row security with `row_security = "as-larder"`: what the rows alone decide is cached, all else is read each time.
+//! Row security with `row_security = "as-larder"`: documents are cached if policies depend on rows alone, else they are
+//! read for each request.
 //!
-//! Each policy here that depends on something else was served from memory for ever, however it decided since.
+//! Documents under each policy here that depends on something else were once served from memory for ever.
 
 use axum::http::StatusCode;
 
@@ -363,8 +364,8 @@ async fn a_role_comes_to_bypass_row_security() {
     becomes(&larder, "1", StatusCode::NOT_FOUND).await;
 }
 
-/// Between two definitions, neither of which row security concerns, connections plan by policies that hold for a moment,
-/// and PostgreSQL keeps such plans when the role comes to bypass them.
+/// Between two definitions, neither of which row security concerns, connections plan by policies that hold for a
+/// moment, and PostgreSQL keeps such plans when the role comes to bypass them.
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_made_between_definitions_are_not_kept() {
     let guarded = RowSecurityDatabase::create(

@@ -1,5 +1,5 @@
-//! What larder's role comes to see and ceases to see between two passes, which leaves no trace in the catalogue: what was
-//! loaded meanwhile was served for ever.
+//! Rows that larder's role sees only for a moment between two passes, which leaves no trace in the catalogue: documents
+//! that were loaded in that moment were served for ever.
 
 use axum::http::StatusCode;
 

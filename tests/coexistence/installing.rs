@@ -1,4 +1,4 @@
-//! Installing beside people who use the tables.
+//! Installing beside clients that use the tables.
 
 use axum::http::StatusCode;
 use sqlx::{Connection, PgConnection};
@@ -20,7 +20,7 @@ async fn begin(url: &str, sql: &'static str) -> PgConnection {
     connection
 }
 
-/// A table that somebody writes to for long gets its triggers later. Meanwhile its documents come from PostgreSQL, and
+/// A table that a long transaction writes to gets its triggers later. Meanwhile its documents come from PostgreSQL, and
 /// the others are cached.
 #[tokio::test(flavor = "multi_thread")]
 async fn installing_waits_only_for_the_table_in_use() {
@@ -110,7 +110,7 @@ async fn new_triggers_empty_nothing_else() {
     assert_eq!(value::<String>(&url, nonce).await, before);
 }
 
-/// Whoever comes and goes beside writers who take the tables in every order kills none of them.
+/// Beside writers that lock the tables in every order, installing and uninstalling end none of their transactions.
 #[tokio::test(flavor = "multi_thread")]
 async fn installing_and_uninstalling_end_no_transaction() {
     let url = TestCluster::database().await.url;

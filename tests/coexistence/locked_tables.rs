@@ -1,4 +1,4 @@
-//! A table that somebody has locked takes no other resource away.
+//! A locked table makes no resource unavailable that does not use it.
 
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::TestCluster;
@@ -40,7 +40,7 @@ async fn the_feed_goes_on_beside_a_locked_table() {
         execute(&url, &format!("update b set name = '{name}'")).await;
         shows(&larder, "/b/1", name).await;
     }
-    // Nobody can tell whose detail it is; nothing else of the resource was touched, and all of it goes.
+    // Which document the detail belongs to can't be read from the locked table, so all documents of the resource go.
     execute(&url, "update detail set name = 'second' where id = 1").await;
     eventually("it is not trusted", async || {
         (!is_hit(&larder.get("/a/1").await)).then_some(())

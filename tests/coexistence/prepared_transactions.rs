@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use larder::source::embedded::{Embedded, EmbeddedConfig};
+use larder::source::embedded::Embedded;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use sqlx::{Connection, PgConnection};
@@ -11,6 +11,7 @@ use tokio::process::Command;
 
 use crate::command::value;
 use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::start_postgres;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -39,13 +40,10 @@ async fn is_second(larder: &TestService) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_prepared_before_a_crash_is_seen() {
     let base = reachable_directory();
-    let config = EmbeddedConfig {
-        directory: base.path().join("postgres"),
-        settings: vec![("max_prepared_transactions".to_owned(), "4".to_owned())],
-    };
-    let server = Embedded::start(config.clone()).await.unwrap();
+    let settings = [("max_prepared_transactions", "4")];
+    let server = start_postgres(base.path(), &settings).await;
     pass_four_billion_transactions(server).await;
-    let server = Embedded::start(config).await.unwrap();
+    let server = start_postgres(base.path(), &settings).await;
     let url = server.url();
     let sql = "create table item (id int primary key, name text); insert into item values (1, 'first'), (2, 'first')";
     execute(url, sql).await;

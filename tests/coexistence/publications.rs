@@ -1,4 +1,4 @@
-//! Publications for all tables, and who subscribes to them.
+//! Publications for all tables, and their subscribers.
 
 use axum::http::{Method, StatusCode};
 use uuid::Uuid;

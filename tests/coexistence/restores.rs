@@ -1,4 +1,4 @@
-//! Dumps that are put back beside a running larder.
+//! Dumps that are restored beside a running larder.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -246,8 +246,8 @@ async fn a_dump_of_data_only_is_put_into_other_databases() {
     }
 }
 
-/// The database is dropped and created under larder's feet, then filled from a dump that has schema larder, too. Part of
-/// `coexistence::what_was_replaced_is_trusted_late`.
+/// The database is dropped and created under larder's feet, then filled from a dump that has schema larder, too. Part
+/// of `coexistence::what_was_replaced_is_trusted_late`.
 pub(crate) async fn a_database_that_is_created_anew_is_restored() {
     let url = TestCluster::database().await.url;
     execute(&url, SQL).await;

@@ -1,4 +1,4 @@
-//! Schema larder out of order, by hand or by half a restore.
+//! Schema larder damaged by hand or by an incomplete restore.
 
 use std::time::Duration;
 
@@ -80,9 +80,9 @@ pub(crate) async fn damage_is_mended() {
     .await;
 }
 
-/// The functions of schema larder run with their owner's rights, whoever makes the tables anew.
+/// The functions of schema larder run with their owner's rights, also after another role has created the tables anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn reinstalling_blocks_no_writer() {
+async fn reinstalling_makes_no_write_fail() {
     for damage in [
         "drop table larder.change cascade",
         "drop table larder.horizon",

@@ -1,4 +1,4 @@
-//! Transactions at SERIALIZABLE that have no row in common.
+//! Transactions at SERIALIZABLE that share no row.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 

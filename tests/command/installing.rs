@@ -56,7 +56,7 @@ async fn printed_sql_installs_and_grants_all_that_larder_needs() {
     assert!(!sql.contains("hidden"), "{sql}");
     assert_eq!(value::<i64>(&url, ADDED).await, 0);
 
-    // The role is nobody's owner.
+    // The role owns nothing.
     let refused = run(directory.path(), Some(&role.url), &["install"]).await;
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("42501"), "{}", stderr(&refused));

@@ -1,4 +1,4 @@
-//! `larder serve` without a database of the user's: the private PostgreSQL and its life.
+//! `larder serve` without `database.url`: it starts and stops the private PostgreSQL.
 
 use std::fs;
 use std::path::Path;

@@ -99,7 +99,7 @@ async fn sigint_ends_it_too_and_an_unfinished_request_costs_no_document_on_disk(
     assert_eq!(serving.terminate().await.code(), Some(0));
 }
 
-/// The document of a request that nobody waits for any more is not waited for either.
+/// larder does not wait for the load of a request whose client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {
     let config = format!(
@@ -203,7 +203,7 @@ async fn database_may_come_later_than_larder() {
     forward.abort();
 }
 
-/// Who can't be served for want of descriptors is told, and whoever comes when there are some again is served.
+/// Without free file descriptors a connection is refused with an answer; once there are some again, the next is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
     let (_directory, _url, serving) = start(CONFIG).await;

@@ -1,4 +1,4 @@
-//! A disk tier whose files are not what larder left: nothing of it may be believed, and nothing may fail.
+//! A disk tier with damaged or foreign files: none of their content is served, and no request fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What PostgreSQL sends for a document is bounded, whatever its rows take in tables.
+//! `document_max` bounds what PostgreSQL sends for a document, also when its rows are compressed in the tables.
 
 use larder::config::Config;
 use larder::resource::resolve::resolve;

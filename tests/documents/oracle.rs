@@ -1,4 +1,4 @@
-//! What every document must be, put together from one plain `select` a table.
+//! What every document must be, assembled from one plain `select` of each table.
 //!
 //! Shares nothing with the product: neither its SQL nor PostgreSQL's functions for JSON. All rows come from one
 //! snapshot.
@@ -44,7 +44,7 @@ pub(crate) struct DocumentedResource {
     pub(crate) shape: Shape,
 }
 
-/// By path.
+/// The JSON of documents, by path.
 pub(crate) type DocumentsByPath = BTreeMap<String, String>;
 
 type TableRows = Vec<HashMap<&'static str, Option<String>>>;

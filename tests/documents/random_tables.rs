@@ -1,4 +1,4 @@
-//! Documents of tables, columns, values and shapes that are drawn by chance are PostgreSQL's own JSON, byte for byte.
+//! Documents of random tables, columns, values and shapes are PostgreSQL's own JSON, byte for byte.
 
 pub(crate) mod values;
 

@@ -1,4 +1,4 @@
-//! How PostgreSQL's text of a value becomes JSON, written a second time and apart from the product.
+//! How PostgreSQL's text of a value becomes JSON: a second implementation, independent of the product's.
 
 use std::iter::Peekable;
 use std::str::Chars;

@@ -1,4 +1,4 @@
-//! Documents sent back: what a `GET` shows is a body that means the same rows, whatever the columns' types.
+//! Round trips: the document of a `GET`, sent back as a body, stores the same rows, for columns of every type.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

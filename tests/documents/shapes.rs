@@ -1,4 +1,4 @@
-//! The documents of `larder.toml`, said once more for the oracle.
+//! The documents of `larder.toml`, described again for the oracle.
 
 use crate::documents::oracle::{DocumentedResource, Shape, TableColumns};
 use crate::documents::rendering::ColumnKind::{

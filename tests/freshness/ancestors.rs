@@ -1,4 +1,4 @@
-//! Rows of a followed table that change through a table above it, which nobody follows, or by logical replication.
+//! Rows of a followed table that change through an ancestor, which is not followed, or by logical replication.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -132,8 +132,8 @@ async fn a_table_that_gets_an_ancestor_is_still_followed() {
     change_through_ancestors(&larder).await;
 }
 
-/// What inherits from a table without columns shows that nowhere but in `pg_inherits`, and loses its rows through it all
-/// the same.
+/// That a table inherits from a table without columns shows in `pg_inherits` alone; a statement on the parent changes
+/// its rows all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_without_columns_is_noticed() {
     let larder = TestService::start(
@@ -226,7 +226,8 @@ async fn a_merge_that_moves_a_row_is_seen() {
     .await;
 }
 
-/// The functions run with the rights of whoever installed them: no name in them may be looked for where the writer says.
+/// The functions run with the rights of the role that installed them: no name in them may be looked up in the search
+/// path of the writer.
 #[tokio::test(flavor = "multi_thread")]
 async fn types_of_the_writers_own_are_not_used() {
     let url = TestCluster::database().await.url;
@@ -317,7 +318,7 @@ async fn what_row_triggers_log_is_bounded() {
     connection.close().await.unwrap();
 }
 
-/// No writer fails where a column is gone that a row trigger logs, or has another name.
+/// No write fails after a column that a row trigger logs was dropped or renamed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renamed_column_lets_no_write_through_an_ancestor_fail() {
     let url = TestCluster::database().await.url;

@@ -1,8 +1,9 @@
-//! A commit that other server processes have not heard of: visible in the catalogue, and not in what they remember.
+//! A commit that other server processes have not noticed: it is visible in the catalogue, and their caches of the
+//! catalogue still hold what was true before.
 
 use std::time::Duration;
 
-use larder::source::embedded::{Embedded, EmbeddedConfig};
+use larder::source::embedded::Embedded;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection, PgConnection};
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::start_postgres;
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -30,13 +32,7 @@ async fn server() -> (Embedded, TempDir) {
         ("shared_buffers", "1MB"),
         ("fsync", "off"),
     ];
-    let config = EmbeddedConfig {
-        directory: base.path().join("postgres"),
-        settings: settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-    };
-    (Embedded::start(config).await.unwrap(), base)
+    (start_postgres(base.path(), &settings).await, base)
 }
 
 /// PostgreSQL's checkpointer, stopped until this is dropped.
@@ -82,8 +78,8 @@ async fn become_hits(larders: &[TestService], mood: &str) {
     }
 }
 
-/// `commit prepared` is visible while it has the checkpointer delete the files of dropped tables, and only then do other
-/// server processes hear of what it renamed. What they render meanwhile must not be kept.
+/// `commit prepared` is visible while it has the checkpointer delete the files of dropped tables, and only then do
+/// other server processes get the messages about what it renamed. What they render meanwhile must not be cached.
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_that_server_processes_have_not_noticed_are_not_cached() {
     let (server, _base) = server().await;

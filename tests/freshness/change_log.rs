@@ -1,4 +1,4 @@
-//! The change log: what triggers write to it, who rings, and what is pruned.
+//! The change log: what triggers write to it, which transactions ring the bell, and what is pruned.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ enum LoggedChange {
     Everything,
 }
 
-/// Triggers that were made for other columns must fail no writer while no larder runs to replace them. Where the column
-/// is gone they log nothing: the table's fingerprint has changed.
+/// Triggers that were made for other columns must make no write fail while no larder runs that would replace them. If
+/// the column is gone they log nothing: the table's fingerprint has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_whatever_becomes_of_their_columns() {
     let url = database().await;
@@ -151,8 +151,8 @@ async fn keys_of_several_collations_are_logged() {
     connection.close().await.unwrap();
 }
 
-/// Triggers run with the rights of whoever installed them, a superuser perhaps; the tables' owner must get none of
-/// that.
+/// Triggers run with the rights of the role that installed them, perhaps a superuser; the owner of the table must not
+/// get these rights.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_of_a_table_gets_no_rights_from_its_triggers() {
     let url = database().await;
@@ -223,12 +223,12 @@ async fn a_statement_of_more_keys_than_are_logged_tells_of_ranges() {
     connection.close().await.unwrap();
 }
 
-/// The process that has the bell's lock between two statements of its session: a feed.
+/// The process that holds the bell's lock between two statements of its session, which only a feed does.
 const HOLDER: &str = "select l.pid from pg_locks l join pg_stat_activity a using (pid) \
     where l.locktype = 'advisory' and l.classid = 1818325604 and l.objid = 2 and l.granted and a.state = 'idle' \
     and l.database = (select oid from pg_database where datname = current_database())";
 
-/// Commits without end, until told to stop.
+/// Commits again and again until `stop`.
 async fn write_on(mut connection: PgConnection, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow_and_update() {
         run(
@@ -300,7 +300,8 @@ async fn a_feed_without_network_loses_the_bell() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_feed_runs_without_the_right_to_hold_the_bell() {
     let url = database().await;
-    // The larder's role is a superuser's here, who may do all; a function that fails stands in for one it may not call.
+    // larder's role is a superuser here, which may call every function: instead of a missing right, a function is
+    // missing.
     let refused = "alter function pg_catalog.pg_try_advisory_lock(int, int) rename to pg_no_lock";
     execute(&url, refused).await;
     let larder = TestService::start_on(&url, CONFIG, &[]).await;
@@ -401,7 +402,7 @@ async fn what_no_configuration_needs_any_more_is_removed() {
     connection.close().await.unwrap();
 }
 
-/// Else a larder that came back first would remove what a second one, back after a long time too, is about to use.
+/// Otherwise a larder that is started after a long time would remove what a second one, started just after it, needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_larder_says_at_once_what_it_needs() {
     let url = database().await;

@@ -111,7 +111,7 @@ async fn testbed() -> FreshnessTestbed {
     testbed
 }
 
-/// Does `sql`; then the documents are those of `table`, and stay right when rows change.
+/// Runs `sql`; then the documents are those of `table`, and stay right when rows change.
 async fn define(
     testbed: &mut FreshnessTestbed,
     what: &str,
@@ -215,8 +215,8 @@ async fn what_triggers_did_not_log_is_seen() {
     }
 }
 
-/// A restore may be under way where they are replaced, so they are trusted again only after half a minute; their documents
-/// are right all the time. All at the same time, each in a database of its own.
+/// A restore may be under way where they are replaced, so they are trusted again only after half a minute; their
+/// documents are right all the time. All at the same time, each in a database of its own.
 pub(crate) async fn what_was_replaced_is_right_and_trusted_late() {
     let change_places = "begin; create schema other; create table other.thing (like thing including all); \
         insert into other.thing table thing; update other.thing set label = 'of the other'; \
@@ -336,8 +336,8 @@ async fn another_primary_key_of_children_gives_another_order() {
     }
 }
 
-/// A trigger is disabled by a transaction of its own, a moment before the write that goes unlogged. The pass that covers
-/// that write has read the mark, long before fingerprints are due: a reader with its token sees it.
+/// A trigger is disabled by a transaction of its own, a moment before the write that goes unlogged. The pass that
+/// covers that write has read the mark, long before fingerprints are due: a reader with its token sees it.
 pub(crate) async fn the_mark_tells_of_a_disabled_trigger_before_fingerprints_do() {
     let config = "[feed]\nmax_staleness = '60s'\n[[resource]]\nname = 'items'\ntable = 'item'\n";
     let sql = "create table item (id int primary key, n int); insert into item values (1, 0); \

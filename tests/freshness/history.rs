@@ -1,15 +1,15 @@
-//! A database that was put back to an earlier state, and a change log that was edited by hand.
+//! A database whose data directory was replaced by an earlier copy, and a change log that was edited by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fault_proxy::{FaultProxy, NetworkFault};
-use larder::source::embedded::{Embedded, EmbeddedConfig};
+use larder::source::embedded::Embedded;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::freshness::testbed::is_hit;
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, start_postgres};
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -19,33 +19,25 @@ const SQL: &str = "create table item (id int primary key, name text); \
 const CONFIG: &str = "[disk]\nlinger = '1ms'\n[feed]\nmax_staleness = '30s'\n\
     [[resource]]\nname = 'items'\ntable = 'item'\n[[resource]]\nname = 'disk'\ntable = 'item'\ntiers = ['disk']";
 
-/// A PostgreSQL of the test's own, which it stops and starts.
+/// A PostgreSQL server of one test, which stops and starts it.
 struct RestartableServer {
-    directory: PathBuf,
     running: Option<Embedded>,
-    _base: TempDir,
+    base: TempDir,
 }
 
 impl RestartableServer {
     async fn start() -> Self {
-        let base = reachable_directory();
         let mut server = Self {
-            directory: base.path().join("postgres"),
             running: None,
-            _base: base,
+            base: reachable_directory(),
         };
         server.resume().await;
         server
     }
 
-    /// The port stays the same where it is free, but larder is told of it anew in any case.
+    /// Starts it and returns its URL, whose port is the same as before if that is still free.
     async fn resume(&mut self) -> String {
-        let embedded = Embedded::start(EmbeddedConfig {
-            directory: self.directory.clone(),
-            settings: vec![("fsync".to_owned(), "off".to_owned())],
-        })
-        .await
-        .unwrap();
+        let embedded = start_postgres(self.base.path(), &[("fsync", "off")]).await;
         let url = embedded.url().to_owned();
         self.running = Some(embedded);
         url
@@ -104,7 +96,7 @@ async fn write_others(url: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_lost_with_a_restored_copy_are_not_resumed() {
     let mut server = RestartableServer::start().await;
-    let copied = server.directory.with_extension("copy");
+    let copied = server.base.path().join("copy");
     execute(server.url(), SQL).await;
     let larder = TestService::start_on(server.url(), CONFIG, &[]).await;
     fill(&larder).await;
@@ -136,11 +128,11 @@ async fn transactions_lost_with_a_restored_copy_are_not_resumed() {
     server.stop().await;
 }
 
-/// The same beside a larder that goes on: what is in memory is of a history that never was.
+/// The same beside a running larder: memory holds documents of a history that no longer exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_emptied_where_a_copy_is_put_back_beside_larder() {
     let mut server = RestartableServer::start().await;
-    let copied = server.directory.with_extension("copy");
+    let copied = server.base.path().join("copy");
     execute(server.url(), SQL).await;
     let url = server.url().to_owned();
     let larder = TestService::start_on(&url, CONFIG, &[]).await;

@@ -1,4 +1,4 @@
-//! Statements that touch more keys than are named one by one: what they can't have touched stays in the tiers.
+//! Statements that touch more keys than are logged one by one: documents outside the logged ranges stay in the tiers.
 
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::TestCluster;
@@ -121,7 +121,7 @@ async fn new_roots_end_absences_only() {
     }
 }
 
-/// Of what is changed, all that is in the same ranges is asked for again.
+/// All documents in the ranges of the changed ones are read again.
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_many_keys_end_their_ranges_only() {
     for form in FORMS {

@@ -1,6 +1,6 @@
 //! A load is held in its middle, after it has read and before it has answered, while what it read changes.
 //!
-//! What stands between larder and PostgreSQL keeps the answer back.
+//! The pooler between larder and PostgreSQL holds the answer back.
 
 use std::time::Duration;
 

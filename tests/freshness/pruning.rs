@@ -1,10 +1,9 @@
-//! Pruning of the change log: what holds rows back, what a batch reads, and whose positions it makes invalid.
+//! Pruning of the change log: what holds rows back, what a batch reads, and which positions it makes invalid.
 
-use larder::source::embedded::{Embedded, EmbeddedConfig};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::freshness::testbed::is_hit;
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, start_postgres};
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -58,14 +57,7 @@ async fn prune_to(connection: &mut PgConnection, rows: i64) {
 async fn open_transactions_hold_back_their_own_rows_only() {
     let base = reachable_directory();
     let settings = [("fsync", "off"), ("max_prepared_transactions", "2")];
-    let server = Embedded::start(EmbeddedConfig {
-        directory: base.path().join("postgres"),
-        settings: settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-    })
-    .await
-    .unwrap();
+    let server = start_postgres(base.path(), &settings).await;
     let url = server.url();
     execute(url, SQL).await;
     let larder = TestService::start_on(url, CONFIG, &[]).await;

@@ -1,4 +1,4 @@
-//! Two clients do whatever comes up, while documents are read without pause.
+//! Two clients run random statements, while documents are read without pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -87,7 +87,7 @@ impl SeededRng {
     }
 }
 
-/// One of the two clients.
+/// One of the two clients that write.
 struct RandomClient {
     connection: PgConnection,
     in_transaction: bool,

@@ -1,4 +1,4 @@
-//! Clients whose sessions are set up strangely, or who have no rights on what larder added.
+//! Clients whose sessions have unusual settings, or which have no rights on schema larder.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -23,7 +23,7 @@ const TOUCH: &str = r#"
   update "Sales".kind set f8 = coalesce(f8, 0) + 0.1, ts = '2024-03-04 05:06', bin = '\x0102' where id in (0, 1);
 "#;
 
-/// What a trigger would call if it trusted the session's search path.
+/// Functions that a trigger would call if it used the session's search path.
 const EVIL: &str = r#"
   create schema evil;
   create table evil.change (xid xid8, path text, key text);

@@ -4,7 +4,7 @@ use crate::documents::shapes::{countries_called_orders, documented, people};
 use crate::documents::{CONFIG, ROWS, SCHEMA};
 use crate::freshness::testbed::FreshnessTestbed;
 
-/// Another shape of people's neighbours, under names that the other larder uses for other tables.
+/// Other resources of the same tables, some under names that the other larder uses for other tables.
 const OTHER: &str = r#"
 [feed]
 max_staleness = "30s"
@@ -34,7 +34,7 @@ async fn add_other(testbed: &mut FreshnessTestbed) {
         .await;
 }
 
-/// What one larder logs under its bound, another above it.
+/// Changes that are below the bound of keys per statement of one larder and above that of the other.
 async fn change_everything(testbed: &mut FreshnessTestbed, round: &str) {
     // Triggers of all larders write the same log, and the lowest bound empties what it concerns.
     let beyond = ["/"];

@@ -13,10 +13,10 @@ use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestResponse, TestService, execute};
 
-/// A change that is not seen by then is taken for lost.
+/// A change that is not seen within this time counts as lost.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Is updated to see that a pass has come round.
+/// The document that is updated to find out that a pass has been applied.
 const SENTINEL: &str = "/people/sentinel";
 
 /// A database, its larders, and the oracle's connection.
@@ -41,7 +41,7 @@ impl FreshnessTestbed {
         Self::start_with(&[]).await
     }
 
-    /// The same with settings as flags would give them.
+    /// As [`Self::start`], with settings as flags would give them.
     pub(crate) async fn start_with(overrides: &[(&str, &str)]) -> Self {
         let mut testbed = Self::without_larder(&format!("{SCHEMA}{ROWS}")).await;
         testbed.add(CONFIG, documented(), overrides).await;
@@ -95,13 +95,13 @@ impl FreshnessTestbed {
         self.warm().await;
     }
 
-    /// Runs `sql` and sees that just the touched documents are asked for again.
+    /// Runs `sql` and checks that the touched documents alone are read again.
     pub(crate) async fn step(&mut self, what: &str, sql: &str) {
         execute(&self.url, sql).await;
         self.settle(what).await;
     }
 
-    /// The same where documents under these prefixes may go without having been touched.
+    /// As [`Self::step`], but documents under these prefixes may become misses without having been touched.
     pub(crate) async fn step_beyond(&mut self, what: &str, sql: &str, beyond: &[&str]) {
         execute(&self.url, sql).await;
         self.settle_beyond(what, beyond).await;
@@ -111,7 +111,7 @@ impl FreshnessTestbed {
         self.settle_beyond(what, &[]).await;
     }
 
-    /// All that was committed has been seen, and every document is right at once; then warms again.
+    /// Waits for a pass over all that was committed, checks every document, and warms the tiers again.
     pub(crate) async fn settle_beyond(&mut self, what: &str, beyond: &[&str]) {
         self.pass(what).await;
         for larder in &mut self.larders {
@@ -121,7 +121,7 @@ impl FreshnessTestbed {
         self.warm().await;
     }
 
-    /// Every document becomes right, however long (within bounds) and by whatever way.
+    /// Waits until every document is right, from a tier or from PostgreSQL.
     pub(crate) async fn become_right(&mut self, what: &str) {
         let deadline = Instant::now() + SEEN_WITHIN;
         for larder in &mut self.larders {
@@ -217,8 +217,8 @@ impl CheckedLarder {
                 beyond.is_none_or(|beyond| beyond.iter().any(|&prefix| path.starts_with(prefix)));
             let touched = self.before.get(path) != wide.get(path);
             if !(touched || spared || slow || is_hit(&answer)) {
-                let way = answer.cache_status();
-                wrong.push(format!("{path} was not touched, and yet {way}"));
+                let status = answer.cache_status();
+                wrong.push(format!("{path} was not touched, and is no hit: {status}"));
             }
         }
         wrong
@@ -236,9 +236,10 @@ fn difference(path: &str, answer: &TestResponse, expected: Option<&String>) -> O
     };
     let expected = expected.map_or("none", String::as_str);
     let TestResponse { status, body, .. } = answer;
-    let way = answer.cache_status();
-    (!right)
-        .then(|| format!("{path}\n  larder {status} {way}\n    {body}\n  oracle\n    {expected}"))
+    let source = answer.cache_status();
+    (!right).then(|| {
+        format!("{path}\n  larder {status} {source}\n    {body}\n  oracle\n    {expected}")
+    })
 }
 
 /// Runs statements on an open connection.

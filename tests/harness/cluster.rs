@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::harness::reachable_directory;
 
-/// Many tests at once, and nothing worth surviving a power cut; tables that subscriptions fill, without delay.
+/// For many tests at once, without durability; workers of subscriptions start without delay.
 const SETTINGS: [(&str, &str); 8] = [
     ("max_connections", "300"),
     ("fsync", "off"),
@@ -36,6 +36,18 @@ tries=0
 while [ -e "$file" ] && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done
 rm -rf "$1" "${2%/cluster/data}"
 "#;
+
+/// Starts a PostgreSQL server for one test, with its files below `base`.
+pub(crate) async fn start_postgres(base: &Path, settings: &[(&str, &str)]) -> Embedded {
+    let settings = settings.iter();
+    let config = EmbeddedConfig {
+        directory: base.join("postgres"),
+        settings: settings
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    };
+    Embedded::start(config).await.unwrap()
+}
 
 /// The run's one PostgreSQL.
 pub(crate) struct TestCluster {
@@ -107,23 +119,17 @@ impl TestCluster {
     fn start() -> TestCluster {
         // The reaper removes it, and must know of it before anything is in it.
         let base = TempDir::keep(reachable_directory());
-        let directory = base.join("postgres");
-        let expected = directory.join("cluster/data");
+        let expected = base.join("postgres/cluster/data");
         let mut reapers = vec![reaper(&base, &expected)];
         let (sender, started) = mpsc::channel();
+        let directory = base.clone();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
             runtime.block_on(async move {
-                let config = EmbeddedConfig {
-                    directory,
-                    settings: SETTINGS
-                        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                        .to_vec(),
-                };
-                let embedded = Embedded::start(config).await.unwrap();
+                let embedded = start_postgres(&directory, &SETTINGS).await;
                 let data = embedded.data_directory().to_owned();
                 sender.send((embedded.url().to_owned(), data)).unwrap();
                 std::future::pending::<()>().await;

@@ -47,14 +47,14 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A running `larder serve` on ports that it chose itself.
+/// A running `larder serve` on free ports.
 pub(crate) struct LarderProcess {
     pub(crate) child: Child,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// What it printed, up to the addresses.
     pub(crate) banner: String,
-    /// Only held: a closed pipe would be another test.
+    /// Kept open: a closed pipe is the case of another test.
     _stdout: Option<BufReader<ChildStdout>>,
 }
 
@@ -92,7 +92,8 @@ impl LarderProcess {
         }
     }
 
-    /// Starts it without waiting for what it prints, which comes late where its database does; nobody reads its stdout.
+    /// Starts it with a closed stdout, and waits until both addresses accept connections: it prints its addresses only
+    /// when its database is there.
     pub(crate) async fn start_without_stdout(directory: &Path, url: &str) -> Self {
         let reserved = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [listen, admin] = reserved.map(|listener| listener.local_addr().unwrap());

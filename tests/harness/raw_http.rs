@@ -1,4 +1,4 @@
-//! HTTP by hand, over a real socket.
+//! HTTP requests as bytes, over a real socket.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use tokio::net::TcpStream;
 
 use crate::harness::service::TestResponse;
 
-/// A server that neither answers nor closes for so long has forgotten its client.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that neither answers nor closes within this time fails the test.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sends `bytes` and reads until the server closes; whatever an abrupt end cuts off is left out.
+/// Sends `bytes` and returns what is received until the server closes.
 pub(crate) async fn exchange(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // A server that has refused the head does not read the rest.
+    // A server that has refused the head need not read the rest.
     stream.write_all(bytes).await.ok();
     read_all(&mut stream).await
 }
 
-/// What comes until the server closes.
+/// Returns what is received until the server closes.
 pub(crate) async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut received)).await;
+    let read = tokio::time::timeout(READ_TIMEOUT, stream.read_to_end(&mut received)).await;
     if read.is_err() {
         panic!("not closed after {:?}", String::from_utf8_lossy(&received));
     }
@@ -37,7 +37,7 @@ pub(crate) async fn fetch(address: SocketAddr, method: &str, path: &str) -> Test
     parse(&exchange(address, request.as_bytes()).await)
 }
 
-/// A whole response.
+/// Parses a whole response.
 pub(crate) fn parse(received: &[u8]) -> TestResponse {
     let text = String::from_utf8(received.to_vec()).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");

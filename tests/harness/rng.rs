@@ -1,6 +1,6 @@
-//! Chance that comes out the same in every run.
+//! Pseudo-random numbers that are the same in every run.
 
-/// A source of numbers; the seed must not be 0.
+/// A generator of pseudo-random numbers; the seed must not be 0.
 pub(crate) struct SeededRng(pub(crate) u64);
 
 impl SeededRng {

@@ -20,17 +20,17 @@ use tower::{Service, ServiceExt};
 use crate::harness::cluster::{TestCluster, TestDatabase};
 use crate::harness::eventually;
 
-/// A running larder; its sockets are left out.
+/// A running larder without sockets.
 pub(crate) struct TestService {
     service: serve::Service,
     pub(crate) url: String,
     public: PublicService,
     admin: Router,
-    /// Only held, unless the test takes it over.
+    /// Removed when dropped, unless the test keeps it.
     pub(crate) state: TempDir,
 }
 
-/// What came back.
+/// The response to a request, with its whole body.
 #[derive(Debug)]
 pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
@@ -95,7 +95,7 @@ impl TestService {
         overrides: &[(&str, &str)],
     ) -> Self {
         let directory = state.path().to_str().unwrap().to_owned();
-        // The audit would mend what a test is to see, given thousands of hits.
+        // With thousands of hits the audit would drop the stale documents that a test is to find.
         let mut all = vec![
             ("database.url", url),
             ("state_dir", directory.as_str()),
@@ -103,7 +103,7 @@ impl TestService {
         ];
         all.extend_from_slice(overrides);
         let config = Config::from_toml(toml, &all).unwrap();
-        // The same node as whoever left the state.
+        // The same node as the larder that left the state.
         let node = StateLock::acquire(state.path()).unwrap().node().unwrap();
         let service = serve::Service::start(&config, url, node, &[Handle::current()]).unwrap();
         Self {

@@ -1,5 +1,5 @@
-//! A pooler of the worst kind, in small: it opens one server connection for each client, and may exchange those of two
-//! clients between messages, as poolers that share by statement or transaction do. Startup parameters have arrived then.
+//! A small connection pooler that swaps server connections: it opens one for each client, and may swap those of two
+//! clients between messages, as poolers in statement or transaction mode do. Startup parameters have arrived by then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex as TurnMutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 
-/// The code of a request for TLS in the place of a version.
+/// The code of an SSLRequest, sent in place of the protocol version.
 const SSL_REQUEST: u32 = 80_877_103;
 
 type ServerConnection = Arc<TurnMutex<TcpStream>>;
@@ -18,23 +18,24 @@ struct PoolerState {
     address: String,
     servers: Mutex<Vec<ServerConnection>>,
     swap: AtomicBool,
-    /// Answers to what contains this text are kept.
+    /// Answers to messages that contain this text are held back.
     hold: watch::Sender<Option<&'static str>>,
     held: watch::Sender<usize>,
 }
 
-/// A running exchange; it ends when dropped.
+/// A running pooler; it ends when dropped.
 pub(crate) struct SwappingPooler {
-    /// The URL that was given, by way of the exchange.
+    /// The server's URL with the pooler's address.
     pub(crate) url: String,
     shared: Arc<PoolerState>,
     _tasks: JoinSet<()>,
 }
 
 impl SwappingPooler {
-    /// In front of the server of `url`, which is of the form `postgres://user:password@host:port/database`.
+    /// Starts a pooler in front of the server of `url`, which is of the form
+    /// `postgres://user:password@host:port/database`.
     pub(crate) async fn start(url: &str) -> Self {
-        let (who, rest) = url.rsplit_once('@').unwrap();
+        let (credentials, rest) = url.rsplit_once('@').unwrap();
         let (server, database) = rest.split_once('/').unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -48,13 +49,13 @@ impl SwappingPooler {
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, Arc::clone(&shared)));
         Self {
-            url: format!("{who}@{address}/{database}"),
+            url: format!("{credentials}@{address}/{database}"),
             shared,
             _tasks: tasks,
         }
     }
 
-    /// Exchanges the server connections of each two clients, or gives them back.
+    /// Swaps the server connections of each two clients, or gives each client its own again.
     pub(crate) fn swap(&self, on: bool) {
         self.shared.swap.store(on, Ordering::SeqCst);
     }
@@ -64,19 +65,19 @@ impl SwappingPooler {
         self.shared.servers.lock().unwrap().len()
     }
 
-    /// Keeps the answers to messages that contain `text`.
+    /// From now on holds back the answers to messages that contain `text`.
     pub(crate) fn hold(&self, text: &'static str) {
         self.shared.held.send_replace(0);
         self.shared.hold.send_replace(Some(text));
     }
 
-    /// Waits until there are `count` such answers.
+    /// Waits until `count` answers are held back.
     pub(crate) async fn held(&self, count: usize) {
         let mut held = self.shared.held.subscribe();
         held.wait_for(|held| *held >= count).await.unwrap();
     }
 
-    /// Passes on what was kept.
+    /// Passes on the answers that were held back.
     pub(crate) fn release(&self) {
         self.shared.hold.send_replace(None);
     }
@@ -87,7 +88,7 @@ async fn accept(listener: TcpListener, shared: Arc<PoolerState>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let shared = Arc::clone(&shared);
-        // Whichever end closes, the other one learns of it.
+        // When either end closes, so does the other.
         clients.spawn(async move {
             let _ended = serve(client, &shared).await;
         });

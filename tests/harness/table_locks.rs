@@ -1,11 +1,11 @@
-//! Tables that are held, so that readers wait, and tables that are slow to read without a lock.
+//! Locked tables, for which readers wait, and tables that are slow to read without a lock.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::harness::cluster::TestRole;
 use crate::harness::eventually;
 
-/// A connection that holds `table` so that no reader gets on.
+/// A connection with an open transaction that has locked `table` against readers.
 pub(crate) async fn lock_table(url: &str, table: &str) -> PgConnection {
     let mut holder = PgConnection::connect(url).await.unwrap();
     let sql = format!("begin; lock table {table}");
@@ -16,18 +16,18 @@ pub(crate) async fn lock_table(url: &str, table: &str) -> PgConnection {
     holder
 }
 
-/// Ends the transaction of a connection that holds a table.
+/// Ends the transaction that has locked a table.
 pub(crate) async fn unlock(mut holder: PgConnection) {
     sqlx::raw_sql("commit").execute(&mut holder).await.unwrap();
     holder.close().await.unwrap();
 }
 
-/// Waits until somebody waits for `table`, seen over the connection that holds it.
+/// Waits until another session waits for `table`, as the connection that has locked it sees.
 pub(crate) async fn await_waiter(holder: &mut PgConnection, table: &str) {
     let sql = format!(
         "select exists (select from pg_locks where relation = '{table}'::regclass and not granted)"
     );
-    eventually("somebody waits", async || {
+    eventually("a session that waits", async || {
         let waiting = sqlx::query_scalar(AssertSqlSafe(sql.clone()));
         let waiting: bool = waiting.fetch_one(&mut *holder).await.unwrap();
         waiting.then_some(())

@@ -1,4 +1,4 @@
-//! Those who change rows and tables: one by one, and another beside.
+//! Sessions that run the steps, and a writer beside them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct UserSession {
     pub(super) pid: i32,
 }
 
-/// What PostgreSQL said.
+/// An error of PostgreSQL.
 #[derive(Debug)]
 pub(super) struct SqlError {
     code: String,
@@ -125,7 +125,7 @@ async fn copy(connection: &mut PgConnection, sql: &str, lines: &str) -> sqlx::Re
     copy.finish().await
 }
 
-/// A client that changes rows by all that is on top, again and again.
+/// A client that updates rows through the topmost tables, again and again, until it is to end.
 pub(super) struct BackgroundWriter {
     ended: Arc<AtomicBool>,
     task: JoinHandle<(i32, Vec<SqlError>)>,
@@ -158,10 +158,10 @@ impl BackgroundWriter {
         Self { ended, task }
     }
 
-    /// `pids` are of those who may be in its way.
+    /// Waits for its end. `pids` are the processes that it may conflict with.
     ///
     /// # Errors
-    /// A statement failed for which larder is to blame.
+    /// The first of its errors that larder caused.
     pub(super) async fn end(
         self,
         pids: &[i32],

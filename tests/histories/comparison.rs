@@ -1,13 +1,15 @@
-//! Compares what larder answers with what the oracle says, and tells a stale document from one that is still on its way.
+//! Compares larder's answers with the oracle's documents, and tells a stale document from one whose change may still
+//! come.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::documents::oracle::DocumentsByPath;
 use crate::freshness::testbed::is_hit;
 use crate::harness::service::{TestResponse, TestService};
-use crate::histories::oracle::{DocumentsByPath, Oracle};
+use crate::histories::oracle::Oracle;
 use crate::histories::plan::Plan;
 
 /// `max_staleness` by default: a read that begins later than that after a change shows the change. The machine's speed
@@ -17,7 +19,7 @@ const MAX_STALENESS: Duration = Duration::from_secs(1);
 const RIGHT_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// All documents of a history that were ever there, and since when each is as it is.
+/// All documents that ever existed in a history, and since when each has its value.
 #[derive(Default)]
 pub(super) struct Comparison {
     known: BTreeSet<String>,
@@ -25,7 +27,7 @@ pub(super) struct Comparison {
     pub(super) reads: u64,
 }
 
-/// How a read compares.
+/// The result of comparing a read.
 enum ComparedRead {
     Right,
     /// Right, but not from a tier.

@@ -1,4 +1,4 @@
-//! One history: two databases that begin alike, larder on one of them, and step after step on both.
+//! One history: two databases that begin with the same content, larder on one of them, and the same steps on both.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct HistoryResult {
     /// Of the steps that were done, and of the reads that were compared.
     pub(super) steps: Vec<&'static str>,
     pub(super) reads: u64,
-    /// The kind of the step after which it failed, and all that is to be told.
+    /// The kind of the step after which it failed, and the report.
     pub(super) failure: Option<(&'static str, String)>,
 }
 
@@ -42,10 +42,10 @@ struct HistoryRun {
     watch: Comparison,
     service: Option<TestService>,
     publisher: Option<Publisher>,
-    /// What was done so far, for the report.
+    /// The steps so far, for the report.
     told: Vec<String>,
     steps: Vec<&'static str>,
-    /// Nothing was done to one database only.
+    /// Both databases have the same content: no step changed only one of them.
     alike: bool,
 }
 

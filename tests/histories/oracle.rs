@@ -3,15 +3,13 @@
 //! Columns, primary keys and whether a resource fits at all come from the catalogue at each look, since steps change
 //! them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
+use crate::documents::oracle::DocumentsByPath;
 use crate::histories::hostile_settings::OF_ORACLE;
 use crate::histories::plan::{Plan, PlannedChild, PlannedResource};
-
-/// By path; only of resources that fit.
-pub(super) type DocumentsByPath = BTreeMap<String, String>;
 
 /// A session that sees what larder's role sees.
 pub(super) struct Oracle {

@@ -30,7 +30,7 @@ fn is_in(without: &[String], name: &str) -> bool {
     without.iter().any(|other| other == name)
 }
 
-/// How the tables of a family belong together.
+/// How the tables of a family are related.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Form {
     Plain,
@@ -43,7 +43,7 @@ pub(super) enum Form {
     Inherited,
 }
 
-/// Tables of one shape: `r0` is where it begins, what belongs to it is called `r1`, `r2` and so on.
+/// Tables with the same columns: `r0` is the topmost, its partitions or heirs are `r1`, `r2` and so on.
 #[derive(Debug)]
 pub(super) struct TableFamily {
     pub(super) prefix: char,

@@ -1,4 +1,4 @@
-//! Steps that change what larder's role may see: policies, and what they rest on.
+//! Steps that change which rows larder's role sees: policies, and what policies read.
 
 use crate::histories::step::{HistoryStep, Message, StepGenerator};
 
@@ -41,7 +41,7 @@ pub(super) fn policy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
         .map(|table| table.name.clone())
         .filter(|name| draw.is_followed(name))
         .collect();
-    // The policies of an ancestor, or of a part, count for those who name it.
+    // The policies of an ancestor or a partition apply to statements that name it.
     let table = if draw.once_in(5) {
         draw.target(prefix).replace("_v", "")
     } else {

@@ -1,7 +1,6 @@
-//! A third database publishes, and both others subscribe: larder's, and the one without.
+//! A third database publishes, and both others subscribe: the one with larder and its twin without.
 //!
-//! Where the one without larder does not get on either (a row that conflicts, a table that is gone), both end their
-//! subscription.
+//! If the subscription of the twin stops with an error, too (a conflicting row, a missing table), both end theirs.
 
 use std::time::Duration;
 
@@ -13,9 +12,9 @@ use crate::histories::hostile_settings::OF_USERS;
 use crate::histories::rows;
 use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
 
-/// The subscription of the database without larder has got on by then, or it never will.
+/// The subscription of the database without larder catches up within this time, or never.
 const TWIN_WITHIN: Duration = Duration::from_secs(4);
-/// And the other one.
+/// The same for the database with larder.
 const LARDER_WITHIN: Duration = Duration::from_secs(20);
 
 /// What happens to the subscriptions.

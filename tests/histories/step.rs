@@ -1,4 +1,4 @@
-//! The steps of a history: what is drawn, from what the tables are like at that moment.
+//! The steps of a history, chosen at random from those that apply to the tables as they are.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// Where a step is done.
+/// Where a step runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StepTarget {
     /// In the database of larder, and before in the one without.
@@ -38,7 +38,7 @@ pub(super) enum StepTarget {
     Subscriber(replication::SubscriptionChange),
 }
 
-/// Something that happens, and after which every document has to become right.
+/// A change, after which every document has to become right.
 #[derive(Clone, Debug)]
 pub(super) struct HistoryStep {
     pub(super) kind: &'static str,
@@ -69,7 +69,7 @@ impl HistoryStep {
     }
 }
 
-/// What a step is drawn with.
+/// What a random step is chosen with.
 pub(super) struct StepGenerator<'a> {
     pub(super) rng: &'a mut SeededRng,
     pub(super) plan: &'a Plan,
@@ -234,7 +234,7 @@ impl<'a> StepGenerator<'a> {
         format!("{prefix}{}", 100 + self.number)
     }
 
-    /// SQL that gives a new table to who owns the others.
+    /// SQL that gives a new table the owner of the others.
     pub(super) fn owned(&self, table: &str) -> String {
         if self.plan.policies {
             format!("; alter table {table} owner to {}", self.role)

@@ -1,4 +1,4 @@
-//! `Cache-Control` and `Surrogate-Key`, as a resource sets them.
+//! `Cache-Control` and `Surrogate-Key`, as the configuration of a resource sets them.
 
 use axum::http::Method;
 
@@ -54,6 +54,6 @@ async fn answers_have_the_headers_that_their_resource_sets() {
     let headers = [("if-none-match", "*")];
     let unchanged = larder.request(Method::GET, "/items/42", &headers).await;
     assert_eq!(unchanged.header("surrogate-key"), "item-42 items");
-    // What was not answered is nobody's to keep.
+    // Errors must not be cached.
     assert_eq!(larder.get("/items/x").await.header("cache-control"), "");
 }

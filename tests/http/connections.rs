@@ -1,4 +1,4 @@
-//! What only a real connection shows: framing, limits, pipelines and half requests.
+//! Real connections: framing, limits, pipelining and incomplete requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -155,7 +155,7 @@ async fn pipelined_requests_are_answered_in_order() {
     let last = "GET /items/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let request = format!("{one}{one}{body}{one}{last}");
     let received = exchange(server.address, request.as_bytes()).await;
-    // A body that nobody wanted is never read as a request.
+    // A body that was not read is never taken for a request.
     let expected = ["200", "200", "405", "200", "400"];
     let statuses = statuses(&received);
     assert!(expected.starts_with(&statuses.iter().map(String::as_str).collect::<Vec<_>>()));

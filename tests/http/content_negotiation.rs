@@ -1,4 +1,4 @@
-//! `Accept` and `Accept-Encoding`.
+//! Content negotiation: `Accept` and `Accept-Encoding`.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! Pages of other origins, and `OPTIONS`.
+//! CORS: requests from pages of other origins, and `OPTIONS`.
 
 use axum::http::{Method, StatusCode};
 

@@ -1,4 +1,4 @@
-//! Keys in paths: one document whatever the spelling, and 400 for what is none.
+//! Keys in paths: all spellings of a key give one document, and malformed keys 400.
 
 use axum::http::StatusCode;
 

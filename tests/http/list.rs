@@ -1,4 +1,4 @@
-//! Pages of documents, and which of them.
+//! Lists of documents: pages, order and filters.
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The middleware that every request passes: the service under test has all of it.
+//! The middleware that every request passes: rate limit and access log.
 
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;

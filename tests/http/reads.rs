@@ -1,4 +1,4 @@
-//! `Cache-Status`: which way an answer came, with every choice of tiers.
+//! Reads by key: `Cache-Status` for each choice of tiers, requests that share a load, and loads that fail.
 
 use axum::http::{Method, StatusCode};
 use sqlx::{Connection, PgConnection};
@@ -50,7 +50,7 @@ async fn resources_choose_their_tiers() {
     }
 }
 
-/// Waits until a reader of `url`'s database is held up.
+/// Waits until a session of `url`'s database waits for a lock.
 pub(super) async fn await_blocked_reader(url: &str) {
     let mut observer = PgConnection::connect(url).await.unwrap();
     eventually("a waiting reader", async || {

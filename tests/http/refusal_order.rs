@@ -1,5 +1,5 @@
-//! Which refusal a request gets that could be refused for several reasons: for each kind of request, the refusals in
-//! their order, each alone and in every pair.
+//! Which error a request gets that is wrong in several ways: for each kind of request, the errors in their order, each
+//! alone and in every pair.
 
 use axum::http::Method;
 
@@ -47,7 +47,7 @@ const CONFIG: &str = "
 
 const KEY: (&str, &str) = ("x-api-key", "test");
 
-/// What is sent.
+/// A request before it is sent.
 #[derive(Clone)]
 struct RequestDraft {
     method: Method,
@@ -93,7 +93,7 @@ impl RequestDraft {
     }
 }
 
-/// A reason to refuse a request: what gives it, and the answer.
+/// An error of a request: how the request is made wrong, and the answer.
 struct ExpectedRefusal {
     name: &'static str,
     give: fn(&mut RequestDraft),

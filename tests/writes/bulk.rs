@@ -1,4 +1,4 @@
-//! Many documents in one request.
+//! Bulk writes: many documents in one request.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -252,7 +252,7 @@ async fn lenient_handling_gives_each_document_its_own_outcome() {
     assert_eq!(larder.depts().await, MANY + 5);
 }
 
-/// Whoever reads the outcomes knows of each document that came whole.
+/// The outcomes tell of each document that arrived whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn lenient_handling_stores_what_came_before_the_body_broke_off() {
     let larder = start().await;

@@ -1,4 +1,4 @@
-//! Many clients at once.
+//! Writes of many clients at once.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ async fn one_bad_document_among_many_fails_alone() {
     assert_eq!(larder.ask("select count(*)::text from dept").await, "61");
 }
 
-/// One key that somebody holds kept its whole group, and all that went alone after it.
+/// A key that was locked by another transaction delayed all documents of its group, and those retried alone after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_key_keeps_only_its_own_document() {
     let url = TestCluster::database().await.url;

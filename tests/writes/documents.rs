@@ -1,4 +1,4 @@
-//! Single documents of several levels.
+//! Writes of single documents with several levels of rows.
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Writes that are refused, and their problem details.
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
@@ -51,7 +51,7 @@ async fn what_can_not_be_written_says_why() {
     assert!(answer.body.contains("primary key"), "{}", answer.body);
 }
 
-/// A key drawn by default took the place of the one that was there, and all comments were made anew.
+/// A generated default replaced the key of each comment, and all comments were deleted and inserted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_linked_to_no_key_are_only_read() {
     let larder = TestService::start(
@@ -69,7 +69,7 @@ async fn rows_linked_to_no_key_are_only_read() {
     assert!(answer.body.contains("column id of"), "{}", answer.body);
 }
 
-/// Nothing kept others from adding a row between a PATCH's look and its statements, and it was deleted unseen.
+/// Another client could add a row between a PATCH's read and its statements, and the PATCH deleted it unread.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_below_need_a_foreign_key_and_a_place_of_their_own() {
     let larder = TestService::start(
@@ -92,7 +92,7 @@ async fn rows_below_need_a_foreign_key_and_a_place_of_their_own() {
     }
 }
 
-/// A cast to `varchar(5)` cuts, so another document than the path's was written.
+/// A cast to `varchar(5)` truncates, so another document than the path's was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_does_not_fit_writes_no_other_document() {
     let larder = TestService::start(

@@ -1,4 +1,4 @@
-//! Others' transactions beside writes: none is ended by PostgreSQL because larder takes part in a deadlock.
+//! Other clients' transactions beside writes: PostgreSQL ends none of them because of a deadlock with larder.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Rows that others add below a document while it is written, past a foreign key that keeps nobody out.
+//! Rows that other clients add below a document while it is written, when the foreign key is not enforced for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use crate::harness::eventually;
 use crate::harness::service::TestService;
 use crate::writes::{CONFIG, SCHEMA, dept, start};
 
-/// What a new emp's key is waits for a row in `gate`: a PATCH that adds one has read the document by then, and has not
-/// changed it.
+/// The default of a new emp's key waits for a row in `gate`: a PATCH that adds an emp has then read the document, and
+/// not changed it yet.
 const GATE: &str = "
     create table gate ();
     create function drawn() returns bigint language plpgsql as $$ begin
@@ -21,13 +21,13 @@ const GATE: &str = "
     alter table emp alter empno set default drawn();
 ";
 
-/// Sets the foreign keys of `emp` and `skill` aside without a word to whoever reads the catalogue's constraints.
+/// Disables the triggers of the foreign keys of `emp` and `skill`; the constraints look enforced in the catalogue.
 const UNENFORCED: &str = "do $$ declare t record; begin
     for t in select tgname, tgrelid::regclass as tgtable from pg_trigger
       where tgisinternal and tgrelid in ('dept'::regclass, 'emp'::regclass, 'skill'::regclass)
     loop execute format('alter table %s disable trigger %I', t.tgtable, t.tgname); end loop; end $$";
 
-/// What a replication worker of a subscription does.
+/// As the apply worker of a subscription has it.
 const REPLICA: &str = "set session_replication_role = replica";
 
 async fn run(connection: &mut PgConnection, sql: &str) {

@@ -1,4 +1,4 @@
-//! Whoever reads after the answer sees the write.
+//! Reads that begin after the answer of a write see it.
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;

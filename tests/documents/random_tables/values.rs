@@ -31,7 +31,7 @@ enum ValueGenerator {
 
 use ValueGenerator::{Bytes, Day, Digits, Extreme, Integer, Microsecond, Text, Uuid};
 
-/// Domains, and types that are nobody's but the test's.
+/// Domains and types that the test creates.
 pub(crate) fn setup() -> String {
     "create domain d_int as int; create domain d_dint as d_int check (value <> 2000000000); \
      create domain d_text as text; create domain d_char as char(4); create domain d_ts as timestamp; \
