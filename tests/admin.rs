@@ -175,7 +175,7 @@ async fn purged_documents_are_missed_once() {
     assert_eq!(larder.get("/items/42").await.cache_status(), MISS);
     assert_eq!(larder.get("/items/7").await.cache_status(), MISS);
     assert_eq!(larder.get("/tags/none").await.cache_status(), MEMORY);
-    // A key left empty by mistake is not the whole resource.
+    // An empty key, perhaps a mistake, does not purge the whole resource.
     assert_problem(&larder.post_admin("/purge/items/").await, 400);
     assert_eq!(larder.get("/items/7").await.cache_status(), MEMORY);
 }

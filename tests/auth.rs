@@ -39,7 +39,7 @@ const RESOURCES: &str = "
     read = ['staff']
     write = []";
 
-/// A resource that asks for no role.
+/// A resource that needs no role.
 const ITEMS: &str = "[[resource]]\nname = 'items'\ntable = 'item'";
 
 const MEMORY: &str = "larder; hit; detail=memory";
@@ -50,7 +50,7 @@ const KEY: (&str, &str) = (
     "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 );
 
-/// A hash with the least parameters: what the real ones cost is not the question here.
+/// A hash with the cheapest parameters.
 fn hash(password: &str) -> String {
     let params = Params::new(8, 1, 1, None).unwrap();
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
@@ -81,7 +81,7 @@ fn basic(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
 
-/// A write shows what is stored, and an idempotent one what another has stored.
+/// The answer of a write has the stored document, that of a repeated one the document that was stored first.
 #[tokio::test(flavor = "multi_thread")]
 async fn write_only_roles_cannot_read() {
     let url = TestCluster::database().await.url;
@@ -270,7 +270,7 @@ async fn concurrent_requests_with_one_password_authenticate() {
     }
 }
 
-/// Shared caches heed `Authorization` by themselves, but neither `X-API-Key` nor cookies.
+/// Shared caches respect `Authorization` by themselves, but neither `X-API-Key` nor cookies.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_publicly_readable_documents_are_for_shared_caches() {
     let larder = larder(&principals()).await;
@@ -290,7 +290,7 @@ async fn only_publicly_readable_documents_are_for_shared_caches() {
     }
 }
 
-/// As slow as real ones, so that checks meet.
+/// As slow as real ones, so that checks overlap.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_password_checks_of_one_address_are_bounded() {
     let salt = SaltString::encode_b64(b"salt of the test").unwrap();

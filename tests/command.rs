@@ -20,7 +20,7 @@ pub(crate) fn configured(toml: &str) -> TempDir {
     directory
 }
 
-/// The one value that `sql` asks for.
+/// The value that `sql` returns.
 pub(crate) async fn value<T>(url: &str, sql: &str) -> T
 where
     T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
@@ -149,7 +149,7 @@ async fn example_is_a_configuration_and_the_dump_masks_passwords() {
         "{text}"
     );
 
-    // What is shown reads back as the same.
+    // The dump, read as a configuration, gives the same dump.
     fs::write(directory.path().join("larder.toml"), &text).unwrap();
     let again = run(directory.path(), None, &["config", "--dump"]).await;
     assert_eq!(stdout(&again), text, "{}", stderr(&again));

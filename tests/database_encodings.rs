@@ -118,7 +118,7 @@ async fn characters_without_an_equivalent_concern_their_own_row() {
     all_but_the_broken_ones("WIN1252").await;
 }
 
-/// One such key in a batch had made it 500 as a whole.
+/// One such key in a batch once made the whole batch fail with 500.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_the_database_cannot_spell_is_missing() {
     let larder = larder_in(
@@ -146,7 +146,7 @@ async fn a_key_that_the_database_cannot_spell_is_missing() {
     );
 }
 
-/// A pass that meets such a key touches that resource whole, and goes on with the others.
+/// A pass with such a key invalidates the whole resource, and goes on with the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_utf8_lacks_empties_its_resource_alone() {
     for encoding in ["SQL_ASCII", "WIN1252"] {

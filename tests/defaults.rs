@@ -28,7 +28,7 @@ const SQL: &str = r#"
 
 const CONFIG: &str = "[[resource]]\nname = 'kinds'\ntable = 'public.kind'\n";
 
-/// Each on a role of its own, and all on a database.
+/// Settings, each of a role of its own, and all of a database.
 const DEFAULTS: [(&str, &str); 27] = [
     ("default_transaction_isolation", "'repeatable read'"),
     ("default_transaction_isolation", "serializable"),
@@ -59,7 +59,7 @@ const DEFAULTS: [(&str, &str); 27] = [
     ("work_mem", "64"),
 ];
 
-/// Behind a pooler a millisecond may be over, on a busy machine, before a transaction's own settings hold.
+/// Behind a pooler on a busy machine, a timeout of a millisecond may expire before a transaction's own settings apply.
 fn pooled(name: &str, value: &'static str) -> &'static str {
     match name {
         "statement_timeout" => "20",
@@ -102,7 +102,7 @@ async fn served(url: &str, pooler: bool, id: usize, context: &str) -> ServedDocu
         .replacen("\"id\":1,", &format!("\"id\":{id},"), 1);
     let put = larder.write(Method::PUT, &path, &[], &body).await;
     assert_eq!(put.status, StatusCode::CREATED, "{context}: {put:?}");
-    // What is the same is found to be the same, and what is there is found.
+    // Equal values compare equal, and rows are found.
     let put = larder.write(Method::PUT, &path, &[], &body).await;
     assert_eq!(put.status, StatusCode::OK, "{context}: {put:?}");
     let written = larder.get(&path).await.body;
@@ -163,7 +163,7 @@ async fn a_roles_defaults_change_nothing() {
     let cases = DEFAULTS
         .iter()
         .flat_map(|case| [(case, false), (case, true)]);
-    // How long server connections behind a pooler may idle is the pooler's affair.
+    // Behind a pooler, idle server connections are the pooler's.
     let cases = cases.filter(|((name, _), pooler)| !pooler || *name != "idle_session_timeout");
     let cases: Vec<_> = cases.enumerate().collect();
     for some in cases.chunks(6) {

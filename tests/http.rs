@@ -1,4 +1,4 @@
-//! Requests and answers of the public address, whatever the tier.
+//! Requests and answers of the public address.
 
 mod batch;
 mod cache_headers;
@@ -55,7 +55,7 @@ async fn larder() -> TestService {
     TestService::start(SCHEMA, CONFIG).await
 }
 
-/// An error as RFC 9457 asks, without a word of what is behind it.
+/// Checks that an error is as RFC 9457 requires, and shows no SQL, host or table.
 #[track_caller]
 fn assert_problem(answer: &TestResponse, status: u16) {
     let what = format!("{answer:?}");

@@ -138,7 +138,7 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     .await;
     assert!(connect(&serving, &old, "http/1.1").await.is_err());
     ask(&mut kept).await;
-    // What can't be used changes nothing.
+    // A certificate that can't be used changes nothing.
     fs::write(directory.path().join("key.pem"), "nothing").unwrap();
     serving.signal(Signal::SIGHUP);
     eventually("the refusal in the log", async || {

@@ -80,7 +80,7 @@ impl TestService {
         self.request(Method::DELETE, path, &[]).await
     }
 
-    /// One text out of the database.
+    /// The text that `sql` returns.
     async fn ask(&self, sql: &str) -> String {
         use sqlx::Connection;
         let mut connection = self.connect().await;

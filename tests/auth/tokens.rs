@@ -1,4 +1,4 @@
-//! Tokens that others sign.
+//! JSON web tokens of other issuers.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,7 +57,7 @@ async fn a_token_authenticates_until_it_expires() {
     let hit = larder.request(Method::GET, "/items/1", &headers).await;
     assert_eq!(hit.cache_status(), MEMORY);
 
-    // Its verdict is known, and holds no longer than the token.
+    // The remembered result is valid no longer than the token.
     let until = now() + 3;
     let short = bearer(OLD, &json!({"sub": "a", "exp": until}));
     assert_eq!(
@@ -175,6 +175,6 @@ async fn no_token_is_accepted_before_keys_are_loaded() {
     let answer = larder.request(Method::GET, "/items/1", &headers).await;
     assert_problem(&answer, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.header("retry-after"), "1");
-    // Who shows nothing is told so all the same.
+    // A request without credentials still gets a challenge.
     assert!(may(&larder, Method::GET, "/open/1", "").await);
 }

@@ -59,7 +59,7 @@ pub(super) const CASES: &[CatalogueMistake] = &[
         "table",
         "did you mean public.child?",
     ),
-    // Names are taken as they are written: nothing is folded.
+    // Names are not folded to lower case.
     case(
         "table = 'shop.order' # here",
         "table",
@@ -185,7 +185,7 @@ pub(super) const CASES: &[CatalogueMistake] = &[
     ),
 ];
 
-/// What not every server can be asked for: extensions and ICU.
+/// Mistakes that need extensions or ICU, which not every server has.
 pub(super) const OPTIONAL: &[(&str, &str, CatalogueMistake)] = &[
     (
         "citext",

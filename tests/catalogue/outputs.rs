@@ -7,7 +7,7 @@ use super::{assert_told, file_of, mistakes};
 use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestService, execute};
 
-/// The types that write an oid as a name.
+/// The types whose output shows an oid as a name.
 const NAMED: [&str; 12] = [
     "regclass",
     "regproc",
@@ -77,8 +77,8 @@ const CASES: &[CatalogueMistake] = &[
     ),
 ];
 
-/// A resource with `regclass` or `aclitem` kept the names of the day when it was read for ever: renaming what an oid
-/// stands for touches another table. The same with a cast to `json` whose function was replaced, or reads tables.
+/// Documents with `regclass` or `aclitem` once kept the names of the time of their load: renaming the object of an oid
+/// changes another table. The same happened with a cast to `json` whose function was replaced, or reads tables.
 #[tokio::test]
 async fn columns_that_other_rows_decide_are_refused() {
     let url = TestCluster::database().await.url;
@@ -106,8 +106,8 @@ async fn columns_that_other_rows_decide_are_refused() {
     }
 }
 
-/// What is not shown may be of any type, and a cast in C that calls itself immutable is called, as extensions bring
-/// them.
+/// Columns that are not shown may have any type, and casts in C that are declared immutable are allowed, as extensions
+/// define them.
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_that_are_left_out_and_casts_in_c_are_served() {
     let url = TestCluster::database().await.url;

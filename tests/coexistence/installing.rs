@@ -64,7 +64,7 @@ async fn installing_waits_only_for_the_table_in_use() {
     .await;
 }
 
-/// What is installed anew is its own resource's business: the epoch of the others goes on.
+/// New triggers of one resource begin no new epoch for the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_triggers_empty_nothing_else() {
     let url = TestCluster::database().await.url;
@@ -162,7 +162,7 @@ async fn installing_and_uninstalling_end_no_transaction() {
     }
 }
 
-/// What a larder needs that may come back is kept for its own retention, not for a neighbour's.
+/// What a stopped larder needs is kept for its own retention, not for that of another larder.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_retention_of_one_larder_removes_nothing_of_another() {
     let url = TestCluster::database().await.url;
@@ -178,7 +178,7 @@ async fn the_retention_of_one_larder_removes_nothing_of_another() {
     larder.stop().await;
     let late = "insert into larder.node (name, position, seen_at) values (gen_random_uuid(), pg_current_snapshot(), '-infinity')";
     execute(&url, late).await;
-    // It has not been seen for longer than the neighbour would wait.
+    // It has not been seen for longer than the retention of the other larder.
     execute(
         &url,
         "update larder.node set seen_at = now() - interval '1 minute'",
@@ -202,7 +202,7 @@ async fn the_retention_of_one_larder_removes_nothing_of_another() {
     neighbour.stop().await;
 }
 
-/// What others have hung upon DDL may take its time: writers don't wait for it.
+/// Event triggers on DDL may be slow: writers do not wait for them.
 pub(crate) async fn a_slow_event_trigger_holds_up_no_writer() {
     let url = TestCluster::database().await.url;
     execute(&url, SQL).await;

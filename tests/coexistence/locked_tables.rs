@@ -24,7 +24,7 @@ async fn shows(larder: &TestService, path: &str, text: &str) {
     .await;
 }
 
-/// The feed goes on: what is written elsewhere is seen, and what leads through the locked table is not trusted.
+/// The feed goes on: changes of other tables are seen, and resources that need the locked table are not trusted.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_feed_goes_on_beside_a_locked_table() {
     let url = TestCluster::database().await.url;
@@ -55,7 +55,7 @@ async fn the_feed_goes_on_beside_a_locked_table() {
     assert_eq!(larder.metric("larder_feed_gaps_total").await, gaps);
 }
 
-/// Whoever starts beside a locked table serves the others at once.
+/// A larder that starts beside a locked table serves the other resources at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn larder_starts_beside_a_locked_table() {
     let url = TestCluster::database().await.url;

@@ -1,4 +1,4 @@
-//! Migrations after which a resource does not fit any more.
+//! Migrations after which a resource no longer fits the database.
 
 use axum::http::StatusCode;
 
@@ -35,7 +35,7 @@ async fn is_out_alone(larder: &TestService) {
     }
 }
 
-/// A running larder and one that starts find the same, and neither takes the other resources away.
+/// A running larder and one that starts report the same, and both serve the other resources.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_resource_that_no_longer_fits_is_unavailable() {
     let url = TestCluster::database().await.url;
@@ -55,7 +55,7 @@ async fn only_the_resource_that_no_longer_fits_is_unavailable() {
     // Also to where the definition has moved in the file.
     let moved = TestService::start_on(&url, &format!("\n\n{CONFIG}"), &[]).await;
     is_out_alone(&moved).await;
-    // Also where schema larder has to be made anew.
+    // Also if schema larder has to be created again.
     let damage = "alter table larder.node drop constraint node_pkey";
     execute(&url, damage).await;
     drop(moved);
@@ -90,7 +90,7 @@ async fn one_definition_of_two_resources_is_remembered() {
     .await;
 }
 
-/// Until larder has looked at what was altered, an answer says so, and is no internal error.
+/// Until larder has checked what was altered, answers say so, and are no internal errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn unnoticed_alterations_are_no_internal_error() {
     for alteration in [

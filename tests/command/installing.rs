@@ -27,14 +27,14 @@ const CONFIG: &str = "
       table = 'Shop.line'
     ";
 
-/// Everything that larder adds: its schema's objects and the triggers that are not foreign keys'.
+/// Counts everything that larder adds: the objects of its schema, and triggers that do not belong to foreign keys.
 const ADDED: &str = "
     select (select count(*) from pg_class where relnamespace = to_regnamespace('larder'))
          + (select count(*) from pg_proc where pronamespace = to_regnamespace('larder'))
          + (select count(*) from pg_namespace where nspname = 'larder')
          + (select count(*) from pg_trigger where not tgisinternal)";
 
-/// What a second installation would change: every row version of the catalogue that belongs to larder.
+/// The row versions of larder's objects in the catalogue, which a second installation must not change.
 const VERSIONS: &str = "
     select string_agg(x, ' ' order by x) from (
       select tgname || xmin::text from pg_trigger where not tgisinternal
@@ -84,7 +84,7 @@ async fn printed_sql_installs_and_grants_all_that_larder_needs() {
     assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     assert_eq!(serving.terminate().await.code(), Some(0));
 
-    // Nothing is missing, so that owning nothing is no hindrance.
+    // Nothing is missing, so no ownership is needed.
     let again = run(directory.path(), Some(&role.url), &["install"]).await;
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
 }
@@ -157,7 +157,7 @@ async fn uninstalling_removes_all_that_is_larders_and_nothing_else() {
     assert_eq!(printed.status.code(), Some(0), "{}", stderr(&printed));
     assert_eq!(value::<i64>(&url, ADDED).await, installed);
 
-    // What a user put into the schema is not larder's to drop: nothing goes.
+    // With an object of a user in the schema, nothing is dropped.
     execute(&url, "create table larder.mine ()").await;
     let refused = run(directory.path(), Some(&url), uninstall).await;
     assert_eq!(refused.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! `larder serve`: addresses, missing databases, and its end.
+//! `larder serve`: addresses, missing databases, signals and shutdown.
 
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ async fn refuses_connections(serving: &LarderProcess) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_in_flight_are_answered_after_sigterm() {
     const REQUESTS: usize = 20;
-    // A feed that is held up on a busy machine must not end the requests' patience, and one handshake after the other
-    // is fast enough where eight at once are not: SCRAM takes its time in a debug build.
+    // On a busy machine a delayed feed must not make requests time out. One connection at a time: SCRAM is slow in a
+    // debug build, and eight handshakes at once take too long.
     let config = format!(
         "request_timeout = '1m'\n{CONFIG}[feed]\nmax_staleness = '1m'\n\
          [database]\nstatement_timeout = '1m'\nconnections = 1\n"
@@ -86,10 +86,10 @@ async fn sigint_ends_it_too_and_an_unfinished_request_costs_no_document_on_disk(
     half.write_all(b"GET /items/1 HTTP/1.1\r\nHo")
         .await
         .unwrap();
-    // It waits for its batch, a second by default, when the end comes.
+    // The document waits for its batch, for a second by default, when larder is stopped.
     fetch(serving.listen, "GET", "/items/2").await;
     serving.signal(Signal::SIGINT);
-    // Nothing was asked that is not answered.
+    // All requests have been answered.
     assert_eq!(serving.ended().await.code(), Some(0));
 
     let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
@@ -310,7 +310,7 @@ async fn sighup_reopens_the_access_log() {
     assert_eq!(lines(&moved) + lines(&file), asked);
 }
 
-/// The terminal has gone; what was begun is ended as at SIGTERM.
+/// The terminal has been closed; requests in flight are completed as after SIGTERM.
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_with_nothing_to_reload_ends_larder() {
     let (_directory, _url, mut serving) = start(CONFIG).await;

@@ -428,7 +428,7 @@ pub(super) fn away_and_back(draw: &mut StepGenerator<'_>) -> Option<HistoryStep>
     ))
 }
 
-/// What only concerns storage changes no document.
+/// Changes of storage, which change no document.
 pub(super) fn storage(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
@@ -445,7 +445,7 @@ pub(super) fn storage(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     definition(draw, "storage", vec![Message::Sql(sql)])
 }
 
-/// A table that does something else than it is told.
+/// A table with a rule, which rewrites statements.
 pub(super) fn rule(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let (from, to) = (draw.target(prefix), draw.target(prefix).replace("_v", ""));

@@ -24,8 +24,9 @@ const ROUNDS: usize = 6;
 
 /// How a history ended.
 pub(super) struct HistoryResult {
-    /// Of the steps that were done, and of the reads that were compared.
+    /// The kinds of the steps that ran.
     pub(super) steps: Vec<&'static str>,
+    /// How many reads were compared.
     pub(super) reads: u64,
     /// The kind of the step after which it failed, and the report.
     pub(super) failure: Option<(&'static str, String)>,
@@ -49,7 +50,7 @@ struct HistoryRun {
     alike: bool,
 }
 
-/// Draws and does the history of `seed`, without the kinds of steps in `without`.
+/// Draws and runs the history of `seed`, without the kinds of steps in `without`.
 pub(super) async fn run(seed: u64, without: &[String]) -> HistoryResult {
     let mut rng = SeededRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
@@ -247,7 +248,7 @@ impl HistoryRun {
             self.told
                 .push(format!("-- {}{}\n{message}", step.kind, at.concat()));
             let done = match self.main.run(message).await {
-                // The two clients are in each other's way, as they would be without larder.
+                // The two clients conflict with each other, as they would without larder.
                 Err(error) if storm.is_some() && error.is_conflict() => {
                     if let Some(storm) = storm.take() {
                         storm.end(&[self.main.pid], Some(&error)).await?;
@@ -372,13 +373,13 @@ impl HistoryRun {
             self.told
                 .push("-- the subscription stands still without larder, too".to_owned());
             publisher.end([twin, main]).await;
-            // One may have got further than the other.
+            // One may have replicated more than the other.
             self.alike = false;
         }
         Ok(())
     }
 
-    /// larder's presence changed no row.
+    /// Checks that both databases have the same rows.
     async fn compare(&mut self) -> Result<(), String> {
         if !self.alike {
             return Ok(());
@@ -445,7 +446,7 @@ impl HistoryRun {
 }
 
 impl Plan {
-    /// All that both databases begin with.
+    /// The SQL with which both databases begin.
     fn setup(&self, role: &str, database: &str) -> String {
         let mut sql = self.sql.clone();
         if self.policies {

@@ -2,7 +2,7 @@
 
 use crate::harness::rng::SeededRng;
 
-/// Of larder's role.
+/// Settings of larder's role.
 const OF_ROLE: [&str; 38] = [
     "default_transaction_isolation = 'repeatable read'",
     "default_transaction_isolation = 'serializable'",
@@ -44,14 +44,14 @@ const OF_ROLE: [&str; 38] = [
     "client_encoding = 'LATIN1'",
 ];
 
-/// Only a superuser has these.
+/// Settings that only a superuser may set.
 const OF_SUPERUSER: [&str; 3] = [
     "session_replication_role = 'replica'",
     "temp_file_limit = 0",
     "log_min_duration_statement = '-1'",
 ];
 
-/// Of the database, for users as well: their statements pass under them.
+/// Settings of the database, which apply to users as well: their statements succeed under them.
 const OF_DATABASE: [&str; 16] = [
     "default_transaction_isolation = 'repeatable read'",
     "default_transaction_isolation = 'serializable'",
@@ -71,11 +71,11 @@ const OF_DATABASE: [&str; 16] = [
     "enable_nestloop = off",
 ];
 
-/// What a user's session, which has to get its statements through, sets for itself.
+/// Settings of a user's session, under which its statements succeed.
 pub(super) const OF_USERS: &str = "set default_transaction_read_only = off; set search_path = public; \
     set client_min_messages = warning; set jit = off";
 
-/// What the oracle's session sets, so that its text is what larder promises.
+/// Settings of the oracle's session, so that its text is what larder promises.
 pub(super) const OF_ORACLE: &str = "set default_transaction_read_only = off; set search_path = public; \
     set default_transaction_isolation = 'read committed'; set timezone = 'UTC'; set datestyle = 'ISO, YMD'; \
     set intervalstyle = 'postgres'; set bytea_output = 'hex'; set extra_float_digits = 1; set lc_monetary = 'C'; \

@@ -1,4 +1,4 @@
-//! What one history begins with: families of tables, resources on them, and the settings that are against larder.
+//! What a history begins with: families of tables, resources on them, and hostile settings.
 
 use std::fmt::Write as _;
 
@@ -292,7 +292,7 @@ pub(super) struct PlannedChild {
     pub(super) lookup: Option<String>,
 }
 
-/// All that is drawn before the first step.
+/// What is drawn before the first step.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Roots, children, lookups.

@@ -1,4 +1,4 @@
-//! Steps that change rows: by a table, one of its ancestors or a view, in every way that SQL has.
+//! Steps that change rows through a table, one of its ancestors or a view, by all kinds of statements.
 
 use crate::histories::plan::{Form, UNIVERSE, VALUES};
 use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
@@ -9,7 +9,7 @@ pub(super) fn one(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     Some(HistoryStep::sql("rows", statement))
 }
 
-/// Several, some of them taken back.
+/// Several statements in a transaction, some of them rolled back.
 pub(super) fn transaction(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let mut sql = String::from("begin; ");
     for _ in 0..2 + draw.rng.below(3) {
@@ -35,7 +35,7 @@ pub(super) fn transaction(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 
 pub(super) fn copy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
-    // A view takes none without a trigger.
+    // A view without a trigger accepts no such statement.
     let target = draw.target(prefix).replace("_v", "");
     let mut lines = String::new();
     for _ in 0..1 + draw.rng.below(4) {
@@ -126,7 +126,7 @@ pub(super) fn temporary(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     Some(HistoryStep::sql("temporary", sql))
 }
 
-/// Someone tidies up in the log, in a moment when it says something.
+/// Deletes rows of the change log while it has some.
 pub(super) fn log(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let statement = update(draw);
     let mut step = HistoryStep::new(
@@ -159,7 +159,7 @@ pub(super) fn part(draw: &mut StepGenerator<'_>) -> usize {
     draw.rng.below(UNIVERSE)
 }
 
-/// What rows are chosen by.
+/// A condition that chooses rows.
 fn filter(draw: &mut StepGenerator<'_>, prefix: char) -> String {
     match draw.rng.below(8) {
         0 => "true".to_owned(),

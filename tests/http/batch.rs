@@ -15,7 +15,7 @@ async fn documents_come_in_the_order_of_keys_and_missing_keys_are_named() {
     let first = r#"{"id":42,"title":"answer"}"#;
     let expected = format!(r#"{{"documents":[{first},{seven},{first}],"missing":[1,-3]}}"#);
     assert_eq!(answer.body, expected);
-    // One came out of memory, the others did not.
+    // One came from memory, the others did not.
     assert_eq!(answer.cache_status(), MISS);
     let again = larder.get("/items?keys=42&keys=1,7&key=42&keys=-3").await;
     assert_eq!(again.body, expected);
@@ -39,7 +39,7 @@ async fn long_documents_stand_between_short_ones() {
     let expected = expected.trim_end_matches(',');
     let expected = format!(r#"{{"documents":[{expected}],"missing":[1]}}"#);
     let path = "/items?keys=100,42,101,102,7,1,42,103";
-    // Once with a key that no tier has yet, once out of memory alone.
+    // Once with a key that no tier has yet, once from memory alone.
     for _ in 0..2 {
         assert!(larder.get(path).await.body == expected);
     }
@@ -141,7 +141,7 @@ async fn a_body_selects_documents_as_a_query_does() {
         json!([])
     );
 
-    // Text is as it is, percent signs and commas included.
+    // Keys in JSON are not percent-encoded and may contain commas.
     let tags = batch("/tags:batch", r#"{"keys":["a/b","a,b","50%","\u00e9",7]}"#)
         .await
         .json();

@@ -206,7 +206,7 @@ async fn request_in_pieces_is_answered_and_others_do_not_wait_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_answers_pending_requests_and_closes_idle_connections() {
     let server = server().await;
-    // One connection that never asked, one that waits for its next request, one in the middle.
+    // One connection without a request so far, one idle after a request, one in the middle of a request.
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     let mut idle = TcpStream::connect(server.address).await.unwrap();
     idle.write_all(b"GET /items/42 HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -285,7 +285,7 @@ async fn many_requests_share_one_connection_over_http2() {
         );
         assert_eq!(String::from_utf8(body).unwrap(), expected.body, "{path}");
     }
-    // A stop ends the connection, though the client would go on.
+    // A stop ends the connection, although the client would send more.
     server.stop.send(()).unwrap();
     connection.await.unwrap().unwrap();
     server.ended.await.unwrap();

@@ -89,7 +89,7 @@ async fn documents_are_encoded_as_accepted_with_entity_tags_of_their_own() {
                     ("accept-encoding", encodings),
                 ];
                 let answer = larder.request(Method::GET, path, &headers).await;
-                // Who takes an encoding no more gets the document anew.
+                // A client that no longer accepts the encoding gets the document again.
                 let has = *tag == tags[0]
                     || encodings == "*"
                     || tag.trim_matches('"') == format!("{etag}-{encodings}");
@@ -124,7 +124,7 @@ async fn a_read_with_if_match_gets_that_version_or_412() {
             (&weak, StatusCode::PRECONDITION_FAILED),
             ("\"x\"", StatusCode::PRECONDITION_FAILED),
         ] {
-            // It counts before the others.
+            // It takes precedence over the others.
             let headers = [
                 ("if-match", tags),
                 ("if-none-match", "\"y\""),
@@ -140,7 +140,7 @@ async fn a_read_with_if_match_gets_that_version_or_412() {
             }
         }
     }
-    // What would be no success without it stays what it is.
+    // `If-Match` changes no answer that is an error without it.
     let absent = larder
         .request(Method::GET, "/items/404", &[("if-match", "\"x\"")])
         .await;
@@ -165,7 +165,7 @@ async fn an_encoding_is_made_once_and_kept_in_memory() {
     let again = get(&larder, "/items/3", "gzip").await;
     assert_eq!(again.cache_status(), MEMORY);
     assert_eq!(bytes().await, after);
-    // A changed document has lost what was made of the former one.
+    // A changed document does not keep the encodings of the previous one.
     larder
         .execute("update item set title = repeat('other', 500) where id = 3")
         .await;

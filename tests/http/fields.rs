@@ -21,7 +21,7 @@ const CONFIG: &str = "
       name = 'emps'
       table = 'emp'";
 
-/// Each name nested one level more, and dropping them all ended the process.
+/// Each name was one more level of nesting, and dropping them overflowed the stack and ended the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_nest_no_deeper_than_rows_can() {
     let larder = TestService::start(SCHEMA, CONFIG).await;
@@ -69,7 +69,7 @@ async fn documents_batches_and_lists_are_projected() {
     );
     let list = larder.get("/depts?fields=emps.ename,budget").await;
     assert_eq!(list.body, format!("[{ten},{twenty}]"));
-    // A change of what is not shown changes no tag.
+    // A change of a field that is not selected does not change the tag.
     let etag = list.header("etag");
     larder.execute("update dept set dname = 'C'").await;
     crate::harness::eventually("the change", async || {

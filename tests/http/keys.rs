@@ -116,7 +116,7 @@ async fn keys_may_be_empty_and_hold_separators() {
         assert_eq!(answer.status, StatusCode::OK, "{path}");
         assert_eq!(answer.json()["n"], n, "{path}");
     }
-    // A plus sign is no blank in a path.
+    // In a path a plus sign is not a space.
     assert_problem(&larder.get("/tags/a+b").await, 404);
     assert_problem(&larder.get("/parts/7,50%2C").await, 404);
 }

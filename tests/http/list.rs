@@ -44,7 +44,7 @@ async fn larder() -> TestService {
     TestService::start(SCHEMA, CONFIG).await
 }
 
-/// What `Link` leads to.
+/// The target of `Link`.
 fn next(answer: &TestResponse) -> Option<String> {
     let link = answer.header("link");
     let (path, relation) = link.strip_prefix('<')?.split_once('>')?;
@@ -222,7 +222,7 @@ async fn a_list_read_with_a_token_has_the_inserted_document() {
     let larder = larder().await;
     let mut connection = larder.connect().await;
     for id in 2000..2010 {
-        // Absence is remembered by now.
+        // The absence is cached by now.
         larder.get(&format!("/items/{id}")).await;
         let mut transaction = sqlx::Connection::begin(&mut connection).await.unwrap();
         sqlx::query(sqlx::AssertSqlSafe(format!(

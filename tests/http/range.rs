@@ -20,7 +20,7 @@ async fn one_range_of_bytes_is_206_or_416() {
     assert_eq!(whole.header("accept-ranges"), "bytes");
     let bytes = whole.bytes.len();
     let range = async |range: &str| {
-        // A part is of the document as it is, whatever encoding is wanted.
+        // A range is of the unencoded document, whatever encodings are accepted.
         let headers = [("range", range), ("accept-encoding", "gzip")];
         larder.request(Method::GET, path, &headers).await
     };

@@ -89,7 +89,7 @@ async fn requests_for_one_key_share_one_fill() {
         assert_eq!(waiter.cache_status(), collapsed);
         assert_eq!(waiter.body, first.body);
     }
-    // However often the lock had it sent.
+    // Even if the statement was sent again because of the lock.
     let statements = larder.metric("larder_source_batch_keys_count").await;
     let keys = larder.metric("larder_source_batch_keys_sum").await;
     assert_eq!(statements, keys);
@@ -127,7 +127,7 @@ async fn document_above_document_max_fails_alone() {
     assert_eq!(small.json()["title"], "small");
     assert_eq!(fitting.status, StatusCode::OK);
     assert_problem(&missing, 404);
-    // Nothing of it is remembered.
+    // The failure is not cached.
     assert_problem(&larder.get("/items/1").await, 500);
     let metrics = larder.admin("/metrics").await.body;
     assert!(

@@ -52,7 +52,7 @@ const KEY: (&str, &str) = ("x-api-key", "test");
 struct RequestDraft {
     method: Method,
     resource: &'static str,
-    /// What follows the resource in the path.
+    /// The path after the name of the resource.
     rest: &'static str,
     query: Vec<String>,
     headers: Vec<(&'static str, &'static str)>,
@@ -121,7 +121,7 @@ impl ExpectedRefusal {
     }
 }
 
-/// Checks that each refusal comes alone, and before every one behind it.
+/// Checks that a request with one error gets its answer, and a request with two that of the first.
 async fn check(larder: &TestService, sent: &RequestDraft, refusals: &[ExpectedRefusal]) {
     let accepted = sent.send(larder).await;
     assert!(accepted.status.is_success(), "{accepted:?}");
@@ -198,7 +198,7 @@ async fn larder() -> TestService {
     larder
 }
 
-/// Those of every read, with `others` behind them.
+/// The errors of every read, then `others`.
 fn read_refusals<const N: usize>(others: [ExpectedRefusal; N]) -> Vec<ExpectedRefusal> {
     let all = [
         WRONG_KEY,

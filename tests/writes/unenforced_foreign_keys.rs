@@ -83,7 +83,7 @@ async fn a_patch_keeps_rows_that_are_added_without_a_foreign_key_after_its_read(
     patch_beside_an_insert(drop, "").await;
 }
 
-/// 983 of 4,373 rows were deleted.
+/// 983 of 4,373 such rows were once deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn patches_of_the_name_alone_delete_nothing() {
     const PATCHES: usize = 40;
@@ -121,7 +121,7 @@ async fn patches_of_the_name_alone_delete_nothing() {
     }
 }
 
-/// A PUT, and a DELETE, under a condition change what the condition was about: as many rows as those that were read.
+/// A PUT and a DELETE with `If-Match` change exactly the rows that the condition was compared with.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_under_a_condition_change_all_that_they_read() {
     let larder = start().await;

@@ -49,7 +49,7 @@ async fn what_a_users_trigger_writes_is_seen_too() {
     }
 }
 
-/// Without the wait for the pass, or without a pass for the write, a hit would show what was there before.
+/// Without the wait for the pass, or without a pass for the write, a hit would show the document before the write.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_waits_for_a_pass_of_its_own() {
     let slow = "[feed]\nnotify = false\npoll_interval = '50s'\nmax_staleness = '99s'\n";
@@ -91,8 +91,8 @@ async fn the_token_serves_other_nodes() {
     assert_eq!(read.body, answer.body);
 }
 
-/// As another larder does that begins a new epoch, say because it was told of more tables: no connection that is opened
-/// before the feed has noticed may be used, and no request fails for it.
+/// Another larder begins a new epoch, for example because its configuration has more tables: connections that are
+/// opened before the feed has noticed that must not be used, and no request fails because of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_epoch_fails_no_request() {
     let config = "[[resource]]\nname = 'items'\ntable = 'item'\n";
