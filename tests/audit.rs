@@ -81,7 +81,7 @@ fn is_hit(answer: &TestResponse) -> bool {
 
 /// Makes the tiers' document of `path` stale by `changes`, of which each leads to another value, until the audit has
 /// found it; then the document must be right at once.
-async fn found(larder: &TestService, path: &str, changes: &[(&str, Option<i64>)]) {
+async fn assert_audit_finds(larder: &TestService, path: &str, changes: &[(&str, Option<i64>)]) {
     eventually("a hit", async || {
         is_hit(&larder.get(path).await).then_some(())
     })
@@ -120,9 +120,9 @@ async fn a_stale_document_is_found_counted_and_dropped() {
         let delete = format!("delete from item where id = {id}");
         let insert = |value: i64| format!("insert into item values ({id}, {value})");
         let path = format!("/{resource}/{id}");
-        found(&larder, &path, &[(&set(1), Some(1)), (&set(2), Some(2))]).await;
+        assert_audit_finds(&larder, &path, &[(&set(1), Some(1)), (&set(2), Some(2))]).await;
         let (gone, back) = (delete.as_str(), insert(3));
-        found(&larder, &path, &[(gone, None), (&back, Some(3))]).await;
+        assert_audit_finds(&larder, &path, &[(gone, None), (&back, Some(3))]).await;
         larder.execute(&format!("{delete}; {}", insert(0))).await;
         // Absence is remembered and audited like a document.
         larder.execute(gone).await;
@@ -131,7 +131,7 @@ async fn a_stale_document_is_found_counted_and_dropped() {
             (answer.status == 404 && is_hit(&answer)).then_some(())
         })
         .await;
-        found(&larder, &path, &[(&back, Some(3)), (gone, None)]).await;
+        assert_audit_finds(&larder, &path, &[(&back, Some(3)), (gone, None)]).await;
     }
     settle(&larder).await;
     let stale = larder.metric("larder_audit_stale_total").await;

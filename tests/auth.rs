@@ -146,7 +146,7 @@ async fn status(larder: &TestService, method: Method, path: &str, credential: &s
 }
 
 /// Whether the request is authorized, whatever its answer then is.
-async fn may(larder: &TestService, method: Method, path: &str, credential: &str) -> bool {
+async fn is_authorized(larder: &TestService, method: Method, path: &str, credential: &str) -> bool {
     let status = status(larder, method, path, credential).await;
     status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
 }
@@ -235,15 +235,15 @@ async fn roles_decide_reads_and_writes() {
     ];
     for (credential, path, reads, writes) in cases {
         for (method, expected) in [(Method::GET, reads), (Method::HEAD, reads)] {
-            let may = may(&larder, method.clone(), path, credential).await;
-            assert_eq!(may, expected, "{method} {path} {credential}");
+            let is_authorized = is_authorized(&larder, method.clone(), path, credential).await;
+            assert_eq!(is_authorized, expected, "{method} {path} {credential}");
         }
         if path.contains('%') {
             continue;
         }
         for method in [Method::PUT, Method::PATCH, Method::DELETE] {
-            let may = may(&larder, method.clone(), path, credential).await;
-            assert_eq!(may, writes, "{method} {path} {credential}");
+            let is_authorized = is_authorized(&larder, method.clone(), path, credential).await;
+            assert_eq!(is_authorized, writes, "{method} {path} {credential}");
         }
     }
     // 403 for a user without the role; 401 without credentials, which may follow.
@@ -256,7 +256,7 @@ async fn roles_decide_reads_and_writes() {
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     // A request with a wrong credential is not anonymous.
     let wrong = basic("anna", "wrong");
-    assert!(!may(&larder, Method::GET, "/open/1", &wrong).await);
+    assert!(!is_authorized(&larder, Method::GET, "/open/1", &wrong).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,6 +330,6 @@ async fn without_auth_every_request_is_allowed() {
     execute(&url, SCHEMA).await;
     let larder = TestService::start_on(&url, ITEMS, &[]).await;
     for (path, credential) in [("/items/1", ""), ("/items/1", "Bearer whatever")] {
-        assert!(may(&larder, Method::GET, path, credential).await);
+        assert!(is_authorized(&larder, Method::GET, path, credential).await);
     }
 }

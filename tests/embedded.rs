@@ -53,7 +53,7 @@ fn are_gone(processes: &[Pid]) -> bool {
     processes.iter().all(|pid| is_gone(*pid))
 }
 
-async fn answer(url: &str) -> Result<i32, sqlx::Error> {
+async fn query(url: &str) -> Result<i32, sqlx::Error> {
     let mut connection = PgConnection::connect(url).await?;
     let answer = sqlx::query_scalar("select 42")
         .fetch_one(&mut connection)
@@ -102,17 +102,17 @@ async fn answers_until_it_is_stopped_and_leaves_no_process() {
         embedded.url().to_owned(),
         embedded.data_directory().to_owned(),
     );
-    assert_eq!(answer(&url).await.unwrap(), 42);
+    assert_eq!(query(&url).await.unwrap(), 42);
     assert!(!unfinished.exists());
     let running = processes(&data);
     embedded.stop().await;
 
     assert!(are_gone(&running));
-    answer(&url).await.unwrap_err();
+    query(&url).await.unwrap_err();
 
     let again = Embedded::start(config(directory.path())).await.unwrap();
     assert_eq!(again.url(), url, "a free port is kept");
-    assert_eq!(answer(again.url()).await.unwrap(), 42);
+    assert_eq!(query(again.url()).await.unwrap(), 42);
     again.stop().await;
 }
 
@@ -136,7 +136,7 @@ async fn psql_takes_the_url_and_asks_for_no_password() {
         );
     }
     let wrong = embedded.url().replacen("larder:", "larder:not", 1);
-    answer(&wrong).await.unwrap_err();
+    query(&wrong).await.unwrap_err();
     embedded.stop().await;
 }
 
@@ -152,7 +152,7 @@ async fn killed_postmaster_is_started_again_on_the_same_url() {
     kill(killed, Signal::SIGKILL).unwrap();
     eventually("another postmaster answers", async || {
         let pid = postmaster(embedded.data_directory())?;
-        (pid != killed && answer(embedded.url()).await.ok()? == 42).then_some(())
+        (pid != killed && query(embedded.url()).await.ok()? == 42).then_some(())
     })
     .await;
     let data = embedded.data_directory().to_owned();
@@ -239,7 +239,7 @@ async fn processes_of_a_killed_server_are_waited_for() {
     .await;
 
     let embedded = Embedded::start(config(directory.path())).await.unwrap();
-    assert_eq!(answer(embedded.url()).await.unwrap(), 42);
+    assert_eq!(query(embedded.url()).await.unwrap(), 42);
     // A process lets go of the memory a moment before it is gone.
     eventually("the old processes are gone", async || {
         are_gone(&running).then_some(())
@@ -267,7 +267,7 @@ async fn pid_file_that_names_another_process_is_no_server() {
     fs::write(data.join("postmaster.pid"), content).unwrap();
 
     let embedded = Embedded::start(config(directory.path())).await.unwrap();
-    assert_eq!(answer(embedded.url()).await.unwrap(), 42);
+    assert_eq!(query(embedded.url()).await.unwrap(), 42);
     embedded.stop().await;
 }
 

@@ -35,7 +35,7 @@ use crate::histories::step::KINDS;
 const HISTORIES: u64 = 50;
 const AT_ONCE: usize = 6;
 /// Failures that are printed in full.
-const TOLD: usize = 3;
+const REPORTED_MAX: usize = 3;
 
 /// The words of an environment variable.
 fn words(variable: &str) -> Vec<String> {
@@ -71,16 +71,16 @@ async fn no_document_is_stale_after_random_histories() {
         });
     }
     let outcomes = histories.join_all().await;
-    let told = told(&outcomes);
-    eprintln!("{told}");
+    let report = report(&outcomes);
+    eprintln!("{report}");
     assert!(
         outcomes.iter().all(|outcome| outcome.failure.is_none()),
-        "{told}"
+        "{report}"
     );
 }
 
 /// Numbers by kind of step, and the first failures.
-fn told(outcomes: &[HistoryResult]) -> String {
+fn report(outcomes: &[HistoryResult]) -> String {
     let mut kinds: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for kind in outcomes.iter().flat_map(|outcome| &outcome.steps) {
         kinds.entry(kind).or_default().0 += 1;
@@ -93,15 +93,15 @@ fn told(outcomes: &[HistoryResult]) -> String {
         kinds.entry(kind).or_default().1 += 1;
     }
     let reads: u64 = outcomes.iter().map(|outcome| outcome.reads).sum();
-    let mut told = String::new();
-    for (_, failure) in failures.iter().take(TOLD) {
-        writeln!(told, "{failure}\n").unwrap();
+    let mut report = String::new();
+    for (_, failure) in failures.iter().take(REPORTED_MAX) {
+        writeln!(report, "{failure}\n").unwrap();
     }
     for (_, failure) in &failures {
-        writeln!(told, "{}", failure.lines().next().unwrap_or_default()).unwrap();
+        writeln!(report, "{}", failure.lines().next().unwrap_or_default()).unwrap();
     }
     writeln!(
-        told,
+        report,
         "{} of {} histories failed, {reads} reads",
         failures.len(),
         outcomes.len()
@@ -109,10 +109,10 @@ fn told(outcomes: &[HistoryResult]) -> String {
     .unwrap();
     for (kind, (done, failed)) in kinds {
         writeln!(
-            told,
+            report,
             "{kind}: {done} steps, {failed} histories failed after one"
         )
         .unwrap();
     }
-    told
+    report
 }

@@ -15,7 +15,7 @@ const METASCHEMA: &str = include_str!("openapi/schema-3.1.json");
 struct OpenApiDescription(Value);
 
 impl OpenApiDescription {
-    async fn of(larder: &TestService) -> Self {
+    async fn fetch(larder: &TestService) -> Self {
         let answer = larder.get("/openapi.json").await;
         assert_eq!(answer.status, 200, "{answer:?}");
         Self(answer.json())
@@ -79,7 +79,7 @@ impl OpenApiDescription {
 async fn the_description_is_openapi() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = OpenApiDescription::of(&larder).await.0;
+    let description = OpenApiDescription::fetch(&larder).await.0;
     let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
     let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
     let wrong: Vec<String> = metaschema
@@ -97,7 +97,7 @@ async fn the_description_is_openapi() {
 async fn every_document_matches_its_schema() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = OpenApiDescription::of(&larder).await;
+    let description = OpenApiDescription::fetch(&larder).await;
     let mut connection = PgConnection::connect(&larder.url).await.unwrap();
     let expected = oracle::documents(&mut connection, &shapes::documented()).await;
     let mut wrong = Vec::new();
@@ -117,7 +117,7 @@ async fn every_document_matches_its_schema() {
 async fn examples_match_their_schemas() {
     let sql = format!("{}{}", documents::SCHEMA, documents::ROWS);
     let larder = TestService::start(&sql, documents::CONFIG).await;
-    let description = OpenApiDescription::of(&larder).await;
+    let description = OpenApiDescription::fetch(&larder).await;
     for (name, schema) in description.0["components"]["schemas"].as_object().unwrap() {
         for example in schema["examples"].as_array().into_iter().flatten() {
             let errors: Vec<String> = description
@@ -155,7 +155,7 @@ const ITEMS_CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\nfilter
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_described() {
     let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
-    let description = OpenApiDescription::of(&larder).await;
+    let description = OpenApiDescription::fetch(&larder).await;
     let etag = larder.get("/items/42").await.header("etag").to_owned();
     for (path, template) in [
         ("/items/42", "/items/{key}"),
@@ -293,7 +293,7 @@ async fn authorization_is_described() {
         &resource("closed", "read = ['a', 'b']\nwrite = ['b']"),
     ];
     let larder = TestService::start(ITEMS, &config.concat()).await;
-    let described = OpenApiDescription::of(&larder).await;
+    let described = OpenApiDescription::fetch(&larder).await;
     let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
     let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
     assert!(metaschema.is_valid(&described.0), "{}", described.0);

@@ -42,18 +42,18 @@ async fn run(connection: &mut PgConnection, sql: &str) {
         .unwrap();
 }
 
-/// A larder with two connections for loads, by way of the exchange.
-async fn behind(exchange: &SwappingPooler, direct: &str) -> TestService {
+/// A larder with two connections for loads, by way of the pooler.
+async fn behind(pooler: &SwappingPooler, direct: &str) -> TestService {
     let settings = [
         ("database.connections", "2"),
         ("database.listen_url", direct),
     ];
-    TestService::start_on(&exchange.url, CONFIG, &settings).await
+    TestService::start_on(&pooler.url, CONFIG, &settings).await
 }
 
 /// The same, on which statement 1 reads `a` and `b`.
-async fn crossed(exchange: &SwappingPooler, direct: &str) -> TestService {
-    let larder = behind(exchange, direct).await;
+async fn crossed(pooler: &SwappingPooler, direct: &str) -> TestService {
+    let larder = behind(pooler, direct).await;
     let mut holder = connect(direct).await;
     run(&mut holder, "begin; lock table a").await;
     let (first, ()) = tokio::join!(larder.get("/a/1"), async {
@@ -72,9 +72,9 @@ async fn crossed(exchange: &SwappingPooler, direct: &str) -> TestService {
 async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
     let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
-    let exchange = SwappingPooler::start(&direct).await;
-    let larder = crossed(&exchange, &direct).await;
-    exchange.swap(true);
+    let pooler = SwappingPooler::start(&direct).await;
+    let larder = crossed(&pooler, &direct).await;
+    pooler.set_swapping(true);
     let mut refused = 0;
     for id in 2..=20 {
         for table in ["a", "b"] {
@@ -99,7 +99,7 @@ async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
         }
     }
     assert!(refused > 0, "no statement met another server");
-    exchange.swap(false);
+    pooler.set_swapping(false);
     for id in 2..=20 {
         for table in ["a", "b"] {
             let path = format!("/{table}/{id}");
@@ -124,17 +124,17 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
     execute(&direct, SQL).await;
     let role = TestRole::create(&direct).await;
     execute(&direct, &gate_sql(&role, &["a", "b"], "a")).await;
-    let exchange = SwappingPooler::start(&role.url).await;
+    let pooler = SwappingPooler::start(&role.url).await;
     let config = CONFIG.replacen("'public.a'", "'public.a'\nrow_security = 'as-larder'", 1);
     // Statements of one resource have a share of them, which is two.
     let settings = [
         ("database.connections", "3"),
         ("database.listen_url", &*role.url),
     ];
-    let larder = TestService::start_on(&exchange.url, &config, &settings).await;
+    let larder = TestService::start_on(&pooler.url, &config, &settings).await;
     let connections = async |count: usize| {
         eventually("connections load", async || {
-            (exchange.connections() >= count).then_some(())
+            (pooler.connections() >= count).then_some(())
         })
         .await;
     };
@@ -147,7 +147,7 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
         other.0
     });
     assert_eq!((one.status, other.status), (StatusCode::OK, StatusCode::OK));
-    exchange.swap(true);
+    pooler.set_swapping(true);
     let answer = larder.get("/a/3").await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
     assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
@@ -158,8 +158,8 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
 async fn a_write_by_another_statement_is_rolled_back() {
     let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
-    let exchange = SwappingPooler::start(&direct).await;
-    let larder = behind(&exchange, &direct).await;
+    let pooler = SwappingPooler::start(&direct).await;
+    let larder = behind(&pooler, &direct).await;
     let put = async |table: &str, id: u32| {
         let body = format!("{{\"id\":{id},\"v\":\"{table}!\"}}");
         let path = format!("/{table}/{id}");
@@ -173,8 +173,8 @@ async fn a_write_by_another_statement_is_rolled_back() {
         run(&mut holder, "rollback").await;
     });
     assert_eq!(first, StatusCode::OK);
-    exchange.swap(true);
-    let before = exchange.connections();
+    pooler.set_swapping(true);
+    let before = pooler.connections();
     for id in 2..=6 {
         for table in ["a", "b"] {
             let status = put(table, id).await;
@@ -185,7 +185,7 @@ async fn a_write_by_another_statement_is_rolled_back() {
         }
     }
     assert!(
-        exchange.connections() > before,
+        pooler.connections() > before,
         "no statement met another server"
     );
     let strangers = "select (select count(*) from a where v like 'b%') + (select count(*) from b where v like 'a%')";
@@ -240,7 +240,7 @@ async fn a_load_behind_a_pooler_sees_what_it_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_joins_no_load_with_an_older_snapshot() {
     let (url, direct) = repeatable_read().await;
-    let exchange = SwappingPooler::start(&url).await;
+    let pooler = SwappingPooler::start(&url).await;
     // Passes come so late that the token is not covered by one.
     let settings = [
         ("database.pooler", "true"),
@@ -249,17 +249,17 @@ async fn a_token_joins_no_load_with_an_older_snapshot() {
         ("feed.max_staleness", "60s"),
         ("feed.notify", "false"),
     ];
-    let larder = TestService::start_on(&exchange.url, CONFIG, &settings).await;
+    let larder = TestService::start_on(&pooler.url, CONFIG, &settings).await;
     let mut writer = connect(&direct).await;
     let nonce: String = sqlx::query_scalar("select nonce::text from larder.epoch")
         .fetch_one(&mut writer)
         .await
         .unwrap();
     // The load has proved which database it reaches, in a statement of its transaction, and does not know it yet.
-    exchange.hold("pg_control_system");
+    pooler.hold_answers_to("pg_control_system");
     let path = "/a/1";
     let ahead = async {
-        exchange.held(1).await;
+        pooler.await_held(1).await;
         run(&mut writer, "begin; update a set v = 'new' where id = 1").await;
         let xid: String = sqlx::query_scalar("select pg_current_xact_id()::text")
             .fetch_one(&mut writer)
@@ -272,7 +272,7 @@ async fn a_token_joins_no_load_with_an_older_snapshot() {
         let release = async {
             // Longer than a read waits for a pass that covers its token.
             tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-            exchange.release();
+            pooler.release();
         };
         tokio::join!(reading, release).0
     };

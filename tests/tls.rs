@@ -79,7 +79,7 @@ async fn connect(
         .await
 }
 
-async fn ask(client: &mut TlsStream<TcpStream>) -> String {
+async fn get_item(client: &mut TlsStream<TcpStream>) -> String {
     let request = b"GET /items/1 HTTP/1.1\r\nhost: localhost\r\n\r\n";
     client.write_all(request).await.unwrap();
     let mut answer = Vec::new();
@@ -99,7 +99,7 @@ async fn answers_over_tls_are_those_without_and_say_hsts() {
         Some(b"http/1.1".as_slice())
     );
     for _ in 0..2 {
-        let answer = parse(ask(&mut client).await.as_bytes());
+        let answer = parse(get_item(&mut client).await.as_bytes());
         assert_eq!(answer.header("strict-transport-security"), "max-age=60");
     }
     assert!(serving.terminate().await.success());
@@ -137,7 +137,7 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     })
     .await;
     assert!(connect(&serving, &old, "http/1.1").await.is_err());
-    ask(&mut kept).await;
+    get_item(&mut kept).await;
     // A certificate that can't be used changes nothing.
     fs::write(directory.path().join("key.pem"), "nothing").unwrap();
     serving.signal(Signal::SIGHUP);
@@ -147,8 +147,8 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     })
     .await;
     let mut again = connect(&serving, &new, "http/1.1").await.unwrap();
-    ask(&mut again).await;
-    ask(&mut kept).await;
+    get_item(&mut again).await;
+    get_item(&mut kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,7 +168,7 @@ async fn unfinished_handshakes_are_closed() {
     let plain = b"GET /items/1 HTTP/1.1\r\nhost: a\r\n\r\n";
     let received = crate::harness::raw_http::exchange(serving.listen, plain).await;
     assert!(!received.starts_with(b"HTTP/"));
-    ask(&mut connect(&serving, &certificate, "http/1.1").await.unwrap()).await;
+    get_item(&mut connect(&serving, &certificate, "http/1.1").await.unwrap()).await;
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ impl TestService {
     }
 
     /// The text that `sql` returns.
-    async fn ask(&self, sql: &str) -> String {
+    async fn query(&self, sql: &str) -> String {
         use sqlx::Connection;
         let mut connection = self.connect().await;
         let text: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned()))
@@ -93,8 +93,8 @@ impl TestService {
     }
 }
 
-/// The document that `answer` shows is `expected`, and so is what is read afterwards.
-async fn stored(larder: &TestService, answer: &TestResponse, path: &str, expected: &Value) {
+/// Checks that `answer` has the document `expected`, and that a read of `path` has the same.
+async fn assert_stored(larder: &TestService, answer: &TestResponse, path: &str, expected: &Value) {
     assert_eq!(&answer.json(), expected);
     let read = larder.get(path).await;
     assert_eq!(read.status, StatusCode::OK);

@@ -35,7 +35,7 @@ pub(crate) fn free_address(rng: &mut fastrand::Rng) -> anyhow::Result<SocketAddr
 }
 
 /// Waits until a server accepts connections at `address`.
-pub(crate) async fn answers(address: SocketAddr) -> anyhow::Result<()> {
+pub(crate) async fn await_listening(address: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match TcpStream::connect(address).await {

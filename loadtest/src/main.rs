@@ -88,7 +88,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             Command::Bench(bench) => measure(bench, larder, seed).await,
             Command::Sweep(args) => sweep::run(args, larder, seed, shutdown_signal()).await,
             Command::Check(check) => tokio::select! {
-                outcome = answer(check, larder, seed) => outcome,
+                outcome = run_check(check, larder, seed) => outcome,
                 ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.
@@ -109,7 +109,7 @@ async fn measure(bench: &BenchCommand, larder: PathBuf, seed: u64) -> anyhow::Re
 }
 
 /// Whether everything held.
-async fn answer(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
+async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
     match check {
         CheckCommand::Stale(args) => stale::run(args, larder, seed).await,
         CheckCommand::Kills { count, documents } => {

@@ -240,7 +240,7 @@ impl PlotChange {
         redirected
     }
 
-    fn say(&mut self, statement: std::fmt::Arguments<'_>) {
+    fn push(&mut self, statement: std::fmt::Arguments<'_>) {
         // Writing to a string can't fail.
         write!(self.sql, "{statement}; ").unwrap_or_default();
     }
@@ -250,29 +250,29 @@ impl PlotChange {
 fn body(key: u32, root: &RootRow, site_revision: Option<u64>) -> String {
     let mut text = String::with_capacity(2 * PAD_BYTES);
     let (site, revision, pad) = (root.site, root.revision, pad(key));
-    let mut say = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
-    say(format_args!(
+    let mut push = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
+    push(format_args!(
         r#"{{"id":{key},"site_id":{site},"revision":{revision},"pad":"{pad}","children":["#
     ));
     for (number, (id, child)) in root.children.iter().enumerate() {
         let comma = if number > 0 { "," } else { "" };
         let revision = child.revision;
-        say(format_args!(
+        push(format_args!(
             r#"{comma}{{"id":{id},"root_id":{key},"revision":{revision},"grandchildren":["#
         ));
         for (number, (grandchild, revision)) in child.grandchildren.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            say(format_args!(
+            push(format_args!(
                 r#"{comma}{{"id":{grandchild},"child_id":{id},"revision":{revision}}}"#
             ));
         }
-        say(format_args!("]}}"));
+        push(format_args!("]}}"));
     }
     match site_revision {
-        Some(revision) => say(format_args!(
+        Some(revision) => push(format_args!(
             r#"],"site":{{"id":{site},"revision":{revision}}}}}"#
         )),
-        None => say(format_args!(r#"],"site":null}}"#)),
+        None => push(format_args!(r#"],"site":null}}"#)),
     }
     text
 }

@@ -80,7 +80,7 @@ async fn addresses_beyond_loopback_without_auth_are_refused() {
     }
 }
 
-async fn ask(serving: &LarderProcess, request: &str, headers: &str) -> TestResponse {
+async fn send(serving: &LarderProcess, request: &str, headers: &str) -> TestResponse {
     let request = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
     let address = if request.contains("admin") {
         serving.admin
@@ -106,12 +106,12 @@ async fn purge_drops_documents_of_a_running_larder() {
         run(directory.path(), Some(&url), &args).await
     };
     for args in [&["items", "1"][..], &["items"]] {
-        ask(&serving, "GET /items/1", "").await;
-        let hit = ask(&serving, "GET /items/1", "").await;
+        send(&serving, "GET /items/1", "").await;
+        let hit = send(&serving, "GET /items/1", "").await;
         assert_eq!(hit.cache_status(), MEMORY);
         let purged = purge(args).await;
         assert_eq!(purged.status.code(), Some(0), "{purged:?}");
-        let missed = ask(&serving, "GET /items/1", "").await;
+        let missed = send(&serving, "GET /items/1", "").await;
         assert_eq!(missed.cache_status(), MISS, "{args:?}");
     }
     for (args, why) in [
@@ -155,13 +155,13 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
     serving.ready().await;
 
     let anna = format!("authorization: {}\r\n", basic("anna", PASSWORD));
-    let answer = ask(&serving, "GET /closed/1", &anna).await;
+    let answer = send(&serving, "GET /closed/1", &anna).await;
     assert_eq!(
         answer.status,
         StatusCode::OK,
         "the printed hash is the password's"
     );
-    let signed = ask(&serving, "POST /signin", &anna).await.json();
+    let signed = send(&serving, "POST /signin", &anna).await.json();
     let token = signed["token"].as_str().unwrap().to_owned();
     for credential in [
         format!("Bearer {token}"),
@@ -170,12 +170,12 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
         basic("anna", &format!("{PASSWORD}!")),
     ] {
         let headers = format!("authorization: {credential}\r\n");
-        ask(&serving, "GET /items/1", &headers).await;
+        send(&serving, "GET /items/1", &headers).await;
     }
     let operator = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
     let mut shown = String::new();
     for path in ["/status?admin", "/metrics?admin"] {
-        let answer = ask(&serving, &format!("GET {path}"), &operator).await;
+        let answer = send(&serving, &format!("GET {path}"), &operator).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         shown += &answer.body;
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 use tower::ServiceExt;
 
 use super::tokens::{now, token};
-use super::{assert_problem, basic, larder, may, principals};
+use super::{assert_problem, basic, is_authorized, larder, principals};
 use crate::harness::eventually;
 use crate::harness::service::{TestResponse, TestService};
 
@@ -46,8 +46,8 @@ async fn signing_in_returns_a_token_that_can_be_renewed() {
     let renewed = token_of(&refresh(&larder, &token).await);
     for token in [&token, &renewed] {
         let bearer = format!("Bearer {token}");
-        assert!(may(&larder, Method::GET, "/closed/1", &bearer).await);
-        assert!(may(&larder, Method::PUT, "/open/1", &bearer).await);
+        assert!(is_authorized(&larder, Method::GET, "/closed/1", &bearer).await);
+        assert!(is_authorized(&larder, Method::PUT, "/open/1", &bearer).await);
     }
 }
 

@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{MEMORY, assert_problem, basic, larder, may, principals, status};
+use super::{MEMORY, assert_problem, basic, is_authorized, larder, principals, status};
 use crate::harness::eventually;
 use crate::harness::service::TestService;
 
@@ -124,17 +124,17 @@ async fn rotated_keys_void_known_tokens() {
     let larder = by_secret(&directory).await;
     let claims = json!({"sub": "a", "exp": now() + 600});
     let (old, new) = (bearer(OLD, &claims), bearer(NEW, &claims));
-    assert!(may(&larder, Method::GET, "/items/1", &old).await);
-    assert!(!may(&larder, Method::GET, "/items/1", &new).await);
+    assert!(is_authorized(&larder, Method::GET, "/items/1", &old).await);
+    assert!(!is_authorized(&larder, Method::GET, "/items/1", &new).await);
     let path = directory.path().join("secret");
     std::fs::write(&path, NEW).unwrap();
     eventually("the new secret is in force", async || {
-        may(&larder, Method::GET, "/items/1", &new)
+        is_authorized(&larder, Method::GET, "/items/1", &new)
             .await
             .then_some(())
     })
     .await;
-    assert!(!may(&larder, Method::GET, "/items/1", &old).await);
+    assert!(!is_authorized(&larder, Method::GET, "/items/1", &old).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +157,7 @@ async fn a_public_key_verifies_and_is_no_secret() {
         StatusCode::OK
     );
     let forged = bearer(public, &claims);
-    assert!(!may(&larder, Method::GET, "/items/1", &forged).await);
+    assert!(!is_authorized(&larder, Method::GET, "/items/1", &forged).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,5 +176,5 @@ async fn no_token_is_accepted_before_keys_are_loaded() {
     assert_problem(&answer, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.header("retry-after"), "1");
     // A request without credentials still gets a challenge.
-    assert!(may(&larder, Method::GET, "/open/1", "").await);
+    assert!(is_authorized(&larder, Method::GET, "/open/1", "").await);
 }

@@ -16,7 +16,7 @@ const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n[[resource.children
     [[resource.children.children]]\nname = 'details'\ntable = 'detail'\n\
     [[resource]]\nname = 'b'\ntable = 'b'\n";
 
-async fn shows(larder: &TestService, path: &str, text: &str) {
+async fn await_hit_with(larder: &TestService, path: &str, text: &str) {
     eventually("a hit with the text", async || {
         let answer = larder.get(path).await;
         (is_hit(&answer) && answer.body.contains(text)).then_some(())
@@ -32,13 +32,13 @@ async fn the_feed_goes_on_beside_a_locked_table() {
     let brief = [("database.statement_timeout", "500ms")];
     let larder = TestService::start_on(&url, CONFIG, &brief).await;
     for path in ["/a/1", "/a/2", "/b/1"] {
-        shows(&larder, path, "first").await;
+        await_hit_with(&larder, path, "first").await;
     }
     let gaps = larder.metric("larder_feed_gaps_total").await;
     let holder = lock_table(&url, "part").await;
     for name in ["second", "third"] {
         execute(&url, &format!("update b set name = '{name}'")).await;
-        shows(&larder, "/b/1", name).await;
+        await_hit_with(&larder, "/b/1", name).await;
     }
     // Which document the detail belongs to can't be read from the locked table, so all documents of the resource go.
     execute(&url, "update detail set name = 'second' where id = 1").await;
@@ -48,10 +48,10 @@ async fn the_feed_goes_on_beside_a_locked_table() {
     .await;
     assert_eq!(larder.metric("larder_feed_gaps_total").await, gaps);
     unlock(holder).await;
-    shows(&larder, "/a/1", "second").await;
+    await_hit_with(&larder, "/a/1", "second").await;
     execute(&url, "update detail set name = 'third' where id = 1").await;
-    shows(&larder, "/a/1", "third").await;
-    shows(&larder, "/a/2", "first").await;
+    await_hit_with(&larder, "/a/1", "third").await;
+    await_hit_with(&larder, "/a/2", "first").await;
     assert_eq!(larder.metric("larder_feed_gaps_total").await, gaps);
 }
 
@@ -63,9 +63,9 @@ async fn larder_starts_beside_a_locked_table() {
     for installed in [false, true] {
         let holder = lock_table(&url, "part").await;
         let larder = TestService::start_on(&url, CONFIG, &[]).await;
-        shows(&larder, "/b/1", "first").await;
+        await_hit_with(&larder, "/b/1", "first").await;
         unlock(holder).await;
-        shows(&larder, "/a/1", "first").await;
+        await_hit_with(&larder, "/a/1", "first").await;
         let status = larder.get("/a/1").await.status;
         assert_eq!(status, StatusCode::OK, "{installed}");
         larder.stop().await;

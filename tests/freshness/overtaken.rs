@@ -43,35 +43,36 @@ table = "Sales.person"
 tiers = ["memory"]
 "#;
 
-/// `path` is asked for and held, `change` commits and is seen, then `path` is asked for once more and both are let go.
+/// Requests `path` and holds the answer to its load; commits `change` and waits for a pass; then requests `path` again
+/// and releases both loads.
 async fn overtake(
     testbed: &FreshnessTestbed,
-    exchange: &SwappingPooler,
+    pooler: &SwappingPooler,
     path: &str,
     change: &str,
 ) -> (TestResponse, TestResponse) {
     let service = &testbed.larders[0].service;
-    exchange.hold("wanted");
+    pooler.hold_answers_to("wanted");
     let late = async {
         let mut connection = testbed.connect().await;
-        held(exchange, 1).await;
+        await_held(pooler, 1).await;
         sqlx::raw_sql(AssertSqlSafe(change.to_owned()))
             .execute(&mut connection)
             .await
             .unwrap();
         pass(&mut connection, &[service], change).await;
         let release = async {
-            // A request that joined the overtaken load would ask for nothing.
-            held(exchange, 2).await;
-            exchange.release();
+            // A request that joined the overtaken load would send no statement.
+            await_held(pooler, 2).await;
+            pooler.release();
         };
         tokio::join!(service.get(path), release).0
     };
     tokio::join!(service.get(path), late)
 }
 
-async fn held(exchange: &SwappingPooler, count: usize) {
-    let held = timeout(Duration::from_secs(4), exchange.held(count)).await;
+async fn await_held(pooler: &SwappingPooler, count: usize) {
+    let held = timeout(Duration::from_secs(4), pooler.await_held(count)).await;
     assert!(held.is_ok(), "{count} loads are not under way");
 }
 
@@ -82,8 +83,8 @@ async fn an_overtaken_load_is_stored_nowhere() {
     ))
     .await;
     let direct = testbed.url.clone();
-    let exchange = SwappingPooler::start(&direct).await;
-    testbed.url.clone_from(&exchange.url);
+    let pooler = SwappingPooler::start(&direct).await;
+    testbed.url.clone_from(&pooler.url);
     let listen = [("database.listen_url", direct.as_str())];
     testbed.add(CONFIG, vec![people()], &listen).await;
     testbed.url.clone_from(&direct);
@@ -104,7 +105,7 @@ async fn an_overtaken_load_is_stored_nowhere() {
                 "the old value",
             )
             .await;
-            let (early, late) = overtake(&testbed, &exchange, &path, change).await;
+            let (early, late) = overtake(&testbed, &pooler, &path, change).await;
             assert_eq!(
                 early.json()["value"],
                 1,

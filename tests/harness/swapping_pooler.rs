@@ -56,7 +56,7 @@ impl SwappingPooler {
     }
 
     /// Swaps the server connections of each two clients, or gives each client its own again.
-    pub(crate) fn swap(&self, on: bool) {
+    pub(crate) fn set_swapping(&self, on: bool) {
         self.shared.swap.store(on, Ordering::SeqCst);
     }
 
@@ -66,13 +66,13 @@ impl SwappingPooler {
     }
 
     /// From now on holds back the answers to messages that contain `text`.
-    pub(crate) fn hold(&self, text: &'static str) {
+    pub(crate) fn hold_answers_to(&self, text: &'static str) {
         self.shared.held.send_replace(0);
         self.shared.hold.send_replace(Some(text));
     }
 
     /// Waits until `count` answers are held back.
-    pub(crate) async fn held(&self, count: usize) {
+    pub(crate) async fn await_held(&self, count: usize) {
         let mut held = self.shared.held.subscribe();
         held.wait_for(|held| *held >= count).await.unwrap();
     }

@@ -51,7 +51,7 @@ impl Comparison {
     ) -> Result<(), String> {
         let deadline = Instant::now() + RIGHT_WITHIN;
         loop {
-            let now = self.look(oracle, plan, role).await;
+            let now = self.update(oracle, plan, role).await;
             let mut reads = Vec::new();
             for path in self.since.keys() {
                 let began = Instant::now();
@@ -65,7 +65,7 @@ impl Comparison {
             let then = if agrees {
                 now.clone()
             } else {
-                self.look(oracle, plan, role).await
+                self.update(oracle, plan, role).await
             };
             let mut pending = Vec::new();
             for (path, began, answer) in &reads {
@@ -73,7 +73,7 @@ impl Comparison {
                     pending.push(format!("{path} changes by itself"));
                     continue;
                 }
-                match self.judge(path, *began, answer, then.get(path))? {
+                match self.compare(path, *began, answer, then.get(path))? {
                     ComparedRead::Right => {}
                     ComparedRead::Cold if plan.policies => {}
                     ComparedRead::Cold => pending.push(format!(
@@ -98,8 +98,8 @@ impl Comparison {
         }
     }
 
-    /// What the oracle says now, and since when.
-    async fn look(&mut self, oracle: &mut Oracle, plan: &Plan, role: &str) -> DocumentsByPath {
+    /// Reads the documents of the oracle, and notes which have changed.
+    async fn update(&mut self, oracle: &mut Oracle, plan: &Plan, role: &str) -> DocumentsByPath {
         let (documents, fitting) = oracle.documents(plan, role).await;
         let seen = Instant::now();
         self.known.extend(documents.keys().cloned());
@@ -124,7 +124,7 @@ impl Comparison {
         documents
     }
 
-    fn judge(
+    fn compare(
         &self,
         path: &str,
         began: Instant,

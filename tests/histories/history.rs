@@ -44,7 +44,7 @@ struct HistoryRun {
     service: Option<TestService>,
     publisher: Option<Publisher>,
     /// The steps so far, for the report.
-    told: Vec<String>,
+    log: Vec<String>,
     steps: Vec<&'static str>,
     /// Both databases have the same content: no step changed only one of them.
     alike: bool,
@@ -102,7 +102,7 @@ impl HistoryRun {
             watch: Comparison::default(),
             service: None,
             publisher,
-            told: Vec::new(),
+            log: Vec::new(),
             steps: Vec::new(),
             alike: true,
             main_url,
@@ -214,7 +214,7 @@ impl HistoryRun {
             match self.twin.run(message).await {
                 Ok(rows) => passed.push((message, rows)),
                 Err(error) => {
-                    self.told.push(format!(
+                    self.log.push(format!(
                         "-- {}, fails without larder: {error}\n-- {message}",
                         step.kind
                     ));
@@ -245,7 +245,7 @@ impl HistoryRun {
             },
         ];
         for (message, rows) in passed {
-            self.told
+            self.log
                 .push(format!("-- {}{}\n{message}", step.kind, at.concat()));
             let done = match self.main.run(message).await {
                 // The two clients conflict with each other, as they would without larder.
@@ -285,7 +285,7 @@ impl HistoryRun {
         };
         let done = self.on_both(both).await?;
         for message in &own {
-            self.told.push(format!("{message}"));
+            self.log.push(format!("{message}"));
             let run = self.main.run(message).await;
             run.map_err(|error| format!("what operators do failed: {error}"))?;
         }
@@ -319,7 +319,7 @@ impl HistoryRun {
                 );
                 continue;
             }
-            self.told
+            self.log
                 .push(format!("-- {}, at the publisher\n{message}", step.kind));
             done = true;
         }
@@ -337,13 +337,13 @@ impl HistoryRun {
         let Some(publisher) = &mut self.publisher else {
             return Ok(false);
         };
-        self.told.push(format!("-- {change:?}"));
+        self.log.push(format!("-- {change:?}"));
         publisher.phase = SubscriptionPhase::Active;
         if let Err(error) = publisher
             .change(&mut self.twin.connection, "twin", change)
             .await
         {
-            self.told.push(format!("-- fails without larder: {error}"));
+            self.log.push(format!("-- fails without larder: {error}"));
             let subscribers = [&mut self.twin.connection, &mut self.main.connection];
             publisher.end(subscribers).await;
             return Ok(true);
@@ -370,7 +370,7 @@ impl HistoryRun {
         };
         let (twin, main) = (&mut self.twin.connection, &mut self.main.connection);
         if !publisher.caught_up(twin, main).await? {
-            self.told
+            self.log
                 .push("-- the subscription stands still without larder, too".to_owned());
             publisher.end([twin, main]).await;
             // One may have replicated more than the other.
@@ -411,7 +411,7 @@ impl HistoryRun {
             "history {seed}: {why}\n\n-- schema\n{sql}\n# larder.toml, {overrides:?}\n{toml}\n\
              -- role {of_role:?}, database {of_database:?}, policies {}\n{}\n",
             self.plan.policies,
-            self.told.join("\n")
+            self.log.join("\n")
         )
     }
 

@@ -83,7 +83,7 @@ pub(super) const OF_ORACLE: &str = "set default_transaction_read_only = off; set
     set transform_null_equals = off; set row_security = on; set temp_file_limit = -1; \
     set jit = off";
 
-fn some(rng: &mut SeededRng, from: &[&str], at_most: usize) -> Vec<String> {
+fn choose(rng: &mut SeededRng, from: &[&str], at_most: usize) -> Vec<String> {
     let mut drawn: Vec<String> = Vec::new();
     for _ in 0..rng.below(at_most + 1) {
         let setting = from[rng.below(from.len())];
@@ -96,13 +96,13 @@ fn some(rng: &mut SeededRng, from: &[&str], at_most: usize) -> Vec<String> {
 }
 
 pub(super) fn of_role(rng: &mut SeededRng, policies: bool) -> Vec<String> {
-    let mut drawn = some(rng, &OF_ROLE, 6);
+    let mut drawn = choose(rng, &OF_ROLE, 6);
     if !policies && rng.below(4) == 0 {
-        drawn.extend(some(rng, &OF_SUPERUSER, 2));
+        drawn.extend(choose(rng, &OF_SUPERUSER, 2));
     }
     drawn
 }
 
 pub(super) fn of_database(rng: &mut SeededRng) -> Vec<String> {
-    some(rng, &OF_DATABASE, 2)
+    choose(rng, &OF_DATABASE, 2)
 }

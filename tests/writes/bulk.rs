@@ -40,7 +40,7 @@ impl TestService {
     }
 
     async fn depts(&self) -> i64 {
-        let count = self.ask("select count(*)::text from dept").await;
+        let count = self.query("select count(*)::text from dept").await;
         count.parse().unwrap()
     }
 }
@@ -306,7 +306,7 @@ async fn a_client_that_disconnects_stores_nothing() {
     let open = "select count(*)::text from pg_stat_activity where datname = current_database() \
         and state = 'idle in transaction'";
     eventually("a transaction that waits", async || {
-        (larder.ask(open).await == "1").then_some(())
+        (larder.query(open).await == "1").then_some(())
     })
     .await;
     // There is one connection for such, and it is taken.
@@ -321,7 +321,7 @@ async fn a_client_that_disconnects_stores_nothing() {
     assert_eq!(answer.json()["code"], "55P03");
     client.abort();
     eventually("the end of it", async || {
-        (larder.ask(open).await == "0").then_some(())
+        (larder.query(open).await == "0").then_some(())
     })
     .await;
     assert_eq!(larder.depts().await, 1);

@@ -89,7 +89,7 @@ async fn one_bad_document_among_many_fails_alone() {
             assert_eq!(&answer.json(), document);
         }
     }
-    assert_eq!(larder.ask("select count(*)::text from dept").await, "61");
+    assert_eq!(larder.query("select count(*)::text from dept").await, "61");
 }
 
 /// A key that was locked by another transaction delayed all documents of its group, and those retried alone after it.
@@ -168,7 +168,7 @@ async fn a_write_that_has_begun_ends_without_its_client() {
     let waits = "select count(*)::text from pg_stat_activity \
         where datname = current_database() and wait_event_type = 'Lock'";
     eventually("the write waits", async || {
-        (larder.ask(waits).await == "1").then_some(())
+        (larder.query(waits).await == "1").then_some(())
     })
     .await;
     request.abort();

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::service::TestService;
-use crate::writes::{dept, start, stored};
+use crate::writes::{assert_stored, dept, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn post_stores_all_levels_and_answers_with_what_is_stored() {
@@ -13,11 +13,11 @@ async fn post_stores_all_levels_and_answers_with_what_is_stored() {
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.header("location"), "/depts/1");
     assert_eq!(answer.header("content-type"), "application/json");
-    stored(&larder, &answer, "/depts/1", &dept(1)).await;
+    assert_stored(&larder, &answer, "/depts/1", &dept(1)).await;
     let again = larder.post("/depts", &dept(1)).await;
     assert_eq!(again.status, StatusCode::CONFLICT);
     assert_eq!(again.json()["code"], "23505");
-    assert_eq!(larder.ask("select count(*)::text from skill").await, "2");
+    assert_eq!(larder.query("select count(*)::text from skill").await, "2");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn put_creates_then_replaces() {
     let answer = larder.put("/depts/1", &dept(1)).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.header("location"), "/depts/1");
-    stored(&larder, &answer, "/depts/1", &dept(1)).await;
+    assert_stored(&larder, &answer, "/depts/1", &dept(1)).await;
     // The second emp goes, a third comes, the first loses a skill, gains one and changes one.
     let mut other = dept(1);
     other["name"] = json!("R&D");
@@ -36,7 +36,7 @@ async fn put_creates_then_replaces() {
     let answer = larder.put("/depts/1", &other).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(answer.header("location"), "");
-    stored(&larder, &answer, "/depts/1", &other).await;
+    assert_stored(&larder, &answer, "/depts/1", &other).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,14 +47,14 @@ async fn put_does_not_touch_rows_that_stay_the_same() {
     let rows = "select string_agg(r, ' ' order by r) from (select 'd' || deptno || ':' || xmin || hidden as r from dept \
         union all select 'e' || empno || ':' || xmin || hidden from emp \
         union all select 's' || empno || name || ':' || xmin from skill) rows";
-    let before = larder.ask(rows).await;
+    let before = larder.query(rows).await;
     let answer = larder.put("/depts/1", &dept(1)).await;
     assert_eq!(answer.status, StatusCode::OK);
-    assert_eq!(larder.ask(rows).await, before);
+    assert_eq!(larder.query(rows).await, before);
     let mut other = dept(1);
     other["emps"][0]["skills"][0]["level"] = json!(7);
     larder.put("/depts/1", &other).await;
-    let after = larder.ask(rows).await;
+    let after = larder.query(rows).await;
     let changed = before.split(' ').zip(after.split(' '));
     let changed: Vec<_> = changed.filter(|(before, after)| before != after).collect();
     assert_eq!(changed.len(), 1, "{before} {after}");
@@ -75,7 +75,7 @@ async fn unique_values_move_from_deleted_children_to_kept_and_new_ones() {
         {"no": 12, "name": "NEW", "sal": 1, "badge": "b10", "skills": []}]);
     let answer = larder.put("/depts/1", &other).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
-    stored(&larder, &answer, "/depts/1", &other).await;
+    assert_stored(&larder, &answer, "/depts/1", &other).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,15 +112,15 @@ async fn patch_merges_into_the_stored_document() {
     let mut expected = dept(1);
     expected["loc"] = json!("BOSTON");
     expected["code"] = json!(null);
-    stored(&larder, &answer, "/depts/1", &expected).await;
+    assert_stored(&larder, &answer, "/depts/1", &expected).await;
     // An array is replaced as a whole.
     expected["emps"].as_array_mut().unwrap().truncate(1);
     expected["emps"][0]["skills"] = json!([]);
     let answer = larder
         .patch("/depts/1", &json!({"emps": expected["emps"]}))
         .await;
-    stored(&larder, &answer, "/depts/1", &expected).await;
-    assert_eq!(larder.ask("select hidden from emp").await, "kept");
+    assert_stored(&larder, &answer, "/depts/1", &expected).await;
+    assert_eq!(larder.query("select hidden from emp").await, "kept");
     let answer = larder.patch("/depts/9", &json!({"loc": "X"})).await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
 }
@@ -141,7 +141,7 @@ async fn delete_takes_all_levels() {
         StatusCode::NOT_FOUND
     );
     let rows = "select ((select count(*) from emp) + (select count(*) from skill))::text";
-    assert_eq!(larder.ask(rows).await, "4");
+    assert_eq!(larder.query(rows).await, "4");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +164,7 @@ async fn minimal_answers_have_no_body() {
     let full = [("prefer", "return=representation")];
     let answer = larder.write(Method::PUT, "/depts/1", &full, &body).await;
     assert_eq!(answer.header("preference-applied"), "return=representation");
-    stored(&larder, &answer, "/depts/1", &dept(1)).await;
+    assert_stored(&larder, &answer, "/depts/1", &dept(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +195,7 @@ async fn generated_keys_and_defaults_reach_the_rows_below() {
             json!([{"name": "a"}, {"name": "b"}])
         );
         assert_eq!(found["lines"][1]["parts"], json!([{"name": "c"}]));
-        stored(&larder, &answer, &format!("/os/{no}"), &found).await;
+        assert_stored(&larder, &answer, &format!("/os/{no}"), &found).await;
     }
     // One's own value for an identity, and lines that are kept, gone and new.
     let answer = larder
@@ -229,13 +229,13 @@ async fn composite_keys_and_texts_with_commas() {
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     let path = "/ts/x%2C%25y%2F%C3%A4,2024-02-29";
     assert_eq!(answer.header("location"), path);
-    stored(&larder, &answer, path, &body).await;
+    assert_stored(&larder, &answer, path, &body).await;
     let mut other = body.clone();
     other["v"] = json!({"k": [2]});
     other["us"] = json!([{"n": 1}, {"n": 3}]);
     let answer = larder.put(path, &other).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
-    stored(&larder, &answer, path, &other).await;
+    assert_stored(&larder, &answer, path, &other).await;
     assert_eq!(larder.delete(path).await.status, StatusCode::NO_CONTENT);
     assert_eq!(larder.get(path).await.status, StatusCode::NOT_FOUND);
 }

@@ -53,11 +53,11 @@ async fn a_write_that_failed_leaves_its_key_free() {
     let kept = "select count(*)::text from larder.answer";
     let answer = larder.write(Method::POST, "/depts", &KEY, &body).await;
     assert_eq!(answer.status, StatusCode::CONFLICT);
-    assert_eq!(larder.ask(kept).await, "0");
+    assert_eq!(larder.query(kept).await, "0");
     larder.delete("/depts/1").await;
     let answer = larder.write(Method::POST, "/depts", &KEY, &body).await;
     assert_eq!(answer.status, StatusCode::CREATED);
-    assert_eq!(larder.ask(kept).await, "1");
+    assert_eq!(larder.query(kept).await, "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +79,9 @@ async fn of_concurrent_repeats_one_is_done() {
             assert_eq!(answer.header("larder-token"), token);
         }
     }
-    let kept = larder.ask("select count(*)::text from larder.answer").await;
+    let kept = larder
+        .query("select count(*)::text from larder.answer")
+        .await;
     assert_eq!(kept, "5");
 }
 
@@ -104,7 +106,9 @@ async fn old_idempotency_answers_are_deleted() {
         select '', n::text, '', now() - make_interval(hours => n) from generate_series(1, 48) n";
     larder.execute(old).await;
     eventually("half are gone", async || {
-        let kept = larder.ask("select count(*)::text from larder.answer").await;
+        let kept = larder
+            .query("select count(*)::text from larder.answer")
+            .await;
         (kept == "23").then_some(())
     })
     .await;

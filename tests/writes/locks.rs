@@ -38,7 +38,7 @@ async fn beside_patches(first: &str, second: &str) {
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     }
     let patched = "select count(*)::text from dept where dname = 'PATCHED'";
-    assert_eq!(larder.ask(patched).await, DEPTS.to_string());
+    assert_eq!(larder.query(patched).await, DEPTS.to_string());
 }
 
 /// 6 of 6 migrations were.

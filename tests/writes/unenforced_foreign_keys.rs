@@ -49,7 +49,7 @@ async fn patch_beside_an_insert(before: &str, of_session: &str) {
         let waits = "select count(*)::text from pg_stat_activity \
             where datname = current_database() and wait_event = 'PgSleep'";
         eventually("the PATCH has read", async || {
-            (larder.ask(waits).await == "1").then_some(())
+            (larder.query(waits).await == "1").then_some(())
         })
         .await;
         let insert = "insert into emp (empno, ename, deptno) values (99, 'OTHER', 1); \
@@ -59,9 +59,9 @@ async fn patch_beside_an_insert(before: &str, of_session: &str) {
     let (answer, ()) = tokio::join!(patching, inserting);
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     let emps = "select string_agg(empno::text, ' ' order by empno) from emp";
-    assert_eq!(larder.ask(emps).await, "10 50 99");
+    assert_eq!(larder.query(emps).await, "10 50 99");
     let skills = "select string_agg(name || level, ' ' order by name) from skill";
-    assert_eq!(larder.ask(skills).await, "go9 sql1");
+    assert_eq!(larder.query(skills).await, "go9 sql1");
     let stored = answer.json();
     assert_eq!(stored["emps"].as_array().unwrap().len(), 3);
 }
@@ -117,7 +117,7 @@ async fn patches_of_the_name_alone_delete_nothing() {
         let left = format!("select count(*)::text from {table}");
         // With those of the document as it was posted.
         let expected = (inserted + 2).to_string();
-        assert_eq!(larder.ask(&left).await, expected, "{table}");
+        assert_eq!(larder.query(&left).await, expected, "{table}");
     }
 }
 
@@ -138,5 +138,5 @@ async fn writes_under_a_condition_change_all_that_they_read() {
     let answer = larder.write(Method::DELETE, "/depts/1", &any, "").await;
     assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     let left = "select concat_ws(' ', (select count(*) from dept), (select count(*) from emp), (select count(*) from skill))";
-    assert_eq!(larder.ask(left).await, "1 2 2");
+    assert_eq!(larder.query(left).await, "1 2 2");
 }

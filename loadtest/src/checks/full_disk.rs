@@ -19,7 +19,7 @@ use crate::workload::record::RunPhase;
 const MEMORY_BYTES: u64 = 16 << 10;
 /// The least share of the reads before and after that disk must answer.
 const DISK_SHARE_MIN: f64 = 0.95;
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const CHURN: Duration = Duration::from_secs(3);
 
 /// Whether no read failed or was stale, and disk answered before and after.
@@ -40,7 +40,7 @@ pub(crate) async fn run(full: Duration, binary: PathBuf, seed: u64) -> anyhow::R
     let ends = Instant::now() + full;
     let mut noticed = false;
     while Instant::now() < ends {
-        testbed.run_phase(RunPhase::Quiet, LOOK_PAUSE).await;
+        testbed.run_phase(RunPhase::Quiet, CHECK_INTERVAL).await;
         noticed |= !testbed.larder.ready_disk().await;
     }
     fs::remove_file(&filling)?;

@@ -88,7 +88,7 @@ pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::
     let mut held = true;
     for target in &args.targets {
         let duration = Duration::from_secs(args.seconds);
-        let found = one(*target, duration, larder.config.listen, &mut rng);
+        let found = fuzz_target(*target, duration, larder.config.listen, &mut rng);
         held &= found.is_ok();
         match found {
             Ok(cases) => println!("{target:?}: {cases} cases"),
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: &FuzzArgs, binary: PathBuf, seed: u64) -> anyhow::
 ///
 /// # Errors
 /// The smallest case that fails, and why.
-fn one(
+fn fuzz_target(
     target: FuzzTarget,
     duration: Duration,
     address: SocketAddr,
@@ -150,7 +150,7 @@ fn one(
                 runner
                     .run(&requests, |request| {
                         let answered =
-                            block_in_place(|| Handle::current().block_on(ask(address, &request)));
+                            block_in_place(|| Handle::current().block_on(send(address, &request)));
                         answered.map_err(|error| {
                             TestCaseError::fail(format!("{error:#}: {}", shown(&request)))
                         })
@@ -168,7 +168,7 @@ fn one(
 ///
 /// # Errors
 /// An answer of 500 or above, or none.
-async fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
+async fn send(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
         // larder closes first; its port must not wait for late packets after each of these.

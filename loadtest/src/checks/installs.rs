@@ -121,7 +121,7 @@ pub(crate) async fn run(args: &InstallsArgs, binary: PathBuf, seed: u64) -> anyh
     stop.send_replace(true);
     let elapsed = began.elapsed();
     let written: Vec<WriterTotals> = writers.join_all().await;
-    let impact = interference.take();
+    let impact = interference.take_impact();
     interference.print();
     let report = InstallReport {
         elapsed,

@@ -13,7 +13,7 @@ use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::record::RunPhase;
 
 const WARM_UP: Duration = Duration::from_secs(10);
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const READY_MAX: Duration = Duration::from_secs(1);
 /// The largest ratio of memory during the outage to that before: for waiting requests and freed memory that the
 /// allocator keeps.
@@ -33,7 +33,7 @@ pub(crate) async fn run(away: Duration, binary: PathBuf, seed: u64) -> anyhow::R
     testbed.loader.set(NetworkFault::Cut);
     let mut most = before;
     while Boottime::now().since(began) < away {
-        tokio::time::sleep(LOOK_PAUSE).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         most = most.max(testbed.larder.resident_bytes()?);
     }
     let ready = testbed.recover().await?;

@@ -28,7 +28,7 @@ const CONNECTIONS_MAX: usize = 150;
 const MEMORY_BYTES: u64 = 512 << 10;
 const READY_MAX: Duration = Duration::from_secs(4);
 const PAUSED: Duration = Duration::from_millis(300);
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Words in larder's errors about a pooler, or about settings that one has dropped.
 const NAMED: [&str; 3] = ["pooler", "startup parameter", "setting"];
 
@@ -206,12 +206,12 @@ async fn arrangement(
         let part = Duration::from_secs(seconds) / 4;
         sleep(part).await;
         // In session mode it waits for clients that do not leave.
-        let paused = timeout(PAUSED, pgbouncer.say("pause")).await;
+        let paused = timeout(PAUSED, pgbouncer.command("pause")).await;
         paused.unwrap_or(Ok(()))?;
         sleep(PAUSED).await;
-        pgbouncer.say("resume").await?;
+        pgbouncer.command("resume").await?;
         sleep(part).await;
-        pgbouncer.say("reconnect").await?;
+        pgbouncer.command("reconnect").await?;
         sleep(part).await;
         pgbouncer.restart().await?;
         sleep(part).await;
@@ -229,7 +229,7 @@ async fn arrangement(
     if let Ok((status, _)) = open {
         ensure!(status != 200, "a closed resource was open");
     }
-    Ok(judge(&counters, serves, &log))
+    Ok(result(&counters, serves, &log))
 }
 
 /// Restores the first values of the rows, and removes those that were inserted.
@@ -251,12 +251,12 @@ async fn serves(larder: &Larder) -> bool {
         if answer.is_ok_and(|(status, _)| status == 200) {
             return true;
         }
-        sleep(LOOK_PAUSE).await;
+        sleep(CHECK_INTERVAL).await;
     }
     false
 }
 
-fn judge(counters: &AnswerCounters, serves: bool, log: &str) -> PoolerResult {
+fn result(counters: &AnswerCounters, serves: bool, log: &str) -> PoolerResult {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let compared = counters.compared.each_ref().map(count);
     let said = log

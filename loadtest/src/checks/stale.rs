@@ -197,7 +197,7 @@ impl FaultSchedule {
             ended: Boottime::now(),
             recovery,
             injection: injection.clone(),
-            impact: testbed.interference.take(),
+            impact: testbed.interference.take_impact(),
         };
         let reads = testbed.record.reads();
         let (line, violations) = (span.line(testbed.record.began), testbed.record.violations());

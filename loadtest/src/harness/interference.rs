@@ -161,7 +161,7 @@ impl Interference {
     }
 
     /// Returns the effect since the last call.
-    pub(crate) fn take(&self) -> Impact {
+    pub(crate) fn take_impact(&self) -> Impact {
         std::mem::take(&mut self.lock().impact)
     }
 

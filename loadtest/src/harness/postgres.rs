@@ -69,7 +69,7 @@ impl Postgres {
         if let Some(home) = embedded.data_directory().ancestors().nth(2)
             && !home.starts_with(run_directory.directory())
         {
-            run_directory.take(home)?;
+            run_directory.add(home)?;
         }
         let url = format!("{}?sslmode=disable", embedded.url());
         Ok(Self { embedded, url })

@@ -65,12 +65,12 @@ impl RunDirectory {
             reaper,
         };
         let directory = run_directory.directory.clone();
-        run_directory.take(&directory)?;
+        run_directory.add(&directory)?;
         Ok(run_directory)
     }
 
     /// Adds another directory that is to be removed with all that runs in it.
-    pub(crate) fn take(&mut self, directory: &Path) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, directory: &Path) -> anyhow::Result<()> {
         let stdin = self.reaper.stdin.as_mut().context("the reaper is gone")?;
         writeln!(stdin, "{}", directory.display()).context("the reaper does not listen")
     }

@@ -141,7 +141,7 @@ impl ReportPage {
             "<h2>{}</h2>\n<p>{}. larder on core {}, the tool on core {}. {}, commit {}; {} cores of {}, {} MiB, Linux {}. \
              <a href=\"{raw}\">Raw figures</a></p>\n<table>\n",
             escaped(&run.name),
-            escaped(&run.asked()),
+            escaped(&run.conditions()),
             escaped(&run.server_cores),
             escaped(&run.tool_cores),
             escaped(&of.began),

@@ -153,12 +153,12 @@ impl SweepRun {
         self.points.iter().map(row).collect()
     }
 
-    /// What was asked for.
-    pub(crate) fn asked(&self) -> String {
+    /// The tool and the documents that it requested.
+    pub(crate) fn conditions(&self) -> String {
         match self.keys {
             KeyChoice::Random => format!("{}, random keys of {} documents", self.tool, self.depts),
             KeyChoice::One => format!(
-                "{}, which asks for one document all the time: without a tier all that wait share one statement",
+                "{}, which requests one document all the time: without a tier all requests that wait share one statement",
                 self.tool
             ),
         }
@@ -171,7 +171,7 @@ impl SweepRun {
              memory what it occupied after the measurement; wrong/checked counts answers compared byte by byte beside the \
              load. The raw figures are in {FILE}.\n\n```text\n{}```\n\n{}",
             self.name,
-            self.asked(),
+            self.conditions(),
             self.server_cores,
             self.tool_cores,
             self.table(),

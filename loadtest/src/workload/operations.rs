@@ -67,7 +67,7 @@ pub(crate) fn rekeyed(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Op
         let key = plot.keys().find(childless)?;
         let target = plot.keys().find(|key| !plot.roots.contains_key(key))?;
         let (mut root, pad) = (plot.roots.get(&key)?.clone(), pad(target));
-        change.say(format_args!(
+        change.push(format_args!(
             "update root set id = {target}, revision = {revision}, pad = '{pad}' where id = {key}"
         ));
         root.revision = revision;
@@ -82,13 +82,13 @@ pub(crate) fn rekeyed(plot: &Plot, revision: u64, rng: &mut fastrand::Rng) -> Op
         let child = root.children.get_mut(&id)?;
         let old = child.grandchildren.remove(&grandchild)?;
         child.grandchildren.insert(row, old);
-        change.say(format_args!(
+        change.push(format_args!(
             "update grandchild set id = {row} where id = {grandchild}"
         ));
     } else {
         let child = root.children.remove(&id)?;
         root.children.insert(row, child);
-        change.say(format_args!("update child set id = {row} where id = {id}"));
+        change.push(format_args!("update child set id = {row} where id = {id}"));
     }
     Some(change)
 }
@@ -133,7 +133,7 @@ fn cross_child(
     for (number, change) in changes.iter_mut().enumerate() {
         let revision = change.revision;
         if number == mover {
-            change.say(format_args!(
+            change.push(format_args!(
                 "update child set root_id = {to}, revision = {revision} where id = {id}"
             ));
             let mut child = giver.children.remove(&id)?;
@@ -167,7 +167,7 @@ fn cross_site(
     for (number, change) in changes.iter_mut().enumerate() {
         if number == mover {
             root.site = site;
-            change.say(format_args!(
+            change.push(format_args!(
                 "update root set site_id = {site} where id = {key}"
             ));
             change.roots.insert(key, Some(root.clone()));
@@ -201,28 +201,28 @@ impl PlotChange {
 
     fn set_root(&mut self, key: u32) {
         let revision = self.revision;
-        self.say(format_args!(
+        self.push(format_args!(
             "update root set revision = {revision} where id = {key}"
         ));
     }
 
     fn set_child(&mut self, id: u64) {
         let revision = self.revision;
-        self.say(format_args!(
+        self.push(format_args!(
             "update child set revision = {revision} where id = {id}"
         ));
     }
 
     fn set_grandchild(&mut self, id: u64) {
         let revision = self.revision;
-        self.say(format_args!(
+        self.push(format_args!(
             "update grandchild set revision = {revision} where id = {id}"
         ));
     }
 
     fn set_site(&mut self, id: u32) {
         let revision = self.revision;
-        self.say(format_args!(
+        self.push(format_args!(
             "update site set revision = {revision} where id = {id}"
         ));
     }
@@ -304,7 +304,7 @@ fn revise_all_levels(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::R
 fn insert_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let key = some_key(change, plot, rng)?;
     let (id, revision) = (change.row(), change.revision);
-    change.say(format_args!(
+    change.push(format_args!(
         "insert into child values ({id}, {key}, {revision})"
     ));
     let child = ChildRow {
@@ -318,7 +318,7 @@ fn insert_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -
 fn insert_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     let (row, revision) = (change.row(), change.revision);
-    change.say(format_args!(
+    change.push(format_args!(
         "insert into grandchild values ({row}, {id}, {revision})"
     ));
     let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
@@ -328,14 +328,14 @@ fn insert_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::R
 
 fn delete_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
-    change.say(format_args!("delete from child where id = {id}"));
+    change.push(format_args!("delete from child where id = {id}"));
     change.root_mut(plot, key)?.children.remove(&id);
     Some(())
 }
 
 fn delete_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
-    change.say(format_args!(
+    change.push(format_args!(
         "delete from grandchild where id = {grandchild}"
     ));
     let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
@@ -347,7 +347,7 @@ fn move_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> 
     let (key, id) = some_child(change, plot, rng)?;
     let target = some_key(change, plot, rng)?;
     let revision = change.revision;
-    change.say(format_args!(
+    change.push(format_args!(
         "update child set root_id = {target}, revision = {revision} where id = {id}"
     ));
     let mut child = change.root_mut(plot, key)?.children.remove(&id)?;
@@ -360,7 +360,7 @@ fn move_grandchild(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng
     let (key, id, grandchild) = some_grandchild(change, plot, rng)?;
     let (target, new_parent) = some_child(change, plot, rng)?;
     let revision = change.revision;
-    change.say(format_args!(
+    change.push(format_args!(
         "update grandchild set child_id = {new_parent}, revision = {revision} where id = {grandchild}"
     ));
     let child = change.root_mut(plot, key)?.children.get_mut(&id)?;
@@ -383,20 +383,20 @@ fn insert_or_delete_root(
         .collect();
     if absent.len() * 10 < plot.keys().len() {
         let key = some_key(change, plot, rng)?;
-        change.say(format_args!("delete from root where id = {key}"));
+        change.push(format_args!("delete from root where id = {key}"));
         change.roots.insert(key, None);
         return Some(());
     }
     let key = absent[rng.usize(..absent.len())];
     let (site, revision, pad) = (rng.u32(plot.sites()), change.revision, pad(key));
     let (child, grandchild) = (change.row(), change.row());
-    change.say(format_args!(
+    change.push(format_args!(
         "insert into root values ({key}, {site}, {revision}, '{pad}')"
     ));
-    change.say(format_args!(
+    change.push(format_args!(
         "insert into child values ({child}, {key}, {revision})"
     ));
-    change.say(format_args!(
+    change.push(format_args!(
         "insert into grandchild values ({grandchild}, {child}, {revision})"
     ));
     let row = ChildRow {

@@ -156,7 +156,7 @@ impl Compare {
             .last()
             .and_then(Child::id)
             .context("it ended")?;
-        harness::answers(address)
+        harness::await_listening(address)
             .await
             .with_context(|| format!("{name} does not answer"))?;
         self.cases.push(ComparedCase {

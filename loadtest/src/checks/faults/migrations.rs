@@ -75,11 +75,11 @@ pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()
     let drop_key = format!("alter table {table} drop constraint {constraint}");
     testbed.session.run(&drop_key).await?;
     let without = async {
-        answers(testbed, expected, roots).await?;
+        await_status(testbed, expected, roots).await?;
         if testbed.rng.bool() {
             testbed.larder.kill().await?;
             testbed.larder.start()?;
-            answers(testbed, expected, roots).await?;
+            await_status(testbed, expected, roots).await?;
         }
         let all =
             |revision| TABLES.map(|table| format!("update {table} set revision = {revision}"));
@@ -88,9 +88,9 @@ pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()
             .await?;
         let first = testbed.notes.keys().start;
         let note = format!("/notes/{first}");
-        answers(testbed, 200, &note).await?;
+        await_status(testbed, 200, &note).await?;
         testbed.hold(1.2).await;
-        answers(testbed, expected, roots).await
+        await_status(testbed, expected, roots).await
     };
     let outcome = without.await;
     testbed.renew_session().await;
@@ -101,13 +101,13 @@ pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()
     testbed.session.run(&add_key).await?;
     drop(plots);
     outcome?;
-    answers(testbed, 200, roots).await?;
+    await_status(testbed, 200, roots).await?;
     testbed.hold(1.2).await;
     Ok(())
 }
 
 /// Waits until `path` is answered with this status.
-async fn answers(testbed: &Testbed, expected: u16, path: &str) -> anyhow::Result<()> {
+async fn await_status(testbed: &Testbed, expected: u16, path: &str) -> anyhow::Result<()> {
     let began = Boottime::now();
     loop {
         let answer = http::get(testbed.larder.config.listen, path).await;

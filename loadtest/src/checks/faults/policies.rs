@@ -36,13 +36,17 @@ enum VisibleFrom {
 /// A transaction, and the rows that a policy shows after it.
 struct PolicyStep {
     sql: &'static str,
-    takes: VisibleFrom,
+    visible_from: VisibleFrom,
     shown: fn(u32) -> bool,
 }
 
 const fn step(sql: &'static str, shown: fn(u32) -> bool) -> PolicyStep {
-    let takes = VisibleFrom::Commit;
-    PolicyStep { sql, takes, shown }
+    let visible_from = VisibleFrom::Commit;
+    PolicyStep {
+        sql,
+        visible_from,
+        shown,
+    }
 }
 
 fn all(_: u32) -> bool {
@@ -74,7 +78,7 @@ const POLICIES: [&[PolicyStep]; 6] = [
         ),
         PolicyStep {
             sql: "update note set visible_until = now() + '700 ms' where id % 2 = 1",
-            takes: VisibleFrom::Time,
+            visible_from: VisibleFrom::Time,
             shown: even,
         },
     ],
@@ -99,12 +103,12 @@ const POLICIES: [&[PolicyStep]; 6] = [
     &[
         PolicyStep {
             sql: "alter policy note_shown on note using (tenant = current_setting('app.tenant', true))",
-            takes: VisibleFrom::Sessions,
+            visible_from: VisibleFrom::Sessions,
             shown: even,
         },
         PolicyStep {
             sql: "alter role follower set app.tenant = 'odd'",
-            takes: VisibleFrom::Sessions,
+            visible_from: VisibleFrom::Sessions,
             shown: odd,
         },
     ],
@@ -169,7 +173,7 @@ async fn run(testbed: &mut Testbed, kinds: &[&[PolicyStep]]) -> anyhow::Result<(
     let mut outcome = Ok(());
     for kind in kinds {
         outcome = each(testbed, kind).await;
-        take(testbed, &step(NOTES_PLAIN, all)).await?;
+        apply(testbed, &step(NOTES_PLAIN, all)).await?;
         if outcome.is_err() {
             break;
         }
@@ -181,7 +185,7 @@ async fn run(testbed: &mut Testbed, kinds: &[&[PolicyStep]]) -> anyhow::Result<(
 
 async fn each(testbed: &mut Testbed, steps: &[PolicyStep]) -> anyhow::Result<()> {
     for (number, step) in steps.iter().enumerate() {
-        take(testbed, step).await?;
+        apply(testbed, step).await?;
         if number > 0 {
             testbed.hold(1.1).await;
             read(testbed).await?;
@@ -190,8 +194,9 @@ async fn each(testbed: &mut Testbed, steps: &[PolicyStep]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// One transaction, after which all notes are in tiers; what it hides or shows is due once it has taken.
-async fn take(testbed: &mut Testbed, step: &PolicyStep) -> anyhow::Result<()> {
+/// Brings all notes into the tiers, then runs the step in one transaction; what it shows or hides is visible from
+/// `visible_from` on.
+async fn apply(testbed: &mut Testbed, step: &PolicyStep) -> anyhow::Result<()> {
     read(testbed).await?;
     let changed = testbed.notes.changed(step.shown);
     let revision = testbed.record.revision();
@@ -205,7 +210,7 @@ async fn take(testbed: &mut Testbed, step: &PolicyStep) -> anyhow::Result<()> {
         testbed.record.settle(&tickets, TransactionEnd::RolledBack);
         return Err(error.into());
     }
-    match step.takes {
+    match step.visible_from {
         VisibleFrom::Commit => {}
         VisibleFrom::Sessions => renew_sessions(testbed).await?,
         VisibleFrom::Time => {
@@ -240,7 +245,7 @@ async fn renew_sessions(testbed: &mut Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads every note, and judges it.
+/// Reads and checks every note.
 async fn read(testbed: &Testbed) -> anyhow::Result<()> {
     let target = testbed.larder.config.listen;
     let keys = testbed.notes.keys();

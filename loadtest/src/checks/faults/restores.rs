@@ -51,14 +51,14 @@ pub(super) async fn restore(testbed: &mut Testbed) -> anyhow::Result<()> {
     for tickets in &tickets {
         testbed.record.settle(tickets, now);
     }
-    put(&mut plots, saved);
+    replace_plots(&mut plots, saved);
     drop(plots);
     outcome?;
     testbed.hold(1.2).await;
     testbed.larder.cached(TRUSTED_WITHIN).await
 }
 
-fn put(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
+fn replace_plots(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
     for (plot, saved) in plots.iter_mut().zip(saved) {
         **plot = saved;
     }

@@ -136,7 +136,7 @@ pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target:
             sleep(RETRY_PAUSE).await;
             continue;
         };
-        if timeout(ANSWER_MAX, ask(&counters, resource, &mut open))
+        if timeout(ANSWER_MAX, send(&counters, resource, &mut open))
             .await
             .is_ok_and(|kept| kept)
         {
@@ -146,7 +146,7 @@ pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target:
 }
 
 /// Sends one request; returns whether the connection can still be used.
-async fn ask(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
+async fn send(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
     let name = RESOURCES[resource];
     let key = if resource == RESOURCES.len() - 1 {
         format!("Authorization: Bearer {KEY}\r\n")

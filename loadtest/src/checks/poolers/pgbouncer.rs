@@ -12,7 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tokio::process::{Child, Command};
 
-use crate::harness::answers;
+use crate::harness::await_listening;
 
 /// Where Debian installs it; only root's PATH has that directory.
 const BINARY: &str = "/usr/sbin/pgbouncer";
@@ -89,7 +89,7 @@ impl Pgbouncer {
         );
         std::fs::write(&file, text)?;
         let child = spawn(&file, directory)?;
-        answers(address)
+        await_listening(address)
             .await
             .context("pgbouncer does not answer")?;
         Ok(Self {
@@ -101,7 +101,7 @@ impl Pgbouncer {
     }
 
     /// Runs a command on its console, which supports only the simple query protocol.
-    pub(crate) async fn say(&self, command: &'static str) -> anyhow::Result<()> {
+    pub(crate) async fn command(&self, command: &'static str) -> anyhow::Result<()> {
         let (credentials, _) = self.url.rsplit_once('@').context("a URL without a user")?;
         let url = format!("{credentials}@{}/pgbouncer?sslmode=disable", self.address);
         let options = PgConnectOptions::from_str(&url)?.extra_float_digits(None);
@@ -115,7 +115,7 @@ impl Pgbouncer {
         self.child.kill().await?;
         let directory = self.file.parent().context("a file without a directory")?;
         self.child = spawn(&self.file, directory)?;
-        answers(self.address).await
+        await_listening(self.address).await
     }
 }
 

@@ -234,7 +234,7 @@ impl StaleReport {
                 self.args.reads
             ));
         }
-        let mut impact = self.interference.take();
+        let mut impact = self.interference.take_impact();
         self.spans.iter().for_each(|span| impact.add(span.impact));
         if !impact.is_within_goal() {
             failures.push(format!(

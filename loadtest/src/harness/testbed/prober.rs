@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(30);
 const WARMING_MAX: u32 = 20;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// From the start of a read to the start of the next.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const READ_INTERVAL: Duration = Duration::from_millis(1);
 /// The most reads in flight; a read that is due then is left out.
 const LOOKS_MAX: usize = 64;
 
@@ -74,9 +74,9 @@ impl LagProber {
         let mut warming = 0;
         loop {
             let connection = connections.pop().context("no connection")?;
-            let look = look(connection, made.key, Arc::clone(&self.record)).await?;
-            connections.push(look.connection);
-            if look.way == ReadResult::Memory {
+            let read = timed_read(connection, made.key, Arc::clone(&self.record)).await?;
+            connections.push(read.connection);
+            if read.result == ReadResult::Memory {
                 break;
             }
             warming += 1;
@@ -98,13 +98,13 @@ impl LagProber {
         digest: Digest,
     ) -> anyhow::Result<Boottime> {
         let began = Boottime::now();
-        let mut interval = tokio::time::interval(LOOK_INTERVAL);
+        let mut interval = tokio::time::interval(READ_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looks = JoinSet::new();
+        let mut reads = JoinSet::new();
         let mut shown: Option<Boottime> = None;
-        while shown.is_none() || !looks.is_empty() {
+        while shown.is_none() || !reads.is_empty() {
             let ended = tokio::select! {
-                Some(look) = looks.join_next() => Some(look??),
+                Some(read) = reads.join_next() => Some(read??),
                 _ = interval.tick(), if shown.is_none() => None,
             };
             match ended {
@@ -123,7 +123,7 @@ impl LagProber {
                     let since = Boottime::now().since(began);
                     ensure!(since < ANSWER_MAX, "it does not show");
                     if let Some(connection) = connections.pop() {
-                        looks.spawn(look(connection, key, Arc::clone(&self.record)));
+                        reads.spawn(timed_read(connection, key, Arc::clone(&self.record)));
                     }
                 }
             }
@@ -136,11 +136,11 @@ impl LagProber {
 struct TimedRead {
     connection: HttpConnection,
     began: Boottime,
-    way: ReadResult,
+    result: ReadResult,
     digest: Digest,
 }
 
-async fn look(
+async fn timed_read(
     mut connection: HttpConnection,
     key: u32,
     record: Arc<Record>,
@@ -149,8 +149,8 @@ async fn look(
     let began = Boottime::now();
     connection.send(request.as_bytes()).await?;
     let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;
-    let way = ReadResult::of(answer.status, answer.cache_status);
-    ensure!(way.is_answer(), "no answer");
+    let result = ReadResult::of(answer.status, answer.cache_status);
+    ensure!(result.is_answer(), "no answer");
     record.judge(&ReadAnswer {
         key,
         began,
@@ -165,7 +165,7 @@ async fn look(
     Ok(TimedRead {
         connection,
         began,
-        way,
+        result,
         digest,
     })
 }
