@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::larder;
 use crate::harness::raw_http::{exchange, fetch, parse, read_all};
 use crate::harness::service::TestService;
-use crate::harness::table_locks::{lock_table, unlock};
+use crate::harness::table_locks::{await_waiter, lock_table, unlock};
 
 struct SocketServer {
     larder: TestService,
@@ -216,13 +216,13 @@ async fn stopping_answers_pending_requests_and_closes_idle_connections() {
     idle.read_exact(&mut first).await.unwrap();
 
     let url = server.larder.url.clone();
-    let holder = lock_table(&url, "tag").await;
+    let mut holder = lock_table(&url, "tag").await;
     let mut asked = TcpStream::connect(server.address).await.unwrap();
     asked
         .write_all(b"GET /tags/a,b HTTP/1.1\r\nHost: a\r\n\r\n")
         .await
         .unwrap();
-    super::reads::await_blocked_reader(&url).await;
+    await_waiter(&mut holder, "tag").await;
     server.stop.send(()).unwrap();
     read_all(&mut idle).await;
     read_all(&mut silent).await;

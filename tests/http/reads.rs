@@ -1,13 +1,12 @@
 //! Reads by key: `Cache-Status` for each choice of tiers, requests that share a load, and loads that fail.
 
 use axum::http::{Method, StatusCode};
-use sqlx::{Connection, PgConnection};
 
 use super::{CONFIG, MEMORY, MISS, SCHEMA, assert_problem, larder};
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
-use crate::harness::table_locks::{lock_table, unlock};
+use crate::harness::table_locks::{await_waiter, lock_table, unlock};
 
 const DISK: &str = "larder; hit; detail=disk";
 const UNSTORED: &str = "larder; fwd=miss; detail=postgres";
@@ -50,29 +49,12 @@ async fn resources_choose_their_tiers() {
     }
 }
 
-/// Waits until a session of `url`'s database waits for a lock.
-pub(super) async fn await_blocked_reader(url: &str) {
-    let mut observer = PgConnection::connect(url).await.unwrap();
-    eventually("a waiting reader", async || {
-        let waiting: bool = sqlx::query_scalar(
-            "select exists (select from pg_locks where not granted and database = \
-             (select oid from pg_database where datname = current_database()))",
-        )
-        .fetch_one(&mut observer)
-        .await
-        .unwrap();
-        waiting.then_some(())
-    })
-    .await;
-    observer.close().await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_for_one_key_share_one_fill() {
     let larder = larder().await;
-    let holder = lock_table(&larder.url, "item").await;
+    let mut holder = lock_table(&larder.url, "item").await;
     let release = async {
-        await_blocked_reader(&larder.url).await;
+        await_waiter(&mut holder, "item").await;
         unlock(holder).await;
     };
     // Polled in this order, so that the second finds the first one's lease.
@@ -106,9 +88,9 @@ async fn document_above_document_max_fails_alone() {
     .await;
     let settings = [("document_max", "1KiB"), ("database.connections", "1")];
     let larder = TestService::start_on(&url, CONFIG, &settings).await;
-    let holder = lock_table(&url, "item").await;
+    let mut holder = lock_table(&url, "item").await;
     let release = async {
-        await_blocked_reader(&url).await;
+        await_waiter(&mut holder, "item").await;
         unlock(holder).await;
     };
     // The first key is asked for alone, and the others wait for the one connection together.
