@@ -327,11 +327,8 @@ impl Plan {
         let mut resources = Vec::new();
         for name in ["a", "b"] {
             if name == "a" || rng.below(3) == 0 {
-                resources.push(PlannedResource::draw(
-                    rng,
-                    name,
-                    [&roots, &children, &lookups],
-                ));
+                let families = [&roots, &children, &lookups];
+                resources.push(PlannedResource::draw(rng, name, families));
             }
         }
         let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][rng.below(4)];
