@@ -178,7 +178,7 @@ async fn database_may_come_later_than_larder() {
     eventually("the reason", async || {
         let answer = fetch(serving.admin, "GET", "/readyz").await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        answer.body.contains("out of reach").then_some(())
+        answer.body.contains("cannot be reached").then_some(())
     })
     .await;
 
