@@ -9,7 +9,7 @@
 //!   checks again.
 //! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its
 //!   answer is promoted to memory only if the generation is still the same.
-//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last completed pass, on the
+//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last pass that compared the fingerprints, on the
 //!   boot-time clock. After that PostgreSQL answers.
 //! - *Only rows decide.* If row security makes a document depend on more than its rows, no tier keeps it.
 //!
@@ -80,7 +80,7 @@ pub struct CacheConfig {
     pub memory: MemoryConfig,
     /// The disk tier. It is started if at least one resource uses it.
     pub disk: DiskConfig,
-    /// How long ago the last completed pass may have begun for the tiers to be fresh.
+    /// How long ago the last pass that compared the fingerprints may have begun for the tiers to be fresh.
     pub max_staleness: Duration,
     /// What is answered while the tiers are not fresh.
     pub on_loss: OnLoss,
@@ -121,7 +121,7 @@ pub enum Provenance {
     },
     /// A tier that was not fresh.
     Stale {
-        /// The time since the start of the last completed pass.
+        /// The time since the start of the last pass that compared the fingerprints.
         age: Duration,
     },
 }

@@ -51,7 +51,10 @@ async fn health_and_readiness_are_two_things() {
     let reason = eventually("a reason", async || {
         let answer = larder.admin("/readyz").await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        answer.body.contains("cannot be reached").then_some(answer.body)
+        answer
+            .body
+            .contains("cannot be reached")
+            .then_some(answer.body)
     })
     .await;
     assert!(!reason.contains("s3cret"), "{reason}");

@@ -67,7 +67,7 @@ pub struct FeedStatus {
     pub position: Option<String>,
     /// The time since the start of the last completed pass.
     pub age_seconds: Option<f64>,
-    /// Whether the last completed pass is recent enough for tiers to answer.
+    /// Whether the last pass that compared the fingerprints is recent enough for tiers to answer.
     pub fresh: bool,
     /// Why the database can't be followed; `None` since a pass succeeded.
     pub lost: Option<String>,

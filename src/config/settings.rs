@@ -174,7 +174,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
         "postgres://app@direct.db.example/app",
         |c| Slot::Url(&mut c.listen_url),
     )
-    .help("A direct connection for LISTEN if url leads to a pooler."),
+    .help("A direct connection for the change feed if url leads to a pooler."),
     default("database.connections", "8", |c| {
         Slot::Count(&mut c.source.connections, 1..=1000)
     })
