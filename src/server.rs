@@ -30,7 +30,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 pub use crate::server::activity::Activity;
 pub(crate) use crate::server::activity::{ConnectionCommand, Stage, UnsentBytes};
-pub use crate::server::limits::Limits;
+pub use crate::server::limits::{ClientConnections, Limits};
 pub(crate) use crate::server::limits::{client_network, trusts};
 pub use crate::server::socket::Socket;
 
@@ -59,6 +59,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Counts the connections that larder closes.
     pub metrics: Arc<Metrics>,
+    /// Addresses that share it count a client's connections together.
+    pub clients: ClientConnections,
     /// The certificate; `None` for an address without TLS.
     pub tls: Option<Arc<Tls>>,
 }
@@ -80,6 +82,7 @@ pub async fn serve<P, F>(
     let ServerConfig {
         limits,
         metrics,
+        clients,
         tls,
     } = config;
     let connection_config = ConnectionConfig {
@@ -88,7 +91,7 @@ pub async fn serve<P, F>(
         metrics: Arc::clone(&metrics),
     };
     let mut connections = Connections::new(&limits, metrics.connections_closed.clone());
-    let mut accepting = Listener::new(limits, metrics);
+    let mut accepting = Listener::new(limits, clients, metrics);
     let mut runtimes = runtimes.iter().cycle();
     let mut open =
         |connections: &mut Connections, accepting: &mut Listener, client: AcceptedConnection| {

@@ -40,20 +40,24 @@ pub(crate) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// Open connections by client.
+/// The number of open connections of each client, over all addresses that share it; clones are the same numbers.
+#[derive(Clone, Default)]
+pub struct ClientConnections(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// Open connections by client, within the limits of one address.
 #[derive(Clone)]
 pub(super) struct ClientCounts {
     connections_max: usize,
     trusted: Arc<[IpNet]>,
-    connections: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    connections: ClientConnections,
 }
 
 impl ClientCounts {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, connections: ClientConnections) -> Self {
         Self {
             connections_max: limits.connections_per_address,
             trusted: limits.trusted_proxies.as_slice().into(),
-            connections: Arc::default(),
+            connections,
         }
     }
 
@@ -86,7 +90,7 @@ impl ClientSlot {
             return true;
         }
         let client = client_network(address);
-        let mut connections = lock(&self.clients.connections);
+        let mut connections = lock(&self.clients.connections.0);
         let open = connections.entry(client).or_default();
         if *open >= self.clients.connections_max {
             return false;
@@ -102,7 +106,7 @@ impl Drop for ClientSlot {
         let Some(client) = self.client else {
             return;
         };
-        let mut connections = lock(&self.clients.connections);
+        let mut connections = lock(&self.clients.connections.0);
         if let Some(open) = connections.get_mut(&client) {
             *open -= 1;
             if *open == 0 {
@@ -136,7 +140,7 @@ mod tests {
         ClientCounts {
             connections_max,
             trusted: Arc::new(["10.0.0.0/8".parse().unwrap()]),
-            connections: Arc::default(),
+            connections: ClientConnections::default(),
         }
     }
 
@@ -151,7 +155,7 @@ mod tests {
         drop(first);
         let third = clients.admit(one).unwrap();
         drop((second, third));
-        assert!(lock(&clients.connections).is_empty());
+        assert!(lock(&clients.connections.0).is_empty());
     }
 
     #[test]
@@ -172,6 +176,6 @@ mod tests {
         for _ in 0..2 {
             assert!(first.count(proxy));
         }
-        assert!(lock(&clients.connections).is_empty());
+        assert!(lock(&clients.connections.0).is_empty());
     }
 }

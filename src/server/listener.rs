@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 use crate::server::Peer;
-use crate::server::limits::{ClientCounts, ClientSlot, Limits};
+use crate::server::limits::{ClientConnections, ClientCounts, ClientSlot, Limits};
 
 /// Pause after an accept that failed because file descriptors or memory were exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -54,9 +54,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(limits: Limits, clients: ClientConnections, metrics: Arc<Metrics>) -> Self {
         Self {
-            clients: ClientCounts::new(&limits),
+            clients: ClientCounts::new(&limits, clients),
             limits,
             metrics,
             reserve: reserve(),
@@ -152,7 +152,11 @@ mod tests {
             trusted_proxies: Vec::new(),
             proxy_protocol: false,
         };
-        let mut accepting = Listener::new(limits, Arc::new(Metrics::new().unwrap()));
+        let mut accepting = Listener::new(
+            limits,
+            ClientConnections::default(),
+            Arc::new(Metrics::new().unwrap()),
+        );
         accepting.reserve = None;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -21,8 +21,8 @@ use crate::http::middleware::stack::{PublicConfig, PublicService};
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
-use crate::server::ServerConfig;
 use crate::server::rate::RateLimiter;
+use crate::server::{ClientConnections, ServerConfig};
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::source::writes::Writes;
@@ -143,11 +143,12 @@ impl Service {
         self.log_written.take()
     }
 
-    /// How the addresses are served, without TLS.
+    /// How the addresses are served, without TLS; clones count the connections of a client together.
     pub fn server_config(&self, config: &Config) -> ServerConfig {
         ServerConfig {
             limits: config.limits.clone(),
             metrics: Arc::clone(&self.metrics),
+            clients: ClientConnections::default(),
             tls: None,
         }
     }

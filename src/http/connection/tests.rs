@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::server::Limits;
+use crate::server::{ClientConnections, Limits};
 
 /// Limits of which only the times matter here.
 fn config() -> ServerConfig {
@@ -42,6 +42,7 @@ fn config() -> ServerConfig {
     ServerConfig {
         limits,
         metrics,
+        clients: ClientConnections::default(),
         tls: None,
     }
 }
@@ -289,6 +290,22 @@ async fn connections_are_limited() {
             assert!(Instant::now() < deadline);
         }
     }
+}
+
+/// Each address counted for itself.
+#[tokio::test]
+async fn a_clients_connections_to_all_addresses_count() {
+    let mut config = config();
+    config.limits.connections_per_address = 1;
+    let router = Router::new().route("/", get(async || "text"));
+    let (public, _stop, _serving) = listen(router.clone(), config.clone()).await;
+    let (admin, _stop_admin, _serving_admin) = listen(router, config.clone()).await;
+    let mut first = TcpStream::connect(public).await.unwrap();
+    first.write_all(REQUEST).await.unwrap();
+    first.read_u8().await.unwrap();
+    let mut second = TcpStream::connect(admin).await.unwrap();
+    assert_eq!(read_all(&mut second).await, "");
+    assert_eq!(closed(&config, "connections_per_address"), 1);
 }
 
 #[tokio::test(start_paused = true)]
