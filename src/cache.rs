@@ -24,6 +24,7 @@
 
 pub mod audit;
 pub mod disk;
+mod disk_tier;
 pub mod document;
 pub mod encoding;
 mod eviction;
@@ -36,7 +37,6 @@ mod lease;
 mod lookup;
 pub mod memory;
 mod orders;
-mod queue;
 mod resumption;
 mod status;
 #[cfg(test)]
@@ -52,12 +52,12 @@ use tokio::sync::watch;
 
 use crate::cache::audit::{AuditConfig, Auditor};
 use crate::cache::disk::DiskConfig;
+use crate::cache::disk_tier::DiskTier;
 use crate::cache::document::Found;
 use crate::cache::freshness::Freshness;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
-use crate::cache::queue::DiskTier;
 use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{
     EntryStatus, Explanation, FeedStatus, ResourceStatus, Status, TierStatus,
@@ -109,13 +109,13 @@ pub enum Provenance {
         /// Whether another request had started the load.
         collapsed: bool,
     },
-    /// PostgreSQL, because row security may show other rows at any time ([`Resource::uncached`]).
+    /// PostgreSQL, because documents of the resource may change without a trace ([`Resource::uncached`]).
     Uncached {
         /// Whether another request had started the load.
         collapsed: bool,
     },
     /// PostgreSQL, because the tiers had not caught up with a token of the request.
-    Ahead {
+    Token {
         /// Whether another request had started the load.
         collapsed: bool,
     },

@@ -22,15 +22,17 @@ pub struct Metrics {
     pub requests_refused: IntCounter,
     /// `larder_access_log_dropped_total`: lines that the access log has dropped, since its queue was full or a write failed.
     pub access_log_dropped: IntCounter,
-    /// `larder_tier_bytes{tier}`: weight of what a tier holds.
+    /// `larder_tier_bytes{tier}`: bytes that a tier holds: documents, keys and overhead.
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
     pub tier_entries: IntGaugeVec,
     /// `larder_evictions_total`: entries that were evicted from memory.
     pub evictions: IntCounter,
-    /// `larder_invalidations_total{resource,via}`: keys (or whole resources) invalidated, by what started the pass.
+    /// `larder_invalidations_total{resource,via}`: invalidated keys, or 1 for a whole resource; `via` is what started the
+    /// pass.
     pub invalidations: IntCounterVec,
-    /// `larder_invalidation_lag_seconds`: from the bell, or for a poll from the pass before, until applied.
+    /// `larder_invalidation_lag_seconds`: from the bell until the changes are applied; for a pass that no bell started, from
+    /// the pass before it.
     pub invalidation_lag: Histogram,
     /// `larder_feed_gaps_total`: times that the feed lost a connection or its bell.
     pub feed_gaps: IntCounter,

@@ -85,7 +85,7 @@ pub struct Resource {
     /// The columns of the key.
     pub key: KeyShape,
     /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the
-    /// rows.
+    /// rows, or larder's triggers on such a table are missing.
     pub uncached: Option<String>,
     /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row
     /// security. It may change for a moment and leave no trace.

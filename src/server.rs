@@ -100,7 +100,7 @@ pub async fn serve<P, F>(
                 let activity = Arc::new(Activity::default());
                 let config = connection_config.clone();
                 let (protocol, own) = (protocol.clone(), Arc::clone(&activity));
-                let served = connection::serve(client, slot, config, protocol, own);
+                let served = connection::serve_client(client, slot, config, protocol, own);
                 connections.spawn(served, activity, runtime);
             }
         };

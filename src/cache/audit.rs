@@ -170,7 +170,7 @@ impl Cache {
             Provenance::Miss { .. }
             | Provenance::Bypass { .. }
             | Provenance::Uncached { .. }
-            | Provenance::Ahead { .. }
+            | Provenance::Token { .. }
             | Provenance::Stale { .. } => return,
         };
         let served = answer.found.as_ref().map(|document| document.digest());

@@ -34,7 +34,7 @@ pub(super) enum LoadReason {
     /// No tier keeps documents of the resource.
     Uncached,
     /// The tiers have not caught up with the request's token.
-    Ahead,
+    Token,
 }
 
 impl Cache {
@@ -49,7 +49,7 @@ impl Cache {
         // document, generations don't show whether it has changed since.
         let max_age = match reason {
             LoadReason::Miss | LoadReason::Bypass => self.freshness.max_staleness(),
-            LoadReason::Uncached | LoadReason::Ahead => Duration::ZERO,
+            LoadReason::Uncached | LoadReason::Token => Duration::ZERO,
         };
         let began = Boottime::now();
         loop {
@@ -79,7 +79,7 @@ impl Cache {
                     },
                     LoadReason::Bypass => Provenance::Bypass { collapsed },
                     LoadReason::Uncached => Provenance::Uncached { collapsed },
-                    LoadReason::Ahead => Provenance::Ahead { collapsed },
+                    LoadReason::Token => Provenance::Token { collapsed },
                 };
                 return Ok(Answer { found, provenance });
             }

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::cache::disk_tier::DiskTier;
 use crate::cache::orders::{KeyDrop, RangeSweep};
-use crate::cache::queue::DiskTier;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};

@@ -169,7 +169,7 @@ impl Cache {
         self.cached(resource)
             .misses_memory
             .fetch_add(1, Ordering::Relaxed);
-        self.load(resource, Arc::from(key), LoadReason::Ahead).await
+        self.load(resource, Arc::from(key), LoadReason::Token).await
     }
 
     /// Waits until the feed has applied the committed transaction of `token`, at most `max_staleness` and

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::cache::disk::boot_id;
 use crate::cache::disk::layout::{Mark, ResourceMark};
-use crate::cache::queue::DiskTier;
+use crate::cache::disk_tier::DiskTier;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};

@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::cache::audit::AuditConfig;
+use crate::cache::disk_tier::DiskTier;
+use crate::cache::disk_tier::tests::config;
 use crate::cache::generation::Versions;
 use crate::cache::memory::MemoryConfig;
-use crate::cache::queue::DiskTier;
-use crate::cache::queue::tests::config;
 use crate::cache::{Cache, CacheConfig};
 use crate::clock::Boottime;
 use crate::feed::OnLoss;

@@ -25,7 +25,7 @@ pub use crate::commands::serve::service::Service;
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
-use crate::http::connection::serve;
+use crate::http::connection::serve_http;
 use crate::http::middleware::access_log::ReopenSignal;
 use crate::server::ServerConfig;
 use crate::server::tls::Tls;
@@ -96,12 +96,12 @@ async fn run_on(
     let logged = service.log_written();
     handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());
     let documents = move |peer| documents.for_connection(peer);
-    let documents = serve(public, documents, runtimes.to_vec(), secure, stopping());
+    let documents = serve_http(public, documents, runtimes.to_vec(), secure, stopping());
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
-    let admin = tokio::spawn(serve(private, operators, here, plain, stopping()));
+    let admin = tokio::spawn(serve_http(private, operators, here, plain, stopping()));
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,

@@ -178,7 +178,7 @@ pub(super) const SETTINGS: [Setting; 64] = [
     default("database.connections", "8", |c| {
         Slot::Count(&mut c.source.connections, 1..=1000)
     })
-    .help("Connections that read documents."),
+    .help("Connections that read documents; up to 8 of as many more write, and up to 8 write in bulk."),
     default("database.statement_timeout", "5s", |c| {
         Slot::Duration(&mut c.source.statement_timeout, MILLISECOND..=HOUR)
     })
@@ -275,8 +275,8 @@ pub(super) const SETTINGS: [Setting; 64] = [
         Slot::Duration(&mut c.limits.write_timeout, SECOND..=HOUR)
     })
     .help(
-        "How long a client may read nothing of its response; over HTTP/2, less than a 64th of the \
-         pending bytes.",
+        "A client that reads nothing of its response for this long loses its connection; over \
+         HTTP/2, one that reads less than 1/64 of the bytes that wait for it.",
     ),
     default("limits.requests_per_second", "0", |c| {
         Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000)

@@ -49,7 +49,7 @@ const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
 /// Serves each connection by the service that `make` creates for it, over HTTP/1.1 or HTTP/2, until `stop` ends and every
 /// request has been answered: see [`server::serve`].
-pub async fn serve<S, B>(
+pub async fn serve_http<S, B>(
     listener: TcpListener,
     make: impl Fn(Peer) -> S + Clone + Send + 'static,
     runtimes: Vec<Handle>,

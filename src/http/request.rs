@@ -167,7 +167,7 @@ pub(super) struct MissedKey {
 
 /// What the middleware has found out about a request. It passes axum's router as an extension of the request.
 #[derive(Clone)]
-pub(super) struct Resolved {
+pub(super) struct RequestContext {
     target: RequestTarget,
     principal: Option<Arc<Principal>>,
     missed: Option<MissedKey>,
@@ -204,13 +204,13 @@ impl<'r> Request<'r> {
     }
 
     /// The same request behind the router.
-    pub(super) fn resume(head: &'r Parts, resolved: Resolved) -> Self {
-        let Resolved {
+    pub(super) fn resume(head: &'r Parts, context: RequestContext) -> Self {
+        let RequestContext {
             target,
             principal,
             missed,
             client,
-        } = resolved;
+        } = context;
         Self {
             principal,
             missed,
@@ -220,8 +220,8 @@ impl<'r> Request<'r> {
     }
 
     /// Takes out what is known about the request, so that it can pass the router.
-    pub(super) fn take_resolved(&mut self) -> Resolved {
-        Resolved {
+    pub(super) fn take_context(&mut self) -> RequestContext {
+        RequestContext {
             client: self.client(),
             target: self.target,
             principal: self.principal.take(),
@@ -282,7 +282,7 @@ impl<'r> Request<'r> {
     }
 }
 
-impl Resolved {
+impl RequestContext {
     /// The client's address.
     pub(super) fn client(&self) -> IpAddr {
         self.client

@@ -12,7 +12,7 @@ use crate::clock::Boottime;
 use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
-use crate::http::request::{self, Resolved, TargetPart};
+use crate::http::request::{self, RequestContext, TargetPart};
 use crate::http::state::HttpState;
 use crate::http::{docs, openapi, read, write};
 
@@ -39,10 +39,10 @@ pub(super) fn router(state: &HttpState, auth: Option<Arc<Auth>>, described: bool
 async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Response<Body> {
     let began = Boottime::now();
     let (mut head, body) = request.into_parts();
-    let Some(resolved) = head.extensions.remove::<Resolved>() else {
+    let Some(context) = head.extensions.remove::<RequestContext>() else {
         return Problem::internal("the request did not pass the middleware").into_response();
     };
-    let request = request::Request::resume(&head, resolved);
+    let request = request::Request::resume(&head, context);
     let target = request.resource();
     let resource = target.as_ref().ok().map(|(resource, _)| *resource);
     let answered = match target {

@@ -26,7 +26,7 @@ pub(super) struct ConnectionConfig {
 }
 
 /// Serves `client` by `protocol`, until the connection ends or is commanded to.
-pub(super) async fn serve<F>(
+pub(super) async fn serve_client<F>(
     client: AcceptedConnection,
     mut slot: ClientSlot,
     config: ConnectionConfig,

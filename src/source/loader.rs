@@ -27,9 +27,9 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-use crate::source::loader::connection::{GRACE, ProvedConnection};
+use crate::source::loader::connection::{TIMEOUT_MARGIN, VerifiedConnection};
 pub(in crate::source) use crate::source::loader::connection::{
-    prove_identity, wait_for_new_identity,
+    verify_identity, wait_for_new_identity,
 };
 use crate::source::loader::pages::Pages;
 use crate::source::loader::queue::{Batch, LoadQueue};
@@ -40,7 +40,7 @@ use crate::source::session::{Database, Identity};
 use crate::source::{SourceConfig, SourceError};
 
 /// A statement that takes longer is late: keys that wait for its end are taken by another worker.
-const LATE: Duration = Duration::from_millis(5);
+const LATE_AFTER: Duration = Duration::from_millis(5);
 
 /// The pauses between attempts to read a locked table.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
@@ -173,7 +173,7 @@ impl Loader {
             let worker = Worker {
                 number,
                 shared: Arc::clone(&shared),
-                connection: ProvedConnection::default(),
+                connection: VerifiedConnection::default(),
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
@@ -271,7 +271,7 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
-    connection: ProvedConnection,
+    connection: VerifiedConnection,
 }
 
 impl Worker {
@@ -301,8 +301,8 @@ impl Worker {
             queue: batch.queue,
             late: false,
         };
-        let mut served = pin!(self.serve(batch));
-        if tokio::time::timeout(LATE, &mut served).await.is_err() {
+        let mut loaded = pin!(self.load(batch));
+        if tokio::time::timeout(LATE_AFTER, &mut loaded).await.is_err() {
             running.late = true;
             let worker = {
                 let mut queue = shared.queue();
@@ -310,12 +310,12 @@ impl Worker {
                 queue.worker_to_wake()
             };
             shared.wake(worker);
-            served.await;
+            loaded.await;
         }
     }
 
     /// Reads the documents of `batch` and calls `done` for each load; puts the loads back if the statement met a lock.
-    async fn serve(&mut self, batch: Batch) {
+    async fn load(&mut self, batch: Batch) {
         (self.shared.on_batch)(batch.loads.len());
         let shared = &self.shared;
         let statement = DocumentsStatement::new(shared, &batch.loads);
@@ -332,7 +332,7 @@ impl Worker {
                 if error.is_encoding_error()
                     || batch.loads.len() > 1 && error.concerns_single_keys() =>
             {
-                self.serve_each(batch).await;
+                self.load_each(batch).await;
             }
             Err(error) => {
                 for load in batch.loads {
@@ -353,8 +353,9 @@ impl Worker {
     }
 
     /// Reads each document with a statement of its own, within the time that two statements may take.
-    async fn serve_each(&mut self, batch: Batch) {
-        let until = Instant::now() + 2 * (self.shared.database.statement_timeout() + GRACE);
+    async fn load_each(&mut self, batch: Batch) {
+        let until =
+            Instant::now() + 2 * (self.shared.database.statement_timeout() + TIMEOUT_MARGIN);
         let mut given_up: Option<SourceError> = None;
         let Batch { queue, loads } = batch;
         let mut loads = loads.into_iter();

@@ -118,7 +118,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SourceError::Pooler`] if it is not; else the error of the statement.
-    pub(in crate::source) async fn fetch_proved(
+    pub(in crate::source) async fn fetch_checked(
         &mut self,
         query: Query<'_, Postgres, PgArguments>,
         proof: Proof,

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
-use crate::source::loader::prove_identity;
+use crate::source::loader::verify_identity;
 use crate::source::session::{Database, Identity, Session};
 use crate::source::token::Token;
 pub use crate::source::writes::bulk::{BulkError, BulkPermit, BulkTransaction};
@@ -45,9 +45,9 @@ const CONNECTIONS_MAX: usize = 8;
 /// A write waits longer for a connection to a busy PostgreSQL than a read, since no tier can answer it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A transaction may take as long as this many statements may take, and `GRACE`.
+/// A transaction may take as long as this many statements may take, and `TIMEOUT_MARGIN`.
 const STATEMENTS_PER_TRANSACTION: u32 = 2;
-const GRACE: Duration = Duration::from_secs(1);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// How long [`Writes::stop`] waits for running transactions. Requests have been answered before that.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -168,7 +168,7 @@ impl Shared {
 
     /// The longest time that a transaction of single writes, or a step of a bulk write, may take.
     fn time_limit(&self) -> Duration {
-        self.database.statement_timeout() * STATEMENTS_PER_TRANSACTION + GRACE
+        self.database.statement_timeout() * STATEMENTS_PER_TRANSACTION + TIMEOUT_MARGIN
     }
 
     /// The end of the time in which a write that begins now may begin further attempts.
@@ -180,7 +180,7 @@ impl Shared {
         let connecting = async {
             let mut session = self.database.connect_for_writes().await?;
             if !self.database.pooler() {
-                prove_identity(&mut session.connection, followed).await?;
+                verify_identity(&mut session.connection, followed).await?;
             }
             Ok(session)
         };

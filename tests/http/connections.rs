@@ -32,7 +32,7 @@ async fn server() -> SocketServer {
         stopped.await.ok();
     };
     let public = larder.public();
-    let ended = tokio::spawn(larder::http::connection::serve(
+    let ended = tokio::spawn(larder::http::connection::serve_http(
         listener,
         move |_| public.clone(),
         vec![Handle::current()],

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::cache::disk::DiskConfig;
+use crate::cache::disk_tier::DiskTier;
+use crate::cache::disk_tier::tests::{Orders, config, detached, key_drop, put, until};
 use crate::cache::document::Document;
 use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::orders::DiskOrder;
-use crate::cache::queue::DiskTier;
-use crate::cache::queue::tests::{Orders, config, detached, key_drop, put, until};
 use crate::cache::tests::{MAX_STALENESS, cache, identity};
 use crate::cache::{Cache, LookupError, Provenance, lock};
 use crate::clock::Boottime;

@@ -20,7 +20,7 @@ use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
 use crate::http::headers::{APPLICATION_JSON, JSON, require_media_type};
 use crate::http::problem::Problem;
-use crate::http::request::Resolved;
+use crate::http::request::RequestContext;
 
 /// The address of a request that did not pass the middleware.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -90,8 +90,8 @@ impl Auth {
     async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<FullBody>, AuthRefusal> {
         let scheme = Scheme::Basic;
         let credential = Credential { scheme, bytes };
-        let client = head.extensions.get::<Resolved>();
-        let client = client.map_or(NO_CLIENT, Resolved::client);
+        let client = head.extensions.get::<RequestContext>();
+        let client = client.map_or(NO_CLIENT, RequestContext::client);
         let principal = self
             .authenticator
             .verify_password(credential, client)

@@ -72,7 +72,7 @@ async fn listen(
     let (stop, stopped) = oneshot::channel();
     let here = vec![Handle::current()];
     let make = move |_| router.clone();
-    let serving = tokio::spawn(serve(listener, make, here, config, async {
+    let serving = tokio::spawn(serve_http(listener, make, here, config, async {
         let _dropped = stopped.await;
     }));
     (address, stop, serving)
@@ -324,7 +324,7 @@ async fn a_trusted_proxy_names_its_client() {
     };
     let here = vec![Handle::current()];
     let never = std::future::pending();
-    let _serving = tokio::spawn(serve(listener, make, here, config.clone(), never));
+    let _serving = tokio::spawn(serve_http(listener, make, here, config.clone(), never));
     let ask = async |header: &str| {
         let mut client = TcpStream::connect(address).await.unwrap();
         let sent = [header.as_bytes(), REQUEST].concat();
@@ -445,7 +445,7 @@ async fn each_connection_has_a_service_of_its_own() {
         })
     };
     let here = vec![Handle::current()];
-    let _serving = tokio::spawn(serve(
+    let _serving = tokio::spawn(serve_http(
         listener,
         make,
         here,

@@ -1,7 +1,7 @@
 //! The service of the public address: the middleware in its order, memory, then the router.
 //!
 //! A request passes access log, rate limit, CORS preflight, the check of credential and rights, and memory, in this order.
-//! A request that one of them answers costs no router, no box and no task. Any other goes to the router, with what the
+//! A request that one of them answers needs neither the router nor a boxed future. Any other goes to the router, with what the
 //! middleware has found out about it.
 
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use crate::http::middleware::cors::{Cors, CorsConfig};
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::document;
-use crate::http::request::{Request, RequestHead, RequestTarget, Resolved};
+use crate::http::request::{Request, RequestContext, RequestHead, RequestTarget};
 use crate::http::router::router;
 use crate::http::state::HttpState;
 use crate::metrics::Metrics;
@@ -81,11 +81,11 @@ struct Stack {
 }
 
 /// Breaks with the answer, or goes on with what is known of the request so far.
-type StackResult<C = Resolved> = ControlFlow<Response<AnswerBody>, C>;
+type StackResult<C = RequestContext> = ControlFlow<Response<AnswerBody>, C>;
 
 /// A request that has no answer yet.
 struct PendingRequest {
-    resolved: Resolved,
+    context: RequestContext,
     /// Its credential has to be verified before anything else.
     is_unverified: bool,
 }
@@ -160,7 +160,7 @@ impl Stack {
                 Admission::Refused(refusal) => return Break(self.complete(request, refusal)),
                 Admission::Unknown => {
                     return Continue(PendingRequest {
-                        resolved: request.take_resolved(),
+                        context: request.take_context(),
                         is_unverified: true,
                     });
                 }
@@ -174,9 +174,9 @@ impl Stack {
             return Break(answer);
         }
         request.principal = principal();
-        self.resolve(request)
-            .map_continue(|resolved| PendingRequest {
-                resolved,
+        self.pass_on(request)
+            .map_continue(|context| PendingRequest {
+                context,
                 is_unverified: false,
             })
     }
@@ -185,10 +185,10 @@ impl Stack {
     async fn verify(
         &self,
         head: &Parts,
-        resolved: Resolved,
+        context: RequestContext,
         line: &mut Option<Box<PendingLine>>,
     ) -> StackResult {
-        let mut request = Request::resume(head, resolved);
+        let mut request = Request::resume(head, context);
         if let Some(auth) = &self.auth {
             match auth.verify(&request).await {
                 Ok(principal) => request.principal = Some(principal),
@@ -200,7 +200,7 @@ impl Stack {
         }
         match self.try_memory(&mut request) {
             Some(answer) => Break(answer),
-            None => self.resolve(&mut request),
+            None => self.pass_on(&mut request),
         }
     }
 
@@ -210,13 +210,13 @@ impl Stack {
         Some(self.complete(request, answer))
     }
 
-    /// Continues with what the router needs of a request that memory did not answer.
-    fn resolve(&self, request: &mut Request<'_>) -> StackResult {
+    /// Passes a request that memory did not answer on to the router, unless its path and query are too long.
+    fn pass_on(&self, request: &mut Request<'_>) -> StackResult {
         let path_and_query = request.uri.path_and_query();
         if path_and_query.is_some_and(|text| text.as_str().len() > URI_BYTES_MAX) {
             Break(self.complete(request, Problem::URI_TOO_LONG.into_full_response()))
         } else {
-            Continue(request.take_resolved())
+            Continue(request.take_context())
         }
     }
 
@@ -252,15 +252,15 @@ impl Stack {
     {
         let (head, body) = request.into_parts();
         let step = if pending.is_unverified {
-            self.verify(&head, pending.resolved, &mut line).await
+            self.verify(&head, pending.context, &mut line).await
         } else {
-            Continue(pending.resolved)
+            Continue(pending.context)
         };
         let answer = match step {
             Break(answer) => answer,
-            Continue(resolved) => {
+            Continue(context) => {
                 let request = http::Request::from_parts(head, body);
-                self.route(request, resolved).await
+                self.route(request, context).await
             }
         };
         self.log(line, &answer);
@@ -271,14 +271,14 @@ impl Stack {
     async fn route<B>(
         &self,
         mut request: http::Request<B>,
-        resolved: Resolved,
+        context: RequestContext,
     ) -> Response<AnswerBody>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let cors = self.cors.as_ref();
         let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
-        request.extensions_mut().insert(resolved);
+        request.extensions_mut().insert(context);
         let Ok(mut answer) = self.router.clone().call(request).await;
         // The router adds 0, which is not the document's length (RFC 9110, section 8.6).
         if answer.status() == StatusCode::NOT_MODIFIED {

@@ -232,7 +232,7 @@ pub(super) fn slowest(answers: &[Answer]) -> Provenance {
         Provenance::Miss { stored: false, .. } => 3,
         Provenance::Bypass { .. } => 4,
         Provenance::Uncached { .. } => 5,
-        Provenance::Ahead { .. } => 6,
+        Provenance::Token { .. } => 6,
         Provenance::Stale { .. } => 7,
     };
     let provenances = answers.iter().map(|answer| answer.provenance);

@@ -106,7 +106,7 @@ pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
         Provenance::Miss { .. } => "postgres",
         Provenance::Bypass { .. } => "feed",
         Provenance::Uncached { .. } => "uncached",
-        Provenance::Ahead { .. } => "token",
+        Provenance::Token { .. } => "token",
         Provenance::Stale { .. } => "stale",
     }
 }
@@ -138,8 +138,8 @@ fn cache_status(provenance: Provenance) -> HeaderValue {
         Provenance::Uncached { collapsed: true } => {
             "larder; fwd=bypass; detail=uncached; collapsed"
         }
-        Provenance::Ahead { collapsed: false } => "larder; fwd=request; detail=token",
-        Provenance::Ahead { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
+        Provenance::Token { collapsed: false } => "larder; fwd=request; detail=token",
+        Provenance::Token { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
         Provenance::Stale { .. } => "larder; hit; detail=stale",
     })
 }

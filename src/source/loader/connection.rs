@@ -17,7 +17,7 @@ use crate::source::session::{
 };
 
 /// larder gives up a statement this long after the server's own `statement_timeout`.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
+pub(super) const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// The feed needs up to this long to notice a new epoch and to check the database again.
 const NEW_IDENTITY_TIMEOUT: Duration = Duration::from_millis(750);
@@ -34,12 +34,12 @@ pub(super) trait LoaderStatement: Sync {
     ) -> impl Future<Output = Result<Self::Found, SourceError>> + Send;
 }
 
-/// A connection with the identity that it was proved to have; none before the first statement and after a failure.
+/// A connection with the identity that it was verified to have; none before the first statement and after a failure.
 #[derive(Default)]
-pub(super) struct ProvedConnection(Option<(Arc<Identity>, Session)>);
+pub(super) struct VerifiedConnection(Option<(Arc<Identity>, Session)>);
 
-impl ProvedConnection {
-    /// As [`ProvedConnection::run`], with a second attempt over a new connection: the open one may have been lost since
+impl VerifiedConnection {
+    /// As [`VerifiedConnection::run`], with a second attempt over a new connection: the open one may have been lost since
     /// its last use, or the feed may find its database anew.
     pub(super) async fn run_with_retry<S: LoaderStatement>(
         &mut self,
@@ -65,7 +65,7 @@ impl ProvedConnection {
     }
 
     /// Runs one statement. Closes the connection if it fails, or if the feed has found its database anew since it was
-    /// proved.
+    /// verified.
     ///
     /// # Errors
     /// [`SourceError::Timeout`] after `statement_timeout` and a second; else those of the statement or of connecting.
@@ -82,12 +82,12 @@ impl ProvedConnection {
         };
         let kept = self.0.take();
         // An outdated connection is closed before a new one is opened, so that the server has a free connection.
-        let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
+        let kept = kept.filter(|(verified, _)| Arc::ptr_eq(verified, &followed));
         let mut session = match kept {
             Some((_, session)) => session,
             None => connect(shared, &followed).await?,
         };
-        let limit = shared.database.statement_timeout() + GRACE;
+        let limit = shared.database.statement_timeout() + TIMEOUT_MARGIN;
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(run_statement(&mut session, shared, &followed, statement));
         let running = running.catch_unwind();
@@ -110,15 +110,15 @@ impl ProvedConnection {
 async fn connect(shared: &Shared, followed: &Identity) -> Result<Session, SourceError> {
     let mut session = shared.database.connect().await?;
     if !shared.database.pooler() {
-        let proved =
-            within_connect_timeout(prove_identity(&mut session.connection, followed)).await;
-        proved.ok_or_else(SourceError::no_response)??;
+        let verified =
+            within_connect_timeout(verify_identity(&mut session.connection, followed)).await;
+        verified.ok_or_else(SourceError::no_response)??;
     }
     Ok(session)
 }
 
 /// Runs `statement`. A pooler keeps only a transaction on one server connection, so behind it one transaction sets the
-/// settings, proves the identity and reads.
+/// settings, verifies the identity and reads.
 async fn run_statement<S: LoaderStatement>(
     session: &mut Session,
     shared: &Shared,
@@ -130,7 +130,7 @@ async fn run_statement<S: LoaderStatement>(
     }
     let reading = async {
         shared.database.begin_pooled(session, Access::Read).await?;
-        prove_identity(&mut session.connection, followed).await?;
+        verify_identity(&mut session.connection, followed).await?;
         statement.run(session).await
     };
     let outcome = reading.await;
@@ -157,7 +157,7 @@ pub(in crate::source) async fn wait_for_new_identity(
 ///
 /// # Errors
 /// [`SourceError::OtherDatabase`] if it does not; else those of [`read_identity`].
-pub(in crate::source) async fn prove_identity(
+pub(in crate::source) async fn verify_identity(
     connection: &mut PgConnection,
     followed: &Identity,
 ) -> Result<(), SourceError> {

@@ -20,7 +20,7 @@ use crate::resource::page::Page;
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
-use crate::source::loader::connection::{GRACE, LoaderStatement, ProvedConnection};
+use crate::source::loader::connection::{LoaderStatement, TIMEOUT_MARGIN, VerifiedConnection};
 use crate::source::loader::pages::stored::read_representable_keys;
 use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::source::session::Session;
@@ -37,7 +37,7 @@ pub(super) struct Pages {
     /// The limits of each resource, by its name.
     by_resource: Mutex<HashMap<String, PageLimits>>,
     /// Connections that run no statement.
-    idle: Mutex<Vec<ProvedConnection>>,
+    idle: Mutex<Vec<VerifiedConnection>>,
 }
 
 /// Limits the pages that are being read or wait.
@@ -72,7 +72,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    fn idle(&self) -> MutexGuard<'_, Vec<ProvedConnection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<VerifiedConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,12 +175,12 @@ impl Shared {
 
     async fn read_page_once(
         &self,
-        connection: &mut ProvedConnection,
+        connection: &mut VerifiedConnection,
         statement: &PageStatement,
     ) -> Result<Vec<String>, SourceError> {
         match connection.run_with_retry(self, statement).await {
             Err(error) if error.is_encoding_error() => {
-                let limit = 2 * (self.database.statement_timeout() + GRACE);
+                let limit = 2 * (self.database.statement_timeout() + TIMEOUT_MARGIN);
                 let reading = read_representable_keys(connection, self, statement);
                 let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
@@ -248,7 +248,7 @@ impl LoaderStatement for PageStatement {
 
     async fn run(&self, session: &mut Session) -> Result<Vec<String>, SourceError> {
         let sql = self.page.sql(&self.resource, self.row_security());
-        let rows = session.fetch_proved(self.bind(&sql), sql.proof()).await?;
+        let rows = session.fetch_checked(self.bind(&sql), sql.proof()).await?;
         let keys = rows.first().map(|row| row.try_get("keys")).transpose()?;
         Ok(keys.unwrap_or_default())
     }

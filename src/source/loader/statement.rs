@@ -74,7 +74,7 @@ impl LoaderStatement for KeyEncodingCheck<'_> {
         let query = sqlx::query(AssertSqlSafe(statement.as_str()))
             .bind(self.key.as_bytes())
             .persistent(self.persistent);
-        match session.fetch_proved(query, statement.proof()).await {
+        match session.fetch_checked(query, statement.proof()).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_encoding_error() => Ok(false),
             Err(error) => Err(error),

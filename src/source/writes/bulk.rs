@@ -19,7 +19,7 @@ use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::transaction::{Transaction, WriteTarget};
-use crate::source::writes::{GRACE, Shared, Writes, followed};
+use crate::source::writes::{Shared, TIMEOUT_MARGIN, Writes, followed};
 
 /// Kept while [`Transaction::find_refused_document`] tries documents.
 const SAVEPOINT: &str = "savepoint larder";
@@ -98,7 +98,12 @@ impl Writes {
         };
         let target = WriteTarget::of(&bulk.resource)?;
         let pauses = AttemptPauses::until(shared.attempts_end());
-        let begin = begin(&mut bulk.transaction, &target, pauses, idle_max + GRACE);
+        let begin = begin(
+            &mut bulk.transaction,
+            &target,
+            pauses,
+            idle_max + TIMEOUT_MARGIN,
+        );
         bounded(&mut bulk.following, shared.time_limit(), begin).await?;
         Ok(bulk)
     }

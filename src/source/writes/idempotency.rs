@@ -56,7 +56,7 @@ impl IdempotentRequest {
             .bind(&self.key)
             .bind(self.request.as_slice())
             .persistent(persistent);
-        let claimed = session.fetch_proved(query, claim.proof()).await?;
+        let claimed = session.fetch_checked(query, claim.proof()).await?;
         let claimed = claimed.first().map(|row| row.try_get::<i64, _>(0));
         if claimed.transpose().map_err(SourceError::from)? == Some(1) {
             return Ok(None);
@@ -69,7 +69,7 @@ impl IdempotentRequest {
             .bind(&self.principal)
             .bind(&self.key)
             .persistent(persistent);
-        let rows = session.fetch_proved(query, read.proof()).await?;
+        let rows = session.fetch_checked(query, read.proof()).await?;
         let answer = rows.first().map(read_answer).transpose();
         let Some((request, written)) = answer.map_err(SourceError::from)?.flatten() else {
             // The answer was pruned since the claim failed, so the key is free.
@@ -107,7 +107,7 @@ impl IdempotentRequest {
             .bind(document)
             .bind(written.token.to_string())
             .persistent(persistent);
-        session.fetch_proved(query, keep.proof()).await?;
+        session.fetch_checked(query, keep.proof()).await?;
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
-use crate::source::loader::{prove_identity, read_documents};
+use crate::source::loader::{read_documents, verify_identity};
 use crate::source::session::{Access, Database, Identity, Session};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, write_failure};
@@ -145,7 +145,7 @@ impl<'t> Transaction<'t> {
             self.database
                 .begin_pooled(&mut self.session, Access::Write)
                 .await?;
-            prove_identity(&mut self.session.connection, &self.followed).await?;
+            verify_identity(&mut self.session.connection, &self.followed).await?;
             ""
         } else {
             "begin isolation level read committed, read write; "

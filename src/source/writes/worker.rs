@@ -15,21 +15,21 @@ use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
-use crate::source::writes::{GRACE, QueuedWrite, Shared, Write, WriteResult, followed};
+use crate::source::writes::{QueuedWrite, Shared, TIMEOUT_MARGIN, Write, WriteResult, followed};
 
 /// A transaction that takes longer is late: documents that wait for its end are taken by another worker.
-const LATE: Duration = Duration::from_millis(20);
+const LATE_AFTER: Duration = Duration::from_millis(20);
 
 /// How often a transaction is attempted that fails by a deadlock or a serialization failure. Attempts that meet a lock
 /// are limited by time.
-const ATTEMPTS: usize = 4;
+const CONFLICT_ATTEMPTS: usize = 4;
 
 /// How often a transaction is attempted if no connection can be opened, or if it is lost before the commit.
 const CONNECTION_ATTEMPTS: usize = 2;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    /// The connection, with the identity that it was proved to have.
+    /// The connection, with the identity that it was verified to have.
     session: Option<(Arc<Identity>, Session)>,
 }
 
@@ -49,7 +49,7 @@ impl Worker {
                 Some((group, documents)) => {
                     let in_flight = InFlightGuard::new(&shared, documents);
                     shared.wake_worker();
-                    self.serve_group(group, in_flight).await;
+                    self.write_group(group, in_flight).await;
                 }
                 None => tokio::select! {
                     () = shared.wake_up.notified() => {}
@@ -60,17 +60,20 @@ impl Worker {
     }
 
     /// Runs the writes of `group`. If they are late, wakes another worker for the documents that wait.
-    async fn serve_group(&mut self, group: Vec<QueuedWrite>, in_flight: InFlightGuard<'_>) {
+    async fn write_group(&mut self, group: Vec<QueuedWrite>, in_flight: InFlightGuard<'_>) {
         let shared = Arc::clone(&self.shared);
-        let mut served = std::pin::pin!(self.serve(group));
-        if tokio::time::timeout(LATE, &mut served).await.is_err() {
+        let mut written = std::pin::pin!(self.write(group));
+        if tokio::time::timeout(LATE_AFTER, &mut written)
+            .await
+            .is_err()
+        {
             drop(in_flight);
             shared.wake_worker();
-            served.await;
+            written.await;
         }
     }
 
-    async fn serve(&mut self, group: Vec<QueuedWrite>) {
+    async fn write(&mut self, group: Vec<QueuedWrite>) {
         let until = self.shared.attempts_end();
         let lock_retry = match group.len() {
             0 | 1 => LockRetry::Always,
@@ -147,7 +150,7 @@ impl Worker {
                 LockRetry::TableOnly if is_lock_timeout && error.concerns_single_documents() => {
                     false
                 }
-                _ => attempt <= ATTEMPTS && pauses.pause().await,
+                _ => attempt <= CONFLICT_ATTEMPTS && pauses.pause().await,
             };
             if !is_repeated {
                 return Err(failure.error);
@@ -166,7 +169,7 @@ impl Worker {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
         let kept = self.session.take();
-        let kept = kept.filter(|(proved, _)| Arc::ptr_eq(proved, &followed));
+        let kept = kept.filter(|(verified, _)| Arc::ptr_eq(verified, &followed));
         let session = match kept {
             Some((_, session)) => session,
             None => self.shared.connect(&followed).await?,
@@ -197,7 +200,8 @@ impl Worker {
                 false
             }
             Err(_) => {
-                let rolled_back = tokio::time::timeout(GRACE, transaction.roll_back()).await;
+                let rolled_back =
+                    tokio::time::timeout(TIMEOUT_MARGIN, transaction.roll_back()).await;
                 matches!(rolled_back, Ok(Ok(())))
             }
         };

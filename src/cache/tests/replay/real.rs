@@ -12,11 +12,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::cache::disk::Store;
 use crate::cache::disk::layout::Mark;
+use crate::cache::disk_tier::DiskTier;
+use crate::cache::disk_tier::lookups::LookupBatch;
+use crate::cache::disk_tier::tests::config;
 use crate::cache::generation::{Epoch, Versions};
 use crate::cache::orders::{DiskOrder, DiskState};
-use crate::cache::queue::DiskTier;
-use crate::cache::queue::lookups::LookupBatch;
-use crate::cache::queue::tests::config;
 use crate::cache::resumption::offer_mark;
 use crate::cache::tests::gate::{Arrival, GatedThread, wait_pending};
 use crate::cache::tests::{self, MAX_STALENESS};

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::loader::connection::{LoaderStatement, ProvedConnection};
+use crate::source::loader::connection::{LoaderStatement, VerifiedConnection};
 use crate::source::loader::pages::PageStatement;
 use crate::source::session::Session;
 
@@ -22,7 +22,7 @@ const SQL_ASCII: &str = "SQL_ASCII";
 /// Those of the statements. [`SourceError::is_encoding_error`] if the page begins after a key that the database's encoding
 /// cannot represent.
 pub(super) async fn read_representable_keys(
-    connection: &mut ProvedConnection,
+    connection: &mut VerifiedConnection,
     shared: &Shared,
     keys: &PageStatement,
 ) -> Result<Vec<String>, SourceError> {
@@ -56,7 +56,7 @@ pub(super) async fn read_representable_keys(
 
 /// Adds the keys of `stored` that can be converted to `found`, in their order.
 async fn convert(
-    connection: &mut ProvedConnection,
+    connection: &mut VerifiedConnection,
     shared: &Shared,
     keys: &PageStatement,
     stored: Vec<Vec<u8>>,
@@ -103,7 +103,7 @@ impl LoaderStatement for StoredKeysStatement<'_> {
             .stored_sql(&self.keys.resource, self.keys.row_security());
         let offset = i64::try_from(self.offset).unwrap_or(i64::MAX);
         let query = self.keys.bind(&sql).bind(offset);
-        let rows = session.fetch_proved(query, sql.proof()).await?;
+        let rows = session.fetch_checked(query, sql.proof()).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         Ok(StoredKeys {
             encoding: row.try_get("encoding")?,
@@ -129,7 +129,7 @@ impl LoaderStatement for ConversionStatement<'_> {
         let query = sqlx::query(AssertSqlSafe(sql.as_str()))
             .bind(self.stored)
             .persistent(self.persistent);
-        let rows = session.fetch_proved(query, sql.proof()).await?;
+        let rows = session.fetch_checked(query, sql.proof()).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let keys: Vec<Vec<u8>> = row.try_get("keys")?;
         let texts = keys.into_iter().map(String::from_utf8);

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::cache::disk::Store;
+use crate::cache::disk_tier::lookups::LookupBatch;
 use crate::cache::document::Document;
-use crate::cache::queue::lookups::LookupBatch;
 use crate::resource::testing::ITEMS;
 
 pub(in crate::cache) fn config(directory: &Path, linger: Duration) -> DiskConfig {

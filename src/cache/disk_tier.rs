@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::disk::DiskConfig;
 use crate::cache::disk::layout::{DiskEntry, Mark};
+use crate::cache::disk_tier::lookups::{DiskLookup, LookupBatcher, read_entry, serve_batches};
 use crate::cache::generation::{Epoch, Versions};
 use crate::cache::orders::{DiskOrder, DiskState, KeyDrop, Put, RangeSweep};
-use crate::cache::queue::lookups::{DiskLookup, LookupBatcher, read_entry, serve_batches};
 use crate::cache::writer::Writer;
 use crate::feed::position::Persisted;
 use crate::metrics::Metrics;
