@@ -5,25 +5,80 @@ use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 
 use crate::cache::document::{digest, entity_tag};
 use crate::cache::encoding::Encoding;
-use crate::http::read::negotiate::accepts_encoding;
+use crate::http::negotiate::accepts_encoding;
 use crate::source::writes::Precondition;
 
-/// The entity tag in `If-None-Match` that matches `etag`, a strong tag with its quotes. It may be the tag of the same body
-/// in an encoding that the client accepts. For `*` it is `etag` itself.
-///
-/// The comparison is weak, as section 13.1.2 requires: `W/` before a tag is ignored. Several header lines are one list.
-pub(super) fn find_none_match<'t>(headers: &'t HeaderMap, etag: &'t [u8]) -> Option<&'t [u8]> {
-    let mut lines = headers.get_all(IF_NONE_MATCH).iter();
-    let accepts = |encoding| accepts_encoding(headers, encoding);
-    lines.find_map(|value| find_tag(value.as_bytes(), etag, Comparison::Weak, accepts))
+/// The preconditions of a request, in its headers. Each is parsed when it is evaluated.
+#[derive(Clone, Copy)]
+pub(super) struct Preconditions<'r> {
+    headers: &'r HeaderMap,
 }
 
-/// Whether the condition of `If-Match` holds for a body with `etag` (RFC 9110, section 13.1.1), in any encoding.
-pub(super) fn if_match_holds(headers: &HeaderMap, etag: &[u8]) -> bool {
-    let mut lists = headers.get_all(IF_MATCH).iter().peekable();
-    let accepts = |_| true;
-    lists.peek().is_none()
-        || lists.any(|list| find_tag(list.as_bytes(), etag, Comparison::Strong, accepts).is_some())
+impl<'r> Preconditions<'r> {
+    pub(super) fn of(headers: &'r HeaderMap) -> Self {
+        Self { headers }
+    }
+
+    /// The entity tag in `If-None-Match` that matches `etag`, a strong tag with its quotes. It may be the tag of the same
+    /// body in an encoding that the client accepts. For `*` it is `etag` itself.
+    ///
+    /// The comparison is weak, as section 13.1.2 requires: `W/` before a tag is ignored. Several header lines are one list.
+    #[inline]
+    pub(super) fn find_none_match<'t>(self, etag: &'t [u8]) -> Option<&'t [u8]>
+    where
+        'r: 't,
+    {
+        let mut lines = self.headers.get_all(IF_NONE_MATCH).iter();
+        let accepts = |encoding| accepts_encoding(self.headers, encoding);
+        lines.find_map(|value| find_tag(value.as_bytes(), etag, Comparison::Weak, accepts))
+    }
+
+    /// Whether the condition of `If-Match` holds for a body with `etag` (RFC 9110, section 13.1.1), in any encoding.
+    pub(super) fn if_match_holds(self, etag: &[u8]) -> bool {
+        let mut lists = self.headers.get_all(IF_MATCH).iter().peekable();
+        let accepts = |_| true;
+        lists.peek().is_none()
+            || lists
+                .any(|list| find_tag(list.as_bytes(), etag, Comparison::Strong, accepts).is_some())
+    }
+
+    /// Whether `If-Match` is sent.
+    #[inline]
+    pub(super) fn has_if_match(self) -> bool {
+        self.headers.contains_key(IF_MATCH)
+    }
+
+    /// Whether `If-None-Match: *` is sent: the document must not exist.
+    pub(super) fn is_if_none_match_any(self) -> bool {
+        let mut values = self.headers.get_all(IF_NONE_MATCH).iter();
+        values.any(|value| value.as_bytes().trim_ascii() == b"*")
+    }
+
+    /// The condition of `If-Match` and `If-None-Match` on the document that a write finds.
+    pub(super) fn of_write(self) -> Option<Precondition> {
+        let lists = |name| -> Vec<Vec<u8>> {
+            let values = self.headers.get_all(name).iter();
+            values.map(|value| value.as_bytes().to_vec()).collect()
+        };
+        let (wanted, unwanted) = (lists(IF_MATCH), lists(IF_NONE_MATCH));
+        if wanted.is_empty() && unwanted.is_empty() {
+            return None;
+        }
+        Some(Box::new(move |document| {
+            let Some(document) = document else {
+                return wanted.is_empty();
+            };
+            let etag = entity_tag(digest(document));
+            let matches = wanted.is_empty()
+                || wanted
+                    .iter()
+                    .any(|list| find_tag(list, &etag, Comparison::Strong, |_| true).is_some());
+            matches
+                && !unwanted
+                    .iter()
+                    .any(|list| find_tag(list, &etag, Comparison::Weak, |_| true).is_some())
+        }))
+    }
 }
 
 /// How tags are compared (RFC 9110, section 8.8.3.2).
@@ -74,38 +129,6 @@ fn encoding_of(tag: &[u8], etag: &[u8]) -> Option<Encoding> {
     let name = suffix?.strip_suffix(b"\"")?;
     let mut encodings = Encoding::ALL.into_iter();
     encodings.find(|encoding| encoding.name().as_bytes() == name)
-}
-
-/// Whether `If-None-Match: *` is sent: the document must not exist.
-pub(super) fn is_if_none_match_any(headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(IF_NONE_MATCH).iter();
-    values.any(|value| value.as_bytes().trim_ascii() == b"*")
-}
-
-/// The condition of `If-Match` and `If-None-Match` on the document that a write finds.
-pub(super) fn write_condition(headers: &HeaderMap) -> Option<Precondition> {
-    let lists = |name| -> Vec<Vec<u8>> {
-        let values = headers.get_all(name).iter();
-        values.map(|value| value.as_bytes().to_vec()).collect()
-    };
-    let (wanted, unwanted) = (lists(IF_MATCH), lists(IF_NONE_MATCH));
-    if wanted.is_empty() && unwanted.is_empty() {
-        return None;
-    }
-    Some(Box::new(move |document| {
-        let Some(document) = document else {
-            return wanted.is_empty();
-        };
-        let etag = entity_tag(digest(document));
-        let matches = wanted.is_empty()
-            || wanted
-                .iter()
-                .any(|list| find_tag(list, &etag, Comparison::Strong, |_| true).is_some());
-        matches
-            && !unwanted
-                .iter()
-                .any(|list| find_tag(list, &etag, Comparison::Weak, |_| true).is_some())
-    }))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use axum::routing::get;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::document::entity_tag;
-use crate::http::conditional::find_none_match;
+use crate::http::conditional::Preconditions;
 use crate::http::problem::Problem;
 
 /// Allows this server's own files and API, and Swagger UI's icons, which are in its style sheet; nothing else.
@@ -99,7 +99,10 @@ pub(super) fn tagged(
 ) -> Response<Body> {
     let etag = entity_tag(xxh3_128(&body).to_be_bytes());
     let mut response = Response::new(Body::empty());
-    if find_none_match(request_headers, &etag).is_some() {
+    if Preconditions::of(request_headers)
+        .find_none_match(&etag)
+        .is_some()
+    {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else {
         *response.body_mut() = Body::from(body);

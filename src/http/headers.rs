@@ -43,16 +43,16 @@ pub(super) fn parse_tokens(headers: &HeaderMap) -> Result<Vec<Token>, Problem> {
 ///
 /// # Errors
 /// 415 if it names another.
-pub(super) fn require_media_type<'a>(
+pub(super) fn media_type<'a>(
     headers: &HeaderMap,
     accepted: &[&'a str],
 ) -> Result<&'a str, Problem> {
     let content_type = headers.get(CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok());
-    let media_type = content_type.and_then(|value| value.split(';').next());
-    let media_type = media_type.unwrap_or_default().trim();
+    let sent = content_type.and_then(|value| value.split(';').next());
+    let sent = sent.unwrap_or_default().trim();
     let mut accepted_types = accepted.iter();
-    let found = accepted_types.find(|accepted| accepted.eq_ignore_ascii_case(media_type));
+    let found = accepted_types.find(|accepted| accepted.eq_ignore_ascii_case(sent));
     let unsupported = || Problem::unsupported_media_type(&accepted.join(" or "));
     found.copied().ok_or_else(unsupported)
 }

@@ -1,16 +1,13 @@
 //! `GET` and `HEAD` of documents, and `POST /RESOURCE:batch`.
 //!
 //! `document` reads one document, `batch` the documents of given keys, `list` a page; `query` parses the query. `response`
-//! builds the responses: `range` parses `Range`, `negotiate` selects type and encoding, `cache_headers` are the headers
-//! for caches.
+//! builds the responses, and `cache_headers` are the headers for caches.
 
 pub(super) mod batch;
 pub mod cache_headers;
 pub(super) mod document;
 pub(super) mod list;
-pub(super) mod negotiate;
 mod query;
-mod range;
 mod reading;
 mod response;
 

@@ -5,16 +5,23 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, Uri, Version};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
 
 use crate::auth::{Principal, Right};
+use crate::cache::encoding::Encoding;
 use crate::clock::Boottime;
+use crate::http::conditional::Preconditions;
 use crate::http::forwarded;
-use crate::http::headers::parse_tokens;
+use crate::http::headers::{
+    IDEMPOTENCY_KEY, LARDER_TOKEN, find_preference, media_type, parse_tokens,
+};
+use crate::http::negotiate::{accepts_json, preferred_encoding};
 use crate::http::problem::Problem;
+use crate::http::range::{RangeRequest, requested_range};
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
@@ -273,6 +280,68 @@ impl<'r> Request<'r> {
     /// 400 if a token is malformed.
     pub(super) fn tokens(&self) -> Result<Vec<Token>, Problem> {
         parse_tokens(self.headers)
+    }
+
+    /// Whether memory may answer it: it has no header that the answer of memory would ignore. `If-None-Match` and
+    /// `Accept-Encoding` are obeyed.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.headers.contains_key(LARDER_TOKEN)
+            && !self.headers.contains_key(RANGE)
+            && !self.preconditions().has_if_match()
+            && self.accepts_json()
+    }
+
+    /// Whether the client accepts JSON.
+    #[inline]
+    pub(super) fn accepts_json(&self) -> bool {
+        accepts_json(self.headers)
+    }
+
+    /// The encoding of a body that the client prefers; `None` for no encoding.
+    #[inline]
+    pub(super) fn preferred_encoding(&self) -> Option<Encoding> {
+        preferred_encoding(self.headers)
+    }
+
+    /// The conditions on the document that it reads or writes.
+    #[inline]
+    pub(super) fn preconditions(&self) -> Preconditions<'r> {
+        Preconditions::of(self.headers)
+    }
+
+    /// The range of a body of so many `bytes` that it asks for; the whole one if `If-Range` does not name `etag`.
+    pub(super) fn range(&self, etag: &[u8], bytes: usize) -> RangeRequest {
+        requested_range(self.headers, etag, bytes)
+    }
+
+    /// The first of the preferences `known` that the client sends. They exclude each other.
+    pub(super) fn preference(&self, known: &[&'static str]) -> Option<&'static str> {
+        find_preference(self.headers, known)
+    }
+
+    /// Which of the media types `accepted` its body has.
+    ///
+    /// # Errors
+    /// 415 if it has another or none.
+    pub(super) fn media_type<'a>(&self, accepted: &[&'a str]) -> Result<&'a str, Problem> {
+        media_type(self.headers, accepted)
+    }
+
+    /// Whether `Content-Type` is sent.
+    pub(super) fn has_media_type(&self) -> bool {
+        self.headers.contains_key(CONTENT_TYPE)
+    }
+
+    /// The length of its body, if the client tells it.
+    pub(super) fn content_length(&self) -> Option<usize> {
+        let length = self.headers.get(CONTENT_LENGTH)?;
+        length.to_str().ok()?.parse().ok()
+    }
+
+    /// The value of `Idempotency-Key`.
+    pub(super) fn idempotency_key(&self) -> Option<&'r HeaderValue> {
+        self.headers.get(IDEMPOTENCY_KEY)
     }
 
     /// Whether its principal may read the documents of `resource`.

@@ -31,15 +31,16 @@ pub(super) async fn write_documents(
     let inserts = *request.method == Method::POST && part == TargetPart::Collection;
     if inserts && resource.writable.is_ok() {
         let framing;
-        (framing, body) = bulk::detect_framing(request.headers, body).await?;
+        (framing, body) = bulk::detect_framing(request, body).await?;
         if let Some(framing) = framing {
             let bulk = BulkWrite {
                 documents,
+                request,
+                id,
                 resource,
                 name,
-                may_read: request.may_read(id),
             };
-            return bulk.insert(request.headers, framing, body).await;
+            return bulk.insert(framing, body).await;
         }
     }
     let write = DocumentWrite {

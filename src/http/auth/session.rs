@@ -18,7 +18,7 @@ use crate::http::auth::credential::{credential, is_forgery};
 use crate::http::auth::refusal::{AuthRefusal, FORGED};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
-use crate::http::headers::{APPLICATION_JSON, JSON, require_media_type};
+use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
 use crate::http::problem::Problem;
 use crate::http::request::RequestContext;
 
@@ -73,7 +73,7 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
     {
         return Ok(found.bytes.to_vec());
     }
-    require_media_type(&head.headers, &[JSON]).map_err(|_| {
+    media_type(&head.headers, &[JSON]).map_err(|_| {
         let expected = "application/json with name and password, unless you sign in by HTTP Basic";
         Problem::unsupported_media_type(expected)
     })?;

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Response};
+use axum::http::Response;
 use bytes::{BufMut, BytesMut};
 use simd_json::prelude::*;
 use simd_json::tape::Value;
@@ -14,7 +13,7 @@ use crate::cache::document::{Document, entity_tag};
 use crate::cache::{Answer, Provenance};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
-use crate::http::headers::{JSON, require_media_type};
+use crate::http::headers::JSON;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
 use crate::http::read::query::KEYS_MAX;
@@ -45,19 +44,19 @@ pub(in crate::http) async fn read_batch(
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
     read.fields = query::parse_fields(request.query(), &read.resource)?;
-    let keys = keys_in_body(request.headers, body, &read.resource.key).await?;
+    let keys = keys_in_body(request, body, &read.resource.key).await?;
     let answered = read_keys(&read, &keys).await;
     answered.map(|(detail, response)| (detail, response.map(Body::new)))
 }
 
 /// The canonical keys of the body `{"keys":[…]}`, in its order. A body without `Content-Type` is taken as JSON.
 async fn keys_in_body(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     body: Body,
     shape: &KeyShape,
 ) -> Result<Vec<String>, Problem> {
-    if headers.contains_key(CONTENT_TYPE) {
-        require_media_type(headers, &[JSON])?;
+    if request.has_media_type() {
+        request.media_type(&[JSON])?;
     }
     // The parser rewrites what it reads.
     let mut text = read_body(body, BODY_BYTES_MAX).await?.to_vec();
@@ -172,7 +171,7 @@ pub(super) async fn respond(
     end: &str,
 ) -> Result<Response<FullBody>, Problem> {
     let mut hash = Xxh3::new();
-    let headers = read.headers;
+    let request = read.request;
     if let Some(fields) = &read.fields {
         let mut body = Vec::from(begin);
         for (number, document) in documents(answers).enumerate() {
@@ -185,7 +184,7 @@ pub(super) async fn respond(
         body.extend_from_slice(end.as_bytes());
         hash.update(&body);
         let etag = entity_tag(hash.digest128().to_be_bytes());
-        return Ok(build_response(headers, &etag, || vec![body.into()]).await);
+        return Ok(build_response(request, &etag, || vec![body.into()]).await);
     }
     // Documents' tags are hashes of their bytes, so this is one of all bytes.
     for document in documents(answers) {
@@ -193,7 +192,7 @@ pub(super) async fn respond(
     }
     hash.update(end.as_bytes());
     let etag = entity_tag(hash.digest128().to_be_bytes());
-    Ok(build_response(headers, &etag, || parts(answers, begin, end)).await)
+    Ok(build_response(request, &etag, || parts(answers, begin, end)).await)
 }
 
 fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {

@@ -3,21 +3,17 @@
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{IF_MATCH, RANGE};
-use axum::http::{HeaderMap, Method, Response};
+use axum::http::{Method, Response};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::document::{Document, entity_tag};
 use crate::clock::Boottime;
-use crate::http::conditional::if_match_holds;
 use crate::http::full_body::FullBody;
-use crate::http::headers::LARDER_TOKEN;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
-use crate::http::read::negotiate::accepts_json;
 use crate::http::read::reading::ReadRequest;
 use crate::http::read::response::{
-    build_response, document_response, encode_parts, range_response,
+    build_response, document_response, encode_parts, range_response, unencoded_response,
 };
 use crate::http::read::{ReadResult, query};
 use crate::http::request::{MissedKey, Request, TargetPart};
@@ -37,14 +33,7 @@ pub(in crate::http) fn try_memory(
     else {
         return None;
     };
-    let headers = request.headers;
-    if *request.method != Method::GET
-        || request.uri.query().is_some()
-        || headers.contains_key(LARDER_TOKEN)
-        || headers.contains_key(RANGE)
-        || headers.contains_key(IF_MATCH)
-        || !accepts_json(headers)
-    {
+    if *request.method != Method::GET || request.uri.query().is_some() || !request.is_plain() {
         return None;
     }
     let began = Boottime::now();
@@ -60,7 +49,7 @@ pub(in crate::http) fn try_memory(
         return None;
     };
     let mut response = match &answer.found {
-        Some(document) => document_response(headers, document).ok()?,
+        Some(document) => document_response(request, document).ok()?,
         None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
     };
     let cache_headers = state.cache_headers(id)?;
@@ -77,11 +66,12 @@ pub(in crate::http) async fn read_document(
     id: ResourceId,
     key: usize,
 ) -> ReadResult<Body> {
-    let mut read = ReadRequest::begin(state, &request, id)?;
+    let missed = request.missed.take();
+    let request = &request;
+    let mut read = ReadRequest::begin(state, request, id)?;
     if let Some(query) = request.uri.query() {
         read.fields = query::parse_fields(query, &read.resource)?;
     }
-    let missed = request.missed.take();
     let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &read.resource));
     let (key, answer) = match missed {
         Some(MissedKey { key, at, .. }) => {
@@ -98,7 +88,7 @@ pub(in crate::http) async fn read_document(
         None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
         Some(document) => match &read.fields {
             Some(fields) => project(&read, fields, document).await?,
-            None => whole_or_part(&read, document, request.method).await,
+            None => whole_or_part(&read, document).await,
         },
     };
     let key = (&read.resource.key, &*key);
@@ -117,26 +107,22 @@ async fn project(
     let written = fields.write(document.body(), &mut body);
     written.ok_or(Problem::NOT_PROJECTED)?;
     let etag = entity_tag(xxh3_128(&body).to_be_bytes());
-    Ok(build_response(read.headers, &etag, || vec![body.into()]).await)
+    Ok(build_response(read.request, &etag, || vec![body.into()]).await)
 }
 
 /// The response with `document` or the range of it that the request names. An encoding that the document does not have
 /// yet is made, and kept with the document.
-async fn whole_or_part(
-    read: &ReadRequest<'_>,
-    document: &Document,
-    method: &Method,
-) -> Response<FullBody> {
-    let headers = read.headers;
-    if !if_match_holds(headers, &document.etag()) {
+async fn whole_or_part(read: &ReadRequest<'_>, document: &Document) -> Response<FullBody> {
+    let request = read.request;
+    if !request.preconditions().if_match_holds(&document.etag()) {
         return Problem::PRECONDITION_FAILED.into_full_response();
     }
-    if *method == Method::GET
-        && let Some(part) = range_response(headers, document)
+    if *request.method == Method::GET
+        && let Some(part) = range_response(request, document)
     {
         return part;
     }
-    let encoding = match document_response(headers, document) {
+    let encoding = match document_response(request, document) {
         Ok(response) => return response,
         Err(encoding) => encoding,
     };
@@ -146,9 +132,9 @@ async fn whole_or_part(
         Some(encoded) => {
             let documents = read.documents;
             let document = documents.keep_encoded(read.id, document, encoding, &encoded);
-            document_response(headers, &document)
+            document_response(request, &document)
         }
-        None => document_response(&HeaderMap::new(), document),
+        None => Ok(unencoded_response(document)),
     };
     // The document has the encoding that was just made, so this does not fail.
     response.unwrap_or_else(|_| Problem::NOT_PROJECTED.into_full_response())

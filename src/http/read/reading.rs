@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
-
 use crate::documents::Documents;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
-use crate::http::read::negotiate::accepts_json;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::resource::projection::Projection;
@@ -20,7 +17,7 @@ pub(super) struct ReadRequest<'r> {
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
     pub(super) cache_headers: &'r CacheHeaders,
-    pub(super) headers: &'r HeaderMap,
+    pub(super) request: &'r Request<'r>,
     /// The transactions that the response must reflect.
     pub(super) tokens: Vec<Token>,
     /// The members to return; `None` for whole documents.
@@ -34,10 +31,10 @@ impl<'r> ReadRequest<'r> {
     /// The client does not accept JSON; a token is malformed; the resource is not ready.
     pub(super) fn begin(
         state: &'r HttpState,
-        request: &Request<'r>,
+        request: &'r Request<'r>,
         id: ResourceId,
     ) -> Result<Self, Problem> {
-        if !accepts_json(request.headers) {
+        if !request.accepts_json() {
             return Err(Problem::NOT_ACCEPTABLE);
         }
         let cache_headers = state.cache_headers(id);
@@ -47,7 +44,7 @@ impl<'r> ReadRequest<'r> {
             cache_headers: cache_headers.ok_or(Problem::NO_SUCH_RESOURCE)?,
             tokens: request.tokens()?,
             resource: state.documents.resource(id)?,
-            headers: request.headers,
+            request,
             fields: None,
         })
     }

@@ -9,12 +9,11 @@ use tokio::sync::Semaphore;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
-use crate::http::conditional::{find_none_match, if_match_holds};
 use crate::http::full_body::FullBody;
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
-use crate::http::read::negotiate;
-use crate::http::read::range::{self, RangeRequest};
+use crate::http::range::RangeRequest;
+use crate::http::request::Request;
 
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 const BYTES: HeaderValue = HeaderValue::from_static("bytes");
@@ -36,36 +35,41 @@ static ENCODERS: Semaphore = Semaphore::const_new(2);
 /// # Errors
 /// The encoding that the client prefers, if the document does not have it yet.
 pub(super) fn document_response(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     document: &Document,
 ) -> Result<Response<FullBody>, Encoding> {
     let etag = document.etag();
-    if let Some(response) = not_modified(headers, &etag) {
+    if let Some(response) = not_modified(request, &etag) {
         return Ok(response);
     }
     let bytes = document.body().len();
-    if let Some(encoding) = worthwhile_encoding(headers, bytes) {
+    if let Some(encoding) = worthwhile_encoding(request, bytes) {
         let encoded = document.encoded(encoding).ok_or(encoding)?;
         if !encoded.as_ref().is_empty() {
             let body = FullBody::new(Bytes::from_owner(encoded));
             return Ok(ok_response(&etag, Some(encoding), bytes, body));
         }
     }
+    Ok(unencoded_response(document))
+}
+
+/// 200 with a whole document without an encoding.
+pub(super) fn unencoded_response(document: &Document) -> Response<FullBody> {
     let body = FullBody::new(Bytes::from_owner(document.clone()));
-    Ok(ok_response(&etag, None, bytes, body))
+    ok_response(&document.etag(), None, document.body().len(), body)
 }
 
 /// The response with the bytes that `Range` names, without an encoding; `None` if the whole document is to be sent.
 pub(super) fn range_response(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     document: &Document,
 ) -> Option<Response<FullBody>> {
     let etag = document.etag();
     let bytes = document.body().len();
-    if find_none_match(headers, &etag).is_some() {
+    if request.preconditions().find_none_match(&etag).is_some() {
         return None;
     }
-    let (content_range, part) = match range::requested_range(headers, &etag, bytes) {
+    let (content_range, part) = match request.range(&etag, bytes) {
         RangeRequest::Whole => return None,
         RangeRequest::Beyond => (format!("bytes */{bytes}"), None),
         RangeRequest::Part(part) => {
@@ -92,19 +96,19 @@ pub(super) fn range_response(
 
 /// The response with a body that is built for it, in the encoding that the client prefers. It supports no ranges.
 pub(super) async fn build_response(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     etag: &[u8],
     body: impl FnOnce() -> Vec<Bytes>,
 ) -> Response<FullBody> {
-    if !if_match_holds(headers, etag) {
+    if !request.preconditions().if_match_holds(etag) {
         return Problem::PRECONDITION_FAILED.into_full_response();
     }
-    if let Some(response) = not_modified(headers, etag) {
+    if let Some(response) = not_modified(request, etag) {
         return response;
     }
     let parts = body();
     let bytes = parts.iter().map(Bytes::len).sum();
-    let wanted = worthwhile_encoding(headers, bytes);
+    let wanted = worthwhile_encoding(request, bytes);
     let encoded = match wanted {
         Some(encoding) => encode_parts(encoding, &parts).await,
         None => None,
@@ -131,17 +135,17 @@ pub(super) async fn encode_parts(encoding: Encoding, parts: &[Bytes]) -> Option<
 }
 
 /// The encoding that the client prefers, if a body of so many bytes is long enough for one.
-fn worthwhile_encoding(headers: &HeaderMap, bytes: usize) -> Option<Encoding> {
+fn worthwhile_encoding(request: &Request<'_>, bytes: usize) -> Option<Encoding> {
     if bytes < ENCODED_BYTES_MIN {
         None
     } else {
-        negotiate::preferred_encoding(headers)
+        request.preferred_encoding()
     }
 }
 
 /// 304, if the client has the body of `etag` in an encoding that it accepts.
-fn not_modified(headers: &HeaderMap, etag: &[u8]) -> Option<Response<FullBody>> {
-    let tag = find_none_match(headers, etag)?;
+fn not_modified(request: &Request<'_>, etag: &[u8]) -> Option<Response<FullBody>> {
+    let tag = request.preconditions().find_none_match(etag)?;
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     let mut headers = HeaderMap::with_capacity(HEADERS);

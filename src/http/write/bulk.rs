@@ -22,14 +22,15 @@ use tokio::time::timeout;
 use crate::documents::Documents;
 use crate::http::body::body_problem;
 use crate::http::headers::{
-    APPLICATION_JSON, HANDLING_LENIENT, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, NDJSON,
-    PREFERENCE_APPLIED, RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
+    APPLICATION_JSON, HANDLING_LENIENT, JSON, LARDER_TOKEN, NDJSON, PREFERENCE_APPLIED,
+    RETURN_MINIMAL, RETURN_REPRESENTATION,
 };
 use crate::http::problem::{Problem, ProblemBody};
+use crate::http::request::Request;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
 use crate::http::write::location;
-use crate::resource::Resource;
 use crate::resource::body::{Framing, is_space};
+use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 use crate::source::writes::{Action, BulkError, BulkPermit, Write, WriteError};
 
@@ -49,10 +50,10 @@ const APPLICATION_NDJSON: HeaderValue = HeaderValue::from_static(NDJSON);
 /// # Errors
 /// 415 for another media type; 400 or 408 if the body ends early or arrives too slowly.
 pub(super) async fn detect_framing(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     mut body: Body,
 ) -> Result<(Option<Framing>, Body), Problem> {
-    if require_media_type(headers, &[JSON, NDJSON])? == NDJSON {
+    if request.media_type(&[JSON, NDJSON])? == NDJSON {
         return Ok((Some(Framing::Lines), body));
     }
     let first = loop {
@@ -74,33 +75,33 @@ pub(super) async fn detect_framing(
 /// A request to insert many documents.
 pub(super) struct BulkWrite<'b> {
     pub(super) documents: &'b Documents,
+    pub(super) request: &'b Request<'b>,
+    pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
     /// The resource's name as it stands in the path.
     pub(super) name: &'b str,
-    /// The principal may read the resource.
-    pub(super) may_read: bool,
 }
 
 impl BulkWrite<'_> {
     /// Inserts the documents of `body`.
     pub(super) async fn insert(
         self,
-        headers: &HeaderMap,
         framing: Framing,
         body: Body,
     ) -> Result<Response<Body>, Problem> {
-        if headers.contains_key(IDEMPOTENCY_KEY) {
+        if self.request.idempotency_key().is_some() {
             let why = "Idempotency-Key can't be used with many documents";
             return Err(Problem::bad_request(why));
         }
         let permit = self.documents.bulk_permit()?;
         let bytes_max = self.documents.document_bytes_max();
         let reader = BulkReader::new(Arc::clone(&self.resource), framing, body, bytes_max);
-        if find_preference(headers, &[HANDLING_LENIENT]).is_some() {
+        let request = self.request;
+        if request.preference(&[HANDLING_LENIENT]).is_some() {
             return Ok(self.insert_each(reader, permit));
         }
-        let returned = if self.may_read {
-            find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+        let returned = if request.may_read(self.id) {
+            request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION};
+use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::auth::Principal;
 use crate::cache::document::{digest, entity_tag};
 use crate::documents::Documents;
 use crate::http::body::read_body;
-use crate::http::conditional::{is_if_none_match_any, write_condition};
 use crate::http::full_body::FullBody;
 use crate::http::headers::{
-    APPLICATION_JSON, IDEMPOTENCY_KEY, JSON, LARDER_TOKEN, MERGE_PATCH, PREFERENCE_APPLIED,
-    RETURN_MINIMAL, RETURN_REPRESENTATION, find_preference, require_media_type,
+    APPLICATION_JSON, JSON, LARDER_TOKEN, MERGE_PATCH, PREFERENCE_APPLIED, RETURN_MINIMAL,
+    RETURN_REPRESENTATION,
 };
 use crate::http::problem::Problem;
 use crate::http::request::{Request, TargetPart};
@@ -50,18 +48,17 @@ impl DocumentWrite<'_> {
             part,
             name,
         } = self;
-        let headers = request.headers;
         let mut hash = request_hash(request);
         let bytes_max = documents.document_bytes_max();
         let action = action(&resource, part, request, body, bytes_max, &mut hash).await?;
-        if headers.contains_key(IDEMPOTENCY_KEY) && !documents.keeps_answers() {
+        if request.idempotency_key().is_some() && !documents.keeps_answers() {
             let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
             return Err(Problem::bad_request(why));
         }
-        let idempotency = idempotency(headers, &hash, request.principal.as_deref())?;
+        let idempotency = idempotency(request, &hash)?;
         // A principal that may not read does not see what is stored.
         let preferred = if request.may_read(id) {
-            find_preference(headers, &[RETURN_MINIMAL, RETURN_REPRESENTATION])
+            request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };
@@ -70,12 +67,12 @@ impl DocumentWrite<'_> {
             resource: Arc::clone(&resource),
             action,
             // The target of POST is the collection, which has no entity tag.
-            precondition: write_condition(headers).filter(|_| !is_insert),
+            precondition: request.preconditions().of_write().filter(|_| !is_insert),
             representation: preferred != Some(RETURN_MINIMAL),
             idempotency,
         };
         let written = match documents.write(write).await {
-            Err(WriteError::Exists) if is_if_none_match_any(headers) => {
+            Err(WriteError::Exists) if request.preconditions().is_if_none_match_any() => {
                 return Err(Problem::PRECONDITION_FAILED);
             }
             written => written?,
@@ -95,15 +92,11 @@ fn request_hash(request: &Request<'_>) -> Xxh3 {
 }
 
 /// Parses `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
-fn idempotency(
-    headers: &HeaderMap,
-    hash: &Xxh3,
-    principal: Option<&Principal>,
-) -> Result<Option<IdempotentRequest>, Problem> {
-    let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
+fn idempotency(request: &Request<'_>, hash: &Xxh3) -> Result<Option<IdempotentRequest>, Problem> {
+    let Some(key) = request.idempotency_key() else {
         return Ok(None);
     };
-    let principal = match principal {
+    let principal = match request.principal.as_deref() {
         None => String::new(),
         Some(principal) => principal.scope().ok_or_else(|| {
             let why =
@@ -139,18 +132,17 @@ async fn action(
         Ok(writable) => writable,
         Err(why) => return Err(Problem::read_only(part.methods(false), why)),
     };
-    let headers = request.headers;
     let canonical = |key| resource.key.canonical(request.key(key));
     Ok(match (request.method, part) {
         (&Method::POST, TargetPart::Collection) => {
-            let body = read(headers, body, &[JSON], bytes_max).await?;
+            let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
             let rows = rows(writable, &body, WriteMode::Insert)?;
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
-            let body = read(headers, body, &[JSON], bytes_max).await?;
+            let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
             let parts = key_parts(&key, resource.key.columns.len());
             let rows = rows(writable, &body, WriteMode::Replace(&parts))?;
@@ -158,7 +150,7 @@ async fn action(
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
-            let patch = read(headers, body, &[MERGE_PATCH, JSON], bytes_max).await?;
+            let patch = read(request, body, &[MERGE_PATCH, JSON], bytes_max).await?;
             hash.update(&patch);
             Action::Patch { key, patch }
         }
@@ -181,15 +173,16 @@ fn rows(writable: &Writable, body: &[u8], mode: WriteMode<'_>) -> Result<Rows, P
 /// # Errors
 /// 415 if its media type is not one of `accepted`, 413 if it is longer than `bytes_max`, 400 if it is empty.
 async fn read(
-    headers: &HeaderMap,
+    request: &Request<'_>,
     body: Body,
     accepted: &[&str],
     bytes_max: usize,
 ) -> Result<Bytes, Problem> {
-    require_media_type(headers, accepted)?;
-    let length = headers.get(CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > bytes_max) {
+    request.media_type(accepted)?;
+    if request
+        .content_length()
+        .is_some_and(|length| length > bytes_max)
+    {
         return Err(Problem::body_too_large(bytes_max));
     }
     let body = read_body(body, bytes_max).await?;

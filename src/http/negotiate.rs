@@ -7,7 +7,7 @@ use crate::cache::encoding::Encoding;
 use crate::http::headers::{JSON, members};
 
 /// Whether the client accepts JSON. Almost all clients send `*/*` or no `Accept`.
-pub(in crate::http) fn accepts_json(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_json(headers: &HeaderMap) -> bool {
     match headers.get(ACCEPT) {
         None => true,
         Some(value) if value == "*/*" => true,
@@ -64,7 +64,7 @@ pub(super) fn preferred_encoding(headers: &HeaderMap) -> Option<Encoding> {
 }
 
 /// Whether the client accepts a body in this encoding; without the header it accepts any.
-pub(in crate::http) fn accepts_encoding(headers: &HeaderMap, encoding: Encoding) -> bool {
+pub(super) fn accepts_encoding(headers: &HeaderMap, encoding: Encoding) -> bool {
     let (mut own, mut others) = (None, None);
     for (name, weight) in preferences(headers, ACCEPT_ENCODING) {
         if name.eq_ignore_ascii_case(encoding.name()) {
