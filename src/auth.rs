@@ -39,7 +39,7 @@ pub(crate) use crate::auth::grants::{Grants, Right, Rules};
 pub(crate) use crate::auth::keyring::{file_mistake, read_file, without_line_break};
 pub(crate) use crate::auth::tokens::{SignedToken, unix_time};
 
-/// A longer credential is refused without being parsed.
+/// A protocol refuses a longer credential before it asks the [`Authenticator`].
 pub(crate) const CREDENTIAL_BYTES_MAX: usize = 8 << 10;
 /// How long a verified credential is cached, at most.
 const VERIFIED_MAX: Duration = Duration::from_secs(5 * 60);
@@ -52,7 +52,7 @@ const WRONG_BUCKETS: usize = 64;
 /// How a credential is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// Name and password, as HTTP Basic encodes them.
+    /// `name:password` in base64, as in HTTP Basic.
     Basic,
     /// A token or a key.
     Bearer,

@@ -9,8 +9,8 @@
 //!   checks again.
 //! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its
 //!   answer is promoted to memory only if the generation is still the same.
-//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last pass that compared the fingerprints, on the
-//!   boot-time clock. After that PostgreSQL answers.
+//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last pass that compared the fingerprints,
+//!   on the boot-time clock. After that PostgreSQL answers.
 //! - *Only rows decide.* If row security makes a document depend on more than its rows, no tier keeps it.
 //!
 //! This module knows neither HTTP nor SQL. Its main parts:
@@ -18,7 +18,7 @@
 //! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
 //! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
 //! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
-//! - `queue`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
+//! - `disk_tier`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
 //!   restart.
 //! - `audit`, `status`: a check of hits, and what the admin address shows.
 

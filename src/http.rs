@@ -1,4 +1,4 @@
-//! Documents over HTTP, and the admin address. Knows no tier and no SQL.
+//! Documents over HTTP, and the admin address. Reads and writes documents only through `documents`, and knows no SQL.
 //!
 //! `connection` serves a service over the connections of [`crate::server`], by hyper. The service of the public address is
 //! [`middleware::stack::PublicService`]. It makes a typed [`request`](self) from each head, passes it through the

@@ -28,8 +28,8 @@ pub struct Metrics {
     pub tier_entries: IntGaugeVec,
     /// `larder_evictions_total`: entries that were evicted from memory.
     pub evictions: IntCounter,
-    /// `larder_invalidations_total{resource,via}`: invalidated keys, or 1 for a whole resource; `via` is what started the
-    /// pass.
+    /// `larder_invalidations_total{resource,via}`: invalidated keys, ranges or resources; `via` is `bell`, `poll`,
+    /// `purge` or `audit`.
     pub invalidations: IntCounterVec,
     /// `larder_invalidation_lag_seconds`: from the bell until the changes are applied; for a pass that no bell started, from
     /// the pass before it.

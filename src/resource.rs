@@ -195,7 +195,7 @@ pub struct Field {
 /// How a column's values become JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rendering {
-    /// By larder, byte for byte as PostgreSQL's `to_json` does under UTC.
+    /// By larder, as PostgreSQL's `to_json` does under UTC; a `timestamp` as a `timestamptz`.
     Scalar {
         /// The type of the values, below all domains.
         scalar: Scalar,

@@ -1,4 +1,5 @@
-//! Listeners and connections, independent of the protocol above TLS.
+//! Listeners and connections, for any protocol. What is of HTTP alone: ALPN and HSTS in `tls`, and the counts of HTTP/2 in
+//! `activity`.
 //!
 //! [`serve`] accepts connections within [`Limits`], reads the header of the PROXY protocol and makes the TLS handshake if
 //! these are configured, and passes socket, peer and activity to the protocol of the address. It closes connections that

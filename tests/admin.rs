@@ -117,6 +117,33 @@ async fn metrics_have_the_names_of_the_interface_and_no_key() {
         );
     }
     assert!(!metrics.contains("secret"), "{metrics}");
+    let documented = documented_metrics();
+    let served = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "));
+    for name in served.filter_map(|line| line.split(' ').next()) {
+        let is_documented = documented.iter().any(|(documented, _)| *documented == name);
+        assert!(is_documented || !name.starts_with("larder_"), "{name}");
+    }
+    // A metric with labels has no line before it counts something.
+    for (name, _) in documented.iter().filter(|(_, labels)| labels.is_empty()) {
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}");
+    }
+}
+
+/// The metrics in the table of the interface, with their labels.
+fn documented_metrics() -> Vec<(&'static str, &'static str)> {
+    let rows = include_str!("../docs/interface.md").lines();
+    let rows = rows.filter_map(|line| line.strip_prefix("| "));
+    let rows = rows.filter(|row| row.starts_with("`larder_"));
+    let rows = rows.filter_map(|row| {
+        let mut cells = row.split('|').map(str::trim);
+        let (names, labels) = (cells.next()?, cells.next()?);
+        Some(names.split(", ").map(move |name| (name, labels)))
+    });
+    rows.flatten()
+        .map(|(name, labels)| (name.trim_matches('`'), labels))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

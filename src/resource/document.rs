@@ -2,7 +2,7 @@
 //!
 //! The statement (`resource/query.rs`) returns nested rows as composites in PostgreSQL's binary format, which has the
 //! type and the bytes of each member. [`DocumentTemplate`] has the names of the members and their structure. The JSON
-//! is byte for byte that of PostgreSQL's `row_to_json`. A record that does not have the expected form is an error.
+//! is byte for byte that of PostgreSQL's `row_to_json`, but for values of `timestamp` and `bytea`. A record that does not have the expected form is an error.
 
 mod order;
 mod scalar;

@@ -208,29 +208,34 @@ impl KeyShape {
             return canonical_part(column, path_segment);
         }
         let given: Vec<&str> = path_segment.split(',').collect();
-        if given.len() != self.columns.len() {
-            let names: Vec<&str> = self
-                .columns
-                .iter()
-                .map(|column| column.name.as_str())
-                .collect();
-            return Err(KeyError(format!(
-                "the key has {} parts, separated by commas ({}); {} given",
-                names.len(),
-                names.join(","),
-                given.len()
-            )));
-        }
+        self.check_count(given.len())?;
         let parts = self.columns.iter().zip(given);
         let parts = parts.map(|(column, part)| canonical_part(column, part));
         Ok(Cow::Owned(joined(&parts.collect::<Result<Vec<_>, _>>()?)))
     }
 
+    fn check_count(&self, given: usize) -> Result<(), KeyError> {
+        if given == self.columns.len() {
+            return Ok(());
+        }
+        let names: Vec<&str> = self
+            .columns
+            .iter()
+            .map(|column| column.name.as_str())
+            .collect();
+        Err(KeyError(format!(
+            "the key has {} parts, separated by commas ({}); {given} given",
+            names.len(),
+            names.join(",")
+        )))
+    }
+
     /// The canonical text of a key from its parts, one for each column, which are not encoded.
     ///
     /// # Errors
-    /// As [`KeyShape::canonical`], with the number of the part.
+    /// As [`KeyShape::canonical`], with the number of the part, which is 0 if the number of parts is wrong.
     pub fn canonical_of(&self, parts: &[Cow<'_, str>]) -> Result<String, (usize, KeyError)> {
+        self.check_count(parts.len()).map_err(|why| (0, why))?;
         let mut canonical = Vec::with_capacity(parts.len());
         for (number, (column, part)) in self.columns.iter().zip(parts).enumerate() {
             let part = column.canonical(part);

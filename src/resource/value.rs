@@ -66,7 +66,8 @@ pub enum ValueType {
     Array(Box<ValueType>),
     /// A composite type, with its attributes' names and types; an object in documents
     Composite(Vec<(String, ValueType)>),
-    /// Any other type. Its values are strings in the form that PostgreSQL reads and writes.
+    /// Any other type. A body has the type's text as a string; a document has what PostgreSQL's `to_json` makes of it,
+    /// which is the same for most types.
     Other,
 }
 

@@ -8,7 +8,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | its first request, or the rest of a head (HTTP/1.1) | odd | no | no | `header_timeout`, `CloseHead` |
 //! | the next request | even | no | no | `idle_timeout`, `CloseIdle` |
-//! | larder's answer | any | yes | no | none: a request has limits of its own |
+//! | larder's answer | any | yes | no | none: the protocol limits a request and its body |
 //! | the client to read its answer | any | any | yes | `write_timeout`, `CloseUnsent` |
 
 use std::future::{Future, poll_fn};

@@ -1,9 +1,9 @@
 //! A connection's socket: reports reads and writes to the activity, and sends small writes together.
 //!
 //! hyper writes each answer of a pipeline separately, and each frame of HTTP/2. If what was read at once leads to several
-//! writes, those from the second on are held back, and sent together before the connection waits. A single answer is sent
-//! at once: a short one is copied, since head and body cost the kernel less as one piece; a long one is sent from the
-//! document's own memory.
+//! writes, those from the second on are held back, and sent together before the connection waits. A single answer is not
+//! held back: a short one is copied and sent by the next flush, since head and body cost the kernel less as one piece; a
+//! long one is sent by the write itself, from the document's own memory.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -143,7 +143,8 @@ impl Service {
         self.log_written.take()
     }
 
-    /// How the addresses are served, without TLS; clones count the connections of a client together.
+    /// How the addresses are served, without TLS; clones count the connections of a client together,
+    /// and each call begins new counts.
     pub fn server_config(&self, config: &Config) -> ServerConfig {
         ServerConfig {
             limits: config.limits.clone(),
