@@ -45,12 +45,6 @@ impl Cache {
         key: Arc<str>,
         reason: LoadReason,
     ) -> Result<Answer, LookupError> {
-        // A statement that was sent before the request may not see the transaction of its token. If no tier keeps the
-        // document, generations don't show whether it has changed since.
-        let max_age = match reason {
-            LoadReason::Miss | LoadReason::Bypass => self.freshness.max_staleness(),
-            LoadReason::Uncached | LoadReason::Token => Duration::ZERO,
-        };
         let began = Boottime::now();
         loop {
             #[cfg(test)]
@@ -61,6 +55,13 @@ impl Cache {
             let definition = self.resource(resource)?;
             #[cfg(test)]
             reach(Point::Noted);
+            // A statement that was sent before the request may not see the transaction of its token. If no tier keeps
+            // the document, passes leave its resource out, and versions don't show whether it has changed since.
+            let max_age = match reason {
+                LoadReason::Token => Duration::ZERO,
+                _ if !self.cached(resource).is_kept() => Duration::ZERO,
+                _ => self.freshness.max_staleness(),
+            };
             let granted = self.leases.grant(resource, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
@@ -14,6 +15,7 @@ use crate::cache::disk::DiskConfig;
 use crate::cache::disk_tier::DiskTier;
 use crate::cache::disk_tier::tests::{Orders, config, detached, key_drop, put, until};
 use crate::cache::document::Document;
+use crate::cache::fill::LoadReason;
 use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::orders::DiskOrder;
@@ -24,7 +26,7 @@ use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
 use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
-use crate::resource::testing::ITEMS;
+use crate::resource::testing::{ITEMS, named};
 use crate::source::loader::{Keep, Loaded};
 use crate::source::token::Token;
 
@@ -83,6 +85,25 @@ async fn a_fill_that_a_pass_has_overtaken_is_kept_nowhere() {
     cache.fill(lead(&cache, "1"), document(), Keep::Yes);
     assert!(in_memory(&cache, "1"));
     assert_eq!(orders.names(), ["put"]);
+}
+
+/// Passes leave out a resource that is not trusted: its versions stay the same after a write.
+#[tokio::test]
+async fn a_load_that_was_sent_is_joined_only_if_its_resource_is_kept() {
+    for trusted in [true, false] {
+        let (cache, _orders) = with_queue();
+        let cached = &cache.resources[0];
+        cached.current.store(Some(Arc::new(named("items"))));
+        cached.trusted.store(trusted, Ordering::SeqCst);
+        let lease = lead(&cache, "1");
+        lease.sent_at().mark(Boottime::now());
+        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Bypass));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(load.as_mut().poll(&mut context).is_pending());
+        cache.fill(lease, document(), Keep::Yes);
+        let joined = load.as_mut().poll(&mut context).is_ready();
+        assert_eq!(joined, trusted);
+    }
 }
 
 #[tokio::test(start_paused = true)]
