@@ -9,9 +9,10 @@
 //!   checks again.
 //! - *Clean before disk.* The disk tier answers for a key only when all drops of its stripe have been applied. Its
 //!   answer is promoted to memory only if the generation is still the same.
-//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last pass that compared the fingerprints,
-//!   on the boot-time clock. After that PostgreSQL answers.
-//! - *Only rows decide.* If row security makes a document depend on more than its rows, no tier keeps it.
+//! - *Fresh or not at all.* Tiers answer only within `max_staleness` of the start of the last pass that compared the
+//!   fingerprints, on the boot-time clock. After that PostgreSQL answers, unless `on_loss = "serve-stale"`.
+//! - *Only rows decide.* If triggers are missing, or row security makes a document depend on more than its rows, no tier
+//!   keeps it.
 //!
 //! This module knows neither HTTP nor SQL. Its main parts:
 //!
@@ -167,7 +168,8 @@ struct CachedResource {
     current: ArcSwapOption<Resource>,
     /// The definition has been checked, and no change of it has been found since.
     trusted: AtomicBool,
-    /// No tier keeps its documents, because they may change without a change of their rows ([`Resource::uncached`]).
+    /// No tier keeps its documents, because triggers are missing or row security depends on more than rows
+    /// ([`Resource::uncached`]).
     uncached: AtomicBool,
     /// It does not fit the database.
     unfit: AtomicBool,

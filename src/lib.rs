@@ -53,7 +53,8 @@
 //! 2. After the commit the feed runs a pass, because of the bell, of a write of this node, or of a poll. The pass reads
 //!    what committed since the position, and maps it to documents, in one snapshot (`feed::change_log`).
 //! 3. The feed checks that the log is complete: tables, triggers, policies and types are as they were
-//!    (`feed::definition`), and so is the history of the database (`feed::history`).
+//!    (`feed::definition`), and no restore has replaced the log's nonce. `feed::history` compares the history of the
+//!    database at each new connection.
 //! 4. [`cache::Cache::apply_event`] raises each key's generation, removes it from memory, queues its drop for the disk,
 //!    and then moves the position and `fresh_at`.
 //!

@@ -48,7 +48,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         if !read.is_valid {
             tracing::warn!(
-                "larder.change no longer reaches back to the last position; both tiers were emptied"
+                "larder.change no longer reaches back to the last position; both tiers start empty"
             );
             self.position = None;
             return Err(StopReason::Recheck);
