@@ -58,6 +58,11 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Admin address.
     pub admin: SocketAddr,
+    /// Names of this machine by which web pages may use the public address, if it is on loopback and without
+    /// authentication.
+    pub hosts: Vec<String>,
+    /// The same for the admin address without a token.
+    pub admin_hosts: Vec<String>,
     /// Other machines may reach the public address without authentication or TLS.
     pub insecure: bool,
     /// The public address serves its OpenAPI description and Swagger UI.
@@ -209,6 +214,8 @@ impl Config {
         Self {
             listen: unset,
             admin: unset,
+            hosts: Vec::new(),
+            admin_hosts: Vec::new(),
             insecure: false,
             docs: true,
             access_log: AccessLogConfig {

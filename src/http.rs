@@ -19,6 +19,7 @@ mod headers;
 pub mod middleware;
 mod negotiate;
 mod openapi;
+mod origin;
 mod problem;
 mod range;
 pub mod read;

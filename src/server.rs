@@ -51,6 +51,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// Whether it uses TLS.
     pub secure: bool,
+    /// Whether a proxy has named the address by the PROXY protocol.
+    pub is_proxied: bool,
 }
 
 /// How an address is served.

@@ -255,7 +255,7 @@ async fn log_level_changes_while_running() {
         LarderProcess::start(directory.path(), Some(&url), &["--log-level", "warn"]).await;
     let put = async |filter: &[u8]| {
         let head = format!(
-            "PUT /log-level HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            "PUT /log-level HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             filter.len()
         );
         parse(&exchange(serving.admin, &[head.as_bytes(), filter].concat()).await)
@@ -274,4 +274,61 @@ async fn log_level_changes_while_running() {
     }
     assert_problem(&put(&[b'a'; 3 << 20]).await, 413);
     assert_eq!(serving.terminate().await.code(), Some(0));
+}
+
+/// A page of any site could purge, and with a name that resolves to loopback read the status.
+#[tokio::test(flavor = "multi_thread")]
+async fn web_pages_of_other_sites_do_not_use_it() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let hosts = [("admin_hosts", "admin.internal")];
+    let larder = TestService::start_on(&url, CONFIG, &hosts).await;
+    let own = ("host", "127.0.0.1:8081");
+    for (method, path, headers, status) in [
+        (Method::POST, "/purge/items", &[own][..], 204),
+        (
+            Method::POST,
+            "/purge/items",
+            &[own, ("origin", "http://127.0.0.1:8081")],
+            204,
+        ),
+        (
+            Method::POST,
+            "/purge/items",
+            &[own, ("origin", "https://evil.example")],
+            403,
+        ),
+        (
+            Method::POST,
+            "/purge/items",
+            &[own, ("sec-fetch-site", "cross-site")],
+            403,
+        ),
+        (Method::GET, "/status", &[("host", "localhost:8081")], 200),
+        (Method::GET, "/status", &[("host", "admin.internal")], 200),
+        (
+            Method::GET,
+            "/status",
+            &[("host", "evil.example:8081")],
+            403,
+        ),
+        (
+            Method::GET,
+            "/readyz",
+            &[("host", "evil.example:8081")],
+            200,
+        ),
+        (
+            Method::GET,
+            "/healthz",
+            &[("host", "evil.example:8081")],
+            200,
+        ),
+    ] {
+        let answer = larder.request_admin_with(method, path, headers).await;
+        assert_eq!(answer.status.as_u16(), status, "{path} {headers:?}");
+        if status == 403 {
+            assert_problem(&answer, status);
+        }
+    }
 }

@@ -300,6 +300,7 @@ async fn concurrent_password_checks_of_one_address_are_bounded() {
     let address = |last| Peer {
         address: IpAddr::from([192, 0, 2, last]),
         secure: false,
+        is_proxied: false,
     };
     let get = async |from, credential: String| {
         let request = Request::get("/items/1").header("authorization", credential);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytesize::{GIB, KIB, PIB, TIB};
 
 use super::Config;
-use super::value::{ORIGINS, Slot, TOKENS, ValueError};
+use super::value::{HOSTS, ORIGINS, Slot, TOKENS, ValueError};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -118,11 +118,22 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 64] = [
+pub(super) const SETTINGS: [Setting; 66] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
         .help("Health, metrics, status and purge; keep it off the public network."),
+    optional("hosts", "larder.internal", |c| {
+        Slot::List(&mut c.hosts, &HOSTS)
+    })
+    .help(
+        "Names, besides localhost, by which a listen on loopback without [auth] may be called: \
+         web pages could otherwise reach it by a name of their own. Trusted proxies use any.",
+    ),
+    optional("admin_hosts", "admin.internal", |c| {
+        Slot::List(&mut c.admin_hosts, &HOSTS)
+    })
+    .help("The same for the admin address without an admin token."),
     default("insecure", "false", |c| Slot::Flag(&mut c.insecure))
         .help("Allow listen beyond loopback without [auth] or [tls]."),
     default("docs", "true", |c| Slot::Flag(&mut c.docs))

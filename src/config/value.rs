@@ -91,6 +91,15 @@ pub(super) const ORIGINS: ListOf = ListOf {
     takes: |text| text == "*" || is_origin(text),
 };
 
+/// Names of hosts, without ports.
+pub(super) const HOSTS: ListOf = ListOf {
+    expected: "a list of host names such as [\"larder.internal\"], without ports",
+    takes: |text| {
+        let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        !text.is_empty() && text.chars().all(of_name)
+    },
+};
+
 /// Names of methods or headers (RFC 9110, section 5.6.2).
 pub(super) const TOKENS: ListOf = ListOf {
     expected: "a list of names such as [\"content-type\"]",

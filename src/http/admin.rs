@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::cache::Cache;
-use crate::http::admin::token::AdminToken;
+use crate::http::admin::token::{AdminAccess, AdminToken};
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
 use crate::http::request::{RequestTarget, TargetPart};
@@ -42,10 +42,13 @@ pub struct Admin {
     pub started_at: Instant,
     /// The token that requests need, except those for health and readiness.
     pub token: Option<AdminToken>,
+    /// Names of the host by which web pages may reach the address without a token.
+    pub hosts: Vec<String>,
 }
 
 /// The admin address.
 pub fn router(admin: Admin) -> Router {
+    let access = AdminAccess::new(admin.token.clone(), &admin.hosts);
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -61,7 +64,7 @@ pub fn router(admin: Admin) -> Router {
         .fallback(|| async { Problem::NO_SUCH_OPERATION.into_response() })
         // The router adds Allow.
         .method_not_allowed_fallback(|| async { Problem::METHOD_NOT_ALLOWED.into_response() })
-        .layer(from_fn_with_state(admin.token.clone(), token::check))
+        .layer(from_fn_with_state(access, token::check))
         .with_state(admin)
 }
 

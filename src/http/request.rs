@@ -210,6 +210,16 @@ impl<'r> Request<'r> {
         }
     }
 
+    /// Its head.
+    pub(super) fn head(&self) -> RequestHead<'r> {
+        RequestHead {
+            method: self.method,
+            uri: self.uri,
+            version: self.version,
+            headers: self.headers,
+        }
+    }
+
     /// The same request behind the router.
     pub(super) fn resume(head: &'r Parts, context: RequestContext) -> Self {
         let RequestContext {

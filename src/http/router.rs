@@ -20,7 +20,7 @@ use crate::http::{docs, openapi, read, write};
 const METHODS: &str = "GET, HEAD, POST, OPTIONS";
 
 /// The value of the metrics' label `detail` if the request alone decided the response.
-const REQUEST: &str = "request";
+pub(super) const REQUEST: &str = "request";
 /// The same if PostgreSQL did.
 const POSTGRES: &str = "postgres";
 

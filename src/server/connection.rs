@@ -81,6 +81,7 @@ async fn prepare(
                 );
             }
         })?;
+        peer.is_proxied = true;
         if let Some(client) = client {
             peer.address = client;
             if !slot.count(client) {

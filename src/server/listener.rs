@@ -35,6 +35,7 @@ impl AcceptedConnection {
             peer: Peer {
                 address,
                 secure: false,
+                is_proxied: false,
             },
         }
     }

@@ -81,7 +81,8 @@ async fn addresses_beyond_loopback_without_auth_are_refused() {
 }
 
 async fn send(serving: &LarderProcess, request: &str, headers: &str) -> TestResponse {
-    let request = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
+    let request =
+        format!("{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n");
     let address = if request.contains("admin") {
         serving.admin
     } else {

@@ -57,7 +57,7 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     let mut streams = Vec::new();
     for key in 1..=REQUESTS {
         let mut stream = TcpStream::connect(serving.listen).await.unwrap();
-        let request = format!("GET /items/{key} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let request = format!("GET /items/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         streams.push(stream);
     }
@@ -110,7 +110,7 @@ async fn a_second_signal_ends_it_at_once() {
     let _holder = lock_table(&url, "item").await;
     let mut stream = TcpStream::connect(serving.listen).await.unwrap();
     stream
-        .write_all(b"GET /items/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+        .write_all(b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await
         .unwrap();
     eventually("the request at PostgreSQL", async || {
@@ -207,7 +207,7 @@ async fn database_may_come_later_than_larder() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_descriptors_clients_are_refused_and_the_next_are_served() {
     let (_directory, _url, serving) = start(CONFIG).await;
-    let request = b"GET /items/1 HTTP/1.1\r\nHost: a\r\n\r\n";
+    let request = b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let pid = serving.child.id().unwrap();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
@@ -253,7 +253,7 @@ async fn the_access_log_has_answers_and_no_secrets() {
     let (_directory, _url, serving) = start(&config).await;
     for path in ["/items/1", "/items?limit=2&token=secret"] {
         let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: a\r\nX-API-Key: secret\r\nCookie: a=secret\r\n\
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: secret\r\nCookie: a=secret\r\n\
              X-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n"
         );
         exchange(serving.listen, request.as_bytes()).await;
@@ -326,7 +326,7 @@ async fn rate_limited_requests_have_retry_after() {
     let (_directory, _url, serving) = start(&config).await;
     let ask = async |client: &str| {
         let request = format!(
-            "GET /items/1 HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
+            "GET /items/1 HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
         );
         parse(&exchange(serving.listen, request.as_bytes()).await)
     };

@@ -33,7 +33,7 @@ pub(crate) async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
 /// One request on a connection of its own.
 pub(crate) async fn fetch(address: SocketAddr, method: &str, path: &str) -> TestResponse {
     let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: larder.test\r\nConnection: close\r\n\r\n");
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     parse(&exchange(address, request.as_bytes()).await)
 }
 

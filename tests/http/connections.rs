@@ -60,15 +60,15 @@ fn statuses(received: &[u8]) -> Vec<String> {
 async fn malformed_requests_are_refused_and_harm_no_other_connection() {
     let server = server().await;
     let huge_uri = format!(
-        "GET /tags/{} HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /tags/{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "x".repeat(100_000)
     );
     let huge_header = format!(
-        "GET /items/42 HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "GET /items/42 HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
         "x".repeat(1_000_000)
     );
     let many_headers = format!(
-        "GET /items/42 HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "GET /items/42 HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
         "X: y\r\n".repeat(1_000)
     );
     for request in [
@@ -76,9 +76,9 @@ async fn malformed_requests_are_refused_and_harm_no_other_connection() {
         b"GET\r\n\r\n",
         b"GET /items/42\r\n\r\n",
         b"GET /items/42 HTTP/9.9\r\n\r\n",
-        b"GET /items/4 2 HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET items/42 HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"G\xffT /items/42 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /items/4 2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET items/42 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"G\xffT /items/42 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /items/42 HTTP/1.1\r\nno colon\r\n\r\n",
         b"GET /items/42 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET /items/42 HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
@@ -139,8 +139,8 @@ async fn not_modified_has_no_body_and_keeps_the_connection() {
         .header("etag")
         .to_owned();
     let request = format!(
-        "GET /items/42 HTTP/1.1\r\nHost: a\r\nIf-None-Match: {etag}\r\n\r\n\
-         GET /items/7 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        "GET /items/42 HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {etag}\r\n\r\n\
+         GET /items/7 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     );
     let received = exchange(server.address, request.as_bytes()).await;
     assert_eq!(statuses(&received), ["304", "200"]);
@@ -150,9 +150,9 @@ async fn not_modified_has_no_body_and_keeps_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pipelined_requests_are_answered_in_order() {
     let server = server().await;
-    let one = "GET /items/42 HTTP/1.1\r\nHost: a\r\n\r\n";
-    let body = "POST /items/42 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /";
-    let last = "GET /items/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let one = "GET /items/42 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let body = "POST /items/42 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nGET /";
+    let last = "GET /items/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let request = format!("{one}{one}{body}{one}{last}");
     let received = exchange(server.address, request.as_bytes()).await;
     // A body that was not read is never taken for a request.
@@ -172,7 +172,7 @@ async fn an_answer_does_not_wait_for_the_next_request() {
     let server = server().await;
     for rest in ["\r\n", "GET /items/4"] {
         let mut client = TcpStream::connect(server.address).await.unwrap();
-        let request = format!("GET /items/42 HTTP/1.1\r\nHost: a\r\n\r\n{rest}");
+        let request = format!("GET /items/42 HTTP/1.1\r\nHost: localhost\r\n\r\n{rest}");
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(br#"{"id":42,"title":"answer"}"#) {
@@ -192,7 +192,7 @@ async fn request_in_pieces_is_answered_and_others_do_not_wait_for_it() {
         "GE",
         "T /items",
         "/42 HTTP/1.1\r\nHo",
-        "st: a\r\nConnection: cl",
+        "st: localhost\r\nConnection: cl",
     ] {
         slow.write_all(piece.as_bytes()).await.unwrap();
         let answer = fetch(server.address, "GET", "/items/7").await;
@@ -209,7 +209,7 @@ async fn stopping_answers_pending_requests_and_closes_idle_connections() {
     // One connection without a request so far, one idle after a request, one in the middle of a request.
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     let mut idle = TcpStream::connect(server.address).await.unwrap();
-    idle.write_all(b"GET /items/42 HTTP/1.1\r\nHost: a\r\n\r\n")
+    idle.write_all(b"GET /items/42 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await
         .unwrap();
     let mut first = [0; 1];
@@ -219,7 +219,7 @@ async fn stopping_answers_pending_requests_and_closes_idle_connections() {
     let mut holder = lock_table(&url, "tag").await;
     let mut asked = TcpStream::connect(server.address).await.unwrap();
     asked
-        .write_all(b"GET /tags/a,b HTTP/1.1\r\nHost: a\r\n\r\n")
+        .write_all(b"GET /tags/a,b HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await
         .unwrap();
     await_waiter(&mut holder, "tag").await;
@@ -263,7 +263,7 @@ async fn many_requests_share_one_connection_over_http2() {
     for (method, path) in asked.iter().cycle().take(100) {
         let request = Request::builder()
             .method(*method)
-            .uri(format!("http://larder.test{path}"));
+            .uri(format!("http://localhost{path}"));
         let (answer, _) = client
             .send_request(request.body(()).unwrap(), true)
             .unwrap();

@@ -1,6 +1,9 @@
 //! CORS: requests from pages of other origins, and `OPTIONS`.
 
-use axum::http::{Method, StatusCode};
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use larder::server::Peer;
+use tower::ServiceExt;
 
 use super::{assert_problem, larder};
 use crate::harness::service::TestService;
@@ -111,4 +114,51 @@ async fn all_origins_may_read_if_configured() {
     assert_eq!(answer.header("vary"), "");
     let without = larder.get("/items/42").await;
     assert_eq!(without.header("access-control-allow-origin"), "");
+}
+
+/// A page of any site could write, and with a name that resolves to loopback read.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_auth_web_pages_of_other_sites_are_refused_on_loopback() {
+    let config = format!(
+        "hosts = ['larder.internal']\n[cors]\norigins = ['https://app.example']\n\
+         [limits]\ntrusted_proxies = ['192.0.2.0/24']\n{RESOURCE}"
+    );
+    let larder = TestService::start(SCHEMA, &config).await;
+    let own = ("host", "localhost:8080");
+    let foreign = ("host", "evil.example");
+    let evil = ("origin", "https://evil.example");
+    let cross = ("sec-fetch-site", "cross-site");
+    for (method, headers, status) in [
+        (Method::GET, &[own][..], 200),
+        (Method::GET, &[("host", "larder.internal")], 200),
+        (Method::GET, &[foreign], 403),
+        (Method::GET, &[own, cross], 403),
+        (Method::DELETE, &[own, evil], 403),
+        (Method::DELETE, &[own, ORIGIN, cross], 204),
+    ] {
+        let answer = larder.request(method, "/items/42", headers).await;
+        assert_eq!(answer.status.as_u16(), status, "{headers:?}");
+        if status == 403 {
+            assert_problem(&answer, status);
+        }
+    }
+    let sent_from = async |address: [u8; 4], is_proxied| {
+        let peer = Peer {
+            address: address.into(),
+            secure: false,
+            is_proxied,
+        };
+        let request = Request::get("/items/42").header("host", "evil.example");
+        let request = request.body(Body::empty()).unwrap();
+        let public = larder.public().for_connection(peer);
+        public.oneshot(request).await.unwrap().status().as_u16()
+    };
+    assert_eq!(sent_from([127, 0, 0, 1], false).await, 403);
+    assert_eq!(sent_from([127, 0, 0, 1], true).await, 404);
+    assert_eq!(sent_from([192, 0, 2, 1], false).await, 404);
+
+    let beyond = format!("insecure = true\nlisten = '0.0.0.0:80'\n{RESOURCE}");
+    let larder = TestService::start(SCHEMA, &beyond).await;
+    let answer = larder.request(Method::GET, "/items/42", &[foreign]).await;
+    assert_eq!(answer.status, StatusCode::OK);
 }

@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    const REQUEST: &[u8] = b"GET /depts/42 HTTP/1.1\r\nHost: larder\r\n\r\n";
+    const REQUEST: &[u8] = b"GET /depts/42 HTTP/1.1\r\nHost: localhost\r\n\r\n";
     const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
 
     /// A server for the rest of the test, and a client of it that waits for no answer for ever.

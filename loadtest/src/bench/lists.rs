@@ -31,7 +31,7 @@ pub(super) async fn read_lists(
             pace.tick().await;
         }
         let path = list_path(first..=last.min(first + LIST_KEYS - 1));
-        let request = format!("GET {path} HTTP/1.1\r\nHost: larder\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         connection.send(request.as_bytes()).await?;
         let answer = timeout(ANSWER_MAX, connection.receive()).await??;
         ensure!(answer.status == 200, "{path}: {}", answer.status);

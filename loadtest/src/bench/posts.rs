@@ -329,7 +329,7 @@ async fn post_until(
     while Instant::now() < until {
         let body = document(keys.next().context("no keys are left")?);
         let request = format!(
-            "POST /depts HTTP/1.1\r\nHost: larder\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let began = Instant::now();

@@ -111,7 +111,7 @@ fn request(id: u64) -> anyhow::Result<Vec<u8>> {
         )?;
     }
     let head = format!(
-        "POST /depts HTTP/1.1\r\nHost: larder\r\nContent-Type: application/x-ndjson\r\nPrefer: return=minimal\r\n\
+        "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nPrefer: return=minimal\r\n\
          Content-Length: {}\r\n\r\n",
         body.len()
     );

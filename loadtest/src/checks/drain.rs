@@ -92,7 +92,7 @@ async fn ask_until_closed(
             () = connection.closed() => return Ok(client),
         }
         if connection
-            .send(b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\n\r\n")
+            .send(b"GET /depts/1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .await
             .is_err()
         {

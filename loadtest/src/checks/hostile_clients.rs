@@ -153,7 +153,7 @@ impl Misbehaviour {
 
     async fn show(self, target: SocketAddr, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
         let mut stream = TcpStream::connect(target).await?;
-        let request = b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\n\r\n";
+        let request = b"GET /depts/1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
         match self {
             Self::OpenAndClose => {}
             Self::OpenAndReset => stream.set_zero_linger()?,
@@ -193,7 +193,7 @@ impl Misbehaviour {
             }
             Self::BrokenChunks => {
                 stream
-                    .write_all(b"POST /depts HTTP/1.1\r\nHost: larder\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    .write_all(b"POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
                     .await?;
                 stream.write_all(&garbage(rng)).await?;
                 drain(&mut stream).await;

@@ -31,7 +31,7 @@ const OPENERS: usize = 64;
 /// The time between two bytes of a slow client.
 const DRIP_INTERVAL: Duration = Duration::from_secs(1);
 /// What a slow client sends; then it repeats the last byte.
-const DRIPPED: &[u8] = b"GET /depts/1 HTTP/1.1\r\nHost: larder\r\nX-Slow: a";
+const DRIPPED: &[u8] = b"GET /depts/1 HTTP/1.1\r\nHost: localhost\r\nX-Slow: a";
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The goals.
 const SLOW_LIFE_MAX: Duration = Duration::from_secs(10);

@@ -142,7 +142,7 @@ struct CountedDocument {
 
 impl CountedDocument {
     async fn read(connection: &mut HttpConnection) -> anyhow::Result<Self> {
-        let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: larder\r\n\r\n");
+        let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         connection.send(request.as_bytes()).await?;
         let answer = timeout(ANSWER_MAX, connection.receive()).await??;
         let text = std::str::from_utf8(answer.body)?;
@@ -161,7 +161,7 @@ impl CountedDocument {
     async fn put(&self, connection: &mut HttpConnection) -> anyhow::Result<bool> {
         let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
         let request = format!(
-            "PUT /depts/{KEY} HTTP/1.1\r\nHost: larder\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\
+            "PUT /depts/{KEY} HTTP/1.1\r\nHost: localhost\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\
              Prefer: return=minimal\r\nContent-Length: {}\r\n\r\n{body}",
             self.etag,
             body.len()

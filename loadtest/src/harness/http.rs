@@ -137,7 +137,8 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
 pub(crate) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let exchange = async {
         let mut connection = HttpConnection::connect(address).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         connection.send(request.as_bytes()).await?;
         let answer = connection.receive().await?;
         let body = String::from_utf8_lossy(answer.body).into_owned();

@@ -44,6 +44,7 @@ pub struct Service {
     feed: FeedHandle,
     auth: Option<Arc<Auth>>,
     admin_token: Option<AdminToken>,
+    admin_hosts: Vec<String>,
     started_at: Instant,
 }
 
@@ -108,6 +109,8 @@ impl Service {
             docs: config.docs,
             cache_headers: cache_headers(config),
             cors: config.cors.clone(),
+            hosts: Some(config.hosts.clone()).filter(|_| config.listen.ip().is_loopback()),
+            is_tls: config.has_tls(),
             trusted_proxies: config.limits.trusted_proxies.clone(),
             limiter: RateLimiter::new(&config.limits, Arc::clone(&metrics)).map(Arc::new),
             access_log,
@@ -121,6 +124,7 @@ impl Service {
             feed,
             auth,
             admin_token,
+            admin_hosts: config.admin_hosts.clone(),
             started_at: Instant::now(),
         })
     }
@@ -162,6 +166,7 @@ impl Service {
             log_level,
             started_at: self.started_at,
             token: self.admin_token.clone(),
+            hosts: self.admin_hosts.clone(),
         })
     }
 

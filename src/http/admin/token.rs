@@ -1,4 +1,4 @@
-//! The token of the admin address.
+//! Which requests may use the admin address: those with its token, or without one those of no other site's web page.
 
 use std::fmt;
 use std::path::Path;
@@ -14,13 +14,16 @@ use ring::rand::SystemRandom;
 
 use crate::auth::config::{AuthConfig, MASK};
 use crate::auth::{file_mistake, read_file, without_line_break};
+use crate::http::origin::{PageCheck, PageOrigin};
 use crate::http::problem::Problem;
+use crate::http::request::RequestHead;
 use crate::resource::definition::Mistake;
 
 const FILE: &str = "auth.admin_token_file";
 /// A shorter token could be guessed.
 const BYTES_MIN: usize = 16;
-/// Paths without authentication: probes have no credentials, and the responses contain nothing of any document.
+/// Paths without authentication: probes have no credentials and name any host, and the responses contain nothing of any
+/// document.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The token. It is compared by its HMAC with a random key, so the time of a comparison says nothing about the token.
@@ -90,20 +93,45 @@ fn source(config: &AuthConfig) -> (&Path, &'static str) {
     }
 }
 
-/// Passes on requests with the token, and probes; answers 401 to others.
+/// What a request to the admin address needs.
+#[derive(Clone)]
+pub(super) enum AdminAccess {
+    /// The token.
+    Token(AdminToken),
+    /// To come from no web page of another site.
+    Open(PageCheck),
+}
+
+impl AdminAccess {
+    pub(super) fn new(token: Option<AdminToken>, hosts: &[String]) -> Self {
+        token.map_or_else(|| Self::Open(PageCheck::for_admin(hosts)), Self::Token)
+    }
+}
+
+/// Passes on requests that may use the address, and probes; answers 401 or 403 to others.
 pub(super) async fn check(
-    State(token): State<Option<AdminToken>>,
+    State(access): State<AdminAccess>,
     request: Request,
     next: Next,
 ) -> Response {
-    match token {
-        Some(token) if !PROBES.contains(&request.uri().path()) && !token.admits(&request) => {
+    if PROBES.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    match &access {
+        AdminAccess::Token(token) if !token.admits(&request) => {
             let detail = "the admin address requires its token (Authorization: Bearer)";
             let mut response = Problem::unauthorized(detail).into_response();
             let bearer = HeaderValue::from_static("Bearer realm=\"larder admin\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
-            response
+            return response;
         }
-        _ => next.run(request).await,
+        AdminAccess::Token(_) => {}
+        AdminAccess::Open(pages) => {
+            let head = RequestHead::of(&request);
+            if let Err(problem) = pages.check(head, PageOrigin::of(head, false, |_| false)) {
+                return problem.into_response();
+            }
+        }
     }
+    next.run(request).await
 }

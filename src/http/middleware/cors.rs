@@ -95,6 +95,11 @@ impl Cors {
         self.allowed(request_headers.get(ORIGIN)?)
     }
 
+    /// Whether pages of `origin` may use the address.
+    pub(super) fn allows(&self, origin: &HeaderValue) -> bool {
+        self.allowed(origin).is_some()
+    }
+
     fn allowed(&self, origin: &HeaderValue) -> Option<HeaderValue> {
         match &self.origins {
             None => Some(ANY),

@@ -1,6 +1,7 @@
 //! The service of the public address: the middleware in its order, memory, then the router.
 //!
-//! A request passes access log, rate limit, CORS preflight, the check of credential and rights, and memory, in this order.
+//! A request passes access log, rate limit, CORS preflight, the check of its web page or of credential and rights, and
+//! memory, in this order.
 //! A request that one of them answers needs neither the router nor a boxed future. Any other goes to the router, with what the
 //! middleware has found out about it.
 
@@ -21,20 +22,22 @@ use ipnet::IpNet;
 use tower_service::Service;
 
 use crate::cache::Cache;
+use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::http::auth::{Admission, Admitted, Auth};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
+use crate::http::origin::{PageCheck, PageOrigin};
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::document;
 use crate::http::request::{Request, RequestContext, RequestHead, RequestTarget};
-use crate::http::router::router;
+use crate::http::router::{REQUEST, router};
 use crate::http::state::HttpState;
 use crate::metrics::Metrics;
-use crate::server::Peer;
 use crate::server::rate::RateLimiter;
+use crate::server::{Peer, trusts};
 use crate::source::writes::Writes;
 
 /// The longest path and query; a thousand UUIDs fit.
@@ -48,7 +51,7 @@ pub type AnswerBody = http_body_util::Either<FullBody, Body>;
 pub struct PublicService {
     stack: Arc<Stack>,
     /// The other end of the connection that this service is for.
-    peer: IpAddr,
+    peer: Peer,
 }
 
 /// The configuration of the public address.
@@ -60,6 +63,11 @@ pub struct PublicConfig {
     pub cache_headers: Vec<CacheHeaders>,
     /// What pages of other origins may do.
     pub cors: CorsConfig,
+    /// Without authentication: names of the host by which web pages may reach the address; `None`: any, since the address
+    /// is not on loopback.
+    pub hosts: Option<Vec<String>>,
+    /// The address speaks TLS.
+    pub is_tls: bool,
     /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// `None`: requests are not limited.
@@ -73,6 +81,9 @@ struct Stack {
     limiter: Option<Arc<RateLimiter>>,
     /// `None` if no other origin may do anything.
     cors: Option<Cors>,
+    /// `None`: web pages of any site may use the address, as far as credentials allow.
+    page_check: Option<PageCheck>,
+    is_tls: bool,
     /// `None`: requests need no credential.
     auth: Option<Arc<Auth>>,
     state: HttpState,
@@ -107,13 +118,22 @@ impl PublicService {
             cors: Cors::new(&config.cors),
             access_log: config.access_log,
             limiter: config.limiter,
+            page_check: config
+                .hosts
+                .filter(|_| auth.is_none())
+                .map(|hosts| PageCheck::for_public(&hosts)),
+            is_tls: config.is_tls,
             auth,
             state,
             trusted_proxies: config.trusted_proxies,
         };
         Self {
             stack: Arc::new(stack),
-            peer: Ipv4Addr::UNSPECIFIED.into(),
+            peer: Peer {
+                address: Ipv4Addr::UNSPECIFIED.into(),
+                secure: false,
+                is_proxied: false,
+            },
         }
     }
 
@@ -121,7 +141,7 @@ impl PublicService {
     pub fn for_connection(&self, peer: Peer) -> Self {
         Self {
             stack: Arc::clone(&self.stack),
-            peer: peer.address,
+            peer,
         }
     }
 }
@@ -140,6 +160,7 @@ impl Stack {
     fn run_middleware(
         &self,
         request: &mut Request<'_>,
+        peer: Peer,
         line: &mut Option<Box<PendingLine>>,
     ) -> StackResult<PendingRequest> {
         if let Some(limiter) = &self.limiter
@@ -152,6 +173,13 @@ impl Stack {
             && let Some(answer) = cors.preflight(request.method, request.headers)
         {
             return Break(answer.map(http_body_util::Either::Left));
+        }
+        if let Some(check) = &self.page_check
+            && let Err(problem) = self.check_page(check, request.head(), peer)
+        {
+            let status = problem.status();
+            self.state.count(None, REQUEST, status, Boottime::now());
+            return Break(self.complete(request, problem.into_full_response()));
         }
         let mut admitted = None;
         if let Some(auth) = &self.auth {
@@ -179,6 +207,22 @@ impl Stack {
                 context,
                 is_unverified: false,
             })
+    }
+
+    /// Checks that no web page of another site sends the request to an address without authentication. A proxy may be
+    /// called by any name.
+    fn check_page(
+        &self,
+        check: &PageCheck,
+        head: RequestHead<'_>,
+        peer: Peer,
+    ) -> Result<(), Problem> {
+        if peer.is_proxied || trusts(&self.trusted_proxies, peer.address) {
+            return Ok(());
+        }
+        let cors = self.cors.as_ref();
+        let is_configured = |origin: &HeaderValue| cors.is_some_and(|cors| cors.allows(origin));
+        check.check(head, PageOrigin::of(head, self.is_tls, is_configured))
     }
 
     /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one.
@@ -313,10 +357,10 @@ where
 
     fn call(&mut self, http: http::Request<B>) -> Self::Future {
         let stack = &self.stack;
-        let mut request = stack.request(RequestHead::of(&http), self.peer);
+        let mut request = stack.request(RequestHead::of(&http), self.peer.address);
         let log = stack.access_log.as_ref();
         let mut line = log.map(|_| Box::new(PendingLine::begin(&request)));
-        match stack.run_middleware(&mut request, &mut line) {
+        match stack.run_middleware(&mut request, self.peer, &mut line) {
             Break(answer) => {
                 stack.log(line, &answer);
                 Either::Left(ready(Ok(answer)))

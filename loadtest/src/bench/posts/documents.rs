@@ -63,7 +63,7 @@ pub(super) fn bulk_request(first: u64, count: u64) -> Vec<u8> {
         body.push('\n');
     }
     let head = format!(
-        "POST /depts HTTP/1.1\r\nHost: larder\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n",
+        "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     [head.into_bytes(), body.into_bytes()].concat()

@@ -145,7 +145,7 @@ fn request(method: &str, target: &[u8], lines: &[Vec<u8>], body: &[u8]) -> Vec<u
         method.as_bytes(),
         b" ",
         target,
-        b" HTTP/1.1\r\nHost: larder\r\nConnection: close\r\n",
+        b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
     ]
     .concat();
     for line in lines {

@@ -164,14 +164,14 @@ async fn send(counters: &AnswerCounters, resource: usize, connection: &mut HttpC
             let id = ROWS + fastrand::usize(1..=ROWS);
             let body = format!("{{\"id\":{id},\"owner\":\"{name}\",\"n\":{OWN_VERSION}}}");
             format!(
-                "PUT /{name}/{id} HTTP/1.1\r\nHost: larder\r\n{key}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                "PUT /{name}/{id} HTTP/1.1\r\nHost: localhost\r\n{key}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
             )
         }
         (true, false) => {
-            format!("GET /{name}?limit=10&after={id} HTTP/1.1\r\nHost: larder\r\n{key}\r\n")
+            format!("GET /{name}?limit=10&after={id} HTTP/1.1\r\nHost: localhost\r\n{key}\r\n")
         }
-        (false, false) => format!("GET /{name}/{id} HTTP/1.1\r\nHost: larder\r\n{key}\r\n"),
+        (false, false) => format!("GET /{name}/{id} HTTP/1.1\r\nHost: localhost\r\n{key}\r\n"),
     };
     if connection.send(request.as_bytes()).await.is_err() {
         return false;

@@ -131,7 +131,7 @@ pub(crate) async fn read(
     connection: &mut HttpConnection,
     key: u32,
 ) -> anyhow::Result<HttpAnswer<'_>> {
-    let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
+    let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     connection.send(request.as_bytes()).await?;
     let answer = connection.receive().await?;
     let begin = format!("{{\"deptNumber\":{key},");

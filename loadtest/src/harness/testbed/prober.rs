@@ -145,7 +145,7 @@ async fn timed_read(
     key: u32,
     record: Arc<Record>,
 ) -> anyhow::Result<TimedRead> {
-    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: larder\r\n\r\n");
+    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let began = Boottime::now();
     connection.send(request.as_bytes()).await?;
     let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;

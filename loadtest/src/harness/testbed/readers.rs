@@ -161,5 +161,5 @@ pub(crate) async fn sweep(
 fn request(requests: &mut Vec<u8>, record: &Record, key: u32) {
     requests.extend_from_slice(b"GET ");
     requests.extend_from_slice(record.path(key).as_bytes());
-    requests.extend_from_slice(b" HTTP/1.1\r\nHost: larder\r\n\r\n");
+    requests.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
