@@ -319,8 +319,8 @@ impl Authenticator {
         };
         let claims = tokens.verify(token).await?;
         // The user may have been removed since, or have other roles.
-        match (self.passwords.user(&claims.name), claims.auth_time) {
-            (Some(principal), Some(auth_time)) => Ok(Some((Arc::clone(principal), auth_time))),
+        match (self.passwords.user(&claims.name), claims.signed_in_at) {
+            (Some(principal), Some(at)) => Ok(Some((Arc::clone(principal), at))),
             _ => Err(AuthError::Token("the token was not issued by this server")),
         }
     }

@@ -12,6 +12,10 @@ use crate::auth::keys::TokenKeys;
 
 /// The claim with the time at which the user signed in (OpenID Connect Core, section 2). Renewals do not change it.
 const AUTH_TIME: &str = "auth_time";
+/// The claim `iss` of tokens that larder issues.
+const OWN_ISSUER: &str = "larder";
+/// Their header `typ`, by which no token of another issuer is taken for one of them (RFC 8725, section 3.11).
+const OWN_TYPE: &str = "larder-session+jwt";
 
 /// The claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +24,8 @@ pub(super) struct Claims {
     pub(super) roles: Vec<String>,
     /// The Unix time, in seconds, from which the token is invalid.
     pub(super) until: u64,
-    pub(super) auth_time: Option<u64>,
+    /// The Unix time, in seconds, at which the user signed in, if larder has issued the token.
+    pub(super) signed_in_at: Option<u64>,
 }
 
 /// Why a token is refused.
@@ -88,7 +93,11 @@ impl JwtVerifier {
         let &algorithm = self.config.algorithms.first()?;
         let claims = claims(&self.config, name, roles, auth_time, (now, until));
         let keyring = self.keys.current()?;
-        let token = encode(&Header::new(algorithm), &claims, keyring.signing()?);
+        let header = Header {
+            typ: Some(OWN_TYPE.to_owned()),
+            ..Header::new(algorithm)
+        };
+        let token = encode(&header, &claims, keyring.signing()?);
         if let Err(error) = &token {
             tracing::error!("a token can't be signed: {error}");
         }
@@ -107,10 +116,9 @@ fn claims(
     (now, until): (u64, u64),
 ) -> Map<String, Value> {
     let mut claims = Map::new();
-    for (claim, text) in [("iss", &config.issuer), ("aud", &config.audience)] {
-        if let Some(text) = text {
-            claims.insert(claim.to_owned(), text.as_str().into());
-        }
+    claims.insert("iss".to_owned(), OWN_ISSUER.into());
+    if let Some(audience) = &config.audience {
+        claims.insert("aud".to_owned(), audience.as_str().into());
     }
     claims.insert("sub".to_owned(), name.into());
     claims.insert("iat".to_owned(), now.into());
@@ -152,7 +160,13 @@ fn verify(
             JwtError::Invalid("no key is configured for the token's header (alg and kid)")
         }
     })?;
-    let decoded = decode::<Map<String, Value>>(token, key, &validation(config, header.alg));
+    // Without a key to sign with, this larder accepts the tokens of other issuers alone.
+    let is_own = header.typ.as_deref() == Some(OWN_TYPE) && keyring.signing().is_some();
+    let issuer = Some(OWN_ISSUER)
+        .filter(|_| is_own)
+        .or(config.issuer.as_deref());
+    let validation = validation(config, header.alg, issuer);
+    let decoded = decode::<Map<String, Value>>(token, key, &validation);
     let mut claims = decoded
         .map_err(|error| JwtError::Invalid(why(&error)))?
         .claims;
@@ -163,6 +177,11 @@ fn verify(
     if until <= now {
         return Err(JwtError::Invalid(EXPIRED));
     }
+    let signed_in_at = claims.get(AUTH_TIME).and_then(Value::as_u64);
+    let signed_in_at = signed_in_at.filter(|_| is_own);
+    if signed_in_at.is_some_and(|at| at > now.saturating_add(config.leeway.as_secs())) {
+        return Err(JwtError::Invalid("the token's auth_time is in the future"));
+    }
     let name = match claims.remove("sub") {
         Some(Value::String(name)) => name,
         _ => String::new(),
@@ -171,18 +190,18 @@ fn verify(
         name,
         roles: roles(config, &claims),
         until,
-        auth_time: claims.get(AUTH_TIME).and_then(Value::as_u64),
+        signed_in_at,
     })
 }
 
 const EXPIRED: &str = "the token has expired";
 
-fn validation(config: &JwtConfig, algorithm: Algorithm) -> Validation {
+fn validation(config: &JwtConfig, algorithm: Algorithm, issuer: Option<&str>) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.leeway = config.leeway.as_secs();
     validation.validate_nbf = true;
     let mut required = vec!["exp"];
-    if let Some(issuer) = &config.issuer {
+    if let Some(issuer) = issuer {
         validation.set_issuer(&[issuer]);
         required.push("iss");
     }

@@ -397,7 +397,7 @@ pub(super) const SETTINGS: [Setting; 66] = [
     optional("auth.jwt.issuer", "https://login.example", |c| {
         Slot::Text(&mut c.auth.jwt.issuer)
     })
-    .help("Required value of claim iss; absent: any."),
+    .help("Required value of claim iss, but for tokens of POST /signin; absent: any."),
     optional("auth.jwt.audience", "larder", |c| {
         Slot::Text(&mut c.auth.jwt.audience)
     })

@@ -111,6 +111,9 @@ async fn only_tokens_of_users_who_signed_in_are_renewed() {
     let until = now() + 100;
     for claims in [
         json!({"sub": "anna", "exp": until}),
+        // `auth_time` is a standard claim: this may be a token of another issuer with the same secret.
+        json!({"sub": "anna", "exp": until, "auth_time": now()}),
+        json!({"sub": "anna", "exp": until, "auth_time": now(), "iss": "larder"}),
         json!({"sub": "gone", "exp": until, "auth_time": now()}),
         json!({"sub": "anna", "exp": now() - 1, "auth_time": now()}),
         json!({"sub": "anna", "exp": until, "auth_time": now() - 50_000}),

@@ -58,7 +58,7 @@ fn a_valid_token_has_a_name_and_roles() {
         name: "anna".to_owned(),
         roles: vec!["a".to_owned(), "b".to_owned()],
         until,
-        auth_time: Some(5),
+        signed_in_at: None,
     };
     let verified = verify(&config, &keyring, token(&claims).as_bytes(), NOW);
     assert_eq!(verified, Ok(expected));
@@ -143,6 +143,39 @@ fn issuer_and_audience_are_the_configured_ones() {
         with(&config, json!({"iss": "https://a", "aud": {}})),
         "lacks",
     );
+}
+
+#[test]
+fn only_tokens_that_larder_has_issued_tell_when_the_user_signed_in() {
+    let (mut config, keyring) = hmac();
+    config.issuer = Some("https://a".to_owned());
+    let signed_in_at = |typ: &str, claims: Value| {
+        let mut all = json!({"sub": "anna", "exp": far(), "auth_time": NOW});
+        let claims = claims.as_object().unwrap().clone();
+        all.as_object_mut().unwrap().extend(claims);
+        let mut header = Header::new(Algorithm::HS256);
+        header.typ = Some(typ.to_owned());
+        let token = sign(&header, &all, SECRET.as_bytes());
+        verify(&config, &keyring, token.as_bytes(), NOW).map(|claims| claims.signed_in_at)
+    };
+    let own = json!({"iss": OWN_ISSUER});
+    assert_eq!(signed_in_at(OWN_TYPE, own.clone()), Ok(Some(NOW)));
+    assert_eq!(signed_in_at("JWT", json!({"iss": "https://a"})), Ok(None));
+    for (typ, claims, why) in [
+        (OWN_TYPE, json!({"iss": "https://a"}), "issuer"),
+        (OWN_TYPE, json!({}), "lacks"),
+        ("JWT", own, "issuer"),
+        (
+            OWN_TYPE,
+            json!({"iss": OWN_ISSUER, "auth_time": NOW + 1}),
+            "future",
+        ),
+    ] {
+        match signed_in_at(typ, claims) {
+            Err(JwtError::Invalid(told)) => assert!(told.contains(why), "{told}"),
+            other => panic!("{typ} {why} {other:?}"),
+        }
+    }
 }
 
 #[test]
