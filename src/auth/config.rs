@@ -97,10 +97,22 @@ pub struct JwtConfig {
     pub leeway: Duration,
     /// The cookie that may hold a token.
     pub cookie: Option<String>,
+    /// From which pages browsers send that cookie.
+    pub same_site: SameSite,
     /// How long a token that larder signs is valid.
     pub lifetime: Duration,
     /// How long after signing in tokens are renewed.
     pub session_max: Duration,
+}
+
+/// The attribute `SameSite` of the cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameSite {
+    /// Browsers send it from pages of the same site.
+    #[default]
+    Strict,
+    /// They send it from pages of other sites, too, over TLS only.
+    None,
 }
 
 impl JwtConfig {

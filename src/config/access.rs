@@ -6,7 +6,7 @@ use jsonwebtoken::AlgorithmFamily;
 
 use super::Config;
 use super::places::{Places, mistake};
-use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig};
+use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig, SameSite};
 use crate::resource::definition::Mistake;
 
 /// Paths of larder if users can sign in.
@@ -111,6 +111,7 @@ fn check_tokens(config: &Config, places: &Places) -> Vec<Mistake> {
                 ("auth.jwt.issuer", jwt.issuer.is_some()),
                 ("auth.jwt.audience", jwt.audience.is_some()),
                 ("auth.jwt.cookie", jwt.cookie.is_some()),
+                ("auth.jwt.same_site", jwt.same_site != SameSite::Strict),
             ];
             for (path, _) in idle.iter().filter(|(_, set)| *set) {
                 refuse(
@@ -129,6 +130,9 @@ fn check_tokens(config: &Config, places: &Places) -> Vec<Mistake> {
                 );
             }
         }
+    }
+    if jwt.same_site == SameSite::None && jwt.cookie.is_none() {
+        refuse("auth.jwt.same_site", "has no effect without cookie");
     }
     if jwt.private_key_file.is_some() && jwt.public_key_file.is_none() {
         refuse(

@@ -118,7 +118,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 66] = [
+pub(super) const SETTINGS: [Setting; 67] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -419,6 +419,13 @@ pub(super) const SETTINGS: [Setting; 66] = [
         Slot::Text(&mut c.auth.jwt.cookie)
     })
     .help("Name of a cookie that may contain the token; absent: none."),
+    default("auth.jwt.same_site", "strict", |c| {
+        Slot::SameSite(&mut c.auth.jwt.same_site)
+    })
+    .help(
+        "From which pages browsers send the cookie: \"strict\", those of the same site; \"none\", also those of \
+         other sites among cors.origins, which needs cors.credentials and TLS.",
+    ),
     default("auth.jwt.lifetime", "15m", |c| {
         Slot::Duration(&mut c.auth.jwt.lifetime, SECOND..=DAYS_30)
     })

@@ -17,7 +17,7 @@ use toml::de::DeValue;
 use jsonwebtoken::Algorithm;
 
 use super::url;
-use crate::auth::config::{MASK, Secret};
+use crate::auth::config::{MASK, SameSite, Secret};
 use crate::feed::OnLoss;
 use crate::http::middleware::access_log::AccessLogFormat;
 
@@ -31,6 +31,7 @@ const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
     ("serve-stale", OnLoss::ServeStale),
 ];
+const SAME_SITE: [(&str, SameSite); 2] = [("strict", SameSite::Strict), ("none", SameSite::None)];
 /// Longer texts are cut where a message repeats them.
 const ECHO_CHARS_MAX: usize = 60;
 
@@ -54,6 +55,8 @@ pub(super) enum Slot<'a> {
     AccessLog(&'a mut Option<AccessLogFormat>),
     /// `bypass` or `serve-stale`.
     OnLoss(&'a mut OnLoss),
+    /// `strict` or `none`.
+    SameSite(&'a mut SameSite),
     /// `true` or `false`.
     Flag(&'a mut bool),
     /// A human duration.
@@ -196,6 +199,7 @@ impl Slot<'_> {
             Slot::Install(install) => *install = word(&INSTALL, text).ok_or_else(malformed)?,
             Slot::AccessLog(format) => *format = word(&ACCESS_LOG, text).ok_or_else(malformed)?,
             Slot::OnLoss(on_loss) => *on_loss = word(&ON_LOSS, text).ok_or_else(malformed)?,
+            Slot::SameSite(at) => *at = word(&SAME_SITE, text).ok_or_else(malformed)?,
             Slot::Flag(flag) => *flag = text.parse().map_err(|_| malformed())?,
             Slot::Duration(at, bounds) => {
                 let read = humantime::parse_duration(text).map_err(|_| malformed())?;
@@ -292,6 +296,7 @@ impl Slot<'_> {
             Slot::Install(install) => toml_string(word_of(&INSTALL, install)),
             Slot::AccessLog(format) => toml_string(word_of(&ACCESS_LOG, format)),
             Slot::OnLoss(on_loss) => toml_string(word_of(&ON_LOSS, on_loss)),
+            Slot::SameSite(same_site) => toml_string(word_of(&SAME_SITE, same_site)),
             Slot::Flag(flag) => flag.to_string(),
             Slot::Duration(at, _) => toml_string(&show_duration(at)),
             Slot::Bytes(at, _) => toml_string(&show_bytes(at)),
@@ -334,6 +339,7 @@ impl Slot<'_> {
             Slot::Install(_) => "\"auto\" or \"manual\"",
             Slot::AccessLog(_) => "\"off\", \"json\" or \"combined\"",
             Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",
+            Slot::SameSite(_) => "\"strict\" or \"none\"",
             Slot::Flag(_) => "true or false",
             Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",
             Slot::Bytes(..) => "a size such as \"256MiB\"",

@@ -9,27 +9,35 @@ pub(super) mod session;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{HeaderValue, Method, Response};
+use axum::http::header::HeaderName;
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use axum::routing::post;
 
-use crate::auth::config::AuthConfig;
+use crate::auth::config::{AuthConfig, SameSite};
 use crate::auth::{
     AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme,
     WRONG_CREDENTIALS,
 };
-use crate::http::auth::credential::{credential, is_forgery};
+use crate::http::auth::credential::credential;
 use crate::http::auth::refusal::{AuthRefusal, FORGED, challenges};
 use crate::http::full_body::FullBody;
+use crate::http::middleware::cors::CorsConfig;
+use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
-use crate::http::request::{REFRESH, Request, SIGNIN, TargetPart};
+use crate::http::request::{REFRESH, Request, RequestHead, SIGNIN, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
+
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Decides which requests of the public address are admitted.
 pub struct Auth {
     authenticator: Authenticator,
     /// The public address speaks TLS.
     tls: bool,
+    same_site: SameSite,
+    /// Other origins whose pages may write with the cookie.
+    cookie_origins: Vec<String>,
     challenges: Vec<HeaderValue>,
     metrics: Arc<Metrics>,
 }
@@ -70,6 +78,7 @@ impl Auth {
         config: &AuthConfig,
         resources: &[ResourceDefinition],
         tls: bool,
+        cors: &CorsConfig,
         metrics: Arc<Metrics>,
     ) -> Result<Option<Arc<Self>>, Mistake> {
         let authenticator = Authenticator::start(config, resources)?;
@@ -77,6 +86,14 @@ impl Auth {
             Arc::new(Self {
                 authenticator,
                 tls,
+                same_site: config.jwt.same_site,
+                // Without `credentials`, browsers do not show these pages what requests with the cookie return.
+                cookie_origins: cors
+                    .origins
+                    .iter()
+                    .filter(|_| cors.credentials)
+                    .cloned()
+                    .collect(),
                 challenges: challenges(config),
                 metrics,
             })
@@ -115,7 +132,8 @@ impl Auth {
         let outcome = match credential(request.headers, self.authenticator.cookie()) {
             Ok(Some(credential)) => match self.authenticator.known(credential) {
                 None => return Admission::Unknown,
-                Some(Some(found)) => authorize(credential.scheme, found.principal(), request)
+                Some(Some(found)) => self
+                    .authorize(credential.scheme, found.principal(), request)
                     .map(|()| Admitted::Known(found)),
                 Some(None) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
             },
@@ -143,7 +161,7 @@ impl Auth {
                 verified.map_err(AuthRefusal::from).and_then(|principal| {
                     tracing::debug!("a credential was verified: {principal:?}");
                     let scheme = credential.scheme;
-                    authorize(scheme, Some(&principal), request)?;
+                    self.authorize(scheme, Some(&principal), request)?;
                     Ok(principal)
                 })
             }
@@ -160,24 +178,46 @@ impl Auth {
             Err(AuthRefusal::Unauthorized("credentials are required"))
         }
     }
-}
 
-/// Checks that the principal of a credential may do what the request does.
-fn authorize(
-    scheme: Scheme,
-    principal: Option<&Arc<Principal>>,
-    request: &Request<'_>,
-) -> Result<(), AuthRefusal> {
-    let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG_CREDENTIALS))?;
-    if is_forgery(scheme, request.method, request.uri, request.headers) {
-        return Err(AuthRefusal::Forbidden(FORGED));
+    /// Checks that the principal of a credential may do what the request does.
+    fn authorize(
+        &self,
+        scheme: Scheme,
+        principal: Option<&Arc<Principal>>,
+        request: &Request<'_>,
+    ) -> Result<(), AuthRefusal> {
+        let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG_CREDENTIALS))?;
+        let reads = request.method.is_safe() || request.target.right(request.method) == Right::Read;
+        if !reads && self.is_forgery(scheme, request.head()) {
+            return Err(AuthRefusal::Forbidden(FORGED));
+        }
+        if allow(principal.grants(), request) {
+            Ok(())
+        } else {
+            Err(AuthRefusal::Forbidden(
+                "a role is required that the credentials do not have",
+            ))
+        }
     }
-    if allow(principal.grants(), request) {
-        Ok(())
-    } else {
-        Err(AuthRefusal::Forbidden(
-            "a role is required that the credentials do not have",
-        ))
+
+    /// Whether a write that is authenticated by a cookie may be a cross-site request forgery.
+    ///
+    /// A browser adds cookies to the requests of every page. `SameSite=Strict` excludes pages of other sites, but not those
+    /// of another host of the same site, such as another subdomain. So the page has to have the origin of this address, or
+    /// one that `[cors]` names and allows credentials. Clients that are not browsers have no need for a cookie.
+    fn is_forgery(&self, scheme: Scheme, head: RequestHead<'_>) -> bool {
+        let is_configured =
+            |origin: &HeaderValue| self.cookie_origins.iter().any(|other| origin == other);
+        let origin = || PageOrigin::of(head, self.is_over_tls(head.headers), is_configured);
+        scheme == Scheme::Cookie && !matches!(origin(), PageOrigin::Same | PageOrigin::Configured)
+    }
+
+    /// Whether the client uses TLS, which a proxy may end. A client that forges the header only affects itself.
+    fn is_over_tls(&self, headers: &HeaderMap) -> bool {
+        self.tls
+            || headers
+                .get(X_FORWARDED_PROTO)
+                .is_some_and(|scheme| scheme == "https")
     }
 }
 

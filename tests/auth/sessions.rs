@@ -162,6 +162,71 @@ async fn a_cookie_writes_from_pages_of_the_same_origin_only() {
         let status = ask(Method::POST, "/refresh", origin).await;
         assert_eq!(status == StatusCode::OK, expected, "{origin:?} {status}");
     }
+    // A batch reads.
+    let status = ask(Method::POST, "/closed:batch", neighbour).await;
+    assert_ne!(status, StatusCode::FORBIDDEN);
+}
+
+/// With the token in the body, a script could read what `HttpOnly` hides from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_is_renewed_without_showing_the_token() {
+    let larder = signing("cookie = 'larder'").await;
+    let token = token_of(&sign_in(&larder, &[]).await);
+    let cookie = format!("larder={token}");
+    let headers = [
+        ("cookie", cookie.as_str()),
+        ("host", "larder.example"),
+        ("origin", "https://larder.example"),
+    ];
+    let renewed = larder.request(Method::POST, "/refresh", &headers).await;
+    assert_eq!(renewed.json(), json!({"expires_in": 900}));
+    let set = renewed.header("set-cookie");
+    let (name, value) = set.split(';').next().unwrap().split_once('=').unwrap();
+    assert_eq!(name, "larder");
+    let bearer = format!("Bearer {value}");
+    assert!(is_authorized(&larder, Method::GET, "/closed/1", &bearer).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_writes_from_configured_origins_if_credentials_are_allowed() {
+    for credentials in [true, false] {
+        let cors = format!("origins = ['https://app.example']\ncredentials = {credentials}");
+        let more = format!("cookie = 'larder'\nsame_site = 'none'\n[cors]\n{cors}");
+        let larder = signing(&more).await;
+        let answer = sign_in(&larder, &[]).await;
+        let set = answer.header("set-cookie");
+        assert!(set.ends_with("; HttpOnly; SameSite=None; Secure"), "{set}");
+        let cookie = format!("larder={}", token_of(&answer));
+        let app = ("origin", "https://app.example");
+        let own = ("origin", "https://larder.example");
+        let cross = ("sec-fetch-site", "cross-site");
+        for (headers, expected) in [
+            (&[app][..], credentials),
+            (&[app, cross], credentials),
+            (&[app, app], false),
+            (&[own], true),
+            (&[own, cross], false),
+            (&[("origin", "moz-extension://larder.example")], false),
+            (
+                &[
+                    ("x-forwarded-proto", "https"),
+                    ("origin", "http://larder.example"),
+                ],
+                false,
+            ),
+        ] {
+            let mut all = vec![("cookie", cookie.as_str()), ("host", "larder.example")];
+            all.extend_from_slice(headers);
+            for (method, path) in [(Method::DELETE, "/open/7"), (Method::POST, "/refresh")] {
+                let status = larder.request(method, path, &all).await.status;
+                assert_eq!(
+                    status != StatusCode::FORBIDDEN,
+                    expected,
+                    "{path} {headers:?}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,8 @@ impl Service {
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new()?);
         let counted = Arc::clone(&metrics);
-        let auth = Auth::start(&config.auth, &config.resources, config.has_tls(), counted)
+        let (tls, cors) = (config.has_tls(), &config.cors);
+        let auth = Auth::start(&config.auth, &config.resources, tls, cors, counted)
             .map_err(ConfigError::from)?;
         let admin_token = AdminToken::read(&config.auth).map_err(ConfigError::from)?;
         let timeout = config.source.statement_timeout;

@@ -104,6 +104,14 @@ fn keys_of_tokens_come_from_one_place_and_fit_the_algorithms() {
         "algorithms = ['HS256']\nsecret_file = 'f'\ncookie = 'a b'",
         "4: auth.jwt.cookie: can't be the name of a cookie",
     );
+    only(
+        "algorithms = ['HS256']\nsecret_file = 'f'\nsame_site = 'none'",
+        "4: auth.jwt.same_site: has no effect without cookie",
+    );
+    only(
+        "algorithms = ['HS256']\nsecret_file = 'f'\ncookie = 'c'\nsame_site = 'lax'",
+        "5: auth.jwt.same_site: expected \"strict\" or \"none\"",
+    );
 }
 
 #[test]

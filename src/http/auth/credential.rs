@@ -1,7 +1,7 @@
 //! The credential in the headers of a request.
 
-use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, ORIGIN};
-use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::http::header::{AUTHORIZATION, COOKIE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
 
 use crate::auth::{CREDENTIAL_BYTES_MAX, Credential, Scheme};
 
@@ -78,24 +78,6 @@ fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Credential<'r>> {
     })
 }
 
-/// Whether a write that is authenticated by a cookie may be a cross-site request forgery.
-///
-/// A browser adds cookies to the requests of every page. `SameSite=Strict` excludes pages of other sites, but not those of
-/// another host of the same site, such as another subdomain. So `Origin` has to name this host: browsers send it with
-/// every such request, and a page can't set it. Clients that are not browsers have no need for a cookie.
-pub(super) fn is_forgery(scheme: Scheme, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
-    if scheme != Scheme::Cookie || method.is_safe() {
-        return false;
-    }
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let authority = uri.authority().map(|authority| authority.as_str());
-    let origin = text(ORIGIN).and_then(|origin| origin.split_once("://"));
-    match (authority.or_else(|| text(HOST)), origin) {
-        (Some(host), Some((_, origin))) => !host.eq_ignore_ascii_case(origin),
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,31 +145,5 @@ mod tests {
         }
         let unconfigured = headers(&[("cookie", "t=c")]);
         assert_eq!(credential(&unconfigured, None), Ok(None));
-    }
-
-    #[test]
-    fn a_cookie_acts_for_its_own_pages_alone() {
-        let forged = |scheme, method, pairs: &[(&'static str, &str)]| {
-            is_forgery(scheme, &method, &Uri::from_static("/a/1"), &headers(pairs))
-        };
-        let own = [("host", "a.example:8"), ("origin", "https://A.example:8")];
-        let neighbour = [("host", "a.example"), ("origin", "https://b.example")];
-        assert!(!forged(Scheme::Cookie, Method::PUT, &own));
-        assert!(forged(Scheme::Cookie, Method::PUT, &neighbour));
-        assert!(forged(
-            Scheme::Cookie,
-            Method::PUT,
-            &[("host", "a.example")]
-        ));
-        assert!(forged(
-            Scheme::Cookie,
-            Method::POST,
-            &[("host", "null"), ("origin", "null")]
-        ));
-        assert!(!forged(Scheme::Cookie, Method::GET, &neighbour));
-        assert!(!forged(Scheme::Bearer, Method::PUT, &neighbour));
-        let uri = Uri::from_static("https://a.example/a/1");
-        let origin = headers(&[("origin", "https://a.example"), ("host", "b.example")]);
-        assert!(!is_forgery(Scheme::Cookie, &Method::PUT, &uri, &origin));
     }
 }

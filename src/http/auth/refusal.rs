@@ -9,8 +9,7 @@ use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
-pub(super) const FORGED: &str =
-    "a write that is authenticated by a cookie must have this host as its Origin";
+pub(super) const FORGED: &str = "a write that is authenticated by a cookie must have an Origin with this scheme, host and port, or one of cors.origins";
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
 const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";

@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, SET_COOKIE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::auth::config::SameSite;
 use crate::auth::{Credential, Principal, Scheme, SignedToken, unix_time};
 use crate::http::auth::Auth;
-use crate::http::auth::credential::{credential, is_forgery};
+use crate::http::auth::credential::credential;
 use crate::http::auth::refusal::{AuthRefusal, FORGED};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
 use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
 use crate::http::problem::Problem;
-use crate::http::request::RequestContext;
+use crate::http::request::{RequestContext, RequestHead};
 
 /// The address of a request that did not pass the middleware.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// The longest body: a name and a password in JSON.
 const BODY_BYTES_MAX: usize = 4 << 10;
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The body of `POST /signin` without HTTP Basic.
 #[derive(Deserialize)]
@@ -37,7 +37,9 @@ struct SigninBody {
 
 #[derive(Serialize)]
 struct TokenBody<'t> {
-    token: &'t str,
+    /// `None` if only the cookie has it, which scripts can't read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'t str>,
     /// Seconds.
     expires_in: u64,
 }
@@ -96,21 +98,15 @@ impl Auth {
             .authenticator
             .verify_password(credential, client)
             .await?;
-        self.respond_with_token(head, &principal, unix_time())
+        self.respond_with_token(head, scheme, &principal, unix_time())
     }
 
     async fn renew(&self, head: &Parts) -> Result<Response<FullBody>, AuthRefusal> {
-        let Parts {
-            method,
-            uri,
-            headers,
-            ..
-        } = head;
-        let found = credential(headers, self.authenticator.cookie());
+        let found = credential(&head.headers, self.authenticator.cookie());
         let found = found.map_err(|malformed| AuthRefusal::Unauthorized(malformed.0))?;
         let token = "the token to renew is missing";
         let found = found.ok_or(AuthRefusal::Unauthorized(token))?;
-        if is_forgery(found.scheme, method, uri, headers) {
+        if self.is_forgery(found.scheme, RequestHead::of_parts(head)) {
             return Err(AuthRefusal::Forbidden(FORGED));
         }
         if !matches!(found.scheme, Scheme::Bearer | Scheme::Cookie) {
@@ -118,19 +114,21 @@ impl Auth {
         }
         let renewed = self.authenticator.renew(found.bytes).await?;
         let (principal, auth_time) = renewed.ok_or(AuthRefusal::Unauthorized(token))?;
-        self.respond_with_token(head, &principal, auth_time)
+        self.respond_with_token(head, found.scheme, &principal, auth_time)
     }
 
+    /// The token that renews or begins a session, for a client that has sent a credential of this `scheme`.
     fn respond_with_token(
         &self,
         head: &Parts,
+        scheme: Scheme,
         principal: &Principal,
         auth_time: u64,
     ) -> Result<Response<FullBody>, AuthRefusal> {
         let signed = self.authenticator.sign(principal, auth_time);
         let signed = signed.ok_or(AuthRefusal::Token("the session has ended; sign in again"))?;
         let fields = TokenBody {
-            token: &signed.token,
+            token: Some(signed.token.as_str()).filter(|_| scheme != Scheme::Cookie),
             expires_in: signed.expires_in,
         };
         // A text and a number always serialise.
@@ -145,17 +143,18 @@ impl Auth {
         Ok(response)
     }
 
-    /// The cookie with the token: scripts can't read it, and browsers send it only from pages of this site.
+    /// The cookie with the token: scripts can't read it, and browsers send it from pages of this site only, unless
+    /// `same_site` is `none`.
     fn cookie(&self, head: &Parts, signed: &SignedToken) -> Option<HeaderValue> {
         let name = self.authenticator.cookie()?;
-        // A proxy may terminate TLS. A client that forges the header only affects its own cookie.
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let secure = self.tls || text(X_FORWARDED_PROTO) == Some("https");
+        let same_site = match self.same_site {
+            SameSite::None => "None; Secure",
+            SameSite::Strict if self.is_over_tls(&head.headers) => "Strict; Secure",
+            SameSite::Strict => "Strict",
+        };
         let SignedToken { token, expires_in } = signed;
-        let secure = if secure { "; Secure" } else { "" };
-        let cookie = format!(
-            "{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite=Strict{secure}"
-        );
+        let cookie =
+            format!("{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite={same_site}");
         HeaderValue::from_str(&cookie).ok()
     }
 }

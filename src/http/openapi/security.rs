@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::AuthSchemes;
 use crate::auth::config::ANONYMOUS;
+use crate::http::headers::JSON;
 use crate::http::openapi::template::{Template, Values};
 
 /// Problems of every operation that checks credentials.
@@ -57,7 +58,16 @@ pub(super) fn paths(template: &Template, schemes: &AuthSchemes<'_>) -> Map<Strin
     } else if let Some(headers) = granted["headers"].as_object_mut() {
         headers.shift_remove("Set-Cookie");
     }
-    let values = Values::from([("granted", granted), ("refresh_security", json!(security))]);
+    let mut renewed = granted.clone();
+    // A token that came in the cookie is renewed in the cookie alone.
+    if schemes.cookie.is_some() {
+        renewed["content"][JSON]["schema"]["required"] = json!(["expires_in"]);
+    }
+    let values = Values::from([
+        ("granted", granted),
+        ("renewed", renewed),
+        ("refresh_security", json!(security)),
+    ]);
     let mut paths = template.fill_object("sessions", &values);
     for path in paths.values_mut() {
         if let Some(operation) = path["post"].as_object_mut() {
