@@ -37,6 +37,7 @@ use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
 use crate::feed::{FeedConfig, OnLoss};
+use crate::http::answers::AnswersConfig;
 use crate::http::middleware::access_log::AccessLogConfig;
 use crate::http::middleware::cors::CorsConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
@@ -95,6 +96,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// Limits for clients.
     pub limits: Limits,
+    /// Bounds of answers with many documents.
+    pub answers: AnswersConfig,
     /// Certificate, key and HSTS of the public address.
     pub tls: TlsConfig,
     /// Access by pages of other origins.
@@ -255,6 +258,7 @@ impl Config {
                 answers: false,
             },
             audit: AuditConfig { sample: 0.0 },
+            answers: AnswersConfig::default(),
             limits: Limits {
                 connections: 0,
                 connections_per_address: 0,
@@ -272,13 +276,7 @@ impl Config {
                 key_file: None,
                 hsts: None,
             },
-            cors: CorsConfig {
-                origins: Vec::new(),
-                methods: Vec::new(),
-                headers: Vec::new(),
-                credentials: false,
-                max_age: Duration::ZERO,
-            },
+            cors: CorsConfig::default(),
             auth: AuthConfig::default(),
             resources: Vec::new(),
         }

@@ -4,6 +4,7 @@
 //! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
 //! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,13 +28,127 @@ pub struct Documents {
     writes: Arc<Writes>,
 }
 
-/// A page of a list.
+/// The keys of one page of a list.
 #[derive(Debug)]
-pub struct Listed {
-    /// In the order of the keys.
-    pub answers: Vec<Answer>,
-    /// The last key of the page, if another page follows.
-    pub continues_after: Option<String>,
+pub struct PageKeys {
+    /// Canonical, in order.
+    pub keys: Vec<String>,
+    /// Whether another page follows.
+    pub follows: bool,
+}
+
+/// Lookups of many documents: see [`Documents::read_many`].
+pub struct Lookups<'r> {
+    documents: &'r Documents,
+    id: ResourceId,
+    /// Those that were not looked up yet.
+    keys: &'r [String],
+    tokens: &'r [Token],
+    bytes_max: usize,
+    began: Boottime,
+    window: Window,
+}
+
+/// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
+/// [`Window::BYTES`], if they are as long as those before. So few long documents and many short ones are in memory.
+#[derive(Debug, Default)]
+pub struct Window {
+    documents: usize,
+    bytes: usize,
+}
+
+impl Window {
+    const FIRST: usize = 32;
+    const BYTES: usize = 16 << 20;
+
+    /// The number of documents to read next.
+    pub fn size(&self) -> usize {
+        match self.bytes.checked_div(self.documents) {
+            None => Self::FIRST,
+            Some(mean) => (Self::BYTES / mean.max(1)).clamp(1, 1_000),
+        }
+    }
+
+    /// Notes a document that was read.
+    pub fn add(&mut self, bytes: usize) {
+        self.documents += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl<'r> Lookups<'r> {
+    /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
+    /// for a document that can't be converted to UTF-8: it exists, and must not prevent the others from being returned.
+    /// Documents in memory need no future.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn next(
+        &mut self,
+    ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        let length = |answer: &Option<Answer>| {
+            let found = answer.as_ref().and_then(|answer| answer.found.as_ref());
+            found.map_or(0, |document| document.body().len())
+        };
+        let window = self.window.size();
+        let mut answers: Vec<Option<Answer>> = Vec::new();
+        let mut first_places = HashMap::with_capacity(self.keys.len());
+        let mut repeated = Vec::new();
+        let mut missed = Vec::new();
+        let mut bytes = 0;
+        for (place, key) in self.keys.iter().enumerate() {
+            if missed.len() >= window || bytes > self.bytes_max {
+                break;
+            }
+            let first = *first_places.entry(key).or_insert(place);
+            let answer = if first < place {
+                repeated.push((place, first));
+                None
+            } else {
+                let in_memory = match self.tokens {
+                    [] => self.documents.try_memory(self.id, key, self.began),
+                    _ => None,
+                };
+                if in_memory.is_none() {
+                    missed.push((place, key));
+                }
+                in_memory
+            };
+            bytes += length(&answer);
+            answers.push(answer);
+        }
+        let lookups = missed.iter().map(|(_, key)| self.lookup(key));
+        for ((place, _), found) in missed.iter().zip(join_all(lookups).await) {
+            let found = found?;
+            self.window.add(length(&found));
+            answers[*place] = found;
+        }
+        for (place, first) in repeated {
+            answers[place] = answers[first].clone();
+        }
+        let (looked_up, rest) = self.keys.split_at(answers.len());
+        self.keys = rest;
+        Ok(Some((looked_up, answers)))
+    }
+
+    /// Reads a document that memory does not have.
+    async fn lookup(&self, key: &str) -> Result<Option<Answer>, LookupError> {
+        let found = match self.tokens {
+            [] => self.documents.read_missed(self.id, key, self.began).await,
+            tokens => self.documents.read(self.id, key, tokens).await,
+        };
+        match found {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.is_encoding_error() => {
+                tracing::warn!("a document can't be converted to UTF-8 and is left out: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Documents {
@@ -102,73 +217,41 @@ impl Documents {
         self.cache.lookup_missed(id, key, now).await
     }
 
-    /// The documents of `keys`, in their order, as [`Documents::read`] reads them. The result is `None` for a document that
-    /// can't be converted to UTF-8: it exists, and must not prevent the others from being returned. Documents in memory
-    /// need no future.
-    ///
-    /// # Errors
-    /// See [`LookupError`].
-    pub async fn read_many(
-        &self,
+    /// Looks up the documents of `keys`, in their order, as [`Documents::read`] does: some at a time, so that a caller
+    /// can end when those that it has reach `bytes_max`.
+    pub fn read_many<'r>(
+        &'r self,
         id: ResourceId,
-        keys: &[String],
-        tokens: &[Token],
-    ) -> Result<Vec<Option<Answer>>, LookupError> {
-        let now = Boottime::now();
-        let in_memory = |key: &String| match tokens {
-            [] => self.try_memory(id, key, now),
-            _ => None,
-        };
-        let mut answers: Vec<Option<Answer>> = keys.iter().map(in_memory).collect();
-        let open = answers.iter_mut().zip(keys);
-        let lookups = open
-            .filter(|(answer, _)| answer.is_none())
-            .map(async |(answer, key)| {
-                let found = match tokens {
-                    [] => self.read_missed(id, key, now).await,
-                    tokens => self.read(id, key, tokens).await,
-                };
-                match found {
-                    Ok(found) => *answer = Some(found),
-                    Err(error) if error.is_encoding_error() => {
-                        tracing::warn!(
-                            "a document can't be converted to UTF-8 and is left out: {error}"
-                        );
-                    }
-                    Err(error) => return Err(error),
-                }
-                Ok(())
-            });
-        let looked_up: Result<(), LookupError> = join_all(lookups).await.into_iter().collect();
-        looked_up?;
-        Ok(answers)
+        keys: &'r [String],
+        tokens: &'r [Token],
+        bytes_max: usize,
+    ) -> Lookups<'r> {
+        Lookups {
+            documents: self,
+            id,
+            keys,
+            tokens,
+            bytes_max,
+            began: Boottime::now(),
+            window: Window::default(),
+        }
     }
 
-    /// One page of a list.
+    /// The keys of one page of a list.
     ///
-    /// The keys come from PostgreSQL, so they are as new as the request. The documents come from the fastest tier that has
-    /// them, and are as new as single ones. A document that was deleted in between, or that a tier does not know yet, is
-    /// returned as absent.
+    /// They come from PostgreSQL, so they are as new as the request. Their documents are as new as single ones: one that
+    /// was deleted in between, or that a tier does not know yet, is absent.
     ///
     /// # Errors
     /// See [`LookupError`].
-    pub async fn list(
-        &self,
-        id: ResourceId,
-        mut page: Page,
-        tokens: &[Token],
-    ) -> Result<Listed, LookupError> {
+    pub async fn list(&self, id: ResourceId, mut page: Page) -> Result<PageKeys, LookupError> {
         let limit = page.limit;
         // One more key shows whether a page follows.
         page.limit += 1;
         let mut keys = self.cache.keys(id, page).await?;
         let follows = keys.len() > limit;
         keys.truncate(limit);
-        let answers = self.read_many(id, &keys, tokens).await?;
-        Ok(Listed {
-            answers: answers.into_iter().flatten().collect(),
-            continues_after: keys.pop().filter(|_| follows),
-        })
+        Ok(PageKeys { keys, follows })
     }
 
     /// Keeps an encoding of `document` with it: see [`Cache::keep_encoded`].

@@ -8,6 +8,7 @@
 //! Services need no socket, so tests don't either.
 
 pub mod admin;
+pub mod answers;
 pub mod auth;
 mod body;
 mod conditional;

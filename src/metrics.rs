@@ -44,6 +44,9 @@ pub struct Metrics {
     pub audits: IntCounterVec,
     /// `larder_audit_stale_total`: hits that the audit has proved stale. A value other than 0 is a bug.
     pub audit_stale: IntCounter,
+    /// `larder_answers_dropped_total`: answers with many documents whose clients did not read them while others needed
+    /// their memory.
+    pub answers_dropped: IntCounter,
     /// `larder_source_batch_keys`: keys in one statement.
     pub source_batch_keys: Histogram,
     /// `larder_disk_batch_entries`: entries in one write to disk.
@@ -113,6 +116,7 @@ impl Metrics {
                 &["outcome"],
             )?,
             audit_stale: counter("larder_audit_stale_total", "Hits proved stale: must be 0.")?,
+            answers_dropped: counter("larder_answers_dropped_total", "Answers not read in time.")?,
             source_batch_keys: histogram(
                 "larder_source_batch_keys",
                 "Keys in one statement.",

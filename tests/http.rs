@@ -1,5 +1,6 @@
 //! Requests and answers of the public address.
 
+mod answers;
 mod batch;
 mod cache_headers;
 mod connections;

@@ -14,7 +14,7 @@ use crate::clock::Boottime;
 use crate::sync::AtomicU8;
 
 /// The length of an entity tag: 128 bits in hexadecimal, and the quotes.
-const ETAG_BYTES: usize = 34;
+pub const ETAG_BYTES: usize = 34;
 
 /// More touches than this make no difference (Yang et al., "FIFO queues are all you need for cache eviction", SOSP
 /// 2023: two bits).

@@ -40,6 +40,14 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         let message = "requires limits.trusted_proxies: only their headers are read".to_owned();
         refuse(&["limits.proxy_protocol"], message);
     }
+    if config.answers.memory_bytes_max < config.answers.answer_bytes_max {
+        let message =
+            "must be at least limits.answer_max, or the longest answers could never be sent";
+        refuse(
+            &["limits.answers_memory", "limits.answer_max"],
+            message.to_owned(),
+        );
+    }
     match (&config.tls.certificate_file, &config.tls.key_file) {
         (Some(_), None) => {
             let message = "key_file must name the certificate's key".to_owned();

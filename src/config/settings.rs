@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bytesize::{GIB, KIB, PIB, TIB};
+use bytesize::{GIB, KIB, MIB, PIB, TIB};
 
 use super::Config;
 use super::value::{HOSTS, ORIGINS, Slot, TOKENS, ValueError};
@@ -118,7 +118,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 67] = [
+pub(super) const SETTINGS: [Setting; 69] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -288,6 +288,20 @@ pub(super) const SETTINGS: [Setting; 67] = [
     .help(
         "A client that reads nothing of its response for this long loses its connection; over \
          HTTP/2, one that reads less than 1/64 of the bytes that wait for it.",
+    ),
+    default("limits.answer_max", "64MiB", |c| {
+        Slot::Bytes(&mut c.answers.answer_bytes_max, MIB..=GIB)
+    })
+    .help(
+        "The documents of a batch or of return=representation together; more are answered with 413. \
+         A page of a list ends before.",
+    ),
+    default("limits.answers_memory", "512MiB", |c| {
+        Slot::Bytes(&mut c.answers.memory_bytes_max, MIB..=TIB)
+    })
+    .help(
+        "All answers with many documents that are being made or sent; the clients that read nothing \
+         for the longest time lose theirs.",
     ),
     default("limits.requests_per_second", "0", |c| {
         Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000)

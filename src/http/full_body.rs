@@ -1,6 +1,7 @@
 //! Bodies of responses that are complete in memory.
 
 use std::convert::Infallible;
+use std::iter;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::vec;
@@ -34,6 +35,12 @@ impl FullBody {
             part: Bytes::new(),
             rest: parts.into_iter(),
         }
+    }
+
+    /// The parts that were not returned yet, none of them empty.
+    pub(super) fn into_parts(self) -> impl Iterator<Item = Bytes> {
+        let parts = iter::once(self.part).chain(self.rest);
+        parts.filter(|part| !part.is_empty())
     }
 }
 

@@ -88,6 +88,7 @@ problems! {
 
     NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
+    ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being sent";
     OVERLOADED = SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL";
     TABLE_ALTERED = SERVICE_UNAVAILABLE,
         "a table of the document was dropped or altered, or larder's role may not read it";
@@ -186,6 +187,14 @@ impl Problem {
 
     pub(super) fn body_too_large(bytes_max: usize) -> Self {
         let detail = format!("the body must not exceed {bytes_max} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    /// The documents of a response have more bytes than one may have.
+    pub(super) fn answer_too_large(bytes_max: usize) -> Self {
+        let detail = format!(
+            "the documents have more than {bytes_max} bytes together (limits.answer_max); ask for fewer, or for some fields"
+        );
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 

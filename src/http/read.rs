@@ -1,10 +1,11 @@
 //! `GET` and `HEAD` of documents, and `POST /RESOURCE:batch`.
 //!
-//! `document` reads one document, `batch` the documents of given keys, `list` a page; `query` parses the query. `response`
-//! builds the responses, and `cache_headers` are the headers for caches.
+//! `document` reads one document, `batch` the documents of given keys, `list` a page; `query` parses the query. `composition`
+//! makes bodies of many documents, `response` the responses, and `cache_headers` are the headers for caches.
 
 pub(super) mod batch;
 pub mod cache_headers;
+mod composition;
 pub(super) mod document;
 pub(super) mod list;
 mod query;
@@ -16,7 +17,6 @@ use axum::http::Response;
 
 pub(super) use crate::http::read::query::{KEYS_MAX, LIMIT, LIMIT_MAX};
 
-use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::read::query::ListQuery;
 use crate::http::read::reading::ReadRequest;
@@ -36,9 +36,8 @@ pub(super) async fn read_collection(
     let mut read = ReadRequest::begin(state, request, resource)?;
     let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
     read.fields = fields;
-    let answered: ReadResult<FullBody> = match keys {
-        Some(keys) => batch::read_keys(&read, &keys).await,
-        None => list::read_page(&read, page, request.uri).await,
-    };
-    answered.map(|(detail, response)| (detail, response.map(Body::new)))
+    match keys {
+        Some(keys) => batch::read_keys(&mut read, &keys).await,
+        None => list::read_page(&mut read, page, request.uri).await,
+    }
 }

@@ -8,6 +8,7 @@ use prometheus::IntCounter;
 use crate::cache::Provenance;
 use crate::clock::Boottime;
 use crate::documents::Documents;
+use crate::http::answers::{AnswersConfig, AnswersMemory};
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -16,6 +17,7 @@ use crate::resource::ResourceId;
 #[derive(Clone)]
 pub(super) struct HttpState {
     pub(super) documents: Documents,
+    pub(super) answers: AnswersMemory,
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
@@ -55,6 +57,7 @@ impl HitCounters {
 impl HttpState {
     pub(super) fn new(
         documents: Documents,
+        answers: &AnswersConfig,
         metrics: Arc<Metrics>,
         cache_headers: Vec<CacheHeaders>,
     ) -> Self {
@@ -62,6 +65,7 @@ impl HttpState {
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
         Self {
             documents,
+            answers: AnswersMemory::new(answers, metrics.answers_dropped.clone()),
             metrics,
             hits,
             cache_headers: cache_headers.into(),

@@ -35,6 +35,7 @@ pub(super) async fn write_documents(
         if let Some(framing) = framing {
             let bulk = BulkWrite {
                 documents,
+                answers: &state.answers,
                 request,
                 id,
                 resource,

@@ -109,6 +109,7 @@ impl Service {
         let public = PublicConfig {
             docs: config.docs,
             cache_headers: cache_headers(config),
+            answers: config.answers.clone(),
             cors: config.cors.clone(),
             hosts: Some(config.hosts.clone()).filter(|_| config.listen.ip().is_loopback()),
             is_tls: config.has_tls(),

@@ -20,7 +20,7 @@ const ANY: HeaderValue = HeaderValue::from_static("*");
 const BY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
 /// `[cors]`: what pages of other origins may do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CorsConfig {
     /// Such as `https://app.example`, or `*` for all; empty: none.
     pub origins: Vec<String>,

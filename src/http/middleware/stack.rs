@@ -24,6 +24,7 @@ use tower_service::Service;
 use crate::cache::Cache;
 use crate::clock::Boottime;
 use crate::documents::Documents;
+use crate::http::answers::AnswersConfig;
 use crate::http::auth::{Admission, Admitted, Auth};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::access_log::{AccessLog, PendingLine};
@@ -61,6 +62,8 @@ pub struct PublicConfig {
     pub docs: bool,
     /// The headers for caches of each resource, in the order of their ids.
     pub cache_headers: Vec<CacheHeaders>,
+    /// The bounds of answers with many documents.
+    pub answers: AnswersConfig,
     /// What pages of other origins may do.
     pub cors: CorsConfig,
     /// Without authentication: names of the host by which web pages may reach the address; `None`: any, since the address
@@ -112,7 +115,7 @@ impl PublicService {
         auth: Option<Arc<Auth>>,
     ) -> Self {
         let documents = Documents::new(cache, writes);
-        let state = HttpState::new(documents, metrics, config.cache_headers);
+        let state = HttpState::new(documents, &config.answers, metrics, config.cache_headers);
         let stack = Stack {
             router: router(&state, auth.clone(), config.docs),
             cors: Cors::new(&config.cors),

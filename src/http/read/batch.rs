@@ -1,24 +1,20 @@
 //! Many documents in one response: `/RESOURCE?keys=…`, `/RESOURCE:batch`, and what lists share with them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use axum::http::Response;
-use bytes::{BufMut, BytesMut};
+use axum::body::Body;
 use simd_json::prelude::*;
 use simd_json::tape::Value;
-use xxhash_rust::xxh3::Xxh3;
 
-use crate::cache::document::{Document, entity_tag};
-use crate::cache::{Answer, Provenance};
+use crate::cache::Provenance;
 use crate::http::body::read_body;
-use crate::http::full_body::FullBody;
 use crate::http::headers::JSON;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
 use crate::http::read::query::KEYS_MAX;
 use crate::http::read::reading::ReadRequest;
-use crate::http::read::response::build_response;
+use crate::http::read::response::composed_response;
 use crate::http::read::{ReadResult, query};
 use crate::http::request::Request;
 use crate::http::state::HttpState;
@@ -28,12 +24,6 @@ use crate::resource::writable::pointer_token;
 
 /// The longest body of a batch request.
 const BODY_BYTES_MAX: usize = 1 << 20;
-
-/// A longer document is sent from its own memory, not copied.
-const COPIED_BYTES_MAX: usize = 4096;
-
-/// An estimate of the bytes around documents and missing keys.
-const FRAME_BYTES: usize = 32;
 
 /// Answers `POST /RESOURCE:batch`.
 pub(in crate::http) async fn read_batch(
@@ -45,8 +35,7 @@ pub(in crate::http) async fn read_batch(
     let mut read = ReadRequest::begin(state, request, resource)?;
     read.fields = query::parse_fields(request.query(), &read.resource)?;
     let keys = keys_in_body(request, body, &read.resource.key).await?;
-    let answered = read_keys(&read, &keys).await;
-    answered.map(|(detail, response)| (detail, response.map(Body::new)))
+    read_keys(&mut read, &keys).await
 }
 
 /// The canonical keys of the body `{"keys":[…]}`, in its order. A body without `Content-Type` is taken as JSON.
@@ -145,86 +134,60 @@ fn key_text(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
 }
 
 /// Answers with the documents of `keys`, each from the fastest tier that has it.
-pub(super) async fn read_keys(read: &ReadRequest<'_>, keys: &[String]) -> ReadResult<FullBody> {
-    let shape = &read.resource.key;
-    let documents = read.documents;
-    let answers = documents.read_many(read.id, keys, &read.tokens).await?;
-    let is_missing =
-        |answer: &Option<Answer>| matches!(answer, Some(answer) if answer.found.is_none());
-    let missing = keys.iter().zip(&answers);
-    let missing = missing.filter(|(_, answer)| is_missing(answer));
-    let missing: Vec<String> = missing.map(|(key, _)| shape.json(key)).collect();
-    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
+pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> ReadResult<Body> {
+    let resource = Arc::clone(&read.resource);
+    let mut composition = read.compose("{\"documents\":[");
+    let mut provenances = Provenances::default();
+    let mut missing = Vec::new();
+    let bytes_max = read.answers.answer_bytes_max();
+    let mut lookups = read
+        .documents
+        .read_many(read.id, keys, &read.tokens, bytes_max);
+    while let Some((keys, answers)) = lookups.next().await? {
+        let mut documents = Vec::with_capacity(answers.len());
+        for (key, answer) in keys.iter().zip(answers) {
+            // Without an answer it exists, but can't be shown.
+            let Some(answer) = answer else { continue };
+            provenances.add(answer.provenance);
+            match answer.found {
+                Some(document) => documents.push(document),
+                None => missing.push(resource.key.json(key)),
+            }
+        }
+        let expected = documents.len();
+        let added;
+        (composition, added) = composition.add(documents).await?;
+        if added < expected {
+            return Err(Problem::answer_too_large(bytes_max));
+        }
+    }
     let end = format!("],\"missing\":[{}]}}", missing.join(","));
-    let mut response = respond(read, &answers, "{\"documents\":[", &end).await?;
-    let provenance = slowest(&answers);
-    let cache_headers = read.cache_headers;
-    cache_headers.add(&mut response, provenance, None);
+    let provenance = provenances.slowest();
+    let mut response = composed_response(read.request, composition.end(&end)).await;
+    read.cache_headers.add(&mut response, provenance, None);
     Ok((detail(provenance), response))
 }
 
-/// The response with documents between `begin` and `end`. Its entity tag is a hash of the whole body.
-pub(super) async fn respond(
-    read: &ReadRequest<'_>,
-    answers: &[Answer],
-    begin: &'static str,
-    end: &str,
-) -> Result<Response<FullBody>, Problem> {
-    let mut hash = Xxh3::new();
-    let request = read.request;
-    if let Some(fields) = &read.fields {
-        let mut body = Vec::from(begin);
-        for (number, document) in documents(answers).enumerate() {
-            if number > 0 {
-                body.push(b',');
-            }
-            let written = fields.write(document.body(), &mut body);
-            written.ok_or(Problem::NOT_PROJECTED)?;
-        }
-        body.extend_from_slice(end.as_bytes());
-        hash.update(&body);
-        let etag = entity_tag(hash.digest128().to_be_bytes());
-        return Ok(build_response(request, &etag, || vec![body.into()]).await);
-    }
-    // Documents' tags are hashes of their bytes, so this is one of all bytes.
-    for document in documents(answers) {
-        hash.update(&document.digest());
-    }
-    hash.update(end.as_bytes());
-    let etag = entity_tag(hash.digest128().to_be_bytes());
-    Ok(build_response(request, &etag, || parts(answers, begin, end)).await)
-}
+/// The slowest path of several answers; memory if there are none.
+#[derive(Default)]
+pub(super) struct Provenances(Option<Provenance>);
 
-fn documents(answers: &[Answer]) -> impl Iterator<Item = &Document> {
-    answers.iter().filter_map(|answer| answer.found.as_ref())
-}
-
-/// Documents between `begin` and `end`, as parts of a body. Small documents are copied into one part, which costs less.
-fn parts(answers: &[Answer], begin: &str, end: &str) -> Vec<Bytes> {
-    let lengths = documents(answers).map(|document| document.body().len());
-    let copied: usize = lengths.filter(|&length| length <= COPIED_BYTES_MAX).sum();
-    let mut parts = Vec::new();
-    let mut part = BytesMut::with_capacity(copied + answers.len() + end.len() + FRAME_BYTES);
-    part.extend_from_slice(begin.as_bytes());
-    for (number, document) in documents(answers).enumerate() {
-        if number > 0 {
-            part.put_u8(b',');
-        }
-        if document.body().len() <= COPIED_BYTES_MAX {
-            part.extend_from_slice(document.body());
-        } else {
-            parts.push(part.split().freeze());
-            parts.push(Bytes::from_owner(document.clone()));
+impl Provenances {
+    pub(super) fn add(&mut self, provenance: Provenance) {
+        let is_slower = |slowest| distance(&provenance) > distance(slowest);
+        if self.0.as_ref().is_none_or(is_slower) {
+            self.0 = Some(provenance);
         }
     }
-    part.extend_from_slice(end.as_bytes());
-    parts.push(part.freeze());
-    parts
+
+    pub(super) fn slowest(self) -> Provenance {
+        self.0.unwrap_or(Provenance::Memory)
+    }
 }
 
-/// The provenance of the answer that took the slowest path; memory if there are no answers.
-pub(super) fn slowest(answers: &[Answer]) -> Provenance {
-    let distance = |provenance: &Provenance| match provenance {
+/// The rank of a path among the others; longer paths have higher ones.
+fn distance(provenance: &Provenance) -> u8 {
+    match provenance {
         Provenance::Memory => 0,
         Provenance::Disk => 1,
         Provenance::Miss { stored: true, .. } => 2,
@@ -233,9 +196,5 @@ pub(super) fn slowest(answers: &[Answer]) -> Provenance {
         Provenance::Uncached { .. } => 5,
         Provenance::Token { .. } => 6,
         Provenance::Stale { .. } => 7,
-    };
-    let provenances = answers.iter().map(|answer| answer.provenance);
-    provenances
-        .max_by_key(distance)
-        .unwrap_or(Provenance::Memory)
+    }
 }

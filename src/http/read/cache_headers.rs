@@ -4,7 +4,6 @@ use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
 use axum::http::{HeaderValue, Response};
 
 use crate::cache::Provenance;
-use crate::http::full_body::FullBody;
 use crate::resource::key::KeyShape;
 
 const NO_CACHE: &str = "no-cache";
@@ -59,7 +58,7 @@ impl CacheHeaders {
     /// document.
     pub(in crate::http) fn add(
         &self,
-        response: &mut Response<FullBody>,
+        response: &mut Response<impl Sized>,
         provenance: Provenance,
         key: Option<(&KeyShape, &str)>,
     ) {

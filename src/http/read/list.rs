@@ -1,38 +1,71 @@
 //! `GET` and `HEAD /RESOURCE`: pages of documents in the order of their keys.
 
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::http::header::LINK;
 use axum::http::{HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
-use crate::http::full_body::FullBody;
+use crate::documents::PageKeys;
 use crate::http::read::ReadResult;
-use crate::http::read::batch::{respond, slowest};
+use crate::http::read::batch::Provenances;
 use crate::http::read::cache_headers::detail;
 use crate::http::read::reading::ReadRequest;
+use crate::http::read::response::composed_response;
 use crate::resource::page::Page;
 
-/// Answers with one page.
+/// Answers with one page. It ends earlier if the answer would be too long.
 pub(super) async fn read_page(
-    read: &ReadRequest<'_>,
+    read: &mut ReadRequest<'_>,
     page: Page,
     uri: &Uri,
-) -> ReadResult<FullBody> {
-    let documents = read.documents;
-    let listed = documents.list(read.id, page, &read.tokens).await?;
-    let mut response = respond(read, &listed.answers, "[", "]").await?;
+) -> ReadResult<Body> {
+    let resource = Arc::clone(&read.resource);
+    let mut composition = read.compose("[");
+    let mut provenances = Provenances::default();
+    let PageKeys { keys, mut follows } = read.documents.list(read.id, page).await?;
+    let mut last = keys.last();
+    // The last key of the documents before those that are looked up now.
+    let mut before = None;
+    let bytes_max = read.answers.answer_bytes_max();
+    let mut lookups = read
+        .documents
+        .read_many(read.id, &keys, &read.tokens, bytes_max);
+    while let Some((keys, answers)) = lookups.next().await? {
+        let mut documents = Vec::with_capacity(answers.len());
+        let mut places = Vec::with_capacity(answers.len());
+        for (place, answer) in answers.into_iter().enumerate() {
+            let Some(answer) = answer else { continue };
+            provenances.add(answer.provenance);
+            if let Some(document) = answer.found {
+                documents.push(document);
+                places.push(place);
+            }
+        }
+        let added;
+        (composition, added) = composition.add(documents).await?;
+        if let Some(&left_out) = places.get(added) {
+            // The first document of an answer is never left out, so another one is before it.
+            last = keys.get(..left_out).and_then(<[String]>::last).or(before);
+            follows = true;
+            break;
+        }
+        before = keys.last();
+    }
     // The keys came from PostgreSQL.
-    let provenance = match slowest(&listed.answers) {
+    let provenance = match provenances.slowest() {
         Provenance::Memory | Provenance::Disk | Provenance::Miss { .. } => Provenance::Miss {
             stored: false,
             collapsed: false,
         },
         provenance => provenance,
     };
-    let cache_headers = read.cache_headers;
-    cache_headers.add(&mut response, provenance, None);
-    if let Some(last) = &listed.continues_after {
-        let next = next_page(uri, &read.resource.key.encoded(last));
+    let mut response = composed_response(read.request, composition.end("]")).await;
+    read.cache_headers.add(&mut response, provenance, None);
+    if let Some(last) = last.filter(|_| follows) {
+        let next = next_page(uri, &resource.key.encoded(last));
         if let Ok(next) = HeaderValue::try_from(next) {
             response.headers_mut().insert(LINK, next);
         }

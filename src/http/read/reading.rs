@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use axum::http::Method;
+
 use crate::documents::Documents;
+use crate::http::answers::AnswersMemory;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
+use crate::http::read::composition::Composition;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::resource::projection::Projection;
@@ -18,6 +22,8 @@ pub(super) struct ReadRequest<'r> {
     pub(super) resource: Arc<Resource>,
     pub(super) cache_headers: &'r CacheHeaders,
     pub(super) request: &'r Request<'r>,
+    /// The memory of answers with many documents.
+    pub(super) answers: &'r AnswersMemory,
     /// The transactions that the response must reflect.
     pub(super) tokens: Vec<Token>,
     /// The members to return; `None` for whole documents.
@@ -40,6 +46,7 @@ impl<'r> ReadRequest<'r> {
         let cache_headers = state.cache_headers(id);
         Ok(Self {
             documents: &state.documents,
+            answers: &state.answers,
             id,
             cache_headers: cache_headers.ok_or(Problem::NO_SUCH_RESOURCE)?,
             tokens: request.tokens()?,
@@ -47,5 +54,10 @@ impl<'r> ReadRequest<'r> {
             request,
             fields: None,
         })
+    }
+    /// Begins the body of an answer with many documents.
+    pub(super) fn compose(&mut self, begin: &str) -> Composition {
+        let is_kept = *self.request.method != Method::HEAD;
+        Composition::new(self.answers, self.fields.take(), begin, is_kept)
     }
 }

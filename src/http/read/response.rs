@@ -1,10 +1,10 @@
 //! Responses with documents: 200, 206, 304 and 416, with content encodings.
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::http::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, VARY,
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, VARY,
 };
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use tokio::sync::Semaphore;
 
 use crate::cache::document::Document;
@@ -13,6 +13,7 @@ use crate::http::full_body::FullBody;
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
 use crate::http::range::RangeRequest;
+use crate::http::read::composition::Composed;
 use crate::http::request::Request;
 
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
@@ -119,6 +120,26 @@ pub(super) async fn build_response(
     };
     response.headers_mut().remove(ACCEPT_RANGES);
     response
+}
+
+/// The response with a body of many documents. `HEAD` gets none, and the headers of a response without an encoding.
+pub(super) async fn composed_response(request: &Request<'_>, composed: Composed) -> Response<Body> {
+    let Composed {
+        etag,
+        bytes,
+        parts,
+        reservation,
+    } = composed;
+    let is_head = *request.method == Method::HEAD;
+    let mut response = build_response(request, &etag, || parts).await;
+    if is_head && response.status() == StatusCode::OK {
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
+        if bytes >= ENCODED_BYTES_MIN {
+            headers.insert(VARY, ACCEPT_ENCODING);
+        }
+    }
+    response.map(|body| reservation.into_body(body))
 }
 
 /// Encodes the concatenation of `parts`. The result is empty if it would not be smaller, and `None` if too many bodies

@@ -19,8 +19,10 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::documents::Documents;
+use crate::documents::{Documents, Window};
+use crate::http::answers::{AnswersMemory, Reservation};
 use crate::http::body::body_problem;
+use crate::http::full_body::FullBody;
 use crate::http::headers::{
     APPLICATION_JSON, HANDLING_LENIENT, JSON, LARDER_TOKEN, NDJSON, PREFERENCE_APPLIED,
     RETURN_MINIMAL, RETURN_REPRESENTATION,
@@ -32,7 +34,7 @@ use crate::http::write::location;
 use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
-use crate::source::writes::{Action, BulkError, BulkPermit, Write, WriteError};
+use crate::source::writes::{Action, BulkError, BulkPermit, BulkTransaction, Write, WriteError};
 
 /// The most documents that a response returns.
 const REPRESENTED_MAX: usize = 1_000;
@@ -75,6 +77,7 @@ pub(super) async fn detect_framing(
 /// A request to insert many documents.
 pub(super) struct BulkWrite<'b> {
     pub(super) documents: &'b Documents,
+    pub(super) answers: &'b AnswersMemory,
     pub(super) request: &'b Request<'b>,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
@@ -108,7 +111,7 @@ impl BulkWrite<'_> {
         let inserted = self
             .insert_all(reader, returned == Some(RETURN_REPRESENTATION))
             .await?;
-        Ok(respond(&inserted, returned))
+        Ok(respond(inserted, returned))
     }
 
     /// Inserts all documents in one transaction.
@@ -150,10 +153,45 @@ impl BulkWrite<'_> {
             }
         }
         if represented {
-            inserted.documents = bulk.read(&represented_keys).await?;
+            inserted.representation = Some(self.represent(&mut bulk, &represented_keys).await?);
         }
         inserted.token = self.documents.commit(bulk).await?;
         Ok(inserted)
+    }
+
+    /// Reads the stored documents of `keys`, before the commit: if they are too long, nothing is inserted.
+    async fn represent(
+        &self,
+        bulk: &mut BulkTransaction<'_>,
+        keys: &[String],
+    ) -> Result<Representation, Problem> {
+        let mut representation = Representation {
+            parts: Vec::with_capacity(2 * keys.len() + 1),
+            reservation: self.answers.reservation(),
+        };
+        let bytes_max = self.answers.answer_bytes_max();
+        let (mut window, mut bytes, mut rest) = (Window::default(), 0, keys);
+        while !rest.is_empty() {
+            let (next, others) = rest.split_at(window.size().min(rest.len()));
+            for document in bulk.read(next).await? {
+                bytes += document.len();
+                if bytes > bytes_max {
+                    return Err(Problem::answer_too_large(bytes_max));
+                }
+                window.add(document.len());
+                representation.reservation.grow(document.len())?;
+                let separator = if representation.parts.is_empty() {
+                    "["
+                } else {
+                    ","
+                };
+                representation.parts.push(separator.into());
+                representation.parts.push(document);
+            }
+            rest = others;
+        }
+        representation.parts.push("]".into());
+        Ok(representation)
     }
 
     /// Inserts each document in a write of its own.
@@ -271,19 +309,28 @@ impl LenientWriter {
 #[derive(Default)]
 struct Inserted {
     count: u64,
-    /// The stored documents, if the client prefers `return=representation`.
-    documents: Vec<Bytes>,
+    /// If the client prefers `return=representation`.
+    representation: Option<Representation>,
     token: Option<Token>,
 }
 
-fn respond(inserted: &Inserted, returned: Option<&'static str>) -> Response<Body> {
-    let body = match returned {
-        Some(RETURN_MINIMAL) => Vec::new(),
-        Some(_) => [b"[", &*inserted.documents.join(&b","[..]), b"]"].concat(),
-        None => format!("{{\"count\":{}}}", inserted.count).into_bytes(),
+/// The stored documents as an array.
+struct Representation {
+    parts: Vec<Bytes>,
+    reservation: Reservation,
+}
+
+fn respond(inserted: Inserted, returned: Option<&'static str>) -> Response<Body> {
+    let body = match (returned, inserted.representation) {
+        (Some(RETURN_MINIMAL), _) => Body::empty(),
+        (_, Some(Representation { parts, reservation })) => {
+            reservation.into_body(FullBody::from_parts(parts))
+        }
+        (Some(_), None) => Body::from("[]"),
+        (None, None) => Body::from(format!("{{\"count\":{}}}", inserted.count)),
     };
     let mut headers = HeaderMap::new();
-    if !body.is_empty() {
+    if returned != Some(RETURN_MINIMAL) {
         headers.insert(CONTENT_TYPE, APPLICATION_JSON);
     }
     // A token is always a valid value.
@@ -296,7 +343,7 @@ fn respond(inserted: &Inserted, returned: Option<&'static str>) -> Response<Body
     if let Some(returned) = returned {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(returned));
     }
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(body);
     *response.status_mut() = StatusCode::CREATED;
     *response.headers_mut() = headers;
     response

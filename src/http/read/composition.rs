@@ -1,0 +1,211 @@
+//! The body of an answer with many documents, made as they are found.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::cache::document::{Document, ETAG_BYTES, entity_tag};
+use crate::http::answers::{AnswersMemory, PIECE_BYTES, Reservation};
+use crate::http::problem::Problem;
+use crate::resource::projection::Projection;
+
+/// A longer document is sent from its own memory, not copied.
+const COPIED_BYTES_MAX: usize = 4096;
+
+/// Documents with more bytes in all are projected by tokio's threads for blocking work, not by the workers.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// Answers whose documents are projected by these threads at the same time; others wait.
+static PROJECTIONS: Semaphore = Semaphore::const_new(2);
+
+/// The body between its beginning and its end, and its hash.
+pub(super) struct Composition {
+    fields: Option<Arc<Projection>>,
+    bytes_max: usize,
+    /// `HEAD` needs the hash and the length only.
+    is_kept: bool,
+    hash: Xxh3,
+    parts: Vec<Bytes>,
+    part: Vec<u8>,
+    /// Of the whole body.
+    bytes: usize,
+    documents: usize,
+    reservation: Reservation,
+}
+
+/// A body that is complete.
+pub(super) struct Composed {
+    pub(super) etag: [u8; ETAG_BYTES],
+    pub(super) bytes: usize,
+    /// Empty for `HEAD`.
+    pub(super) parts: Vec<Bytes>,
+    pub(super) reservation: Reservation,
+}
+
+impl Composition {
+    /// A body that begins with `begin`, with the members `fields` of the documents or all of each.
+    pub(super) fn new(
+        memory: &AnswersMemory,
+        fields: Option<Projection>,
+        begin: &str,
+        is_kept: bool,
+    ) -> Self {
+        let mut composition = Self {
+            fields: fields.map(Arc::new),
+            bytes_max: memory.answer_bytes_max(),
+            is_kept,
+            hash: Xxh3::new(),
+            parts: Vec::new(),
+            part: Vec::new(),
+            bytes: 0,
+            documents: 0,
+            reservation: memory.reservation(),
+        };
+        composition.push_text(begin.as_bytes());
+        composition
+    }
+
+    /// Adds documents until the body would be too long. Returns how many were added.
+    ///
+    /// # Errors
+    /// 503 if there is no memory for them; 500 if a document can't be projected.
+    pub(super) async fn add(mut self, documents: Vec<Document>) -> Result<(Self, usize), Problem> {
+        let bytes: usize = documents.iter().map(|document| document.body().len()).sum();
+        if self.fields.is_none() || bytes <= INLINE_BYTES_MAX {
+            let added = self.add_all(&documents)?;
+            return Ok((self, added));
+        }
+        // The semaphore is never closed, and the task does not panic.
+        let permit = PROJECTIONS.acquire().await;
+        let task = spawn_blocking(move || {
+            let added = self.add_all(&documents)?;
+            Ok((self, added))
+        });
+        let added = task.await.unwrap_or(Err(Problem::NOT_PROJECTED));
+        drop(permit);
+        added
+    }
+
+    fn add_all(&mut self, documents: &[Document]) -> Result<usize, Problem> {
+        match self.fields.clone() {
+            None => self.add_whole(documents),
+            Some(fields) => self.add_projected(documents, &fields),
+        }
+    }
+
+    fn add_whole(&mut self, documents: &[Document]) -> Result<usize, Problem> {
+        for (added, document) in documents.iter().enumerate() {
+            let shared = || Bytes::from_owner(document.clone());
+            // Documents' tags are hashes of their bytes, so this is one of all bytes.
+            if !self.push(document.body(), shared, &document.digest())? {
+                return Ok(added);
+            }
+        }
+        Ok(documents.len())
+    }
+
+    fn add_projected(
+        &mut self,
+        documents: &[Document],
+        fields: &Projection,
+    ) -> Result<usize, Problem> {
+        // What was projected of long documents, by their address: a key may be named often.
+        let mut projected: HashMap<*const u8, Bytes> = HashMap::new();
+        let mut short = Vec::new();
+        for (added, document) in documents.iter().enumerate() {
+            let body = document.body();
+            let is_added = if body.len() <= COPIED_BYTES_MAX {
+                short.clear();
+                let written = fields.write(body, &mut short);
+                written.ok_or(Problem::NOT_PROJECTED)?;
+                self.push(&short, || Bytes::copy_from_slice(&short), &short)?
+            } else {
+                let text = match projected.get(&body.as_ptr()) {
+                    Some(text) => text.clone(),
+                    None => {
+                        let mut text = Vec::new();
+                        let written = fields.write(body, &mut text);
+                        written.ok_or(Problem::NOT_PROJECTED)?;
+                        let text = Bytes::from(text);
+                        projected.insert(body.as_ptr(), text.clone());
+                        text
+                    }
+                };
+                self.push(&text, || text.clone(), &text)?
+            };
+            if !is_added {
+                return Ok(added);
+            }
+        }
+        Ok(documents.len())
+    }
+
+    /// Adds the text of a document, unless the body would be too long. The first one is always added: it can't be split.
+    fn push(
+        &mut self,
+        text: &[u8],
+        shared: impl FnOnce() -> Bytes,
+        hashed: &[u8],
+    ) -> Result<bool, Problem> {
+        if self.documents > 0 && self.bytes + text.len() > self.bytes_max {
+            return Ok(false);
+        }
+        if self.documents > 0 {
+            self.push_text(b",");
+        }
+        self.hash.update(hashed);
+        self.documents += 1;
+        self.bytes += text.len();
+        if !self.is_kept {
+            return Ok(true);
+        }
+        self.reservation.grow(text.len())?;
+        if text.len() <= COPIED_BYTES_MAX {
+            self.part.extend_from_slice(text);
+            if self.part.len() >= PIECE_BYTES {
+                self.end_part();
+            }
+        } else {
+            self.end_part();
+            self.parts.push(shared());
+        }
+        Ok(true)
+    }
+
+    /// Adds what stands around documents.
+    fn push_text(&mut self, text: &[u8]) {
+        if self.fields.is_some() {
+            self.hash.update(text);
+        }
+        self.bytes += text.len();
+        if self.is_kept {
+            self.part.extend_from_slice(text);
+        }
+    }
+
+    fn end_part(&mut self) {
+        if !self.part.is_empty() {
+            self.parts.push(mem::take(&mut self.part).into());
+        }
+    }
+
+    /// Completes the body with `end`.
+    pub(super) fn end(mut self, end: &str) -> Composed {
+        self.push_text(end.as_bytes());
+        if self.fields.is_none() {
+            self.hash.update(end.as_bytes());
+        }
+        self.end_part();
+        Composed {
+            etag: entity_tag(self.hash.digest128().to_be_bytes()),
+            bytes: self.bytes,
+            parts: self.parts,
+            reservation: self.reservation,
+        }
+    }
+}
