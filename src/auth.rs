@@ -12,6 +12,7 @@ mod keys;
 pub mod passwords;
 mod principal;
 mod signatures;
+mod throttle;
 mod tokens;
 
 use std::collections::HashMap;
@@ -77,8 +78,8 @@ pub(crate) enum AuthError {
     Token(&'static str),
     /// Another credential is wrong.
     Credential(&'static str),
-    /// The client has too many checks under way.
-    TooManyChecks(&'static str),
+    /// The client has too many checks under way, or sent too many wrong passwords; it may try again after so many seconds.
+    TooManyChecks(&'static str, u64),
     /// It can't be checked now.
     Unavailable(&'static str),
 }
@@ -226,10 +227,7 @@ impl Authenticator {
         // Read before the keys are used: a later change then makes the entry invalid.
         let generation = self.generation(scheme);
         let (principal, lasts) = match scheme {
-            Scheme::Basic => (
-                self.verify_password(credential, address).await?,
-                VERIFIED_MAX,
-            ),
+            Scheme::Basic => return self.verify_password(credential, address).await,
             Scheme::Key => (
                 self.find_key(bytes)
                     .ok_or(AuthError::Credential(WRONG_CREDENTIALS))?,
@@ -246,7 +244,7 @@ impl Authenticator {
         Ok(principal)
     }
 
-    /// The principal of a name and a password. A pair that was recently wrong is not verified again.
+    /// The principal of a name and a password, which it remembers. A pair that was recently wrong is not verified again.
     ///
     /// # Errors
     /// [`AuthError`]
@@ -273,15 +271,33 @@ impl Authenticator {
             return Err(AuthError::Credential("the credentials are malformed"));
         };
         let password = password.get(1..).unwrap_or_default();
-        let checked = self.passwords.check(address, bytes, name, password).await;
+        // Entries are only replaced by other right credentials, and users do not change, so it still is right.
+        let was_right = self
+            .verified
+            .get(scheme, bytes, 0, Boottime::NEVER)
+            .is_some();
+        let checked = self
+            .passwords
+            .check(address, bytes, name, password, was_right)
+            .await;
         let principal = checked.map_err(|busy| match busy {
-            TooManyChecks::Client => {
-                AuthError::TooManyChecks("too many passwords from this address are being checked")
+            TooManyChecks::Client => AuthError::TooManyChecks(
+                "too many passwords from this address are being checked",
+                1,
+            ),
+            TooManyChecks::Wrong(seconds) => {
+                let detail = "too many passwords of this user from this address were wrong";
+                AuthError::TooManyChecks(detail, seconds)
             }
             TooManyChecks::All => AuthError::Unavailable("too many passwords are being checked"),
         })?;
-        if principal.is_none() {
-            self.wrong.put(scheme, bytes, 0, later(WRONG_MAX), None);
+        match &principal {
+            Some(_) => {
+                let until = later(VERIFIED_MAX);
+                self.verified
+                    .put(scheme, bytes, 0, until, principal.as_ref());
+            }
+            None => self.wrong.put(scheme, bytes, 0, later(WRONG_MAX), None),
         }
         principal.ok_or(AuthError::Credential(WRONG_CREDENTIALS))
     }
@@ -363,16 +379,16 @@ mod tests {
         let hash = passwords::hash(b"anna's").unwrap();
         let text = format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'");
         let config = Config::from_toml(&text, &[]).unwrap();
-        let authenticator = Authenticator::start(&config.auth, &[]);
-        let authenticator = authenticator.unwrap().unwrap();
+        let start = || Authenticator::start(&config.auth, &[]).unwrap().unwrap();
         let pair = STANDARD.encode("anna:anna's");
         let credential = Credential {
             scheme: Scheme::Basic,
             bytes: pair.as_bytes(),
         };
         let address = Ipv4Addr::LOCALHOST.into();
-        let found = authenticator.verify_password(credential, address).await;
+        let found = start().verify_password(credential, address).await;
         assert!(found.is_ok());
+        let authenticator = start();
         let later = Boottime(u64::MAX);
         let wrong = &authenticator.wrong;
         wrong.put(Scheme::Basic, credential.bytes, 0, later, None);

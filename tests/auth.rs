@@ -326,6 +326,40 @@ async fn concurrent_password_checks_of_one_address_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_guesses_passwords_is_held_up() {
+    let larder = larder(&principals()).await;
+    let get = async |from, credential: &str| {
+        let peer = Peer {
+            address: IpAddr::from([192, 0, 2, from]),
+            secure: false,
+            is_proxied: false,
+        };
+        let request = Request::get("/items/1").header("authorization", credential);
+        let request = request.body(Body::empty()).unwrap();
+        let public = larder.public().for_connection(peer);
+        public.oneshot(request).await.unwrap()
+    };
+    let (anna, bert) = (basic("anna", "anna's"), basic("bert", "bert:s"));
+    assert_eq!(get(1, &bert).await.status(), StatusCode::OK);
+    for name in ["anna", "bert", "zoe"] {
+        for number in 0..10 {
+            let answer = get(1, &basic(name, &format!("wrong {number}"))).await;
+            assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{name} {number}");
+        }
+        let answer = get(1, &basic(name, "wrong")).await;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        let seconds = answer.headers()["retry-after"].to_str().unwrap();
+        assert!((20..=31).contains(&seconds.parse().unwrap()), "{seconds}");
+    }
+    // The right password, too, unless it is known already; elsewhere it is checked.
+    assert_eq!(get(1, &anna).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(get(1, &bert).await.status(), StatusCode::OK);
+    assert_eq!(get(2, &anna).await.status(), StatusCode::OK);
+    let key = format!("Bearer {}", KEY.0);
+    assert_eq!(get(1, &key).await.status(), StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_auth_every_request_is_allowed() {
     let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;

@@ -2,11 +2,12 @@
 //!
 //! A check takes tens of milliseconds and megabytes by design. It runs on threads for blocking work, on at most half of the
 //! cores, so that checks do not delay other requests. Each client has only a few checks at a time, so no client fills the
-//! queue. A check that would wait behind too many others is refused.
+//! queue. A check that would wait behind too many others is refused. [`Throttle`] counts wrong passwords.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Argon2, Params};
@@ -14,9 +15,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 
 use crate::auth::Principal;
 use crate::auth::config::UserDefinition;
+use crate::auth::throttle::Throttle;
+use crate::clock::Boottime;
 use crate::server::client_network;
 
 /// The most checks that wait for a core. At about 20 ms each, the last one waits for seconds.
@@ -74,13 +78,15 @@ pub fn is_hash(text: &str) -> bool {
     })
 }
 
-/// Why a check is refused: too many checks wait or run.
+/// Why a check is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TooManyChecks {
     /// Too many checks of this client.
     Client,
     /// Too many checks of all clients.
     All,
+    /// Too many wrong passwords of this user from this client, which may try again after so many seconds.
+    Wrong(u64),
 }
 
 /// A running check; its output is the principal if the password is right.
@@ -95,6 +101,9 @@ pub(super) struct Passwords {
     decoy: Arc<str>,
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    /// The same for checks of users of whom many passwords were wrong, so that these hold no others up.
+    slowed: Arc<Semaphore>,
+    throttle: Arc<Throttle>,
     /// By credential. Checks that no request waits for any more are removed at the next check.
     checks: Mutex<HashMap<Box<[u8]>, RunningCheck>>,
 }
@@ -127,6 +136,8 @@ impl Passwords {
             decoy: decoy.into(),
             turns: Arc::new(Semaphore::new((cores / 2).max(1))),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            slowed: Arc::new(Semaphore::new(WAITING_MAX)),
+            throttle: Arc::default(),
             checks: Mutex::default(),
         }
     }
@@ -141,18 +152,19 @@ impl Passwords {
     }
 
     /// The principal of a name and a password; `None` if they are wrong. `credential` contains both, and was sent from
-    /// `address`.
+    /// `address`. Wrong passwords do not hold it up if it is `known`, which it is if it was right before.
     pub(super) async fn check(
         &self,
         address: IpAddr,
         credential: &[u8],
         name: &str,
         password: &[u8],
+        known: bool,
     ) -> Result<Option<Arc<Principal>>, TooManyChecks> {
         if password.len() > PASSWORD_BYTES_MAX {
             return Ok(None);
         }
-        let check = self.join(address, credential, name, password)?;
+        let check = self.join(address, credential, name, password, known)?;
         Ok(check.await)
     }
 
@@ -163,6 +175,7 @@ impl Passwords {
         credential: &[u8],
         name: &str,
         password: &[u8],
+        known: bool,
     ) -> Result<Check, TooManyChecks> {
         // The map is consistent even if a thread has panicked while it held the lock.
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,19 +189,33 @@ impl Passwords {
         if own.count() >= CHECKS_PER_CLIENT_MAX {
             return Err(TooManyChecks::Client);
         }
-        let place = Arc::clone(&self.waiting).try_acquire_owned();
+        let attempt = (!known).then(|| self.throttle.begin(name, client, Boottime::now()));
+        let attempt = attempt.transpose().map_err(TooManyChecks::Wrong)?;
+        let delay = attempt.map_or(Duration::ZERO, |attempt| attempt.delay);
+        let places = if delay.is_zero() {
+            &self.waiting
+        } else {
+            &self.slowed
+        };
+        let place = Arc::clone(places).try_acquire_owned();
         let place = place.map_err(|_| TooManyChecks::All)?;
+        let throttle = Arc::clone(&self.throttle);
         let user = self.users.get(name);
         let hash = Arc::clone(user.map_or(&self.decoy, |user| &user.hash));
         let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
         let turns = Arc::clone(&self.turns);
         let check = async move {
+            sleep(delay).await;
             // The semaphore is never closed.
             let turn = turns.acquire_owned().await.ok()?;
             drop(place);
             let verified = verify(turn, hash, password).await;
-            principal.filter(|_| verified)
+            let principal = principal.filter(|_| verified)?;
+            if let Some(attempt) = attempt {
+                throttle.forgive(attempt);
+            }
+            Some(principal)
         };
         let check = check.boxed().shared();
         if let Some(check) = check.downgrade() {
@@ -273,11 +300,12 @@ mod tests {
         assert!(all >= 1 && (all < cores || cores == 1), "{all} of {cores}");
         let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
         let check = |client, credential: &'static [u8]| {
-            passwords.join(address(client), credential, "anna", b"anna's")
+            passwords.join(address(client), credential, "anna", b"anna's", true)
         };
         let numbers: [[u8; 1]; CHECKS_PER_CLIENT_MAX] = std::array::from_fn(|n| [n as u8]);
-        let begin =
-            |client, number: &[u8]| passwords.join(address(client), number, "anna", b"anna's");
+        let begin = |client, number: &[u8]| {
+            passwords.join(address(client), number, "anna", b"anna's", true)
+        };
         let first: Vec<Check> = numbers
             .iter()
             .map(|number| begin(1, number).unwrap())
@@ -316,7 +344,7 @@ mod tests {
         ] {
             let credential = [name.as_bytes(), b":", password].concat();
             let found = passwords
-                .check(address(1), &credential, name, password)
+                .check(address(1), &credential, name, password, false)
                 .await;
             assert_eq!(found.unwrap().is_some(), right, "{name}");
         }

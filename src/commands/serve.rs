@@ -1,5 +1,6 @@
 //! `larder serve`: starts all parts of larder, and stops them in order.
 
+mod secret_files;
 mod service;
 mod workers;
 
@@ -51,6 +52,7 @@ pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result
     // A SIGHUP that comes before the certificate is read is handled after that.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
     raise_descriptor_limit();
+    secret_files::warn_of_readable(config);
     let lock = StateLock::acquire(&config.state_dir)?;
     let node = lock.node()?;
     let database = CommandDatabase::open(config, &lock).await?;

@@ -10,7 +10,7 @@ use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig, SameSite};
 use crate::resource::definition::Mistake;
 
 /// Paths of larder if users can sign in.
-const SIGNING_IN: [&str; 2] = ["signin", "refresh"];
+const SIGNING_IN: [&str; 3] = ["signin", "refresh", "signout"];
 /// Finds what does not fit together.
 pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = check_addresses(config, places);

@@ -134,6 +134,19 @@ mod tests {
         assert!(resource.row_security_as_larder);
     }
 
+    /// Its users would be open to every reader of the documentation. It was the hash of `test`.
+    #[test]
+    fn no_key_of_the_example_is_known() {
+        let config = Config::from_toml(&uncommented(), &[]).unwrap();
+        assert_eq!(config.auth.keys[0].hash, [0; 32]);
+        assert!(
+            config.auth.users[0]
+                .password
+                .expose()
+                .ends_with("$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
+        );
+    }
+
     #[test]
     fn the_example_shows_every_key() {
         let text = uncommented();

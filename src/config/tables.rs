@@ -256,8 +256,9 @@ impl ArrayTable for UserDefinition {
         Property::<Self>::commented("name", r#""anna""#, |u| PrincipalName(&mut u.name)),
         Property::<Self>::commented(
             "password",
+            // Of no known password: the hash is all zeros.
             "\"$argon2id$v=19$m=19456,t=2,p=1$c29tZSBzYWx0IGZvciBh\
-             $WHqF8SBHpn2Nn2Bf5lxYJWYIV2WEgx4T4UbS1xpQwU4\"",
+             $AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"",
             |u| Password(&mut u.password),
         )
         .help("What `larder hash-password` prints."),
@@ -280,7 +281,8 @@ impl ArrayTable for KeyDefinition {
         Property::<Self>::commented("name", r#""reporting""#, |k| PrincipalName(&mut k.name)),
         Property::<Self>::commented(
             "hash",
-            r#""9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08""#,
+            // Of no known key.
+            r#""0000000000000000000000000000000000000000000000000000000000000000""#,
             |k| KeyHash(&mut k.hash),
         )
         .help("The key's SHA-256: printf %s KEY | sha256sum"),

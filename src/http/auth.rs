@@ -15,16 +15,16 @@ use axum::routing::post;
 
 use crate::auth::config::{AuthConfig, SameSite};
 use crate::auth::{
-    AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme,
+    AuthError, AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme,
     WRONG_CREDENTIALS,
 };
 use crate::http::auth::credential::credential;
-use crate::http::auth::refusal::{AuthRefusal, FORGED, challenges};
+use crate::http::auth::refusal::{AuthRefusal, FORGED, INVALID_TOKEN, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::cors::CorsConfig;
 use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
-use crate::http::request::{REFRESH, Request, RequestHead, SIGNIN, TargetPart};
+use crate::http::request::{REFRESH, Request, RequestHead, SIGNIN, SIGNOUT, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
@@ -50,6 +50,13 @@ pub(super) enum Admission {
     Refused(Response<FullBody>),
     /// Its credential has to be verified first.
     Unknown,
+}
+
+/// A request whose credential was verified, and that is admitted.
+pub(super) enum Verified {
+    Known(Arc<Principal>),
+    /// It has a cookie with an invalid token, and needs no credentials. The value of `WWW-Authenticate` says so.
+    Anonymous(HeaderValue),
 }
 
 /// A request that is admitted.
@@ -100,14 +107,18 @@ impl Auth {
         }))
     }
 
-    /// The routes of `POST /signin` and `/refresh`, if larder issues tokens.
+    /// The routes of `POST /signin` and `/refresh`, if larder issues tokens, and of `/signout`, if they may be in a cookie.
     pub(super) fn router(self: &Arc<Self>) -> Router {
         if !self.authenticator.signs_in() {
             return Router::new();
         }
-        Router::new()
+        let mut router = Router::new()
             .route(SIGNIN, post(session::signin))
-            .route(REFRESH, post(session::refresh))
+            .route(REFRESH, post(session::refresh));
+        if self.authenticator.cookie().is_some() {
+            router = router.route(SIGNOUT, post(session::signout));
+        }
+        router
             // The router adds Allow.
             .method_not_allowed_fallback(async || Problem::METHOD_NOT_ALLOWED.into_response())
             .with_state(Arc::clone(self))
@@ -153,22 +164,35 @@ impl Auth {
     pub(super) async fn verify(
         &self,
         request: &Request<'_>,
-    ) -> Result<Arc<Principal>, Response<FullBody>> {
+    ) -> Result<Verified, Response<FullBody>> {
         let verified = match credential(request.headers, self.authenticator.cookie()) {
             Ok(Some(credential)) => {
                 let verified = self.authenticator.verify(credential, request.client());
                 let verified = verified.await;
+                if let Err(AuthError::Token(_)) = verified
+                    && self.is_cookie_optional(credential.scheme, request)
+                {
+                    return Ok(Verified::Anonymous(INVALID_TOKEN));
+                }
                 verified.map_err(AuthRefusal::from).and_then(|principal| {
                     tracing::debug!("a credential was verified: {principal:?}");
                     let scheme = credential.scheme;
                     self.authorize(scheme, Some(&principal), request)?;
-                    Ok(principal)
+                    Ok(Verified::Known(principal))
                 })
             }
             // The admission has found a credential in the same headers, so this does not happen.
             Ok(None) | Err(_) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
         };
         verified.map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// Whether a request may read without credentials although its cookie is invalid. A browser sends a cookie that has
+    /// expired with all requests, and a script can't leave it out.
+    fn is_cookie_optional(&self, scheme: Scheme, request: &Request<'_>) -> bool {
+        scheme == Scheme::Cookie
+            && request.method.is_safe()
+            && allow(self.authenticator.anonymous(), request)
     }
 
     fn anonymous(&self, request: &Request<'_>) -> Result<(), AuthRefusal> {
@@ -206,10 +230,15 @@ impl Auth {
     /// of another host of the same site, such as another subdomain. So the page has to have the origin of this address, or
     /// one that `[cors]` names and allows credentials. Clients that are not browsers have no need for a cookie.
     fn is_forgery(&self, scheme: Scheme, head: RequestHead<'_>) -> bool {
+        let origin = || self.page_origin(head);
+        scheme == Scheme::Cookie && !matches!(origin(), PageOrigin::Same | PageOrigin::Configured)
+    }
+
+    /// The page that a request comes from; origins that may use the cookie count as configured.
+    fn page_origin(&self, head: RequestHead<'_>) -> PageOrigin {
         let is_configured =
             |origin: &HeaderValue| self.cookie_origins.iter().any(|other| origin == other);
-        let origin = || PageOrigin::of(head, self.is_over_tls(head.headers), is_configured);
-        scheme == Scheme::Cookie && !matches!(origin(), PageOrigin::Same | PageOrigin::Configured)
+        PageOrigin::of(head, self.is_over_tls(head.headers), is_configured)
     }
 
     /// Whether the client uses TLS, which a proxy may end. A client that forges the header only affects itself.

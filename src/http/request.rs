@@ -32,6 +32,10 @@ const BATCH: &str = "batch";
 pub(super) const SIGNIN: &str = "/signin";
 /// Exchanges a token for a newer one.
 pub(super) const REFRESH: &str = "/refresh";
+/// Removes the cookie with the token.
+pub(super) const SIGNOUT: &str = "/signout";
+/// The paths of sessions.
+const SESSIONS: [&str; 3] = [SIGNIN, REFRESH, SIGNOUT];
 
 /// What the path of a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +57,7 @@ pub(super) enum TargetPart {
         /// Where the key begins in the path.
         key: usize,
     },
-    /// [`SIGNIN`] or [`REFRESH`], unless a resource has that name.
+    /// [`SIGNIN`], [`REFRESH`] or [`SIGNOUT`], unless a resource has that name.
     Session,
     /// No part of a resource.
     Unknown,
@@ -82,9 +86,7 @@ impl RequestTarget {
         };
         let resource = id_of(name);
         let part = match (operation, key) {
-            (None, None) if resource.is_none() && (path == SIGNIN || path == REFRESH) => {
-                TargetPart::Session
-            }
+            (None, None) if resource.is_none() && SESSIONS.contains(&path) => TargetPart::Session,
             (None, None) => TargetPart::Collection,
             (Some(BATCH), None) => TargetPart::Batch,
             (None, Some(key)) if !key.contains('/') => TargetPart::Document {
@@ -398,6 +400,7 @@ mod tests {
         is("/b", false, TargetPart::Collection);
         is("/signin", false, TargetPart::Session);
         is("/refresh", false, TargetPart::Session);
+        is("/signout", false, TargetPart::Session);
         is("/%73ignin", false, TargetPart::Collection);
         is("/signin/1", false, TargetPart::Document { key: 8 });
         is("/", false, TargetPart::Collection);

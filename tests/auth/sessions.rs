@@ -229,6 +229,93 @@ async fn a_cookie_writes_from_configured_origins_if_credentials_are_allowed() {
     }
 }
 
+/// A browser sends a cookie that has expired with every request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalid_cookie_is_ignored_where_no_credentials_are_needed() {
+    let larder = signing("cookie = 'larder'").await;
+    let stale = token(SECRET, &json!({"sub": "anna", "exp": now() - 1}));
+    let cookie = format!("larder={stale}");
+    let bearer = format!("Bearer {stale}");
+    let own = [("host", "a"), ("origin", "http://a")];
+    for (method, path, credential, status) in [
+        (
+            Method::GET,
+            "/open/1",
+            ("cookie", cookie.as_str()),
+            StatusCode::OK,
+        ),
+        // From memory now.
+        (Method::GET, "/open/1", ("cookie", &cookie), StatusCode::OK),
+        (Method::HEAD, "/open/1", ("cookie", &cookie), StatusCode::OK),
+        (
+            Method::GET,
+            "/open?keys=1",
+            ("cookie", &cookie),
+            StatusCode::OK,
+        ),
+        (
+            Method::GET,
+            "/closed/1",
+            ("cookie", &cookie),
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            Method::DELETE,
+            "/open/1",
+            ("cookie", &cookie),
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            Method::GET,
+            "/open/1",
+            ("authorization", &bearer),
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            Method::GET,
+            "/open/1",
+            ("x-api-key", "wrong"),
+            StatusCode::UNAUTHORIZED,
+        ),
+    ] {
+        let headers = [credential, own[0], own[1]];
+        let answer = larder.request(method, path, &headers).await;
+        assert_eq!(answer.status, status, "{path} {credential:?}");
+        let hints = answer.headers.get_all("www-authenticate").iter();
+        let mut hints = hints.map(|hint| hint.to_str().unwrap());
+        let is_hinted = hints.any(|hint| hint.contains("invalid_token"));
+        assert!(is_hinted || credential.0 == "x-api-key", "{answer:?}");
+    }
+    let answer = larder.get("/open/1").await;
+    assert_eq!(answer.header("www-authenticate"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_out_removes_the_cookie() {
+    let larder = signing("cookie = 'larder'").await;
+    let cookie = ("cookie", "larder=whatever");
+    let sign_out =
+        async |headers: &[(&str, &str)]| larder.request(Method::POST, "/signout", headers).await;
+    let host = ("host", "larder.example");
+    for headers in [
+        &[][..],
+        &[cookie, host, ("origin", "https://larder.example")],
+    ] {
+        let answer = sign_out(headers).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT);
+        let expected = "larder=; Max-Age=0; Path=/; HttpOnly; SameSite=Strict";
+        assert_eq!(answer.header("set-cookie"), expected);
+        assert_eq!(answer.header("cache-control"), "no-store");
+    }
+    // A form of another site.
+    let answer = sign_out(&[host, ("origin", "https://evil.example")]).await;
+    assert_problem(&answer, StatusCode::FORBIDDEN);
+    assert_eq!(answer.header("set-cookie"), "");
+    let without_cookie = signing("").await;
+    let answer = without_cookie.request(Method::POST, "/signout", &[]).await;
+    assert_problem(&answer, StatusCode::NOT_FOUND);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_users_the_paths_of_sign_in_are_404() {
     let larder = larder(&principals()).await;

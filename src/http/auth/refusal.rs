@@ -12,7 +12,9 @@ use crate::http::problem::Problem;
 pub(super) const FORGED: &str = "a write that is authenticated by a cookie must have an Origin with this scheme, host and port, or one of cors.origins";
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
-const BEARER_INVALID: &str = "Bearer realm=\"larder\", error=\"invalid_token\"";
+/// RFC 6750, section 3.1.
+pub(super) const INVALID_TOKEN: HeaderValue =
+    HeaderValue::from_static("Bearer realm=\"larder\", error=\"invalid_token\"");
 
 /// The schemes of `WWW-Authenticate` (RFC 9110, section 11.6.1).
 pub(super) fn challenges(config: &AuthConfig) -> Vec<HeaderValue> {
@@ -33,8 +35,8 @@ pub(super) enum AuthRefusal {
     Unauthorized(&'static str),
     /// 403
     Forbidden(&'static str),
-    /// 429
-    TooMany(&'static str),
+    /// 429, and the client may try again after so many seconds.
+    TooMany(&'static str, u64),
     /// 503
     Unavailable(&'static str),
 }
@@ -46,7 +48,9 @@ impl Auth {
             AuthRefusal::Token(detail) => (Problem::unauthorized(detail), true),
             AuthRefusal::Unauthorized(detail) => (Problem::unauthorized(detail), false),
             AuthRefusal::Forbidden(detail) => (Problem::forbidden(detail), false),
-            AuthRefusal::TooMany(detail) => (Problem::too_many_requests(detail, 1), false),
+            AuthRefusal::TooMany(detail, seconds) => {
+                (Problem::too_many_requests(detail, seconds), false)
+            }
             AuthRefusal::Unavailable(detail) => (Problem::unavailable(detail), false),
         };
         let status = problem.status();
@@ -59,7 +63,7 @@ impl Auth {
         let mut response = problem.into_full_response();
         for challenge in self.challenges.iter().filter(|_| challenged) {
             let challenge = if is_token && challenge == BEARER {
-                HeaderValue::from_static(BEARER_INVALID)
+                INVALID_TOKEN
             } else {
                 challenge.clone()
             };
@@ -74,7 +78,7 @@ impl From<AuthError> for AuthRefusal {
         match error {
             AuthError::Token(detail) => Self::Token(detail),
             AuthError::Credential(detail) => Self::Unauthorized(detail),
-            AuthError::TooManyChecks(detail) => Self::TooMany(detail),
+            AuthError::TooManyChecks(detail, seconds) => Self::TooMany(detail, seconds),
             AuthError::Unavailable(detail) => Self::Unavailable(detail),
         }
     }

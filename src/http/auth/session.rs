@@ -1,4 +1,4 @@
-//! `POST /signin` and `POST /refresh`: tokens that larder itself signs.
+//! `POST /signin`, `/refresh` and `/signout`: tokens that larder itself signs.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -7,24 +7,26 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Response};
+use axum::http::{HeaderValue, Response, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::config::SameSite;
-use crate::auth::{Credential, Principal, Scheme, SignedToken, unix_time};
+use crate::auth::{Credential, Principal, Scheme, unix_time};
 use crate::http::auth::Auth;
 use crate::http::auth::credential::credential;
 use crate::http::auth::refusal::{AuthRefusal, FORGED};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
 use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
+use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
 use crate::http::request::{RequestContext, RequestHead};
 
 /// The address of a request that did not pass the middleware.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// The longest body: a name and a password in JSON.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
@@ -63,6 +65,12 @@ pub(super) async fn refresh(State(auth): State<Arc<Auth>>, request: Request) -> 
     answer
         .unwrap_or_else(|refusal| auth.refuse(refusal))
         .map(Body::new)
+}
+
+/// Removes the cookie with the token from the browser. The token stays valid until it expires.
+pub(super) async fn signout(State(auth): State<Arc<Auth>>, request: Request) -> Response<Body> {
+    let (head, _body) = request.into_parts();
+    auth.sign_out(&head).map(Body::new)
 }
 
 /// The name and the password of a request, encoded as in HTTP Basic.
@@ -117,6 +125,18 @@ impl Auth {
         self.respond_with_token(head, found.scheme, &principal, auth_time)
     }
 
+    fn sign_out(&self, head: &Parts) -> Response<FullBody> {
+        if self.page_origin(RequestHead::of_parts(head)) == PageOrigin::Other {
+            return self.refuse(AuthRefusal::Forbidden(FORGED));
+        }
+        let mut response = Response::new(FullBody::default());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        headers.extend(self.cookie(head, "", 0).map(|cookie| (SET_COOKIE, cookie)));
+        response
+    }
+
     /// The token that renews or begins a session, for a client that has sent a credential of this `scheme`.
     fn respond_with_token(
         &self,
@@ -136,8 +156,8 @@ impl Auth {
         let mut response = Response::new(FullBody::new(body.into()));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, APPLICATION_JSON);
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(cookie) = self.cookie(head, &signed) {
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if let Some(cookie) = self.cookie(head, &signed.token, signed.expires_in) {
             headers.insert(SET_COOKIE, cookie);
         }
         Ok(response)
@@ -145,14 +165,13 @@ impl Auth {
 
     /// The cookie with the token: scripts can't read it, and browsers send it from pages of this site only, unless
     /// `same_site` is `none`.
-    fn cookie(&self, head: &Parts, signed: &SignedToken) -> Option<HeaderValue> {
+    fn cookie(&self, head: &Parts, token: &str, expires_in: u64) -> Option<HeaderValue> {
         let name = self.authenticator.cookie()?;
         let same_site = match self.same_site {
             SameSite::None => "None; Secure",
             SameSite::Strict if self.is_over_tls(&head.headers) => "Strict; Secure",
             SameSite::Strict => "Strict",
         };
-        let SignedToken { token, expires_in } = signed;
         let cookie =
             format!("{name}={token}; Max-Age={expires_in}; Path=/; HttpOnly; SameSite={same_site}");
         HeaderValue::from_str(&cookie).ok()

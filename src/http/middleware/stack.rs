@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{self, HeaderValue, Method, Response, StatusCode};
 use axum::{BoxError, Router};
@@ -25,7 +25,7 @@ use crate::cache::Cache;
 use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::http::answers::AnswersConfig;
-use crate::http::auth::{Admission, Admitted, Auth};
+use crate::http::auth::{Admission, Admitted, Auth, Verified};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
@@ -228,17 +228,20 @@ impl Stack {
         check.check(head, PageOrigin::of(head, self.is_tls, is_configured))
     }
 
-    /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one.
+    /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one. `hint` becomes
+    /// the `WWW-Authenticate` of a response that ignores an invalid cookie.
     async fn verify(
         &self,
         head: &Parts,
         context: RequestContext,
         line: &mut Option<Box<PendingLine>>,
+        hint: &mut Option<HeaderValue>,
     ) -> StackResult {
         let mut request = Request::resume(head, context);
         if let Some(auth) = &self.auth {
             match auth.verify(&request).await {
-                Ok(principal) => request.principal = Some(principal),
+                Ok(Verified::Known(principal)) => request.principal = Some(principal),
+                Ok(Verified::Anonymous(value)) => *hint = Some(value),
                 Err(refusal) => return Break(self.complete(&request, refusal)),
             }
         }
@@ -298,18 +301,22 @@ impl Stack {
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
+        let mut hint = None;
         let step = if pending.is_unverified {
-            self.verify(&head, pending.context, &mut line).await
+            self.verify(&head, pending.context, &mut line, &mut hint)
+                .await
         } else {
             Continue(pending.context)
         };
-        let answer = match step {
+        let mut answer = match step {
             Break(answer) => answer,
             Continue(context) => {
                 let request = http::Request::from_parts(head, body);
                 self.route(request, context).await
             }
         };
+        let headers = answer.headers_mut();
+        headers.extend(hint.map(|hint| (WWW_AUTHENTICATE, hint)));
         self.log(line, &answer);
         Ok(answer)
     }

@@ -69,6 +69,9 @@ pub(super) fn paths(template: &Template, schemes: &AuthSchemes<'_>) -> Map<Strin
         ("refresh_security", json!(security)),
     ]);
     let mut paths = template.fill_object("sessions", &values);
+    if schemes.cookie.is_none() {
+        paths.shift_remove("/signout");
+    }
     for path in paths.values_mut() {
         if let Some(operation) = path["post"].as_object_mut() {
             template.add_problems(operation, &[]);
