@@ -116,6 +116,32 @@ async fn answers_until_it_is_stopped_and_leaves_no_process() {
     again.stop().await;
 }
 
+/// `copy … from program 'env'` showed the variables of larder, secrets among them.
+#[tokio::test]
+async fn the_server_gets_a_clean_environment() {
+    let directory = reachable_directory();
+    let embedded = Embedded::start(config(directory.path())).await.unwrap();
+    let mut connection = PgConnection::connect(embedded.url()).await.unwrap();
+    sqlx::raw_sql("create temp table variable (line text); copy variable from program 'env'")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let lines: Vec<String> = sqlx::query_scalar("select line from variable")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    embedded.stop().await;
+
+    // cargo sets this one for every test.
+    std::env::var("CARGO_MANIFEST_DIR").unwrap();
+    assert!(
+        !lines.iter().any(|line| line.starts_with("CARGO_")),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.starts_with("PATH=")));
+}
+
 #[tokio::test]
 async fn psql_takes_the_url_and_asks_for_no_password() {
     let directory = reachable_directory();

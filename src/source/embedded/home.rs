@@ -14,6 +14,17 @@ use crate::source::embedded::EmbeddedError;
 const SYSTEM_DIRECTORY: &str = "/var/lib/larder";
 /// The users that the server may run as if larder runs as root, in the order of preference.
 const USERS: [&str; 2] = ["postgres", "nobody"];
+/// What the server's programs get of larder's environment: where to find programs and libraries, locale and time zone.
+/// Whatever else there is may be a secret of larder, and `copy … from program 'env'` would show it.
+const ENVIRONMENT: [&str; 7] = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "TZDIR",
+];
 
 /// The directory of one private PostgreSQL and the user that it runs as.
 #[derive(Debug)]
@@ -72,10 +83,16 @@ impl Home {
         self.directory.join("cluster")
     }
 
-    /// A command that runs as the server's user, in this directory.
+    /// A command that runs as the server's user, in this directory, with only [`ENVIRONMENT`] of larder's environment.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(&self.directory);
+        command.current_dir(&self.directory).env_clear();
+        // Not settings of larder, so `config` does not read them.
+        command.envs(
+            ENVIRONMENT
+                .iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        );
         if let Some(user) = self.user {
             command.uid(user.uid).gid(user.gid);
         }
