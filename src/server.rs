@@ -18,6 +18,7 @@ pub mod rate;
 mod socket;
 mod stream;
 pub mod tls;
+mod validity;
 
 use std::future::Future;
 use std::io::{self, ErrorKind};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::Request;
 use nix::sys::signal::Signal;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd, generate_simple_self_signed};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,11 +35,27 @@ const CONFIG: &str = "
 
 /// Writes a new certificate for localhost and its key into `directory`.
 fn certify(directory: &Path) -> CertificateDer<'static> {
-    let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let CertifiedKey { cert, signing_key } = made;
-    fs::write(directory.join("certificate.pem"), cert.pem()).unwrap();
-    fs::write(directory.join("key.pem"), signing_key.serialize_pem()).unwrap();
-    cert.der().clone()
+    certify_until(directory, 4096)
+}
+
+/// The same for one that expires at the beginning of `year`.
+fn certify_until(directory: &Path, year: i32) -> CertificateDer<'static> {
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.not_after = date_time_ymd(year, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    fs::write(directory.join("certificate.pem"), certificate.pem()).unwrap();
+    fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
+    certificate.der().clone()
+}
+
+/// Waits until the log contains `text`.
+async fn logged(directory: &Path, text: &str) {
+    eventually("a line in the log", async || {
+        let log = fs::read_to_string(directory.join("larder.log")).unwrap();
+        log.contains(text).then_some(())
+    })
+    .await;
 }
 
 async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
@@ -138,14 +154,15 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     .await;
     assert!(connect(&serving, &old, "http/1.1").await.is_err());
     get_item(&mut kept).await;
-    // A certificate that can't be used changes nothing.
+    // One that has expired changes nothing.
+    certify_until(directory.path(), 2020);
+    serving.signal(Signal::SIGHUP);
+    logged(directory.path(), "it expired at 2020-01-01").await;
+    connect(&serving, &new, "http/1.1").await.unwrap();
+    // Nor does one that can't be used.
     fs::write(directory.path().join("key.pem"), "nothing").unwrap();
     serving.signal(Signal::SIGHUP);
-    eventually("the refusal in the log", async || {
-        let log = fs::read_to_string(directory.path().join("larder.log")).unwrap();
-        log.contains("key.pem").then_some(())
-    })
-    .await;
+    logged(directory.path(), "key.pem").await;
     let mut again = connect(&serving, &new, "http/1.1").await.unwrap();
     get_item(&mut again).await;
     get_item(&mut kept).await;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderValue;
@@ -11,6 +12,8 @@ use tokio_rustls::rustls::pki_types::pem::{Error as PemError, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::ProducesTickets;
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
+
+use crate::server::validity::Validity;
 
 /// Section `[tls]`.
 #[derive(Clone, Debug)]
@@ -35,13 +38,18 @@ pub enum TlsError {
     /// The key is not the certificate's, or rustls does not support one of them.
     #[error("certificate and key can't be used: {0}")]
     Unusable(#[from] RustlsError),
+    /// The certificate is not valid now.
+    #[error("the certificate in {0:?} is not valid: {1}")]
+    NotValid(PathBuf, String),
 }
 
 impl TlsError {
     /// The setting that the error is about.
     pub fn setting(&self) -> &'static str {
         match self {
-            Self::Certificate(..) | Self::Unusable(_) => "tls.certificate_file",
+            Self::Certificate(..) | Self::Unusable(_) | Self::NotValid(..) => {
+                "tls.certificate_file"
+            }
             Self::Key(..) => "tls.key_file",
         }
     }
@@ -58,7 +66,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads both files; `None` if none are configured. Blocks on the file system.
+    /// Reads both files; `None` if none are configured. A certificate that is not valid now is used, since nothing else can
+    /// be, and logged. Blocks on the file system.
     ///
     /// # Errors
     /// [`TlsError`] if they contain no usable certificate and key.
@@ -68,7 +77,10 @@ impl Tls {
             return Ok(None);
         };
         let tickets = ring::Ticketer::new()?;
-        let current = read(certificate_file, key_file, &tickets)?;
+        let (current, validity) = read(certificate_file, key_file, &tickets)?;
+        if let Err(error) = check_validity(certificate_file, validity) {
+            tracing::error!("{error}; clients will refuse it");
+        }
         Ok(Some(Self {
             certificate_file: certificate_file.clone(),
             key_file: key_file.clone(),
@@ -81,9 +93,11 @@ impl Tls {
     /// Reads both files again, for new connections. Blocks on the file system.
     ///
     /// # Errors
-    /// [`TlsError`] if they contain no usable certificate and key; the old ones then stay in force.
+    /// [`TlsError`] if they contain no usable certificate and key, or if the certificate is not valid now; the old ones then
+    /// stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let next = read(&self.certificate_file, &self.key_file, &self.tickets)?;
+        let (next, validity) = read(&self.certificate_file, &self.key_file, &self.tickets)?;
+        check_validity(&self.certificate_file, validity)?;
         self.current.store(Arc::new(next));
         Ok(())
     }
@@ -93,12 +107,18 @@ impl Tls {
     }
 }
 
-/// TLS 1.2 and 1.3, as rustls has them by default.
+/// Checks that the certificate of this `validity` is valid now.
+fn check_validity(file: &Path, validity: Option<Validity>) -> Result<(), TlsError> {
+    let why = validity.and_then(|validity| validity.excludes(SystemTime::now()));
+    why.map_or(Ok(()), |why| Err(TlsError::NotValid(file.to_owned(), why)))
+}
+
+/// TLS 1.2 and 1.3, as rustls has them by default, and the validity of the certificate.
 fn read(
     certificate_file: &Path,
     key_file: &Path,
     tickets: &Arc<dyn ProducesTickets>,
-) -> Result<ServerConfig, TlsError> {
+) -> Result<(ServerConfig, Option<Validity>), TlsError> {
     let unreadable = |error| TlsError::Certificate(certificate_file.to_owned(), error);
     let chain = CertificateDer::pem_file_iter(certificate_file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -106,6 +126,7 @@ fn read(
     if chain.is_empty() {
         return Err(unreadable(PemError::NoItemsFound));
     }
+    let validity = chain.first().and_then(|first| Validity::of(first));
     let key = PrivateKeyDer::from_pem_file(key_file)
         .map_err(|error| TlsError::Key(key_file.to_owned(), error))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -114,5 +135,5 @@ fn read(
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(tickets);
-    Ok(config)
+    Ok((config, validity))
 }
