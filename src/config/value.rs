@@ -4,7 +4,7 @@
 //! pass through [`Slot::put`], so that they can't disagree about what is valid.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,7 +90,7 @@ pub(super) struct ListOf {
 
 /// Origins as browsers send them, or all of them.
 pub(super) const ORIGINS: ListOf = ListOf {
-    expected: "a list of origins such as [\"https://app.example\"], or [\"*\"]",
+    expected: "a list of origins such as [\"https://app.example\"], without path and default port, or [\"*\"]",
     takes: |text| text == "*" || is_origin(text),
 };
 
@@ -112,17 +112,57 @@ pub(super) const TOKENS: ListOf = ListOf {
     },
 };
 
+/// Whether a browser sends `text` as an `Origin`: scheme, host and port as the URL standard serializes them.
 fn is_origin(text: &str) -> bool {
-    let Some((scheme, host)) = text.split_once("://") else {
+    let Some((scheme, authority)) = text.split_once("://") else {
         return false;
     };
     let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let of_host = |c: char| lower(c) || ".-:[]".contains(c);
-    let of_scheme = |c: char| lower(c) || "+-.".contains(c);
-    !scheme.is_empty()
-        && scheme.chars().all(of_scheme)
-        && !host.is_empty()
-        && host.chars().all(of_host)
+    let default_port = match scheme {
+        "http" => 80,
+        "https" => 443,
+        // Of an extension of the browser, whose host is its name.
+        _ => {
+            let of_scheme = |c: char| lower(c) || "+-.".contains(c);
+            let of_name = |c: char| lower(c) || "-._".contains(c);
+            return !scheme.is_empty()
+                && scheme.chars().all(of_scheme)
+                && !authority.is_empty()
+                && authority.chars().all(of_name);
+        }
+    };
+    let after_address = authority.find(']').map_or(0, |end| end + 1);
+    let port_at = authority[after_address..].find(':');
+    let (host, port) = match port_at {
+        Some(at) => {
+            let (host, port) = authority.split_at(after_address + at);
+            (host, Some(&port[1..]))
+        }
+        None => (authority, None),
+    };
+    let is_port = |port: &str| {
+        let number: Option<u16> = port.parse().ok();
+        number.is_some_and(|number| {
+            number != 0 && number != default_port && number.to_string() == port
+        })
+    };
+    is_host(host) && port.is_none_or(is_port)
+}
+
+/// Whether `text` is a host in the only spelling that browsers send.
+fn is_host(text: &str) -> bool {
+    if let Some(address) = text.strip_prefix('[') {
+        let address = address.strip_suffix(']').unwrap_or_default();
+        let parsed: Option<Ipv6Addr> = address.parse().ok();
+        return parsed.is_some_and(|parsed| parsed.to_string() == address);
+    }
+    let of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+    let last = text.trim_end_matches('.').rsplit('.').next();
+    // Browsers read a host whose last part is a number as an IPv4 address.
+    let is_number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
+    !text.is_empty()
+        && text.chars().all(of_name)
+        && (!last.is_some_and(is_number) || text.parse::<Ipv4Addr>().is_ok())
 }
 
 /// Networks, or addresses alone, between commas.

@@ -56,6 +56,49 @@ fn networks_read_back() {
 }
 
 #[test]
+fn origins_are_those_that_browsers_send() {
+    let is_valid = |origin: &str| {
+        let toml = format!("[cors]\norigins = ['{origin}']");
+        Config::from_toml(&toml, &[]).is_ok()
+    };
+    for origin in [
+        "*",
+        "https://app.example",
+        "https://app.example:8443",
+        "http://localhost:3000",
+        "https://app.example:80",
+        "http://127.0.0.1:65535",
+        "https://[::1]:8443",
+        "http://[2001:db8::1]",
+        "chrome-extension://abcdefghijklmnop",
+        "moz-extension://3f0c3a52-9a0b-4c1e-8f5d-2b7e6a1c9d40",
+    ] {
+        assert!(is_valid(origin), "{origin}");
+    }
+    for origin in [
+        "https://app.example:443",
+        "http://app.example:80",
+        "https://app.example:99999",
+        "https://app.example:0",
+        "https://app.example:08443",
+        "https://app.example:",
+        "https://app.example/",
+        "https://App.example",
+        "https://anna@app.example",
+        "https://127.1",
+        "https://127.0.0.256",
+        "https://[::0001]",
+        "https://[::1",
+        "https://a:b:c",
+        "https://",
+        "app.example",
+        "null",
+    ] {
+        assert!(!is_valid(origin), "{origin}");
+    }
+}
+
+#[test]
 fn shares_read_back() {
     for text in ["0", "1", "0.001", "1e-7", "0.000_1", "1.0"] {
         let toml = format!("[audit]\nsample = {text}");
