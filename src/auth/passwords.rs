@@ -5,6 +5,7 @@
 //! queue. A check that would wait behind too many others is refused. [`Throttle`] counts wrong passwords.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -97,8 +98,11 @@ type Check = Shared<Checking>;
 /// The users.
 pub(super) struct Passwords {
     users: HashMap<String, User>,
-    /// The hash that the password of an unknown user is compared with, so that it takes the same time.
-    decoy: Arc<str>,
+    /// The hashes of all users. The password of an unknown user is compared with one of them, so that it takes the same
+    /// time; the same name always with the same one, as that of a user.
+    decoys: Vec<Arc<str>>,
+    /// Its keys are random, so that no client knows which one.
+    hasher: RandomState,
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     /// The same for checks of users of whom many passwords were wrong, so that these hold no others up.
@@ -130,10 +134,11 @@ impl Passwords {
             let principal = principal(user);
             (user.name.clone(), User { hash, principal })
         };
-        let decoy = users.first().map_or("", |first| first.password.expose());
+        let users: HashMap<String, User> = users.iter().map(user).collect();
         Self {
-            users: users.iter().map(user).collect(),
-            decoy: decoy.into(),
+            decoys: users.values().map(|user| Arc::clone(&user.hash)).collect(),
+            hasher: RandomState::new(),
+            users,
             turns: Arc::new(Semaphore::new((cores / 2).max(1))),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             slowed: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -166,6 +171,14 @@ impl Passwords {
         }
         let check = self.join(address, credential, name, password, known)?;
         Ok(check.await)
+    }
+
+    /// The hash that a password of the unknown user `name` is compared with.
+    fn decoy(&self, name: &str) -> Arc<str> {
+        // The remainder fits.
+        let at = self.hasher.hash_one(name) % (self.decoys.len().max(1) as u64);
+        let decoy = self.decoys.get(at as usize);
+        decoy.map_or_else(|| "".into(), Arc::clone)
     }
 
     /// The running check of `credential`, or a new one.
@@ -201,7 +214,7 @@ impl Passwords {
         let place = place.map_err(|_| TooManyChecks::All)?;
         let throttle = Arc::clone(&self.throttle);
         let user = self.users.get(name);
-        let hash = Arc::clone(user.map_or(&self.decoy, |user| &user.hash));
+        let hash = user.map_or_else(|| self.decoy(name), |user| Arc::clone(&user.hash));
         let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
         let turns = Arc::clone(&self.turns);
@@ -330,6 +343,28 @@ mod tests {
         assert!(check(1, b"another").is_ok());
         let checks = passwords.checks.lock().unwrap().len();
         assert!(checks <= 1, "{checks}");
+    }
+
+    #[test]
+    fn unknown_users_cost_as_much_time_as_different_known_ones() {
+        let user = |number: u32| UserDefinition {
+            name: format!("user {number}"),
+            password: Secret::new(&format!("hash {number}")),
+            roles: Vec::new(),
+        };
+        let users: Vec<_> = (0..3).map(user).collect();
+        let principal = Arc::new(Principal::named("any"));
+        let passwords = Passwords::new(&users, |_| Arc::clone(&principal));
+        let decoys: Vec<_> = (0..100)
+            .map(|n| passwords.decoy(&format!("zoe {n}")))
+            .collect();
+        for user in &users {
+            let chosen = decoys
+                .iter()
+                .filter(|decoy| ***decoy == *user.password.expose());
+            assert!((5..70).contains(&chosen.count()), "{decoys:?}");
+        }
+        assert_eq!(passwords.decoy("zoe"), passwords.decoy("zoe"));
     }
 
     #[tokio::test]
