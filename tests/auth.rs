@@ -127,6 +127,90 @@ async fn write_only_roles_cannot_read() {
     let headers = [("authorization", cleo.as_str())];
     let read = larder.request(Method::GET, "/items/1", &headers).await;
     assert_problem(&read, StatusCode::FORBIDDEN);
+    // The outcome would tell whether a guess of the contents is right.
+    let headers = [("authorization", anna.as_str())];
+    let known = larder.request(Method::GET, "/items/1", &headers).await;
+    let put = async |credential: &str, name: &str, value: &str| {
+        let headers = [("authorization", credential), (name, value)];
+        let body = r#"{"title":"two"}"#;
+        let answer = larder.write(Method::PUT, "/items/1", &headers, body).await;
+        answer.status.as_u16()
+    };
+    let guesses = [known.header("etag"), "\"guess\"", "*, \"guess\""];
+    for value in guesses {
+        assert_eq!(put(&cleo, "if-match", value).await, 403, "{value}");
+        assert_eq!(put(&cleo, "if-none-match", value).await, 403, "{value}");
+    }
+    assert_eq!(put(&cleo, "if-match", "*").await, 204);
+    assert_eq!(put(&cleo, "if-none-match", "*").await, 412);
+    assert_eq!(put(&anna, "if-match", "\"guess\"").await, 412);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_shows_what_the_client_may_use() {
+    let larder = larder(&principals()).await;
+    let (anna, bert) = (basic("anna", "anna's"), basic("bert", "bert:s"));
+    let mut etags = Vec::new();
+    // Again, from what was rendered before.
+    for _ in 0..2 {
+        for (credential, expected) in [
+            ("", &["open"][..]),
+            (bert.as_str(), &["items", "open"]),
+            (anna.as_str(), &["items", "open", "closed"]),
+        ] {
+            let headers = [("authorization", credential)];
+            let headers = if credential.is_empty() {
+                &[][..]
+            } else {
+                &headers
+            };
+            let answer = larder.request(Method::GET, "/openapi.json", headers).await;
+            let description = answer.json();
+            let tags = description["tags"].as_array().unwrap().iter();
+            let tags: Vec<&str> = tags.map(|tag| tag["name"].as_str().unwrap()).collect();
+            assert_eq!(tags, expected, "{credential}");
+            assert_eq!(
+                answer.body.contains("/closed/"),
+                expected.contains(&"closed")
+            );
+            assert_eq!(answer.header("cache-control"), "private, no-cache");
+            assert_eq!(answer.header("vary"), "authorization, cookie, x-api-key");
+            etags.push(answer.header("etag").to_owned());
+        }
+    }
+    assert!(etags[0] != etags[1] && etags[1] != etags[2]);
+    assert_eq!(etags[..3], etags[3..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_a_closed_resource_do_not_tell_whether_it_can_be_written() {
+    let url = TestCluster::database().await.url;
+    let sql = "create table note (id bigint primary key, item bigint not null references item, text text)";
+    execute(&url, &format!("{SCHEMA}; {sql}")).await;
+    // The children's primary key is not among the fields, so `shown` can't be written.
+    let shown = "[[resource]]\nname = 'shown'\ntable = 'item'\nread = ['staff']\nwrite = ['staff']\n\
+                 [[resource.children]]\nname = 'notes'\ntable = 'note'\nfields = { text = 'text' }";
+    let toml = format!("{}{RESOURCES}\n{shown}", principals());
+    let larder = TestService::start_on(&url, &toml, &[]).await;
+    let (anna, bert) = (basic("anna", "anna's"), basic("bert", "bert:s"));
+    let allow = async |path: &str, credential: &str| {
+        let headers = [("authorization", credential)];
+        let headers = if credential.is_empty() {
+            &[][..]
+        } else {
+            &headers
+        };
+        let answer = larder.request(Method::OPTIONS, path, headers).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT);
+        answer.header("allow").to_owned()
+    };
+    for credential in ["", &bert] {
+        assert_eq!(
+            allow("/shown/1", credential).await,
+            allow("/closed/1", credential).await
+        );
+    }
+    assert_eq!(allow("/shown/1", &anna).await, "GET, HEAD, OPTIONS");
 }
 
 #[track_caller]

@@ -2,6 +2,8 @@
 //! documents (Apache-2.0), of 2022-10-07.
 
 use axum::http::Method;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -16,7 +18,12 @@ struct OpenApiDescription(Value);
 
 impl OpenApiDescription {
     async fn fetch(larder: &TestService) -> Self {
-        let answer = larder.get("/openapi.json").await;
+        Self::fetch_with(larder, &[]).await
+    }
+
+    /// What a client with these headers sees.
+    async fn fetch_with(larder: &TestService, headers: &[(&str, &str)]) -> Self {
+        let answer = larder.request(Method::GET, "/openapi.json", headers).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         Self(answer.json())
     }
@@ -286,14 +293,16 @@ async fn authorization_is_described() {
     let config = [
         "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n",
         "cookie = 'larder'\n",
-        &format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'\n"),
+        &format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'\nroles = ['b']\n"),
         &format!("[[auth.key]]\nname = 'job'\nhash = '{}'\n", PROGRAM.1),
         &resource("items", ""),
         &resource("open", "read = ['anonymous']\nwrite = []"),
         &resource("closed", "read = ['a', 'b']\nwrite = ['b']"),
     ];
     let larder = TestService::start(ITEMS, &config.concat()).await;
-    let described = OpenApiDescription::fetch(&larder).await;
+    // The description has the resources that a client may use: all of them for anna.
+    let anna = format!("Basic {}", STANDARD.encode("anna:anna's"));
+    let described = OpenApiDescription::fetch_with(&larder, &[("authorization", &anna)]).await;
     let metaschema: Value = serde_json::from_str(METASCHEMA).unwrap();
     let metaschema = jsonschema::draft202012::new(&metaschema).unwrap();
     assert!(metaschema.is_valid(&described.0), "{}", described.0);
@@ -333,4 +342,6 @@ async fn authorization_is_described() {
         .request(Method::POST, "/refresh", &[("authorization", &bearer)])
         .await;
     described.assert_described("post", "/refresh", &renewed);
+    let signed_out = larder.request(Method::POST, "/signout", &[]).await;
+    described.assert_described("post", "/signout", &signed_out);
 }

@@ -34,11 +34,16 @@ pub(crate) struct Grants {
     writes: Box<[bool]>,
     /// The principal may read every resource.
     pub(crate) reads_all: bool,
-    /// The principal may read at least one resource.
-    pub(crate) reads_any: bool,
+    /// The principal may read or write at least one resource.
+    pub(crate) allows_any: bool,
 }
 
 impl Grants {
+    /// Whether the principal may read or write documents of `resource`.
+    pub(crate) fn allow_any(&self, resource: ResourceId) -> bool {
+        self.allow(resource, Right::Read) || self.allow(resource, Right::Write)
+    }
+
     /// Whether the principal has `right` on documents of `resource`.
     pub(crate) fn allow(&self, resource: ResourceId, right: Right) -> bool {
         let table = match right {
@@ -88,10 +93,11 @@ impl Rules {
                 .any(|role| role == ANONYMOUS || roles.is_some_and(|roles| roles.contains(role))),
         };
         let reads: Box<[bool]> = self.resources.iter().map(|rule| has(&rule.read)).collect();
+        let writes: Box<[bool]> = self.resources.iter().map(|rule| has(&rule.write)).collect();
         Grants {
             reads_all: reads.iter().all(|&may| may),
-            reads_any: reads.iter().any(|&may| may),
-            writes: self.resources.iter().map(|rule| has(&rule.write)).collect(),
+            allows_any: reads.iter().chain(&writes).any(|&may| may),
+            writes,
             reads,
         }
     }

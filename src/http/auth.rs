@@ -26,6 +26,7 @@ use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
 use crate::http::request::{REFRESH, Request, RequestHead, SIGNIN, SIGNOUT, TargetPart};
 use crate::metrics::Metrics;
+use crate::resource::ResourceId;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -132,6 +133,14 @@ impl Auth {
     /// The roles of which one is needed for `right` on documents of `resource`; `None`: any authenticated principal.
     pub(super) fn roles(&self, resource: &str, right: Right) -> Option<&[String]> {
         self.authenticator.rules().roles(resource, right)
+    }
+
+    /// Whether `principal` may read or write documents of `resource`; `None`: a client without credentials.
+    pub(super) fn allows_any(&self, principal: Option<&Principal>, resource: ResourceId) -> bool {
+        let anonymous = self.authenticator.anonymous();
+        principal
+            .map_or(anonymous, Principal::grants)
+            .allow_any(resource)
     }
 
     /// Decides about a request without verifying a credential. Does not wait.
@@ -250,7 +259,7 @@ impl Auth {
     }
 }
 
-/// Whether `grants` allow a request. A path of no resource, such as `/docs`, needs the right to read any resource.
+/// Whether `grants` allow a request. A path of no resource, such as `/docs`, needs a right on any resource.
 fn allow(grants: &Grants, request: &Request<'_>) -> bool {
     let (method, target) = (request.method, request.target);
     let reads = matches!(*method, Method::GET | Method::HEAD);
@@ -260,7 +269,7 @@ fn allow(grants: &Grants, request: &Request<'_>) -> bool {
     }
     match target.resource {
         Some(resource) => grants.allow(resource, target.right(method)),
-        None => grants.reads_any,
+        None => grants.allows_any,
     }
 }
 
@@ -271,8 +280,7 @@ mod tests {
     use super::*;
     use crate::auth::Rules;
     use crate::config::Config;
-    use crate::http::request::{RequestHead, RequestTarget};
-    use crate::resource::ResourceId;
+    use crate::http::request::RequestTarget;
 
     const RESOURCES: &str = "
         [auth.jwt]

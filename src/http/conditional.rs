@@ -54,6 +54,13 @@ impl<'r> Preconditions<'r> {
         values.any(|value| value.as_bytes().trim_ascii() == b"*")
     }
 
+    /// Whether a condition names an entity tag, and not only `*`.
+    pub(super) fn has_entity_tag(self) -> bool {
+        let conditions = [IF_MATCH, IF_NONE_MATCH].into_iter();
+        let mut values = conditions.flat_map(|name| self.headers.get_all(name));
+        values.any(|value| value.as_bytes().trim_ascii() != b"*")
+    }
+
     /// The condition of `If-Match` and `If-None-Match` on the document that a write finds.
     pub(super) fn of_write(self) -> Option<Precondition> {
         let lists = |name| -> Vec<Vec<u8>> {

@@ -1,4 +1,5 @@
-//! `/openapi.json`: the public address's API as OpenAPI 3.1, rendered from the resources that fit the database.
+//! `/openapi.json`: the public address's API as OpenAPI 3.1, rendered from the resources that fit the database and that
+//! the client may read or write.
 //!
 //! `template.json` has the text of it. `schema` describes columns, `documents` whole documents, `keys` and `parameters`
 //! what identifies and selects documents; `operations` fills them into the template's paths.
@@ -15,20 +16,30 @@ use std::collections::HashSet;
 use std::future::ready;
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, Response};
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, VARY};
+use axum::http::{HeaderValue, Response};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
+use crate::auth::Principal;
 use crate::documents::Documents;
 use crate::http::auth::Auth;
 use crate::http::docs::tagged;
 use crate::http::headers::JSON;
 use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::problem::Problem;
+use crate::http::request::RequestContext;
 use crate::resource::{Resource, ResourceId};
+
+/// The most descriptions that are kept, each of other resources.
+const KEPT_MAX: usize = 16;
+/// With authentication, each client may see another description.
+const PRIVATE: HeaderValue = HeaderValue::from_static("private, no-cache");
+const BY_CREDENTIAL: HeaderValue = HeaderValue::from_static("authorization, cookie, x-api-key");
 
 /// The route of `/openapi.json`.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(
@@ -38,21 +49,22 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(
     let description = Arc::new(Description {
         documents,
         auth,
-        rendered: ArcSwapOption::empty(),
+        rendered: ArcSwap::default(),
     });
-    let respond = move |headers: HeaderMap| ready(description.response(&headers));
+    let respond = move |request: Request| ready(description.response(&request));
     // The router adds Allow.
     Router::new()
         .route("/openapi.json", get(respond))
         .method_not_allowed_fallback(|| ready(Problem::METHOD_NOT_ALLOWED.into_response()))
 }
 
-/// The document, rendered again when a resource has changed.
+/// The documents, rendered again when a resource has changed.
 struct Description {
     documents: Documents,
     /// `None`: no operation requires authentication.
     auth: Option<Arc<Auth>>,
-    rendered: ArcSwapOption<Rendered>,
+    /// Those of different resources, oldest first.
+    rendered: ArcSwap<Vec<Arc<Rendered>>>,
 }
 
 struct Rendered {
@@ -62,35 +74,57 @@ struct Rendered {
 }
 
 impl Description {
-    fn response(&self, request_headers: &HeaderMap) -> Response<Body> {
-        match self.current() {
-            Ok(rendered) => tagged(request_headers, JSON, rendered.text.clone()),
+    fn response(&self, request: &Request) -> Response<Body> {
+        let context = request.extensions().get::<RequestContext>();
+        let principal = context.and_then(RequestContext::principal);
+        let mut response = match self.current(principal) {
+            Ok(rendered) => tagged(request.headers(), JSON, rendered.text.clone()),
             Err(problem) => problem.into_response(),
+        };
+        if self.auth.is_some() {
+            let headers = response.headers_mut();
+            headers.insert(CACHE_CONTROL, PRIVATE);
+            headers.append(VARY, BY_CREDENTIAL);
         }
+        response
     }
 
-    /// The document of the resources that fit the database; if none does, why the first one does not.
-    fn current(&self) -> Result<Arc<Rendered>, Problem> {
+    /// The document of the resources that `principal` may use and that fit the database; if none does, why the first one
+    /// does not.
+    fn current(&self, principal: Option<&Principal>) -> Result<Arc<Rendered>, Problem> {
         let ids = self.documents.names().zip(ResourceId::in_order());
-        let resources = ids.map(|(_, id)| self.documents.resource(id));
+        let is_visible = |id| {
+            let auth = self.auth.as_ref();
+            auth.is_none_or(|auth| auth.allows_any(principal, id))
+        };
+        let ids = ids.map(|(_, id)| id).filter(|id| is_visible(*id));
+        let resources = ids.map(|id| self.documents.resource(id));
         let (fitting, others): (Vec<_>, Vec<_>) = resources.partition(Result::is_ok);
         let resources: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
         if let (true, Some(Err(error))) = (resources.is_empty(), others.into_iter().next()) {
             return Err(Problem::from(error));
         }
-        let rendered = self.rendered.load_full().filter(|rendered| {
-            let is_same = |(one, other)| Arc::ptr_eq(one, other);
-            rendered.resources.len() == resources.len()
-                && rendered.resources.iter().zip(&resources).all(is_same)
-        });
-        Ok(rendered.unwrap_or_else(|| {
-            let repeatable = self.documents.keeps_answers();
-            let document = document(&resources, self.auth.as_deref(), repeatable);
-            let text = Bytes::from(document.to_string());
-            let rendered = Arc::new(Rendered { resources, text });
-            self.rendered.store(Some(Arc::clone(&rendered)));
-            rendered
-        }))
+        let kept = self.rendered.load();
+        if let Some(rendered) = kept.iter().find(|rendered| rendered.is_of(&resources)) {
+            return Ok(Arc::clone(rendered));
+        }
+        let repeatable = self.documents.keeps_answers();
+        let document = document(&resources, self.auth.as_deref(), repeatable);
+        let text = Bytes::from(document.to_string());
+        let rendered = Arc::new(Rendered { resources, text });
+        // Of two that are rendered at once, one is kept.
+        let newest = kept.iter().rev().take(KEPT_MAX - 1).rev();
+        let newest = newest.chain([&rendered]).map(Arc::clone);
+        self.rendered.store(Arc::new(newest.collect()));
+        Ok(rendered)
+    }
+}
+
+impl Rendered {
+    /// Whether it describes these resources.
+    fn is_of(&self, resources: &[Arc<Resource>]) -> bool {
+        let is_same = |(one, other)| Arc::ptr_eq(one, other);
+        self.resources.len() == resources.len() && self.resources.iter().zip(resources).all(is_same)
     }
 }
 

@@ -368,6 +368,11 @@ impl RequestContext {
     pub(super) fn client(&self) -> IpAddr {
         self.client
     }
+
+    /// `None` for a request without credentials.
+    pub(super) fn principal(&self) -> Option<&Principal> {
+        self.principal.as_deref()
+    }
 }
 
 #[cfg(test)]

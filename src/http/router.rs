@@ -1,7 +1,5 @@
 //! Which handler answers a request that memory did not answer.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -9,7 +7,6 @@ use axum::http::header::ALLOW;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use crate::clock::Boottime;
-use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::request::{self, RequestContext, TargetPart};
@@ -25,7 +22,8 @@ pub(super) const REQUEST: &str = "request";
 const POSTGRES: &str = "postgres";
 
 /// All paths of the public address; `described`: with `/docs` and `/openapi.json`.
-pub(super) fn router(state: &HttpState, auth: Option<Arc<Auth>>, described: bool) -> Router {
+pub(super) fn router(state: &HttpState, described: bool) -> Router {
+    let auth = state.auth.clone();
     let sessions = auth.as_ref().map(|auth| auth.router());
     let described =
         described.then(|| docs::router().merge(openapi::router(state.documents.clone(), auth)));
@@ -82,8 +80,14 @@ async fn dispatch(
             read::batch::read_batch(state, &request, resource, body).await
         }
         (&Method::OPTIONS, part) => {
-            // While the resource is not ready, it is not known whether its tables can be written.
+            // While the resource is not ready, it is not known whether its tables can be written; and it is not shown to
+            // a client that may neither read nor write.
+            let is_closed = state
+                .auth
+                .as_ref()
+                .is_some_and(|auth| !auth.allows_any(request.principal.as_deref(), resource));
             let resource = state.documents.resource(resource).ok();
+            let resource = resource.filter(|_| !is_closed);
             let writable = resource.is_none_or(|resource| resource.writable.is_ok());
             Ok((REQUEST, allow(part.methods(writable)).map(Body::new)))
         }

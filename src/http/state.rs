@@ -9,6 +9,7 @@ use crate::cache::Provenance;
 use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::http::answers::{AnswersConfig, AnswersMemory};
+use crate::http::auth::Auth;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -18,6 +19,8 @@ use crate::resource::ResourceId;
 pub(super) struct HttpState {
     pub(super) documents: Documents,
     pub(super) answers: AnswersMemory,
+    /// `None`: requests need no credential.
+    pub(super) auth: Option<Arc<Auth>>,
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
@@ -60,12 +63,14 @@ impl HttpState {
         answers: &AnswersConfig,
         metrics: Arc<Metrics>,
         cache_headers: Vec<CacheHeaders>,
+        auth: Option<Arc<Auth>>,
     ) -> Self {
         let names = documents.names();
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
         Self {
             documents,
             answers: AnswersMemory::new(answers, metrics.answers_dropped.clone()),
+            auth,
             metrics,
             hits,
             cache_headers: cache_headers.into(),

@@ -115,9 +115,10 @@ impl PublicService {
         auth: Option<Arc<Auth>>,
     ) -> Self {
         let documents = Documents::new(cache, writes);
-        let state = HttpState::new(documents, &config.answers, metrics, config.cache_headers);
+        let headers = config.cache_headers;
+        let state = HttpState::new(documents, &config.answers, metrics, headers, auth.clone());
         let stack = Stack {
-            router: router(&state, auth.clone(), config.docs),
+            router: router(&state, config.docs),
             cors: Cors::new(&config.cors),
             access_log: config.access_log,
             limiter: config.limiter,

@@ -48,6 +48,11 @@ impl DocumentWrite<'_> {
             part,
             name,
         } = self;
+        // The outcome would tell whether the document has the contents that the client has guessed.
+        if !request.may_read(id) && request.preconditions().has_entity_tag() {
+            let why = "an entity tag in If-Match or If-None-Match requires the right to read; `*` does not";
+            return Err(Problem::forbidden(why));
+        }
         let mut hash = request_hash(request);
         let bytes_max = documents.document_bytes_max();
         let action = action(&resource, part, request, body, bytes_max, &mut hash).await?;
