@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::cache::disk::layout::{
     DiskEntry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
-    hashed_key_prefix, key_text,
+    hashed_key_prefix, is_same_entry, key_text,
 };
 use crate::cache::disk::tally::Tally;
 use crate::cache::document::Found;
@@ -137,7 +137,8 @@ impl Store {
         })
     }
 
-    /// The entry of the key, if it has `epoch` and is not damaged.
+    /// The entry of the key, if it has `epoch` and is not damaged. `goes_on` is called after each chunk of it; the entry
+    /// counts as missing if it returns false.
     ///
     /// # Errors
     /// Those of sled.
@@ -146,8 +147,9 @@ impl Store {
         prefix: u64,
         key: &str,
         epoch: Epoch,
+        goes_on: impl FnMut() -> bool,
     ) -> Result<Option<DiskEntry>, DiskError> {
-        let value = self.call(|db| chunk::get(db, &entry_key(prefix, key)))?;
+        let value = self.call(|db| chunk::get(db, &entry_key(prefix, key), goes_on))?;
         Ok(value.and_then(|value| decode(&value, key, epoch)))
     }
 
@@ -161,6 +163,13 @@ impl Store {
         let mark = batch.mark.as_ref().map(encode_mark).transpose()?;
         let mark = mark.map(|mark| (MARK_KEY.to_vec(), Some(mark)));
         for (key, value) in batch.changes.into_iter().chain(mark) {
+            // As after a lookup that took too long. To write a long value costs far more than to read it.
+            if let Some(value) = value.as_ref().filter(|value| chunk::is_long(value))
+                && let Some(old) = self.call(|db| chunk::get(db, &key, || true))?
+                && is_same_entry(&old, value)
+            {
+                continue;
+            }
             let old = self.call(|db| chunk::remove(db, &mut inner, &key))?;
             if let Some(old) = old {
                 tally.remove(&key, &old);
@@ -226,7 +235,7 @@ impl Store {
     /// # Errors
     /// [`DiskError::Damaged`] if they differ.
     pub(super) fn recover(&self) -> Result<Option<Mark>, DiskError> {
-        let Some(value) = self.call(|db| chunk::get(db, TALLY_KEY))? else {
+        let Some(value) = self.call(|db| chunk::get(db, TALLY_KEY, || true))? else {
             return Ok(None);
         };
         let tally = self.call(|db| {
@@ -242,7 +251,7 @@ impl Store {
         if tally.encode() != *value {
             return Err(DiskError::Damaged);
         }
-        let mark = self.call(|db| chunk::get(db, MARK_KEY))?;
+        let mark = self.call(|db| chunk::get(db, MARK_KEY, || true))?;
         *self.lock_tally() = tally;
         Ok(mark.and_then(|mark| decode_mark(&mark)))
     }
@@ -341,6 +350,30 @@ mod tests {
     }
 
     #[test]
+    fn a_long_entry_is_not_written_again_unless_it_differs() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), 1 << 20).unwrap();
+        let written_at = |epoch: u64, text: &str| {
+            let mut batch = DiskBatch::default();
+            batch.put(9, "42", Epoch::both(epoch), &document(text));
+            store.apply(batch).unwrap();
+            let entry = store
+                .get(9, "42", Epoch::both(epoch), || true)
+                .unwrap()
+                .unwrap();
+            assert_eq!(entry.found.unwrap().body(), text.as_bytes());
+            entry.written_at
+        };
+        let long = |letter: &str| format!("\"{}\"", letter.repeat(10_000));
+        let first = written_at(7, &long("a"));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(written_at(7, &long("a")), first);
+        assert!(written_at(7, &long("b")) > first);
+        assert!(written_at(8, &long("b")) > first);
+        assert_eq!(store.entries(&[8]), 1);
+    }
+
+    #[test]
     fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {
         let directory = tempfile::tempdir().unwrap();
         let mark = mark("1:1:");
@@ -355,10 +388,10 @@ mod tests {
             store.flush().unwrap();
         }
         let store = Store::open(directory.path(), 1 << 20).unwrap();
-        assert_eq!(store.get(9, "42", Epoch::both(7)).unwrap(), None);
+        assert_eq!(store.get(9, "42", Epoch::both(7), || true).unwrap(), None);
         assert_eq!(
             store
-                .get(9, "43", Epoch::both(7))
+                .get(9, "43", Epoch::both(7), || true)
                 .unwrap()
                 .map(|entry| entry.found),
             Some(None)
@@ -429,7 +462,10 @@ mod tests {
             }
             store.apply(batch).unwrap();
             let key = format!("{}{round}-19", "k".repeat(3_800));
-            let entry = store.get(9, &key, Epoch::both(7)).unwrap().unwrap();
+            let entry = store
+                .get(9, &key, Epoch::both(7), || true)
+                .unwrap()
+                .unwrap();
             assert_eq!(entry.found.unwrap().body().len(), 57_000);
         }
         store.flush().unwrap();

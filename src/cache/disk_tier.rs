@@ -63,7 +63,12 @@ impl DiskTier {
         let reader = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("larder-disk-read".into())
-            .spawn(move || serve_batches(|lookup| read_entry(&reader, lookup), lookups))?;
+            .spawn(move || {
+                serve_batches(
+                    |lookup, goes_on| read_entry(&reader, lookup, goes_on),
+                    lookups,
+                )
+            })?;
         Ok(Self {
             shared,
             orders,

@@ -146,6 +146,13 @@ pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
     value
 }
 
+/// Whether two values of a key differ at most in the time of writing.
+pub(super) fn is_same_entry(value: &[u8], other: &[u8]) -> bool {
+    value.len() == other.len()
+        && value.get(8..EPOCH_BYTES.end) == other.get(8..EPOCH_BYTES.end)
+        && value.get(EPOCH_BYTES.end + 8..) == other.get(EPOCH_BYTES.end + 8..)
+}
+
 /// The entry of `key` that a value holds; `None` if it is damaged, or of another key or epoch.
 pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<DiskEntry> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;

@@ -7,6 +7,7 @@
 //! If a read is slow, the lookups that wait behind it are misses. If there are only many lookups, and reads are fast,
 //! they wait: PostgreSQL takes longer for each, so misses would make an overload worse.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::pin::pin;
@@ -26,7 +27,8 @@ use crate::cache::orders::DiskState;
 const LOOKUPS_PER_BATCH: usize = 64;
 /// Batches that may wait for the reading thread.
 const QUEUED_BATCHES_MAX: usize = 256;
-/// If reading makes no progress for so long, or one batch takes so long, that batch and those behind it are misses.
+/// If reading makes no progress for so long, that batch and those behind it are misses. Each chunk of a long document is
+/// progress.
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(20);
 /// A lookup that takes longer is a miss, however many are before it.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
@@ -42,8 +44,8 @@ pub(in crate::cache) struct DiskLookup {
 pub(in crate::cache) struct LookupBatch {
     pub(super) lookups: Vec<DiskLookup>,
     queued_at: Instant,
-    /// Counts the lookups that the reading thread has answered, of all batches.
-    answered: Arc<AtomicU64>,
+    /// Counts the chunks that the reading thread has read, and the lookups that it has answered, of all batches.
+    progress: Arc<AtomicU64>,
     /// The results, in the order of the lookups. Lookups beyond the end of the list are misses.
     pub(super) results: oneshot::Sender<Vec<Option<DiskEntry>>>,
 }
@@ -56,8 +58,8 @@ pub(super) struct LookupBatcher {
     /// By the thread of the requests, so that a leader hands out results without waking another thread.
     pending: Mutex<HashMap<ThreadId, Vec<PendingLookup>>>,
     batches: mpsc::Sender<LookupBatch>,
-    /// Lookups that the reading thread has answered.
-    answered: Arc<AtomicU64>,
+    /// Chunks that the reading thread has read, and lookups that it has answered.
+    progress: Arc<AtomicU64>,
 }
 
 /// The right, and the duty, to send a thread's pending lookups. The others have no timer of their own; if the leader is
@@ -74,14 +76,14 @@ impl LookupBatcher {
         let batcher = Self {
             pending: Mutex::default(),
             batches,
-            answered: Arc::default(),
+            progress: Arc::default(),
         };
         (batcher, receiver)
     }
 
     /// The entry on disk; `None` also if it takes too long.
     ///
-    /// Once it is sent, a batch waits as long as lookups are answered, at most 200 ms. If the request that leads is
+    /// Once it is sent, a batch waits as long as reading makes progress, at most 200 ms. If the request that leads is
     /// dropped, the lookups of its batch are misses.
     pub(super) async fn get(&self, lookup: DiskLookup) -> Option<DiskEntry> {
         let (sender, result) = oneshot::channel();
@@ -112,17 +114,17 @@ impl LookupBatcher {
         }
     }
 
-    /// Sends lookups and hands out their results, until the time is over or nothing was answered for too long.
+    /// Sends lookups and hands out their results, until the time is over or reading made no progress for too long.
     async fn send_within_timeout(&self, pending: Vec<PendingLookup>) {
         let began = Instant::now();
         let mut sending = pin!(self.send(pending));
-        let mut answered = self.answered.load(Ordering::Relaxed);
+        let mut progress = self.progress.load(Ordering::Relaxed);
         while tokio::time::timeout(PROGRESS_TIMEOUT, &mut sending)
             .await
             .is_err()
         {
-            let before = std::mem::replace(&mut answered, self.answered.load(Ordering::Relaxed));
-            if before == answered || began.elapsed() >= LOOKUP_TIMEOUT {
+            let before = std::mem::replace(&mut progress, self.progress.load(Ordering::Relaxed));
+            if before == progress || began.elapsed() >= LOOKUP_TIMEOUT {
                 return;
             }
         }
@@ -138,7 +140,7 @@ impl LookupBatcher {
             let batch = LookupBatch {
                 lookups,
                 queued_at: Instant::now(),
-                answered: Arc::clone(&self.answered),
+                progress: Arc::clone(&self.progress),
                 results,
             };
             // If the queue is full, its lookups are misses.
@@ -174,9 +176,10 @@ impl Drop for BatchLeader<'_> {
     }
 }
 
-/// Answers the batches by `read` until the batcher is dropped.
+/// Answers the batches by `read` until the batcher is dropped. `read` calls its second argument after each chunk, and ends
+/// if that returns false.
 pub(super) fn serve_batches(
-    read: impl Fn(&DiskLookup) -> Option<DiskEntry>,
+    read: impl Fn(&DiskLookup, &dyn Fn() -> bool) -> Option<DiskEntry>,
     mut batches: mpsc::Receiver<LookupBatch>,
 ) {
     let mut slow_until = None;
@@ -190,35 +193,49 @@ pub(super) fn serve_batches(
 
 /// Answers one batch. Returns when it was done, if reading was slow.
 pub(in crate::cache) fn serve_batch(
-    read: impl Fn(&DiskLookup) -> Option<DiskEntry>,
+    read: impl Fn(&DiskLookup, &dyn Fn() -> bool) -> Option<DiskEntry>,
     batch: LookupBatch,
 ) -> Option<Instant> {
-    let began = Instant::now();
-    let is_slow = || began.elapsed() > PROGRESS_TIMEOUT * 9 / 10;
+    let last_progress = Cell::new(Instant::now());
+    let is_slow = Cell::new(false);
+    let note_progress = || {
+        batch.progress.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let pause = now.duration_since(last_progress.replace(now));
+        is_slow.set(is_slow.get() || pause > PROGRESS_TIMEOUT * 9 / 10);
+    };
+    let goes_on = || {
+        note_progress();
+        // The leader gave up. Under overload the thread must not fall behind for lookups that are misses already.
+        !batch.results.is_closed()
+    };
     let mut entries = Vec::with_capacity(batch.lookups.len());
     for lookup in &batch.lookups {
-        // The leader gave up. Under overload the thread must not fall behind for lookups that are misses already.
-        if batch.results.is_closed() {
-            break;
-        }
         // The rest are misses, so that the entries read so far are in time.
-        if is_slow() || batch.queued_at.elapsed() > LOOKUP_TIMEOUT * 9 / 10 {
+        if batch.results.is_closed()
+            || is_slow.get()
+            || batch.queued_at.elapsed() > LOOKUP_TIMEOUT * 9 / 10
+        {
             break;
         }
-        entries.push(read(lookup));
-        batch.answered.fetch_add(1, Ordering::Relaxed);
+        entries.push(read(lookup, &goes_on));
+        note_progress();
     }
     // The leader may have given up since.
     let _dropped = batch.results.send(entries);
-    is_slow().then(Instant::now)
+    is_slow.get().then(Instant::now)
 }
 
 /// Reads one entry from disk.
-pub(in crate::cache) fn read_entry(shared: &DiskState, lookup: &DiskLookup) -> Option<DiskEntry> {
+pub(in crate::cache) fn read_entry(
+    shared: &DiskState,
+    lookup: &DiskLookup,
+    goes_on: &dyn Fn() -> bool,
+) -> Option<DiskEntry> {
     // Loaded for each lookup: one that began after the files were replaced must not read from those before.
     match &*shared.store.load() {
         Some(store) if shared.in_use.load(Ordering::SeqCst) => store
-            .get(lookup.prefix, &lookup.key, lookup.epoch)
+            .get(lookup.prefix, &lookup.key, lookup.epoch, goes_on)
             .unwrap_or_else(|error| {
                 shared.turn_off(&error.to_string());
                 None
@@ -304,7 +321,7 @@ mod tests {
                 let batch = batches.recv().await.unwrap();
                 for _ in 0..others {
                     tokio::time::sleep(Duration::from_millis(pause)).await;
-                    batch.answered.fetch_add(1, Ordering::Relaxed);
+                    batch.progress.fetch_add(1, Ordering::Relaxed);
                 }
                 // The lookup may have timed out.
                 let _dropped = batch.results.send(vec![absent()]);
@@ -322,7 +339,7 @@ mod tests {
             let batch = LookupBatch {
                 lookups: keys.iter().copied().map(lookup).collect(),
                 queued_at: Instant::now(),
-                answered: Arc::default(),
+                progress: Arc::default(),
                 results,
             };
             assert!(sender.try_send(batch).is_ok());
@@ -330,7 +347,7 @@ mod tests {
         };
         let slow = send(&["slow", "2"]);
         let behind = send(&["3"]);
-        let read = |lookup: &DiskLookup| {
+        let read = |lookup: &DiskLookup, _: &dyn Fn() -> bool| {
             if &*lookup.key == "slow" {
                 std::thread::sleep(PROGRESS_TIMEOUT);
             }
@@ -352,11 +369,54 @@ mod tests {
         let batch = LookupBatch {
             lookups: vec![lookup("1")],
             queued_at,
-            answered: Arc::default(),
+            progress: Arc::default(),
             results,
         };
-        assert_eq!(serve_batch(|_| absent(), batch), None);
+        assert_eq!(serve_batch(|_, _| absent(), batch), None);
         assert_eq!(received.try_recv().unwrap(), []);
+    }
+
+    /// A long document takes longer than the time without progress, and is no slow read.
+    #[test]
+    fn each_chunk_is_progress() {
+        let (results, mut received) = oneshot::channel();
+        let batch = LookupBatch {
+            lookups: vec![lookup("long"), lookup("2")],
+            queued_at: Instant::now(),
+            progress: Arc::default(),
+            results,
+        };
+        let progress = Arc::clone(&batch.progress);
+        let read = |lookup: &DiskLookup, goes_on: &dyn Fn() -> bool| {
+            let chunks = if &*lookup.key == "long" { 6 } else { 0 };
+            for _ in 0..chunks {
+                std::thread::sleep(PROGRESS_TIMEOUT / 4);
+                assert!(goes_on());
+            }
+            absent()
+        };
+        assert_eq!(serve_batch(read, batch), None);
+        assert_eq!(received.try_recv().unwrap(), [absent(), absent()]);
+        assert_eq!(progress.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn reading_ends_if_the_leader_gives_up() {
+        let (results, received) = oneshot::channel();
+        let batch = LookupBatch {
+            lookups: vec![lookup("1")],
+            queued_at: Instant::now(),
+            progress: Arc::default(),
+            results,
+        };
+        let received = Mutex::new(Some(received));
+        let read = |_: &DiskLookup, goes_on: &dyn Fn() -> bool| {
+            assert!(goes_on());
+            received.lock().unwrap().take();
+            assert!(!goes_on());
+            None
+        };
+        assert_eq!(serve_batch(read, batch), None);
     }
 
     /// The others have no timer of their own, and the next lookup must not wait for the leader.

@@ -59,7 +59,7 @@ impl Replay<'_> {
         if files {
             let store = run.shared.store.load_full().expect("it is open");
             let prefix = cache.resources[0].prefix.load(Ordering::SeqCst);
-            let entry = store.get(prefix, KEY, run.epoch).unwrap();
+            let entry = store.get(prefix, KEY, run.epoch, || true).unwrap();
             // Until the resource is defined, the prefix of its entries is not known.
             if state.following {
                 let entry = entry.map(|entry| content(entry.found.as_ref()));

@@ -117,7 +117,10 @@ impl Replay<'_> {
             Phase::Disk(_) => {
                 let run = self.run();
                 let batch = run.disk_lookups[index].take().expect("it asked the disk");
-                serve_batch(|lookup| read_entry(&run.shared, lookup), batch);
+                serve_batch(
+                    |lookup, goes_on| read_entry(&run.shared, lookup, goes_on),
+                    batch,
+                );
                 if !matches!(after.requests[index].phase, Phase::Found(..)) {
                     self.go(index, before, after);
                 }
