@@ -151,7 +151,7 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     criterion.bench_function("disk get", |bencher| {
         bencher.iter_batched(
             || (random.next() % DOCUMENTS).to_string(),
-            |key| store.get(0, &key, epoch),
+            |key| store.get(0, &key, epoch, || true),
             BatchSize::SmallInput,
         );
     });

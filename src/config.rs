@@ -98,6 +98,8 @@ pub struct Config {
     pub limits: Limits,
     /// Bounds of answers with many documents.
     pub answers: AnswersConfig,
+    /// All request bodies that are being received, in bytes.
+    pub bodies_bytes_max: u64,
     /// Certificate, key and HSTS of the public address.
     pub tls: TlsConfig,
     /// Access by pages of other origins.
@@ -259,6 +261,7 @@ impl Config {
             },
             audit: AuditConfig { sample: 0.0 },
             answers: AnswersConfig::default(),
+            bodies_bytes_max: 0,
             limits: Limits {
                 connections: 0,
                 connections_per_address: 0,

@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod answers;
 pub mod auth;
+mod bodies;
 mod body;
 mod conditional;
 pub mod connection;

@@ -40,14 +40,6 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         let message = "requires limits.trusted_proxies: only their headers are read".to_owned();
         refuse(&["limits.proxy_protocol"], message);
     }
-    if config.answers.memory_bytes_max < config.answers.answer_bytes_max {
-        let message =
-            "must be at least limits.answer_max, or the longest answers could never be sent";
-        refuse(
-            &["limits.answers_memory", "limits.answer_max"],
-            message.to_owned(),
-        );
-    }
     match (&config.tls.certificate_file, &config.tls.key_file) {
         (Some(_), None) => {
             let message = "key_file must name the certificate's key".to_owned();
@@ -78,7 +70,28 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
             policies are checked for the user that reads documents";
         refuse(&["database.listen_url"], message.to_owned());
     }
+    mistakes.extend(check_memory(config, places));
     mistakes.extend(access::check(config, places));
+    mistakes
+}
+
+/// Finds bounds of memory that would refuse what other bounds allow.
+fn check_memory(config: &Config, places: &Places) -> Vec<Mistake> {
+    let mut mistakes = Vec::new();
+    let mut refuse =
+        |paths: &[&str], message: &str| mistakes.push(places.mistake(paths, message.to_owned()));
+    if config.answers.memory_bytes_max < config.answers.answer_bytes_max {
+        refuse(
+            &["limits.answers_memory", "limits.answer_max"],
+            "must be at least limits.answer_max, or the longest answers could never be sent",
+        );
+    }
+    if config.bodies_bytes_max / 4 < config.source.document_bytes_max {
+        refuse(
+            &["limits.bodies_memory", "document_max"],
+            "must be at least four times document_max: one client may have a quarter of it",
+        );
+    }
     mistakes
 }
 

@@ -118,7 +118,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 69] = [
+pub(super) const SETTINGS: [Setting; 70] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -302,6 +302,13 @@ pub(super) const SETTINGS: [Setting; 69] = [
     .help(
         "All answers with many documents that are being made or sent; the clients that read nothing \
          for the longest time lose theirs.",
+    ),
+    default("limits.bodies_memory", "256MiB", |c| {
+        Slot::Bytes(&mut c.bodies_bytes_max, MIB..=TIB)
+    })
+    .help(
+        "All request bodies that are being received, bulk writes excepted; a quarter of it for one \
+         client. Those of which nothing arrives for the longest time are answered with 503.",
     ),
     default("limits.requests_per_second", "0", |c| {
         Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000)

@@ -6,13 +6,15 @@ use std::iter;
 use axum::body::{Body, Bytes};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use crate::http::bodies::NoRoom;
 use crate::http::connection::BodyTimeout;
 use crate::http::problem::Problem;
 
 /// The body of a request.
 ///
 /// # Errors
-/// 408 if it arrives too slowly, 413 if it is longer than `bytes_max`, 400 if it ends early.
+/// 408 if it arrives too slowly, 413 if it is longer than `bytes_max`, 503 if there is no memory for it, 400 if it ends
+/// early.
 pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let read = Limited::new(body, bytes_max).collect().await;
     let read = read.map_err(|error| {
@@ -28,9 +30,11 @@ pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Pro
 /// The problem for a body that could not be read to its end.
 pub(super) fn body_problem(error: &(dyn Error + 'static)) -> Problem {
     // axum wraps errors of the connection.
-    let mut causes = iter::successors(Some(error), |&error| error.source());
-    if causes.any(|cause| cause.is::<BodyTimeout>()) {
+    let causes = || iter::successors(Some(error), |&error| error.source());
+    if causes().any(|cause| cause.is::<BodyTimeout>()) {
         Problem::BODY_TOO_SLOW
+    } else if causes().any(|cause| cause.is::<NoRoom>()) {
+        Problem::BODIES_FULL
     } else {
         Problem::bad_request("the request body ended early")
     }

@@ -10,6 +10,7 @@ use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::http::answers::{AnswersConfig, AnswersMemory};
 use crate::http::auth::Auth;
+use crate::http::bodies::BodiesMemory;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -21,6 +22,7 @@ pub(super) struct HttpState {
     pub(super) answers: AnswersMemory,
     /// `None`: requests need no credential.
     pub(super) auth: Option<Arc<Auth>>,
+    pub(super) bodies: BodiesMemory,
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
@@ -61,6 +63,7 @@ impl HttpState {
     pub(super) fn new(
         documents: Documents,
         answers: &AnswersConfig,
+        bodies_bytes_max: u64,
         metrics: Arc<Metrics>,
         cache_headers: Vec<CacheHeaders>,
         auth: Option<Arc<Auth>>,
@@ -71,6 +74,7 @@ impl HttpState {
             documents,
             answers: AnswersMemory::new(answers, metrics.answers_dropped.clone()),
             auth,
+            bodies: BodiesMemory::new(bodies_bytes_max),
             metrics,
             hits,
             cache_headers: cache_headers.into(),

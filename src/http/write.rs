@@ -52,6 +52,7 @@ pub(super) async fn write_documents(
         part,
         name,
     };
+    let body = state.bodies.hold(body, request.client());
     Ok(write.write(body).await?.map(Body::new))
 }
 

@@ -110,6 +110,7 @@ impl Service {
             docs: config.docs,
             cache_headers: cache_headers(config),
             answers: config.answers.clone(),
+            bodies_bytes_max: config.bodies_bytes_max,
             cors: config.cors.clone(),
             hosts: Some(config.hosts.clone()).filter(|_| config.listen.ip().is_loopback()),
             is_tls: config.has_tls(),

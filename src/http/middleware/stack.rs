@@ -64,6 +64,8 @@ pub struct PublicConfig {
     pub cache_headers: Vec<CacheHeaders>,
     /// The bounds of answers with many documents.
     pub answers: AnswersConfig,
+    /// All request bodies that are being received, in bytes; one client may have a quarter.
+    pub bodies_bytes_max: u64,
     /// What pages of other origins may do.
     pub cors: CorsConfig,
     /// Without authentication: names of the host by which web pages may reach the address; `None`: any, since the address
@@ -115,8 +117,14 @@ impl PublicService {
         auth: Option<Arc<Auth>>,
     ) -> Self {
         let documents = Documents::new(cache, writes);
-        let headers = config.cache_headers;
-        let state = HttpState::new(documents, &config.answers, metrics, headers, auth.clone());
+        let state = HttpState::new(
+            documents,
+            &config.answers,
+            config.bodies_bytes_max,
+            metrics,
+            config.cache_headers,
+            auth.clone(),
+        );
         let stack = Stack {
             router: router(&state, config.docs),
             cors: Cors::new(&config.cors),

@@ -34,6 +34,7 @@ pub(in crate::http) async fn read_batch(
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
     read.fields = query::parse_fields(request.query(), &read.resource)?;
+    let body = state.bodies.hold(body, request.client());
     let keys = keys_in_body(request, body, &read.resource.key).await?;
     read_keys(&mut read, &keys).await
 }
