@@ -1,7 +1,8 @@
 //! Authentication and authorization: a credential identifies a principal, and a principal has rights on resources.
 //!
 //! Independent of protocols, which read credentials from requests and pass them to `Authenticator`. A verified credential
-//! is cached for `VERIFIED_MAX`, until its token expires or until the keys change, so that a hit does not wait.
+//! is cached for `VERIFIED_MAX`, until its token expires or until the keys change, and a right password as long as there is
+//! room for it, so that a hit does not wait.
 //! Credentials are never logged.
 
 pub mod config;
@@ -42,7 +43,7 @@ pub(crate) use crate::auth::tokens::{SignedToken, unix_time};
 
 /// A protocol refuses a longer credential before it asks the [`Authenticator`].
 pub(crate) const CREDENTIAL_BYTES_MAX: usize = 8 << 10;
-/// How long a verified credential is cached, at most.
+/// How long a verified key or token is cached, at most.
 const VERIFIED_MAX: Duration = Duration::from_secs(5 * 60);
 /// How long a wrong password is cached, so that repeating it costs no hash.
 const WRONG_MAX: Duration = Duration::from_secs(10);
@@ -271,15 +272,7 @@ impl Authenticator {
             return Err(AuthError::Credential("the credentials are malformed"));
         };
         let password = password.get(1..).unwrap_or_default();
-        // Entries are only replaced by other right credentials, and users do not change, so it still is right.
-        let was_right = self
-            .verified
-            .get(scheme, bytes, 0, Boottime::NEVER)
-            .is_some();
-        let checked = self
-            .passwords
-            .check(address, bytes, name, password, was_right)
-            .await;
+        let checked = self.passwords.check(address, bytes, name, password).await;
         let principal = checked.map_err(|busy| match busy {
             TooManyChecks::Client => AuthError::TooManyChecks(
                 "too many passwords from this address are being checked",
@@ -293,7 +286,8 @@ impl Authenticator {
         })?;
         match &principal {
             Some(_) => {
-                let until = later(VERIFIED_MAX);
+                // Users do not change while larder runs, and a check could be held up by wrong passwords of others.
+                let until = Boottime(u64::MAX);
                 self.verified
                     .put(scheme, bytes, 0, until, principal.as_ref());
             }
@@ -374,13 +368,18 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    #[tokio::test]
-    async fn a_password_that_was_wrong_just_now_is_not_checked_again() {
+    /// A larder with one user, and the credential of that user.
+    fn of_anna() -> (Config, String) {
         let hash = passwords::hash(b"anna's").unwrap();
         let text = format!("[[auth.user]]\nname = 'anna'\npassword = '{hash}'");
         let config = Config::from_toml(&text, &[]).unwrap();
+        (config, STANDARD.encode("anna:anna's"))
+    }
+
+    #[tokio::test]
+    async fn a_password_that_was_wrong_just_now_is_not_checked_again() {
+        let (config, pair) = of_anna();
         let start = || Authenticator::start(&config.auth, &[]).unwrap().unwrap();
-        let pair = STANDARD.encode("anna:anna's");
         let credential = Credential {
             scheme: Scheme::Basic,
             bytes: pair.as_bytes(),
@@ -394,5 +393,24 @@ mod tests {
         wrong.put(Scheme::Basic, credential.bytes, 0, later, None);
         let found = authenticator.verify_password(credential, address).await;
         assert_eq!(found.err(), Some(AuthError::Credential(WRONG_CREDENTIALS)));
+    }
+
+    /// Another check could be held up by wrong passwords that others send.
+    #[tokio::test]
+    async fn a_password_that_was_right_is_not_checked_again() {
+        let (config, pair) = of_anna();
+        let authenticator = Authenticator::start(&config.auth, &[]).unwrap().unwrap();
+        let credential = Credential {
+            scheme: Scheme::Basic,
+            bytes: pair.as_bytes(),
+        };
+        let address = Ipv4Addr::LOCALHOST.into();
+        assert!(authenticator.known(credential).is_none());
+        let found = authenticator.verify_password(credential, address).await;
+        assert!(found.is_ok());
+        let in_a_day = Boottime::now().0 + 86_400 * 1_000_000_000;
+        crate::clock::stopped::set(Boottime(in_a_day));
+        let known = authenticator.known(credential).flatten().unwrap();
+        assert_eq!(known.principal().unwrap().name, "anna");
     }
 }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Argon2, Params};
@@ -157,19 +156,18 @@ impl Passwords {
     }
 
     /// The principal of a name and a password; `None` if they are wrong. `credential` contains both, and was sent from
-    /// `address`. Wrong passwords do not hold it up if it is `known`, which it is if it was right before.
+    /// `address`.
     pub(super) async fn check(
         &self,
         address: IpAddr,
         credential: &[u8],
         name: &str,
         password: &[u8],
-        known: bool,
     ) -> Result<Option<Arc<Principal>>, TooManyChecks> {
         if password.len() > PASSWORD_BYTES_MAX {
             return Ok(None);
         }
-        let check = self.join(address, credential, name, password, known)?;
+        let check = self.join(address, credential, name, password)?;
         Ok(check.await)
     }
 
@@ -188,7 +186,6 @@ impl Passwords {
         credential: &[u8],
         name: &str,
         password: &[u8],
-        known: bool,
     ) -> Result<Check, TooManyChecks> {
         // The map is consistent even if a thread has panicked while it held the lock.
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,16 +199,19 @@ impl Passwords {
         if own.count() >= CHECKS_PER_CLIENT_MAX {
             return Err(TooManyChecks::Client);
         }
-        let attempt = (!known).then(|| self.throttle.begin(name, client, Boottime::now()));
-        let attempt = attempt.transpose().map_err(TooManyChecks::Wrong)?;
-        let delay = attempt.map_or(Duration::ZERO, |attempt| attempt.delay);
+        let attempt = self.throttle.begin(name, client, Boottime::now());
+        let attempt = attempt.map_err(TooManyChecks::Wrong)?;
+        let delay = attempt.delay;
         let places = if delay.is_zero() {
             &self.waiting
         } else {
             &self.slowed
         };
         let place = Arc::clone(places).try_acquire_owned();
-        let place = place.map_err(|_| TooManyChecks::All)?;
+        let place = place.map_err(|_| {
+            self.throttle.forgive(attempt);
+            TooManyChecks::All
+        })?;
         let throttle = Arc::clone(&self.throttle);
         let user = self.users.get(name);
         let hash = user.map_or_else(|| self.decoy(name), |user| Arc::clone(&user.hash));
@@ -225,9 +225,7 @@ impl Passwords {
             drop(place);
             let verified = verify(turn, hash, password).await;
             let principal = principal.filter(|_| verified)?;
-            if let Some(attempt) = attempt {
-                throttle.forgive(attempt);
-            }
+            throttle.forgive(attempt);
             Some(principal)
         };
         let check = check.boxed().shared();
@@ -313,21 +311,24 @@ mod tests {
         assert!(all >= 1 && (all < cores || cores == 1), "{all} of {cores}");
         let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
         let check = |client, credential: &'static [u8]| {
-            passwords.join(address(client), credential, "anna", b"anna's", true)
+            passwords.join(address(client), credential, "anna", b"anna's")
         };
         let numbers: [[u8; 1]; CHECKS_PER_CLIENT_MAX] = std::array::from_fn(|n| [n as u8]);
-        let begin = |client, number: &[u8]| {
-            passwords.join(address(client), number, "anna", b"anna's", true)
+        let begin = |client, number: &[u8], name: &str| {
+            passwords.join(address(client), number, name, b"anna's")
         };
         let first: Vec<Check> = numbers
             .iter()
-            .map(|number| begin(1, number).unwrap())
+            .map(|number| begin(1, number, "anna").unwrap())
             .collect();
         assert_eq!(check(1, b"another").err(), Some(TooManyChecks::Client));
         let joined = check(1, &[0]).unwrap();
         assert!(joined.ptr_eq(&first[0]));
         let mut others: Vec<Check> = (first.len()..WAITING_MAX)
-            .map(|number| begin(number, &number.to_be_bytes()).unwrap())
+            .map(|number| {
+                let name = format!("user {number}");
+                begin(number, &number.to_be_bytes(), &name).unwrap()
+            })
             .collect();
         assert_eq!(
             check(WAITING_MAX, b"another").err(),
@@ -379,7 +380,7 @@ mod tests {
         ] {
             let credential = [name.as_bytes(), b":", password].concat();
             let found = passwords
-                .check(address(1), &credential, name, password, false)
+                .check(address(1), &credential, name, password)
                 .await;
             assert_eq!(found.unwrap().is_some(), right, "{name}");
         }

@@ -140,6 +140,10 @@ impl PageCheck {
     }
 
     fn is_host_allowed(&self, host: &str) -> bool {
+        // No browser sends a user's name before the host.
+        if host.contains('@') {
+            return false;
+        }
         if let Some(bracketed) = host.strip_prefix('[') {
             let address = bracketed.split_once(']').map(|(address, _)| address);
             return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
@@ -269,6 +273,7 @@ mod tests {
             ("localhost.evil.example", false),
             ("127.0.0.1.evil.example", false),
             ("[evil.example]", false),
+            ("localhost:80@evil.example", false),
             ("[::1", false),
             ("::1", false),
             ("", false),
