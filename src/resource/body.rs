@@ -16,6 +16,7 @@ mod values;
 
 use std::borrow::Cow;
 
+use crate::resource::body::decimal::Decimal;
 use crate::resource::writable::pointer_token;
 
 pub use self::merge::merge_patch;
@@ -25,6 +26,10 @@ pub use self::split::{Framing, SplitError, Splitter, is_space};
 
 /// The most mismatches that are reported for one document. The rest of the document is not checked then.
 pub const MISMATCHES_MAX: usize = 100;
+
+/// The most digits that PostgreSQL may have to write for the numbers of a document that have an exponent. Without a bound,
+/// a body of 40 KB can be a document of 500 MB.
+const WRITTEN_DIGITS_MAX: usize = 1 << 20;
 
 /// What a write does with the body.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +66,8 @@ struct Mismatches {
     found: Vec<Mismatch>,
     /// A JSON pointer.
     path: String,
+    /// Digits that PostgreSQL writes for the numbers with an exponent so far.
+    digits: usize,
 }
 
 impl Mismatches {
@@ -95,6 +102,22 @@ impl Mismatches {
         let read = read(self);
         self.leave(outside);
         read
+    }
+
+    /// Counts a number by the digits that PostgreSQL will write for it: 1e131071 is stored in a few bytes and read as
+    /// 131,072 digits. Adds a mismatch and returns false if the document has too many.
+    fn count_digits(&mut self, number: &str) -> bool {
+        if number.contains(['e', 'E']) {
+            let digits = Decimal::parse(number).map_or(0, |number| number.written_digits());
+            self.digits = self.digits.saturating_add(digits);
+        }
+        let fits = self.digits <= WRITTEN_DIGITS_MAX;
+        if !fits {
+            self.add(format!(
+                "makes the numbers with an exponent longer than {WRITTEN_DIGITS_MAX} digits in all, as PostgreSQL writes them"
+            ));
+        }
+        fits
     }
 
     /// Adds a mismatch at the present place, unless there are enough.

@@ -60,6 +60,14 @@ impl<'t> Decimal<'t> {
         Some(decimal)
     }
 
+    /// The digits that PostgreSQL writes for it as a `numeric`, which has no exponent and keeps zeros behind the point.
+    pub(super) fn written_digits(&self) -> usize {
+        let before = self.ends.map_or(0, |(first, _)| first).max(0) + 1;
+        let [_, fraction] = self.digits;
+        let after = (fraction.len() as i64 - self.exponent).max(0);
+        usize::try_from(before.saturating_add(after)).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn is_zero(&self) -> bool {
         self.ends.is_none()
     }
@@ -146,6 +154,24 @@ mod tests {
         ] {
             assert!(Decimal::parse(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn digits_are_counted_as_postgres_writes_them() {
+        for (text, digits) in [
+            ("0", 1),
+            ("0e5", 1),
+            ("0e-5", 6),
+            ("1.50", 3),
+            ("12e3", 5),
+            ("1e-3", 4),
+            ("-1.25e1", 3),
+            ("1e131071", 131_072),
+            ("0.000001e6", 1),
+        ] {
+            assert_eq!(decimal(text).written_digits(), digits, "{text}");
+        }
+        assert!(decimal("1e99999999999999").written_digits() > 1 << 39);
     }
 
     #[test]

@@ -37,6 +37,11 @@ fn text(
     json: Json<'_>,
     mismatches: &mut Mismatches,
 ) -> Option<String> {
+    if let (ValueType::Numeric { .. }, Json::Number(number)) = (value, &json)
+        && !mismatches.count_digits(number)
+    {
+        return None;
+    }
     match (value, json) {
         (ValueType::Array(element), Json::Array(length)) => {
             composed::array(element, node, length, mismatches)
@@ -58,13 +63,14 @@ fn json(
     node: JsonNode<'_>,
     mismatches: &mut Mismatches,
 ) -> Option<ColumnInput> {
-    let (mut zero, mut beyond) = (false, false);
+    let (mut zero, mut beyond, mut long) = (false, false, false);
     if binary {
         for node in node.with_contents() {
             match node.json() {
                 Json::String(text) => zero |= text.contains('\0'),
                 Json::Number(text) => {
                     beyond |= !Decimal::parse(text).is_some_and(|number| number.is_numeric());
+                    long = long || !mismatches.count_digits(text);
                 }
                 _ => {}
             }
@@ -76,7 +82,7 @@ fn json(
     if beyond {
         mismatches.add("must not contain numbers beyond the range of numeric");
     }
-    if zero || beyond {
+    if zero || beyond || long {
         return None;
     }
     match node.text() {
@@ -171,6 +177,19 @@ mod tests {
             &[("12.0", "12"), ("1e2", "100"), ("1.5", "")],
             &["100000"],
         );
+    }
+
+    #[test]
+    fn numbers_with_exponents_are_bounded_together() {
+        let array = |count| format!("[{}]", ["1e131071"; 9][..count].join(","));
+        let numbers = ValueType::Array(Box::new(ValueType::Numeric { digits: None }));
+        for value in [&ValueType::Jsonb, &numbers] {
+            assert!(read(value, &array(8)).is_ok(), "{value:?}");
+            let refused = read(value, &array(9)).unwrap_err();
+            assert!(refused.contains("longer than 1048576 digits"), "{refused}");
+        }
+        // Its text is kept as it is.
+        assert!(read(&ValueType::Json, &array(9)).is_ok());
     }
 
     #[test]
