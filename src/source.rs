@@ -13,6 +13,7 @@ pub mod writes;
 use std::time::Duration;
 
 use crate::resource::row_security::UNCHANGED;
+use crate::source::session::url::UrlError;
 
 /// How larder connects to PostgreSQL.
 #[derive(Clone, Debug)]
@@ -30,11 +31,9 @@ pub struct SourceConfig {
 /// Why a statement failed, or why there is no connection to run it on.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The URL is not a PostgreSQL URL.
-    #[error(
-        "the database URL is not of the form postgres://user:password@host:port/database?sslmode=…"
-    )]
-    Url,
+    /// The URL is not a PostgreSQL URL, or larder can't obey it.
+    #[error("the database URL {0}")]
+    Url(#[from] UrlError),
     /// PostgreSQL cannot be reached, or it closed the connection.
     #[error("PostgreSQL cannot be reached: {0}")]
     Unavailable(String),

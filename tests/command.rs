@@ -154,3 +154,19 @@ async fn example_is_a_configuration_and_the_dump_masks_passwords() {
     let again = run(directory.path(), None, &["config", "--dump"]).await;
     assert_eq!(stdout(&again), text, "{}", stderr(&again));
 }
+
+#[tokio::test]
+async fn a_url_that_cannot_be_obeyed_is_refused_without_its_values() {
+    let directory = TempDir::new().unwrap();
+    for (parameter, name) in [
+        ("channel_binding=require", "channel_binding"),
+        ("ssl_mode=s3cret", "ssl_mode"),
+        ("sslpassword=s3cret", "sslpassword"),
+    ] {
+        let url = format!("postgres://app@127.0.0.1:1/app?{parameter}");
+        let refused = run(directory.path(), Some(&url), &[]).await;
+        assert_eq!(refused.status.code(), Some(78), "{}", stderr(&refused));
+        let text = stderr(&refused);
+        assert!(text.contains(name) && !text.contains("s3cret"), "{text}");
+    }
+}

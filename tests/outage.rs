@@ -353,3 +353,23 @@ async fn larder_starts_without_postgres_and_finds_it_later() {
     proxy.set(NetworkFault::None);
     hit_again(&larder, "/items/1").await;
 }
+
+/// As psql does with such a URL: the first host refuses the connection, the second accepts it.
+#[tokio::test]
+async fn several_hosts_are_tried_in_their_order() {
+    let database = TestCluster::database().await;
+    execute(&database.url, SQL).await;
+    let (credentials, rest) = database.url.split_once('@').unwrap();
+    let separator = if rest.contains('?') { '&' } else { '?' };
+    let url = format!(
+        "{credentials}@127.0.0.1:1,{rest}{separator}target_session_attrs=read-write&connect_timeout=5"
+    );
+    let larder = TestService::start_on(&url, ITEMS, &SETTINGS).await;
+    hit(&larder, "/items/1").await;
+    execute(&database.url, "update item set name = 'second'").await;
+    eventually("the new document", async || {
+        let answer = larder.get("/items/1").await;
+        (answer.status == StatusCode::OK && name(&answer) == "second").then_some(())
+    })
+    .await;
+}

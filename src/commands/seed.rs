@@ -4,16 +4,17 @@
 //! contains a smaller one.
 use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
-use std::str::FromStr;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use thiserror::Error;
 
 use crate::cli::SeedArgs;
 use crate::commands::database::CommandDatabase;
 use crate::config::Config;
+use crate::source::SourceError;
+use crate::source::session::Database;
 
 const TABLES: &str = include_str!("../../migrations/demo.sql");
 /// An emp's key is its dept's times this, plus its number in the dept.
@@ -71,6 +72,9 @@ pub enum SeedError {
     /// The database refused; nothing was changed.
     #[error("could not seed the demo tables")]
     Postgres(#[from] sqlx::Error),
+    /// The URL is not usable.
+    #[error(transparent)]
+    Url(#[from] SourceError),
 }
 
 /// Seeds the configured database, or the private one.
@@ -96,8 +100,8 @@ pub async fn seed(url: &str, depts: u32, emps_per_dept: u32) -> Result<Seeded, S
         return Err(SeedError::TooManyEmps(emps_per_dept));
     }
     // Seeding takes long by design; sqlx would warn of each statement.
-    let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
-    let mut connection = PgConnection::connect_with(&options).await?;
+    let database = Database::new(url, false, Duration::ZERO)?;
+    let mut connection = database.connect_plain().await?;
     let mut transaction = connection.begin().await?;
     // Without it every `if not exists` that finds something says so in the log.
     sqlx::raw_sql("set local client_min_messages = warning")

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sqlx::{Connection, PgConnection};
+use sqlx::Connection;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,6 +30,7 @@ use crate::http::connection::serve_http;
 use crate::http::middleware::access_log::ReopenSignal;
 use crate::server::ServerConfig;
 use crate::server::tls::Tls;
+use crate::source::session::Database;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
 
@@ -229,7 +230,8 @@ async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
 
 /// Fills the demo tables of a new private database; one that was changed since is left as it is.
 async fn seed_once(url: &str) -> anyhow::Result<()> {
-    let mut connection = PgConnection::connect(url).await?;
+    let database = Database::new(url, false, Duration::ZERO)?;
+    let mut connection = database.connect_plain().await?;
     let there: bool = sqlx::query_scalar("select to_regclass('public.dept') is not null")
         .fetch_one(&mut connection)
         .await?;

@@ -179,7 +179,7 @@ pub(super) const SETTINGS: [Setting; 70] = [
     optional("database.url", "postgres://app@db.example/app", |c| {
         Slot::Url(&mut c.database_url)
     })
-    .help("DATABASE_URL sets it, too. It may have sslmode, sslrootcert and similar parameters."),
+    .help("DATABASE_URL sets it, too. It is read as psql reads it; a parameter that larder can't obey is refused."),
     optional(
         "database.listen_url",
         "postgres://app@direct.db.example/app",

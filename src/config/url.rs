@@ -1,64 +1,35 @@
-//! Checks and masks PostgreSQL URLs, as far as that is possible without a client; the source checks the rest.
+//! Checks URLs of PostgreSQL and of public keys, and masks their passwords.
 //!
-//! No error of this module repeats any part of the URL, because a mistyped one may carry its password anywhere.
+//! No error repeats a value of the URL, because a mistyped one may carry its password anywhere.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::auth::config::MASK;
+use crate::source::session::url::{ConnectionUrl, UrlError as PostgresUrlError};
 
 /// Why a URL is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UrlError {
-    /// It begins with something else.
-    #[error("must be a URL that begins with postgres:// or postgresql://")]
-    Scheme,
+    /// It is no URL of PostgreSQL that larder can obey.
+    #[error(transparent)]
+    Postgres(#[from] PostgresUrlError),
     /// It contains a character that no URL contains.
     #[error("must not hold white space or control characters: percent-encode them")]
     Character,
-    /// The port is not a number.
-    #[error(
-        "its port is not a number from 0 to 65535 (in a password, percent-encode /, ?, #, @ and :)"
-    )]
-    Port,
     /// Something in the network could replace the keys.
     #[error("must begin with https://, or with http:// and a loopback address or localhost")]
     Unprotected,
 }
 
-/// Accepts what can be a PostgreSQL URL.
+/// Accepts a PostgreSQL URL that larder can obey.
 pub(super) fn check(url: &str) -> Result<(), UrlError> {
-    let rest = ["postgres://", "postgresql://"]
-        .iter()
-        .find_map(|scheme| url.strip_prefix(scheme))
-        .ok_or(UrlError::Scheme)?;
-    if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(UrlError::Character);
-    }
-    let (authority, _) = split_authority(rest);
-    let host = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    if has_valid_port(host) {
-        Ok(())
-    } else {
-        Err(UrlError::Port)
-    }
+    ConnectionUrl::parse(url)?;
+    Ok(())
 }
 
-/// The user that a checked URL names, before its host or in its query, as it is written; empty where it names none.
-pub(super) fn user(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    let mut named = query
-        .split('&')
-        .filter_map(|pair| pair.strip_prefix("user="));
-    if let Some(user) = named.next_back() {
-        return user;
-    }
-    let (authority, _) = split_authority(rest);
-    let credentials = authority.rsplit_once('@').map(|(before, _)| before);
-    let credentials = credentials.unwrap_or_default();
-    credentials.split(':').next().unwrap_or_default()
+/// The user that a checked URL connects as.
+pub(super) fn user(url: &str) -> String {
+    ConnectionUrl::parse(url).map_or_else(|_| String::new(), |url| url.user().to_owned())
 }
 
 /// Accepts the URL of public keys if nothing in the network can replace them: with other keys, any token is valid.
@@ -204,10 +175,25 @@ mod tests {
         ] {
             assert_eq!(check(url), Ok(()), "{url}");
         }
-        assert_eq!(check("mysql://db/app"), Err(UrlError::Scheme));
-        assert_eq!(check("host=db password=x"), Err(UrlError::Scheme));
-        assert_eq!(check("postgres://db /app"), Err(UrlError::Character));
-        assert_eq!(check("postgres://app:s3/cret@db/app"), Err(UrlError::Port));
-        assert_eq!(check("postgres://db:65536/app"), Err(UrlError::Port));
+        assert_eq!(
+            check("mysql://db/app"),
+            Err(PostgresUrlError::Scheme.into())
+        );
+        assert_eq!(
+            check("host=db password=x"),
+            Err(PostgresUrlError::Scheme.into())
+        );
+        assert_eq!(
+            check("postgres://db /app"),
+            Err(PostgresUrlError::Character.into())
+        );
+        assert_eq!(
+            check("postgres://app:s3/cret@db/app"),
+            Err(PostgresUrlError::Port.into())
+        );
+        assert_eq!(
+            check("postgres://db:65536/app"),
+            Err(PostgresUrlError::Port.into())
+        );
     }
 }

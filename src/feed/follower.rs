@@ -166,9 +166,8 @@ impl<F: FnMut(Event)> Feed<F> {
     /// Follows the database; never returns.
     pub(super) async fn run(&mut self) {
         if self.setup.config.notify {
-            let options = self.setup.database.listener_options();
             tokio::spawn(listener::listen(
-                options,
+                self.setup.database.clone(),
                 Arc::clone(&self.bell),
                 Arc::clone(&self.setup.metrics),
             ));

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::feed::bell::CHANNEL;
 use crate::metrics::Metrics;
+use crate::source::session::Database;
 
 /// Pauses between attempts to listen again: short, to listen soon after a restart of PostgreSQL; longer if it stays
 /// away.
@@ -18,10 +19,10 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Notifies `bell` of every notification and whenever it listens again. Never returns.
-pub(super) async fn listen(options: PgConnectOptions, bell: Arc<Notify>, metrics: Arc<Metrics>) {
+pub(super) async fn listen(database: Database, bell: Arc<Notify>, metrics: Arc<Metrics>) {
     let mut pause = RETRY_MIN;
     loop {
-        match connect(options.clone()).await {
+        match connect(database.listener_options()).await {
             Ok(mut listener) => {
                 pause = RETRY_MIN;
                 // A pass has to follow, since notifications were lost until now.

@@ -397,7 +397,7 @@ impl Problem {
 impl From<SourceError> for Problem {
     fn from(error: SourceError) -> Self {
         match error {
-            SourceError::Url
+            SourceError::Url(_)
             | SourceError::Unavailable(_)
             | SourceError::Standby
             | SourceError::OtherDatabase

@@ -1,11 +1,12 @@
 //! Connections to PostgreSQL: how larder opens them, which settings they have, and which database they reach.
 
+mod password_file;
 mod settings;
+pub mod url;
 
 use std::pin::pin;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 use crate::resource::proof::Proof;
 use crate::source::SourceError;
 use crate::source::session::settings::Settings;
+use crate::source::session::url::ConnectionUrl;
 
 /// A step of opening a connection may take 800 ms. The time is counted in polls of 100 ms: a thread that serves
 /// thousands of clients may come late to a response that has arrived in time, and then still gets its poll.
@@ -29,6 +31,9 @@ const CHECKED_PROCESSES_MAX: usize = 64;
 /// with this code, and in statement mode transactions. PostgreSQL uses other codes for such settings.
 const PROTOCOL_VIOLATION: &str = "08P01";
 
+/// `cannot_connect_now`: the server starts, or recovers. libpq goes on with the next host then.
+const CANNOT_CONNECT_NOW: &str = "57P03";
+
 /// Makes glibc keep up to 8 MiB of a server process's heap. PostgreSQL allocates 1 KiB for each value of a record that
 /// it sends. glibc returns the free end of the heap to the system above 128 KiB, and requests it again at the next
 /// statement; that was a third of PostgreSQL's measured work for a document. After a larger block was freed, glibc
@@ -41,7 +46,9 @@ const KEEP_HEAP: &str =
 /// A database that larder reads from, by its URL.
 #[derive(Clone, Debug)]
 pub struct Database {
-    options: PgConnectOptions,
+    url: ConnectionUrl,
+    /// The place in `url.hosts` of the last host that a connection was opened to.
+    last_host: Arc<AtomicUsize>,
     pooler: bool,
     statement_timeout: Duration,
     /// A refused connection was logged, and no connection has succeeded since.
@@ -140,16 +147,20 @@ impl Database {
     /// Parses a `postgres://` URL. Opens no connection.
     ///
     /// # Errors
-    /// [`SourceError::Url`] if it is not such a URL. The message repeats no part of it.
+    /// [`SourceError::Url`] if it is not such a URL, or larder can't obey it. The message repeats no value of it.
     pub fn new(url: &str, pooler: bool, statement_timeout: Duration) -> Result<Self, SourceError> {
-        let options = PgConnectOptions::from_str(url).map_err(|_| SourceError::Url)?;
+        let mut url = ConnectionUrl::parse(url)?;
         // Without this sqlx sends a value of its own besides larder's settings, which a pooler may refuse.
-        let options = options
-            .application_name("larder")
-            .extra_float_digits(None)
-            .disable_statement_logging();
+        let prepared = |options: PgConnectOptions| {
+            options
+                .application_name("larder")
+                .extra_float_digits(None)
+                .disable_statement_logging()
+        };
+        url.hosts = url.hosts.into_iter().map(prepared).collect();
         Ok(Self {
-            options,
+            url,
+            last_host: Arc::default(),
             pooler,
             statement_timeout,
             refusal_logged: Arc::default(),
@@ -200,11 +211,77 @@ impl Database {
         self.open(&settings, StepTimeout::Unbounded).await
     }
 
-    /// The connection options for LISTEN, without the settings of statements.
+    /// The connection options for LISTEN, without the settings of statements, for the host that the last connection was
+    /// opened to.
     pub fn listener_options(&self) -> PgConnectOptions {
-        self.options
-            .clone()
+        let place = self.last_host.load(Ordering::Relaxed);
+        let host = self.url.hosts.get(place).cloned();
+        host.unwrap_or_default()
             .options([("idle_session_timeout", "0")])
+    }
+
+    /// Opens a connection without larder's settings and time limits.
+    ///
+    /// # Errors
+    /// Why no host of the URL could be connected to.
+    pub async fn connect_plain(&self) -> sqlx::Result<PgConnection> {
+        self.connect_to_first(|options| options, StepTimeout::Unbounded)
+            .await
+    }
+
+    /// Connects to the first host of the URL that accepts the connection, as libpq does: a host that refuses the
+    /// credentials ends the attempt. `timeout` is for each host.
+    async fn connect_to_first(
+        &self,
+        change: impl Fn(PgConnectOptions) -> PgConnectOptions,
+        timeout: StepTimeout,
+    ) -> sqlx::Result<PgConnection> {
+        let mut last_error = sqlx::Error::PoolClosed;
+        for (place, options) in self.url.hosts.iter().enumerate() {
+            let options = change(options.clone());
+            let attempt = timeout.limit(self.connect_to(&options));
+            let outcome = match self.url.connect_timeout {
+                None => attempt.await,
+                Some(limit) => tokio::time::timeout(limit, attempt)
+                    .await
+                    .unwrap_or_else(|_| {
+                        Err(
+                            std::io::Error::other("connecting took longer than connect_timeout")
+                                .into(),
+                        )
+                    }),
+            };
+            match outcome {
+                Ok(connection) => {
+                    self.last_host.store(place, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) => {
+                    let is_final = error.as_database_error().is_some()
+                        && !has_code(&error, CANNOT_CONNECT_NOW);
+                    last_error = error;
+                    if is_final {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(last_error)
+    }
+
+    /// Connects to one host, and checks that it is the primary if the URL demands that.
+    async fn connect_to(&self, options: &PgConnectOptions) -> sqlx::Result<PgConnection> {
+        let mut connection = PgConnection::connect_with(options).await?;
+        if self.url.needs_primary {
+            let row = raw_sql("select pg_catalog.pg_is_in_recovery()")
+                .fetch_one(&mut connection)
+                .await?;
+            if row.try_get(0)? {
+                let error = std::io::Error::other("the server is a standby or in recovery");
+                return Err(error.into());
+            }
+        }
+        Ok(connection)
     }
 
     async fn open(
@@ -215,8 +292,8 @@ impl Database {
         if self.pooler {
             // A pooler refuses startup parameters that it does not know, so each transaction sets its own: see
             // `begin_pooled`.
-            let options = self.options.clone().statement_cache_capacity(0);
-            let connection = timeout.limit(PgConnection::connect_with(&options)).await;
+            let uncached = |options: PgConnectOptions| options.statement_cache_capacity(0);
+            let connection = self.connect_to_first(uncached, timeout).await;
             return Ok(Session::new(
                 connection.map_err(|error| unavailable(&error))?,
                 None,
@@ -239,8 +316,8 @@ impl Database {
         timeout: StepTimeout,
     ) -> Result<(PgConnection, i32), SourceError> {
         let name = Uuid::new_v4();
-        let options = self.options.clone().options(settings.options(name));
-        let opened = timeout.limit(PgConnection::connect_with(&options)).await;
+        let with_settings = |options: PgConnectOptions| options.options(settings.options(name));
+        let opened = self.connect_to_first(with_settings, timeout).await;
         let mut connection = opened.map_err(|error| startup_error(&error))?;
         let checked = async { Ok(settings.set_and_check(&mut connection, name).await) };
         let checked = timeout.limit(checked).await;

@@ -1,0 +1,763 @@
+//! PostgreSQL URLs, read as libpq reads them (PostgreSQL manual, "Connection URIs" and "Parameter Key Words").
+//!
+//! A parameter is obeyed, has no meaning for larder, or is refused by its name. No error repeats a value, because a
+//! mistyped URL may carry its password anywhere.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+
+use crate::source::session::password_file;
+
+/// The longest file of services or passwords that is read.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most hosts of a URL.
+const HOSTS_MAX: usize = 16;
+/// A longer name of a parameter is not repeated.
+const NAME_BYTES_MAX: usize = 40;
+
+/// Variables that libpq reads where neither the URL nor its service sets the parameter, besides those that sqlx reads.
+const ENVIRONMENT: [(&str, &str); 13] = [
+    ("PGSSLMODE", "sslmode"),
+    ("PGSSLROOTCERT", "sslrootcert"),
+    ("PGSSLCRL", "sslcrl"),
+    ("PGSSLCRLDIR", "sslcrldir"),
+    ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
+    ("PGSSLMAXPROTOCOLVERSION", "ssl_max_protocol_version"),
+    ("PGCHANNELBINDING", "channel_binding"),
+    ("PGREQUIREAUTH", "require_auth"),
+    ("PGREQUIREPEER", "requirepeer"),
+    ("PGGSSENCMODE", "gssencmode"),
+    ("PGTARGETSESSIONATTRS", "target_session_attrs"),
+    ("PGCONNECT_TIMEOUT", "connect_timeout"),
+    ("PGPASSFILE", "passfile"),
+];
+
+/// What larder does with a parameter.
+enum Rule {
+    /// It is obeyed with any value; `ConnectionUrl::parse` checks it.
+    Obeyed,
+    /// It has no effect: larder limits the time of each statement itself, and names itself.
+    NoEffect,
+    /// It is obeyed with these values only, for this reason.
+    Only(&'static [&'static str], &'static str),
+    /// It is refused with any value, for this reason.
+    Refused(&'static str),
+}
+
+const NO_REVOCATION: &str =
+    "larder's PostgreSQL driver does not read lists of revoked certificates";
+const TLS_VERSIONS: &str = "larder accepts TLS 1.2 and TLS 1.3";
+
+/// The parameters of libpq that larder knows.
+const PARAMETERS: [(&str, Rule); 42] = [
+    ("host", Rule::Obeyed),
+    ("hostaddr", Rule::Obeyed),
+    ("port", Rule::Obeyed),
+    ("dbname", Rule::Obeyed),
+    ("user", Rule::Obeyed),
+    ("password", Rule::Obeyed),
+    ("passfile", Rule::Obeyed),
+    ("service", Rule::Obeyed),
+    ("servicefile", Rule::Obeyed),
+    ("connect_timeout", Rule::Obeyed),
+    ("options", Rule::Obeyed),
+    ("sslmode", Rule::Obeyed),
+    ("sslrootcert", Rule::Obeyed),
+    ("sslcert", Rule::Obeyed),
+    ("sslkey", Rule::Obeyed),
+    ("require_auth", Rule::Obeyed),
+    ("statement-cache-capacity", Rule::NoEffect),
+    ("application_name", Rule::NoEffect),
+    ("fallback_application_name", Rule::NoEffect),
+    ("keepalives", Rule::NoEffect),
+    ("keepalives_idle", Rule::NoEffect),
+    ("keepalives_interval", Rule::NoEffect),
+    ("keepalives_count", Rule::NoEffect),
+    ("tcp_user_timeout", Rule::NoEffect),
+    ("sslcompression", Rule::NoEffect),
+    (
+        "target_session_attrs",
+        Rule::Only(
+            &["any", "read-write", "primary"],
+            "larder follows the primary, and writes to it",
+        ),
+    ),
+    (
+        "load_balance_hosts",
+        Rule::Only(&["disable"], "larder tries the hosts in their order"),
+    ),
+    (
+        "channel_binding",
+        Rule::Only(
+            &["disable", "prefer"],
+            "larder's PostgreSQL driver does not bind channels; sslmode=verify-full authenticates the server",
+        ),
+    ),
+    (
+        "gssencmode",
+        Rule::Only(
+            &["disable", "prefer"],
+            "larder's PostgreSQL driver does not encrypt by GSSAPI",
+        ),
+    ),
+    (
+        "sslnegotiation",
+        Rule::Only(
+            &["postgres"],
+            "larder's PostgreSQL driver begins with SSLRequest",
+        ),
+    ),
+    (
+        "sslsni",
+        Rule::Only(
+            &["1"],
+            "larder's PostgreSQL driver always sends the server's name",
+        ),
+    ),
+    (
+        "sslcertmode",
+        Rule::Only(
+            &["allow"],
+            "larder sends the client certificate whenever the server requests it",
+        ),
+    ),
+    (
+        "ssl_min_protocol_version",
+        Rule::Only(&["TLSv1", "TLSv1.1", "TLSv1.2"], TLS_VERSIONS),
+    ),
+    (
+        "ssl_max_protocol_version",
+        Rule::Only(&["TLSv1.3"], TLS_VERSIONS),
+    ),
+    (
+        "client_encoding",
+        Rule::Only(
+            &["UTF8", "utf8", "UTF-8", "utf-8", "auto"],
+            "larder requires UTF8",
+        ),
+    ),
+    (
+        "replication",
+        Rule::Only(
+            &["false", "off", "no", "0"],
+            "larder sends statements of SQL",
+        ),
+    ),
+    (
+        "requirepeer",
+        Rule::Refused("larder's PostgreSQL driver does not check the server's user"),
+    ),
+    (
+        "sslpassword",
+        Rule::Refused(
+            "larder's PostgreSQL driver does not decrypt keys; name a key without a password",
+        ),
+    ),
+    ("sslcrl", Rule::Refused(NO_REVOCATION)),
+    ("sslcrldir", Rule::Refused(NO_REVOCATION)),
+    (
+        "scram_client_key",
+        Rule::Refused("larder's PostgreSQL driver authenticates by password"),
+    ),
+    (
+        "scram_server_key",
+        Rule::Refused("larder's PostgreSQL driver authenticates by password"),
+    ),
+];
+
+/// Why a PostgreSQL URL is refused. The messages continue a sentence that begins with the setting's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It begins with something else.
+    #[error("must be a URL that begins with postgres:// or postgresql://")]
+    Scheme,
+    /// It contains a character that no URL contains.
+    #[error("must not hold white space or control characters: percent-encode them")]
+    Character,
+    /// A percent-encoded part is not UTF-8, or contains a zero byte.
+    #[error("has a percent-encoded part that is not text in UTF-8")]
+    Encoding,
+    /// A port is not a number.
+    #[error(
+        "its port is not a number from 0 to 65535 (in a password, percent-encode /, ?, #, @ and :)"
+    )]
+    Port,
+    /// An address in brackets is not one of IPv6.
+    #[error("expected an IPv6 address between [ and ]")]
+    Address,
+    /// Something in the query is not a parameter.
+    #[error(
+        "has a parameter that is not name=value (in a password, percent-encode /, ?, #, @ and :)"
+    )]
+    Parameter,
+    /// libpq has no such parameter, or larder does not know it.
+    #[error("has an unknown parameter {name}")]
+    Unknown {
+        /// Its name.
+        name: String,
+    },
+    /// A parameter has a value that larder can't obey.
+    #[error("{name} can't be obeyed: {reason}")]
+    Unsupported {
+        /// Its name.
+        name: &'static str,
+        /// What larder can't do.
+        reason: &'static str,
+    },
+    /// A parameter has a malformed value.
+    #[error("{name} is malformed: expected {expected}")]
+    Value {
+        /// Its name.
+        name: &'static str,
+        /// What its value has to be.
+        expected: &'static str,
+    },
+    /// The service can't be found.
+    #[error("names a service that is in no service file (~/.pg_service.conf, or servicefile)")]
+    Service,
+}
+
+/// The servers that a URL names, and how to connect to them.
+#[derive(Clone, Debug)]
+pub struct ConnectionUrl {
+    /// In the order in which they are tried; never empty.
+    pub(super) hosts: Vec<PgConnectOptions>,
+    /// A server in recovery is passed over.
+    pub(super) needs_primary: bool,
+    /// The longest time to connect to one host.
+    pub(super) connect_timeout: Option<Duration>,
+    user: String,
+}
+
+type Parameters = BTreeMap<&'static str, String>;
+
+impl ConnectionUrl {
+    /// Reads a URL, and the files of services and passwords that it refers to. Opens no connection.
+    ///
+    /// # Errors
+    /// Every [`UrlError`]; none repeats a value of the URL.
+    pub fn parse(url: &str) -> Result<Self, UrlError> {
+        let rest = ["postgres://", "postgresql://"]
+            .iter()
+            .find_map(|scheme| url.strip_prefix(scheme))
+            .ok_or(UrlError::Scheme)?;
+        if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(UrlError::Character);
+        }
+        let mut parameters = url_parameters(rest)?;
+        add_service(&mut parameters)?;
+        for (variable, name) in ENVIRONMENT {
+            // Not settings of larder, so `config` does not read them.
+            if let Some(value) =
+                std::env::var_os(variable).and_then(|value| value.into_string().ok())
+                && !value.is_empty()
+            {
+                parameters.entry(name).or_insert(value);
+            }
+        }
+        // libpq takes an empty value for none.
+        parameters.retain(|_, value| !value.is_empty());
+        for (name, value) in &parameters {
+            check_rule(name, value)?;
+        }
+        Self::of_parameters(&parameters)
+    }
+
+    /// The user that connects.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    fn of_parameters(parameters: &Parameters) -> Result<Self, UrlError> {
+        let text = |name: &str| parameters.get(name).map(String::as_str);
+        let mut options = PgConnectOptions::new_without_pgpass();
+        if let Some(user) = text("user") {
+            options = options.username(user);
+        }
+        if let Some(database) = text("dbname") {
+            options = options.database(database);
+        }
+        if let Some(password) = text("password") {
+            options = options.password(password);
+        }
+        if let Some(set) = text("options") {
+            // The setter takes pairs, and escapes them.
+            for (name, value) in command_line_settings(set)? {
+                options = options.options([(name, value)]);
+            }
+        }
+        if let Some(file) = text("sslcert") {
+            options = options.ssl_client_cert(file);
+        }
+        if let Some(file) = text("sslkey") {
+            options = options.ssl_client_key(file);
+        }
+        let mode = tls_mode(text("sslmode"), text("sslrootcert"))?;
+        if let Some(file) = text("sslrootcert").filter(|file| *file != "system") {
+            options = options.ssl_root_cert(file);
+        }
+        let needs_password = text("password").is_none() && std::env::var_os("PGPASSWORD").is_none();
+        let hosts = hosts(parameters, &options.ssl_mode(mode))?;
+        let hosts = hosts.into_iter().map(|(name, options)| {
+            let file = text("passfile").map(PathBuf::from);
+            match needs_password.then(|| password_file::password(file, &name, &options)) {
+                Some(Some(password)) => options.password(&password),
+                _ => options,
+            }
+        });
+        let hosts: Vec<PgConnectOptions> = hosts.collect();
+        Ok(Self {
+            user: hosts
+                .first()
+                .map_or("", PgConnectOptions::get_username)
+                .to_owned(),
+            hosts,
+            needs_primary: text("target_session_attrs").is_some_and(|wanted| wanted != "any"),
+            connect_timeout: connect_timeout(text("connect_timeout"))?,
+        })
+    }
+}
+
+/// The parameters that the URL gives, without its scheme.
+fn url_parameters(rest: &str) -> Result<Parameters, UrlError> {
+    let mut parameters = Parameters::new();
+    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+    let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+    let (names, ports): (Vec<_>, Vec<_>) = hosts
+        .split(',')
+        .map(host_and_port)
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .unzip();
+    parameters.insert("user", decoded(user)?);
+    parameters.insert("password", decoded(password)?);
+    parameters.insert("dbname", decoded(path.strip_prefix('/').unwrap_or(path))?);
+    parameters.insert("host", decoded(&names.join(","))?);
+    if ports.iter().any(|port| !port.is_empty()) {
+        parameters.insert("port", ports.join(","));
+    }
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').ok_or(UrlError::Parameter)?;
+        let (name, value) = (decoded(name)?, decoded(value)?);
+        if name == "ssl" && value == "true" {
+            parameters.insert("sslmode", "require".to_owned());
+            continue;
+        }
+        if let Some(setting) = name
+            .strip_prefix("options[")
+            .and_then(|name| name.strip_suffix(']'))
+        {
+            let value = value.replace('\\', "\\\\").replace(' ', "\\ ");
+            let options = parameters.entry("options").or_default();
+            options.push_str(&format!(" -c {setting}={value}"));
+            continue;
+        }
+        // What follows an unescaped ? in a password is not repeated.
+        parameters.insert(known(&name, !tail.contains('@'))?, value);
+    }
+    Ok(parameters)
+}
+
+/// The parameter with this name; also by the names that sqlx has for some.
+fn known(name: &str, may_repeat: bool) -> Result<&'static str, UrlError> {
+    let name = match name {
+        "ssl-mode" => "sslmode",
+        "ssl-root-cert" | "ssl-ca" => "sslrootcert",
+        "ssl-cert" => "sslcert",
+        "ssl-key" => "sslkey",
+        name => name,
+    };
+    if let Some((known, _)) = PARAMETERS.iter().find(|(known, _)| *known == name) {
+        return Ok(known);
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if may_repeat && name.len() <= NAME_BYTES_MAX && name.chars().all(is_word) {
+        Err(UrlError::Unknown {
+            name: name.to_owned(),
+        })
+    } else {
+        Err(UrlError::Parameter)
+    }
+}
+
+fn check_rule(name: &'static str, value: &str) -> Result<(), UrlError> {
+    let rule = PARAMETERS.iter().find(|(known, _)| *known == name);
+    let reason = match rule.map(|(_, rule)| rule) {
+        Some(Rule::Only(values, reason)) if !values.contains(&value) => reason,
+        Some(Rule::Refused(reason)) => reason,
+        // Methods that sqlx never uses may be excluded.
+        Some(Rule::Obeyed) if name == "require_auth" => {
+            if value
+                .split(',')
+                .all(|method| ["!gss", "!sspi", "!oauth"].contains(&method))
+            {
+                return Ok(());
+            }
+            "larder's PostgreSQL driver uses whichever method the server requests; \
+             sslmode=verify-full authenticates the server"
+        }
+        _ => return Ok(()),
+    };
+    Err(UrlError::Unsupported { name, reason })
+}
+
+fn decoded(text: &str) -> Result<String, UrlError> {
+    let text = percent_encoding::percent_decode_str(text).decode_utf8();
+    let text = text.map_err(|_| UrlError::Encoding)?;
+    if text.contains('\0') {
+        return Err(UrlError::Encoding);
+    }
+    Ok(text.into_owned())
+}
+
+/// Splits `host:port`, where the host may be an IPv6 address in brackets and the port may be absent or empty.
+fn host_and_port(text: &str) -> Result<(&str, &str), UrlError> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(text) => {
+            let (address, port) = text.split_once(']').ok_or(UrlError::Address)?;
+            // An address of one link has a zone, as in fe80::1%25eth0.
+            let number = address.split('%').next().unwrap_or_default();
+            if number.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(UrlError::Address);
+            }
+            if port.is_empty() {
+                (address, port)
+            } else {
+                (address, port.strip_prefix(':').ok_or(UrlError::Port)?)
+            }
+        }
+        None => text.split_once(':').unwrap_or((text, "")),
+    };
+    if port.is_empty() || port.parse::<u16>().is_ok() {
+        Ok((host, port))
+    } else {
+        Err(UrlError::Port)
+    }
+}
+
+/// The options for each host, with the name by which a password file knows it.
+fn hosts(
+    parameters: &Parameters,
+    options: &PgConnectOptions,
+) -> Result<Vec<(String, PgConnectOptions)>, UrlError> {
+    let list = |name: &str| -> Vec<&str> {
+        let text = parameters.get(name).map_or("", String::as_str);
+        text.split(',').take(HOSTS_MAX + 1).collect()
+    };
+    let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
+    let has_addresses = parameters.contains_key("hostaddr");
+    let count = names.len().max(addresses.len());
+    let has_names = parameters.contains_key("host");
+    let differs = has_addresses && has_names && names.len() != addresses.len();
+    if count > HOSTS_MAX || differs || ![1, count].contains(&ports.len()) {
+        return Err(UrlError::Value {
+            name: if has_addresses { "hostaddr" } else { "host" },
+            expected: "up to 16 hosts, with as many addresses and one port or as many",
+        });
+    }
+    let mut hosts = Vec::with_capacity(count);
+    for place in 0..count {
+        let name = names.get(place).copied().unwrap_or_default();
+        let address = addresses.get(place).copied().unwrap_or_default();
+        let port = ports
+            .get(place)
+            .or(ports.first())
+            .copied()
+            .unwrap_or_default();
+        let mut options = options.clone();
+        if !port.is_empty() {
+            options = options.port(port.parse().map_err(|_| UrlError::Port)?);
+        }
+        if !address.is_empty() {
+            if address.parse::<std::net::IpAddr>().is_err() {
+                return Err(UrlError::Value {
+                    name: "hostaddr",
+                    expected: "an IP address",
+                });
+            }
+            let verifies_name = matches!(options.get_ssl_mode(), PgSslMode::VerifyFull);
+            if verifies_name && !name.is_empty() && name != address {
+                return Err(UrlError::Unsupported {
+                    name: "hostaddr",
+                    reason: "with sslmode=verify-full larder's PostgreSQL driver compares the certificate with the \
+                             address that it connects to; leave it out",
+                });
+            }
+            options = options.host(address);
+        } else if !name.is_empty() {
+            options = options.host(name);
+        }
+        let known_as = if name.is_empty() {
+            options.get_host().to_owned()
+        } else {
+            name.to_owned()
+        };
+        hosts.push((known_as, options));
+    }
+    Ok(hosts)
+}
+
+/// As libpq does, `require` verifies the certificate authority where one is named, and `system` requires `verify-full`.
+fn tls_mode(mode: Option<&str>, root_certificate: Option<&str>) -> Result<PgSslMode, UrlError> {
+    let is_system = root_certificate == Some("system");
+    let default = if is_system { "verify-full" } else { "prefer" };
+    let mode = match mode.unwrap_or(default) {
+        "disable" => PgSslMode::Disable,
+        "allow" => PgSslMode::Allow,
+        "prefer" => PgSslMode::Prefer,
+        "require" if root_certificate.is_some() => PgSslMode::VerifyCa,
+        "require" => PgSslMode::Require,
+        "verify-ca" => PgSslMode::VerifyCa,
+        "verify-full" => PgSslMode::VerifyFull,
+        _ => {
+            return Err(UrlError::Value {
+                name: "sslmode",
+                expected: "disable, allow, prefer, require, verify-ca or verify-full",
+            });
+        }
+    };
+    if is_system && !matches!(mode, PgSslMode::VerifyFull) {
+        return Err(UrlError::Value {
+            name: "sslmode",
+            expected: "verify-full with sslrootcert=system",
+        });
+    }
+    Ok(mode)
+}
+
+/// As libpq does, zero and less mean no limit, and one second means two.
+fn connect_timeout(text: Option<&str>) -> Result<Option<Duration>, UrlError> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let seconds: i32 = text.trim().parse().map_err(|_| UrlError::Value {
+        name: "connect_timeout",
+        expected: "a number of seconds",
+    })?;
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    Ok(seconds.map(|seconds| Duration::from_secs(seconds.max(2))))
+}
+
+/// The settings of `-c name=value` and `--name=value`, with `\` before white space and itself (PostgreSQL manual,
+/// `options`).
+fn command_line_settings(text: &str) -> Result<Vec<(String, String)>, UrlError> {
+    let malformed = || UrlError::Value {
+        name: "options",
+        expected: "settings such as -c search_path=app",
+    };
+    let mut words = vec![String::new()];
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, words.last_mut()) {
+            ('\\', Some(word)) => word.extend(letters.next()),
+            (' ', _) => words.push(String::new()),
+            (letter, Some(word)) => word.push(letter),
+            (_, None) => {}
+        }
+    }
+    let mut words = words.into_iter().filter(|word| !word.is_empty());
+    let mut settings = Vec::new();
+    while let Some(word) = words.next() {
+        let setting = if word == "-c" {
+            words.next().ok_or_else(malformed)?
+        } else if let Some(setting) = word.strip_prefix("--").or(word.strip_prefix("-c")) {
+            setting.to_owned()
+        } else {
+            return Err(malformed());
+        };
+        let (name, value) = setting.split_once('=').ok_or_else(malformed)?;
+        settings.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(settings)
+}
+
+/// Adds what the service defines and the URL does not.
+fn add_service(parameters: &mut Parameters) -> Result<(), UrlError> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let named = parameters.remove("service").filter(|name| !name.is_empty());
+    let named = named.or_else(|| variable("PGSERVICE").and_then(|name| name.into_string().ok()));
+    let file = parameters
+        .remove("servicefile")
+        .filter(|file| !file.is_empty());
+    let Some(service) = named else {
+        return Ok(());
+    };
+    let file = file
+        .map(OsString::from)
+        .or_else(|| variable("PGSERVICEFILE"));
+    let user_file = file.map(PathBuf::from).or_else(|| {
+        let home = std::env::home_dir()?;
+        Some(home.join(".pg_service.conf"))
+    });
+    let system_file =
+        variable("PGSYSCONFDIR").map(|directory| Path::new(&directory).join("pg_service.conf"));
+    for file in [user_file, system_file].into_iter().flatten() {
+        let Some(text) = password_file::read_text(&file) else {
+            continue;
+        };
+        if let Some(defined) = service_parameters(&text, &service)? {
+            for (name, value) in defined {
+                let missing = parameters.get(name).is_none_or(String::is_empty);
+                if missing {
+                    parameters.insert(name, value);
+                }
+            }
+            return Ok(());
+        }
+    }
+    Err(UrlError::Service)
+}
+
+/// The lines `name=value` behind `[service]`; `None` if there is no such section.
+fn service_parameters(
+    text: &str,
+    service: &str,
+) -> Result<Option<Vec<(&'static str, String)>>, UrlError> {
+    let mut lines = text.lines().map(str::trim);
+    let section = |line: &str| {
+        line.strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+            .map(str::to_owned)
+    };
+    if !lines.any(|line| section(line).as_deref() == Some(service)) {
+        return Ok(None);
+    }
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parameter = |line: &str| {
+        let (name, value) = line.split_once('=').ok_or(UrlError::Parameter)?;
+        match known(name.trim(), true)? {
+            "service" | "servicefile" => Err(UrlError::Service),
+            name => Ok((name, value.trim().to_owned())),
+        }
+    };
+    lines.map(parameter).collect::<Result<_, _>>().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(url: &str) -> String {
+        ConnectionUrl::parse(url).unwrap_err().to_string()
+    }
+
+    /// What larder did not know was ignored, with a warning that printed the value.
+    #[test]
+    fn parameters_that_are_not_obeyed_are_refused_by_name_and_never_by_value() {
+        for (parameter, name) in [
+            ("ssl_mode=verify-full", "ssl_mode"),
+            ("sslpassword=s3cret", "sslpassword"),
+            ("channel_binding=require", "channel_binding"),
+            ("require_auth=scram-sha-256", "require_auth"),
+            ("require_auth=!gss,!password", "require_auth"),
+            ("requirepeer=s3cret", "requirepeer"),
+            ("sslcrl=/s3cret", "sslcrl"),
+            ("sslmode=s3cret", "sslmode"),
+            ("sslmode=require&sslrootcert=system", "sslmode"),
+            ("gssencmode=require", "gssencmode"),
+            (
+                "ssl_min_protocol_version=TLSv1.3",
+                "ssl_min_protocol_version",
+            ),
+            ("target_session_attrs=standby", "target_session_attrs"),
+            ("connect_timeout=s3cret", "connect_timeout"),
+            ("hostaddr=s3cret", "hostaddr"),
+            ("hostaddr=127.0.0.1&sslmode=verify-full", "hostaddr"),
+            ("port=s3cret", "port"),
+        ] {
+            let refused = refusal(&format!("postgres://app@db.example/app?{parameter}"));
+            assert!(refused.contains(name), "{parameter}: {refused}");
+            assert!(!refused.contains("s3cret"), "{refused}");
+        }
+        for url in [
+            "postgres://app:12?s3cret=x@db.example/app",
+            "postgres://app:12?s3cret@db.example/app",
+            "postgres://db.example/app?s3cret",
+            "postgres://db.example/app?service=s3cret&servicefile=/dev/null",
+        ] {
+            assert!(!refusal(url).contains("s3cret"), "{url}");
+        }
+        let obeyed = "channel_binding=prefer&require_auth=!gss,!sspi&gssencmode=disable&keepalives_idle=30\
+            &connect_timeout=10&target_session_attrs=read-write&sslsni=1&application_name=a&sslpassword=";
+        ConnectionUrl::parse(&format!("postgres://db.example/app?{obeyed}")).unwrap();
+    }
+
+    #[test]
+    fn a_named_authority_is_verified() {
+        let mode = |parameters: &str| {
+            let url = ConnectionUrl::parse(&format!("postgres://db.example/app?{parameters}"));
+            format!("{:?}", url.unwrap().hosts[0].get_ssl_mode())
+        };
+        assert_eq!(mode("sslmode=require"), "Require");
+        assert_eq!(mode("sslmode=require&sslrootcert=/ca.pem"), "VerifyCa");
+        assert_eq!(
+            mode("sslmode=verify-full&sslrootcert=/ca.pem"),
+            "VerifyFull"
+        );
+        assert_eq!(mode("sslrootcert=system"), "VerifyFull");
+        assert_eq!(mode("ssl=true"), "Require");
+    }
+
+    #[test]
+    fn urls_that_psql_accepts_name_the_same_servers() {
+        for (url, servers) in [
+            ("postgres://a:b@[::1]:6000/x", "::1 6000 a x"),
+            ("postgres://a@/x?host=/socket&port=7", "/socket 7 a x"),
+            ("postgres://a@%2Frun%2Fpg/x", "/run/pg 5432 a x"),
+            ("postgres://a@h,g:7/x", "h 5432 a x, g 7 a x"),
+            ("postgres://a@h,g/x?port=9", "h 9 a x, g 9 a x"),
+            ("postgres://a@h/x?hostaddr=10.0.0.1", "10.0.0.1 5432 a x"),
+            ("postgres://a:p%40w#d@h/x", "h 5432 a x"),
+            ("postgres://u@h?user=a&dbname=x", "h 5432 a x"),
+        ] {
+            let parsed = ConnectionUrl::parse(url).unwrap();
+            let shown = parsed.hosts.iter().map(|host| {
+                let (name, port) = (host.get_host(), host.get_port());
+                let database = host.get_database().unwrap();
+                format!("{name} {port} {} {database}", host.get_username())
+            });
+            assert_eq!(shown.collect::<Vec<_>>().join(", "), servers, "{url}");
+        }
+        for url in [
+            "postgres://a@h,g,i:1/x?port=1,2",
+            "postgres://h,g/x?hostaddr=::1",
+        ] {
+            assert!(refusal(url).contains("host"), "{url}");
+        }
+        assert_eq!(refusal("postgres://[db]/x"), UrlError::Address.to_string());
+        let options = ConnectionUrl::parse(
+            "postgres://h/x?options=-c%20a.b=1\\%202%20--c=3&options[d]=4%205",
+        );
+        assert_eq!(
+            options.unwrap().hosts[0].get_options(),
+            Some("-c a.b=1\\ 2 -c c=3 -c d=4\\ 5")
+        );
+    }
+
+    #[test]
+    fn a_service_defines_what_the_url_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("services");
+        let text = "[other]\nhost=wrong\n\n[shop]\n# comment\nhost=db.example\nport=6000\ndbname=shop\n[last]\nport=1";
+        std::fs::write(&file, text).unwrap();
+        let url = |name: &str| {
+            format!(
+                "postgres:///mine?service={name}&servicefile={}",
+                file.display()
+            )
+        };
+        let host = ConnectionUrl::parse(&url("shop")).unwrap().hosts.remove(0);
+        assert_eq!((host.get_host(), host.get_port()), ("db.example", 6000));
+        assert_eq!(host.get_database(), Some("mine"));
+        assert_eq!(refusal(&url("none")), UrlError::Service.to_string());
+        std::fs::write(&file, "[shop]\nssl_mode=require").unwrap();
+        assert!(refusal(&url("shop")).contains("ssl_mode"));
+    }
+}
