@@ -345,7 +345,7 @@ impl Authenticator {
 impl From<JwtError> for AuthError {
     fn from(error: JwtError) -> Self {
         match error {
-            JwtError::Invalid(why) => Self::Token(why),
+            JwtError::Invalid(why) | JwtError::WrongKey(why) => Self::Token(why),
             JwtError::UnknownKey => {
                 Self::Token("no key is configured for the token's header (alg and kid)")
             }

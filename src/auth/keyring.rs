@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, EncodingKey, Header};
 
 use crate::auth::config::JwtConfig;
@@ -138,7 +138,13 @@ impl VerifyingKey {
     }
 
     fn from_jwk(jwk: &Jwk, accepted: &[Algorithm]) -> Option<Self> {
-        if jwk.common.public_key_use == Some(PublicKeyUse::Encryption) {
+        // RFC 7517, sections 4.2 and 4.3: without `use` or `key_ops` a key may be used for all that its type allows.
+        let is_for_signatures = |used: &PublicKeyUse| *used == PublicKeyUse::Signature;
+        let verifies = |operations: &Vec<_>| operations.contains(&KeyOperations::Verify);
+        let common = &jwk.common;
+        if !common.public_key_use.as_ref().is_none_or(is_for_signatures)
+            || !common.key_operations.as_ref().is_none_or(verifies)
+        {
             return None;
         }
         let fits = |algorithm: &Algorithm| match &jwk.algorithm {
@@ -254,4 +260,25 @@ pub(crate) fn file_mistake(path: &Path, setting: &str, message: String) -> Mista
 fn wrong_key_type(path: &Path, setting: &str, algorithm: Algorithm, which: &str) -> Mistake {
     let message = format!("expected a {which} key for {algorithm:?} in PEM");
     file_mistake(path, setting, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_not_for_verifying_verifies_nothing() {
+        let x = "A".repeat(43);
+        let is_used = |members: &str| {
+            let set = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"{members}}}]}}"#);
+            let keyring = Keyring::parse_set(set.as_bytes(), &[Algorithm::EdDSA]);
+            !keyring.unwrap().is_empty()
+        };
+        assert!(is_used(""));
+        assert!(is_used(r#","use":"sig","key_ops":["sign","verify"]"#));
+        assert!(!is_used(r#","use":"enc""#));
+        assert!(!is_used(r#","use":"tls""#));
+        assert!(!is_used(r#","key_ops":["sign"]"#));
+        assert!(!is_used(r#","key_ops":[]"#));
+    }
 }

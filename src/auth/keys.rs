@@ -1,14 +1,14 @@
 //! The keys that verify tokens, which may change while larder runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use arc_swap::ArcSwapOption;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 use crate::auth::config::JwtConfig;
 use crate::auth::keyring::{self, BYTES_MAX, Keyring};
@@ -19,7 +19,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two fetches of the key set, unless a token has an unknown key.
 const FETCH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The shortest time between two fetches, so that tokens with invented keys do not cause more of them.
-const FETCH_PAUSE: Duration = Duration::from_secs(30);
+const FETCH_PAUSE: Duration = Duration::from_secs(10);
+/// The pause after a first failed fetch. It doubles with each further failure, up to [`FETCH_PAUSE`].
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// How long a request waits for newer keys; the keys at hand decide after that.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The longest a fetch may take.
 const FETCH_MAX: Duration = Duration::from_secs(5);
 
@@ -30,15 +34,33 @@ pub(super) struct TokenKeys {
     current: ArcSwapOption<Keyring>,
     /// Raised after each change of the keys.
     generation: AtomicU64,
-    /// The last fetch.
-    fetched: Mutex<Fetched>,
+    fetches: Mutex<Fetches>,
+    /// Raised at the end of each fetch.
+    ended: watch::Sender<u64>,
 }
 
-#[derive(Default)]
-struct Fetched {
-    at: Option<Instant>,
-    /// The response.
+/// The fetches of the key set.
+struct Fetches {
+    is_running: bool,
+    /// No fetch begins before.
+    next: Option<Instant>,
+    /// The next pause after a failure.
+    retry_pause: Duration,
+    has_failed: bool,
+    /// The last response that was a key set.
     json: Vec<u8>,
+}
+
+/// The one fetch that runs. Dropping it allows the next.
+struct RunningFetch {
+    keys: Arc<TokenKeys>,
+}
+
+impl Drop for RunningFetch {
+    fn drop(&mut self) {
+        self.keys.lock_fetches().is_running = false;
+        self.keys.ended.send_modify(|count| *count += 1);
+    }
 }
 
 impl TokenKeys {
@@ -55,12 +77,7 @@ impl TokenKeys {
             let message = "contains no key for any of `algorithms`".to_owned();
             return Err(keyring::file_mistake(path, "auth.jwt.jwks_file", message));
         }
-        let keys = Arc::new(Self {
-            config: config.clone(),
-            current: ArcSwapOption::from_pointee(keyring),
-            generation: AtomicU64::new(0),
-            fetched: Mutex::default(),
-        });
+        let keys = Arc::new(Self::new(config.clone(), keyring));
         let followed = Arc::downgrade(&keys);
         if config.jwks_url.is_some() {
             tasks.spawn(follow_url(followed));
@@ -68,6 +85,22 @@ impl TokenKeys {
             tasks.spawn(follow_files(followed, known));
         }
         Ok(keys)
+    }
+
+    fn new(config: JwtConfig, keyring: Option<Keyring>) -> Self {
+        Self {
+            config,
+            current: ArcSwapOption::from_pointee(keyring),
+            generation: AtomicU64::new(0),
+            fetches: Mutex::new(Fetches {
+                is_running: false,
+                next: None,
+                retry_pause: RETRY_PAUSE_MIN,
+                has_failed: false,
+                json: Vec::new(),
+            }),
+            ended: watch::Sender::new(0),
+        }
     }
 
     /// The generation of the keys. A credential that was verified in an earlier one has to be verified again.
@@ -80,41 +113,89 @@ impl TokenKeys {
         self.current.load_full()
     }
 
-    /// Fetches newer keys, if there is a URL and the last fetch was not within [`FETCH_PAUSE`]. Concurrent calls wait for
-    /// the same fetch, at most [`FETCH_MAX`].
+    /// Fetches newer keys, if there is a URL and the pause since the last fetch is over. Waits for that fetch, or for the
+    /// one that runs, at most [`REQUEST_WAIT_MAX`].
     ///
     /// The fetch continues if this future is dropped, so a client that disconnects does not prevent it.
     pub(super) async fn refresh(self: &Arc<Self>) {
-        if self.config.jwks_url.is_some() {
-            let keys = Arc::clone(self);
-            let fetching = tokio::spawn(async move { keys.fetch_newer().await });
-            if let Err(error) = fetching.await {
-                tracing::error!("fetching auth.jwt.jwks_url failed: {error}");
+        self.refresh_within(REQUEST_WAIT_MAX).await;
+    }
+
+    async fn refresh_within(self: &Arc<Self>, wait_max: Duration) {
+        if self.config.jwks_url.is_none() {
+            return;
+        }
+        // Before the fetch begins, so that its end is not missed.
+        let mut ended = self.ended.subscribe();
+        {
+            let mut fetches = self.lock_fetches();
+            if !fetches.is_running {
+                if fetches.next.is_some_and(|next| Instant::now() < next) {
+                    return;
+                }
+                fetches.is_running = true;
+                let running = RunningFetch {
+                    keys: Arc::clone(self),
+                };
+                tokio::spawn(async move { running.keys.fetch_newer().await });
             }
         }
+        // If it takes longer, the keys at hand decide.
+        timeout(wait_max, ended.changed()).await.ok();
     }
 
     async fn fetch_newer(&self) {
         let Some(url) = &self.config.jwks_url else {
             return;
         };
-        let mut fetched = self.fetched.lock().await;
-        if fetched.at.is_some_and(|at| at.elapsed() < FETCH_PAUSE) {
-            return;
+        let fetched = fetch(url.expose()).await.and_then(|json| {
+            if json == self.lock_fetches().json {
+                return Ok(());
+            }
+            let keyring = Keyring::parse_set(&json, &self.config.algorithms);
+            let keyring = keyring.context("the response is no JSON Web Key Set (RFC 7517)")?;
+            self.lock_fetches().json = json;
+            self.replace(keyring);
+            Ok(())
+        });
+        let mut fetches = self.lock_fetches();
+        let pause = if fetched.is_ok() {
+            fetches.retry_pause = RETRY_PAUSE_MIN;
+            FETCH_PAUSE
+        } else {
+            let pause = fetches.retry_pause;
+            fetches.retry_pause = (pause * 2).min(FETCH_PAUSE);
+            pause
+        };
+        fetches.next = Some(Instant::now() + pause);
+        let had_failed = std::mem::replace(&mut fetches.has_failed, fetched.is_err());
+        // Without the URL, which may contain a password.
+        match fetched {
+            Err(error) if !had_failed => {
+                tracing::warn!("auth.jwt.jwks_url can't be fetched: {error:#}")
+            }
+            Err(error) => tracing::debug!("auth.jwt.jwks_url can't be fetched: {error:#}"),
+            Ok(()) if had_failed => tracing::info!("auth.jwt.jwks_url is fetched again"),
+            Ok(()) => {}
         }
-        fetched.at = Some(Instant::now());
-        match fetch(url.expose()).await {
-            Ok(json) if json == fetched.json => {}
-            Ok(json) => match Keyring::parse_set(&json, &self.config.algorithms) {
-                Some(keyring) => {
-                    fetched.json = json;
-                    self.replace(keyring);
-                }
-                None => tracing::warn!("auth.jwt.jwks_url returned no JSON Web Key Set (RFC 7517)"),
-            },
-            // Without the URL, which may contain a password.
-            Err(error) => tracing::warn!("auth.jwt.jwks_url can't be fetched: {error:#}"),
+    }
+
+    fn lock_fetches(&self) -> MutexGuard<'_, Fetches> {
+        // No code that holds the lock can leave it half changed.
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time until the next fetch that no token asks for.
+    fn pause(&self) -> Duration {
+        let fetches = self.lock_fetches();
+        let has_keys = self.current().is_some_and(|keyring| !keyring.is_empty());
+        if has_keys && !fetches.has_failed {
+            return FETCH_INTERVAL;
         }
+        let next = fetches.next.unwrap_or_else(Instant::now);
+        // A fetch that runs has set no pause yet.
+        next.saturating_duration_since(Instant::now())
+            .max(RETRY_PAUSE_MIN)
     }
 
     /// Puts new keys into force. A set without keys replaces the old one as well: an issuer may have revoked all.
@@ -148,16 +229,15 @@ fn files(config: &JwtConfig) -> Vec<Option<Vec<u8>>> {
 }
 
 async fn follow_url(keys: Weak<TokenKeys>) {
-    let mut looks = interval(FETCH_INTERVAL);
     loop {
-        looks.tick().await;
-        let Some(keys) = keys.upgrade() else {
-            return;
+        let pause = {
+            let Some(keys) = keys.upgrade() else {
+                return;
+            };
+            keys.refresh_within(FETCH_MAX).await;
+            keys.pause()
         };
-        keys.refresh().await;
-        if keys.current().is_none_or(|keyring| keyring.is_empty()) {
-            looks.reset_after(FETCH_PAUSE);
-        }
+        sleep(pause).await;
     }
 }
 
@@ -223,6 +303,8 @@ async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use jsonwebtoken::{Algorithm, Header};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -255,12 +337,7 @@ mod tests {
             jwks_url: Some(Secret::new(&format!("http://{address}/keys"))),
             ..JwtConfig::default()
         };
-        Arc::new(TokenKeys {
-            config,
-            current: ArcSwapOption::empty(),
-            generation: AtomicU64::new(0),
-            fetched: Mutex::default(),
-        })
+        Arc::new(TokenKeys::new(config, None))
     }
 
     fn good(body: &str) -> String {
@@ -270,7 +347,7 @@ mod tests {
 
     /// As if the last fetch were long ago.
     async fn refresh_later(keys: &Arc<TokenKeys>) {
-        keys.fetched.lock().await.at = None;
+        keys.lock_fetches().next = None;
         keys.refresh().await;
     }
 
@@ -336,5 +413,67 @@ mod tests {
             assert!(has(&keys, "a"));
         }
         assert_eq!(keys.generation(), 1);
+    }
+
+    /// All tokens were 503 for 30 s after an issuer that was down for a moment at the start.
+    #[tokio::test]
+    async fn keys_are_soon_fetched_again_after_a_failure() {
+        let down = "HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let keys = keys_of(vec![down.to_owned(), down.to_owned(), good(&set("a"))]).await;
+        let following = tokio::spawn(follow_url(Arc::downgrade(&keys)));
+        let mut ended = keys.ended.subscribe();
+        let third = ended.wait_for(|count| *count == 3);
+        timeout(FETCH_PAUSE / 2, third).await.unwrap().unwrap();
+        assert!(has(&keys, "a"));
+        following.abort();
+    }
+
+    #[tokio::test]
+    async fn requests_wait_a_second_at_most_for_one_fetch() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = JwtConfig {
+            algorithms: vec![Algorithm::EdDSA],
+            jwks_url: Some(Secret::new(&format!(
+                "http://{}/keys",
+                listener.local_addr().unwrap()
+            ))),
+            ..JwtConfig::default()
+        };
+        let keys = Arc::new(TokenKeys::new(config, None));
+        let began = Instant::now();
+        tokio::join!(keys.refresh(), keys.refresh(), keys.refresh());
+        assert!(began.elapsed() < FETCH_MAX / 2);
+        // It never answers, and only one connection was opened.
+        let _fetch = listener.accept().await.unwrap();
+        timeout(Duration::from_millis(50), listener.accept())
+            .await
+            .unwrap_err();
+    }
+
+    /// Keys rotated without a new `kid` meant 401 for up to 5 minutes.
+    #[tokio::test]
+    async fn a_signature_that_fails_under_a_known_kid_asks_for_the_keys() {
+        use jsonwebtoken::{EncodingKey, encode};
+        use ring::signature::{Ed25519KeyPair, KeyPair};
+
+        use crate::auth::tokens::{JwtVerifier, unix_time};
+
+        crate::auth::signatures::install();
+        let random = ring::rand::SystemRandom::new();
+        let key = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+        let public = Ed25519KeyPair::from_pkcs8(key.as_ref()).unwrap();
+        let x = URL_SAFE_NO_PAD.encode(public.public_key().as_ref());
+        let newer = set("a").replace(&"A".repeat(43), &x);
+        let keys = keys_of(vec![good(&set("a")), good(&newer)]).await;
+        keys.refresh().await;
+        keys.lock_fetches().next = None;
+
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.kid = Some("a".to_owned());
+        let claims = serde_json::json!({"sub": "anna", "exp": unix_time() + 1000});
+        let token = encode(&header, &claims, &EncodingKey::from_ed_der(key.as_ref())).unwrap();
+        let verifier = JwtVerifier::new(&keys.config, Arc::clone(&keys));
+        let verified = verifier.verify(token.as_bytes()).await;
+        assert_eq!(verified.unwrap().name, "anna");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation, decode, decode_header, encode};
 use serde_json::{Map, Value};
 
@@ -35,6 +36,9 @@ pub(super) enum JwtError {
     Invalid(&'static str),
     /// No key has the token's `kid`; newer keys may.
     UnknownKey,
+    /// The keys at hand do not verify the token; newer keys may, if the issuer has replaced a key without a new `kid`.
+    /// The text is for the client.
+    WrongKey(&'static str),
     /// The keys have never been fetched.
     NoKeys,
 }
@@ -64,11 +68,11 @@ impl JwtVerifier {
         &self.keys
     }
 
-    /// Verifies a token. If its key is unknown, newer keys are fetched once.
+    /// Verifies a token. If the keys at hand can't verify it, newer keys are fetched once.
     pub(super) async fn verify(&self, token: &[u8]) -> Result<Claims, JwtError> {
         let now = unix_time();
         match self.verify_at(token, now) {
-            Err(JwtError::UnknownKey | JwtError::NoKeys) => {
+            Err(JwtError::UnknownKey | JwtError::WrongKey(_) | JwtError::NoKeys) => {
                 self.keys.refresh().await;
                 self.verify_at(token, now)
             }
@@ -157,7 +161,7 @@ fn verify(
     let key = keyring.find(&header).map_err(|error| match error {
         KeyLookupError::Unknown => JwtError::UnknownKey,
         KeyLookupError::NoMatch => {
-            JwtError::Invalid("no key is configured for the token's header (alg and kid)")
+            JwtError::WrongKey("no key is configured for the token's header (alg and kid)")
         }
     })?;
     // Without a key to sign with, this larder accepts the tokens of other issuers alone.
@@ -168,7 +172,10 @@ fn verify(
     let validation = validation(config, header.alg, issuer);
     let decoded = decode::<Map<String, Value>>(token, key, &validation);
     let mut claims = decoded
-        .map_err(|error| JwtError::Invalid(why(&error)))?
+        .map_err(|error| match error.kind() {
+            ErrorKind::InvalidSignature => JwtError::WrongKey("the token's signature is wrong"),
+            _ => JwtError::Invalid(why(&error)),
+        })?
         .claims;
     let number = |claim: &Value| claim.as_u64().or_else(|| claim.as_f64().map(|n| n as u64));
     let until = claims.get("exp").and_then(number).unwrap_or(0);
@@ -215,14 +222,12 @@ fn validation(config: &JwtConfig, algorithm: Algorithm, issuer: Option<&str>) ->
 
 /// The text for the client: how to correct the token, and nothing that helps to forge one.
 fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
-    use jsonwebtoken::errors::ErrorKind;
     match error.kind() {
         ErrorKind::ExpiredSignature => EXPIRED,
         ErrorKind::ImmatureSignature => "the token is not valid yet",
         ErrorKind::InvalidIssuer => "the token's issuer (iss) is not accepted",
         ErrorKind::InvalidAudience => "the token's audience (aud) is not accepted",
         ErrorKind::MissingRequiredClaim(_) => "the token lacks a required claim (exp, iss or aud)",
-        ErrorKind::InvalidSignature => "the token's signature is wrong",
         _ => "the token is malformed",
     }
 }
