@@ -154,9 +154,9 @@ pub enum LookupError {
 }
 
 impl LookupError {
-    /// Whether the document can't be converted to UTF-8. Other documents are not affected.
-    pub(crate) fn is_encoding_error(&self) -> bool {
-        matches!(self, Self::Source(error) if error.is_encoding_error())
+    /// Whether PostgreSQL can't return this document, or it is too long. Other documents are not affected.
+    pub(crate) fn is_of_one_document(&self) -> bool {
+        matches!(self, Self::Source(error) if error.is_of_one_document())
     }
 }
 

@@ -78,8 +78,8 @@ impl Window {
 
 impl<'r> Lookups<'r> {
     /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
-    /// for a document that can't be converted to UTF-8: it exists, and must not prevent the others from being returned.
-    /// Documents in memory need no future.
+    /// for a document that is too long or that PostgreSQL can't return: it must not prevent the others from being
+    /// returned. Documents in memory need no future.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -142,8 +142,10 @@ impl<'r> Lookups<'r> {
         };
         match found {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_encoding_error() => {
-                tracing::warn!("a document can't be converted to UTF-8 and is left out: {error}");
+            Err(error) if error.is_of_one_document() => {
+                let name = self.documents.names().nth(self.id.index());
+                let name = name.unwrap_or_default();
+                tracing::warn!("{name}/{key} can't be read and is left out of an answer: {error}");
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -129,6 +129,18 @@ impl SourceError {
         matches!(self, Self::Refused { code, .. } if ENCODING_ERRORS.contains(&code.as_str()))
     }
 
+    /// Whether the document of one key can't be returned: it is too long, has a character that UTF-8 lacks, or is beyond
+    /// what PostgreSQL can write in one piece. For a statement that reads one key.
+    pub(crate) fn is_of_one_document(&self) -> bool {
+        match self {
+            Self::TooLarge | Self::Ambiguous => true,
+            Self::Refused { code, .. } => {
+                ENCODING_ERRORS.contains(&code.as_str()) || SIZE_ERRORS.contains(&code.as_str())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a statement that checks row security failed because row security has changed, or because it could not
     /// check it.
     fn is_row_security_error(&self) -> bool {
@@ -153,6 +165,10 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
 const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
+
+/// What PostgreSQL reports for a value that is too long as text: `program_limit_exceeded`, `out_of_memory`, and
+/// `internal_error`, which is "invalid memory alloc request size" (PostgreSQL manual, appendix A).
+const SIZE_ERRORS: [&str; 3] = ["54000", "53200", "XX000"];
 
 /// The errors of a statement that checks row security if the domain or the function of the check is missing, or
 /// larder's role may not use it: `undefined_object`, `undefined_function`, `invalid_schema_name` and

@@ -73,7 +73,7 @@ async fn all_but_the_broken_ones(encoding: &str) {
     let batch = larder.get("/words?keys=a,b,c,none").await;
     assert_eq!(
         batch.body,
-        r#"{"documents":[{"id":"a","body":"one"},{"id":"c","body":"three"}],"missing":["none"]}"#
+        r#"{"documents":[{"id":"a","body":"one"},{"id":"c","body":"three"}],"missing":["none"],"unreadable":["b"]}"#
     );
     let (a, c, f) = (
         r#"{"id":"a","body":"one"}"#,

@@ -117,3 +117,28 @@ async fn documents_are_not_inserted_if_the_answer_would_be_too_long() {
     let answer = post(&[31, 32, 33, 34], &[json]).await;
     assert_eq!(answer.body, r#"{"count":4}"#);
 }
+
+/// PostgreSQL stores the numbers in a few bytes, and can't write them as one text.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_can_not_be_read_are_left_out_and_named() {
+    let schema = "
+        create table note (id bigint primary key, j jsonb);
+        insert into note select n, to_jsonb(repeat('x', n)) from generate_series(1, 4) n;
+        insert into note values (5, to_jsonb(repeat('x', 5000)));
+        insert into note select 6, jsonb_agg(('1e131071')::numeric) from generate_series(1, 9000);";
+    let config = "
+        document_max = '4KiB'
+        [[resource]]
+        name = 'notes'
+        table = 'note'";
+    let larder = TestService::start(schema, config).await;
+    assert_problem(&larder.get("/notes/5").await, 500);
+    assert_problem(&larder.get("/notes/6").await, 500);
+    let batch = larder.get("/notes?keys=6,1,9,5,2").await;
+    assert_eq!(
+        batch.body,
+        r#"{"documents":[{"id":1,"j":"x"},{"id":2,"j":"xx"}],"missing":[9],"unreadable":[6,5]}"#
+    );
+    let list = larder.get("/notes").await;
+    assert_eq!(list.json().as_array().unwrap().len(), 4);
+}

@@ -139,7 +139,7 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     let resource = Arc::clone(&read.resource);
     let mut composition = read.compose("{\"documents\":[");
     let mut provenances = Provenances::default();
-    let mut missing = Vec::new();
+    let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let bytes_max = read.answers.answer_bytes_max();
     let mut lookups = read
         .documents
@@ -147,8 +147,10 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         for (key, answer) in keys.iter().zip(answers) {
-            // Without an answer it exists, but can't be shown.
-            let Some(answer) = answer else { continue };
+            let Some(answer) = answer else {
+                unreadable.push(resource.key.json(key));
+                continue;
+            };
             provenances.add(answer.provenance);
             match answer.found {
                 Some(document) => documents.push(document),
@@ -162,7 +164,11 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
             return Err(Problem::answer_too_large(bytes_max));
         }
     }
-    let end = format!("],\"missing\":[{}]}}", missing.join(","));
+    let mut end = format!("],\"missing\":[{}]", missing.join(","));
+    if !unreadable.is_empty() {
+        end += &format!(",\"unreadable\":[{}]", unreadable.join(","));
+    }
+    end.push('}');
     let provenance = provenances.slowest();
     let mut response = composed_response(read.request, composition.end(&end)).await;
     read.cache_headers.add(&mut response, provenance, None);
