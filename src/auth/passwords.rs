@@ -2,7 +2,7 @@
 //!
 //! A check takes tens of milliseconds and megabytes by design. It runs on threads for blocking work, on at most half of the
 //! cores, so that checks do not delay other requests. Each client has only a few checks at a time, so no client fills the
-//! queue. A check that would wait behind too many others is refused. [`Throttle`] counts wrong passwords.
+//! queue. A check that would wait behind too many others is refused. `throttle` bounds how fast they can be guessed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
