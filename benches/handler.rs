@@ -164,7 +164,11 @@ impl WarmService {
         for _ in 0..500 {
             let ready = admin
                 .clone()
-                .oneshot(Request::get("/readyz").body(Body::empty())?)
+                .oneshot(
+                    Request::get("/readyz")
+                        .header("host", "localhost")
+                        .body(Body::empty())?,
+                )
                 .await?;
             if ready.status() == StatusCode::OK {
                 break;
@@ -212,7 +216,7 @@ impl WarmService {
             } else {
                 key % u64::from(DEPTS) + 1
             };
-            let request = Request::get(format!("/depts/{key}"));
+            let request = Request::get(format!("/depts/{key}")).header("host", "localhost");
             let request = match etag {
                 Some(etag) => request.header("if-none-match", etag),
                 None => request,
@@ -245,7 +249,9 @@ impl WarmService {
     }
 
     async fn get(&self, key: u32) -> anyhow::Result<CachedAnswer> {
-        let mut request = Request::get(format!("/depts/{key}")).body(Body::empty())?;
+        let mut request = Request::get(format!("/depts/{key}"))
+            .header("host", "localhost")
+            .body(Body::empty())?;
         self.authorize(&mut request);
         let response = self.public.clone().oneshot(request).await?;
         let header = |name: &str| {

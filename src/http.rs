@@ -23,6 +23,7 @@ mod negotiate;
 mod openapi;
 mod origin;
 mod problem;
+mod protocol;
 mod range;
 pub mod read;
 mod request;

@@ -387,7 +387,9 @@ async fn concurrent_password_checks_of_one_address_are_bounded() {
         is_proxied: false,
     };
     let get = async |from, credential: String| {
-        let request = Request::get("/items/1").header("authorization", credential);
+        let request = Request::get("/items/1")
+            .header("host", "localhost")
+            .header("authorization", credential);
         let request = request.body(Body::empty()).unwrap();
         let public = larder.public().for_connection(address(from));
         public.oneshot(request).await.unwrap()
@@ -418,7 +420,9 @@ async fn a_client_that_guesses_passwords_is_held_up() {
             secure: false,
             is_proxied: false,
         };
-        let request = Request::get("/items/1").header("authorization", credential);
+        let request = Request::get("/items/1")
+            .header("host", "localhost")
+            .header("authorization", credential);
         let request = request.body(Body::empty()).unwrap();
         let public = larder.public().for_connection(peer);
         public.oneshot(request).await.unwrap()

@@ -81,6 +81,9 @@ problems! {
         "the method is not allowed here; the Allow header lists the methods that are";
     NOT_ACCEPTABLE = NOT_ACCEPTABLE, "only application/json is available, which the Accept header excludes";
     BODY_TOO_SLOW = REQUEST_TIMEOUT, "the request body arrived too slowly";
+    NO_HOST = BAD_REQUEST, "the Host header is missing, which HTTP/1.1 requires";
+    SEVERAL_HOSTS = BAD_REQUEST, "the Host header is sent more than once";
+    TRANSFER_ENCODING = BAD_REQUEST, "Transfer-Encoding must be `chunked` alone";
     URI_TOO_LONG = URI_TOO_LONG, "the path and query are too long";
     PRECONDITION_FAILED = PRECONDITION_FAILED, "the condition of If-Match or If-None-Match is not met";
     /// `fields` of a stored document whose bytes are not as larder writes them.

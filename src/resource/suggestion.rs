@@ -2,7 +2,7 @@
 
 /// The one of `known` that `name` is probably a misspelling of; upper and lower case count as the same.
 ///
-/// Up to two letters may be wrong, missing, extra or swapped, and in a long name up to a third of them.
+/// Up to a third of the letters of the known name may be wrong, missing, extra or swapped.
 pub(crate) fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
     let distances = known.into_iter().map(|candidate| {
@@ -10,7 +10,7 @@ pub(crate) fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) 
         (distance, candidate)
     });
     let (distance, nearest) = distances.min()?;
-    (distance <= 2.max(nearest.chars().count() / 3)).then_some(nearest)
+    (distance <= nearest.chars().count() / 3).then_some(nearest)
 }
 
 #[cfg(test)]
@@ -23,5 +23,8 @@ mod tests {
         assert_eq!(nearest("lisen", known), Some("listen"));
         assert_eq!(nearest("worker", known), Some("workers"));
         assert_eq!(nearest("xyz", known), None);
+        // Two letters of five, and one of two.
+        assert_eq!(nearest("axmix", known), None);
+        assert_eq!(nearest("ix", ["id", "no"]), None);
     }
 }

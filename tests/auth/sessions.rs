@@ -52,7 +52,9 @@ async fn signing_in_returns_a_token_that_can_be_renewed() {
 }
 
 async fn post_json(larder: &TestService, media_type: &str, body: &str) -> StatusCode {
-    let request = Request::post("/signin").header("content-type", media_type);
+    let request = Request::post("/signin")
+        .header("host", "localhost")
+        .header("content-type", media_type);
     let request = request.body(Body::from(body.to_owned())).unwrap();
     larder.public().oneshot(request).await.unwrap().status()
 }

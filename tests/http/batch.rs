@@ -86,6 +86,13 @@ async fn the_entity_tag_is_that_of_all_of_them() {
     let unchanged = larder.request(Method::GET, path, &headers).await;
     assert_eq!(unchanged.status, StatusCode::NOT_MODIFIED);
     assert_eq!(unchanged.body, "");
+    // RFC 9110, section 13.1.2: 304 is for GET and HEAD.
+    let body = r#"{"keys":[42,7,1]}"#;
+    let posted = larder.send(Method::POST, "/items:batch", &headers, body);
+    assert_problem(&posted.await, 412);
+    let other = [("if-none-match", "\"0\"")];
+    let posted = larder.send(Method::POST, "/items:batch", &other, body);
+    assert_eq!(posted.await.header("etag"), etag);
     for other in [
         "/items?keys=7,42,1",
         "/items?keys=42,7",

@@ -99,6 +99,40 @@ async fn malformed_requests_are_refused_and_harm_no_other_connection() {
     assert_eq!(answer.status, StatusCode::OK);
 }
 
+/// A proxy and larder could disagree on the host or on the end of such a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn ambiguous_heads_are_a_problem() {
+    let server = server().await;
+    for (head, status) in [
+        ("HTTP/1.1\r\nHost: localhost\r\n", 200),
+        ("HTTP/1.0\r\n", 200),
+        ("HTTP/1.1\r\n", 400),
+        ("HTTP/1.1\r\nHost: localhost\r\nHost: 127.0.0.1\r\n", 400),
+        ("HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n", 400),
+    ] {
+        let request = format!("GET /items/42 {head}Connection: close\r\n\r\n");
+        let answer = parse(&exchange(server.address, request.as_bytes()).await);
+        assert_eq!(answer.status.as_u16(), status, "{head}");
+        if status == 400 {
+            super::assert_problem(&answer, 400);
+        }
+    }
+    for (coding, status) in [
+        ("chunked", 200),
+        ("identity, chunked", 400),
+        ("gzip, chunked", 400),
+    ] {
+        let body = r#"{"keys":[42]}"#;
+        let request = format!(
+            "POST /items:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Transfer-Encoding: {coding}\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        let answer = parse(&exchange(server.address, request.as_bytes()).await);
+        assert_eq!(answer.status.as_u16(), status, "{coding}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_is_too_long_is_a_problem() {
     let server = server().await;

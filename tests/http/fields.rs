@@ -92,7 +92,9 @@ async fn unknown_fields_are_named() {
         ("emps.x,y", "no emps.x, y"),
         ("extra.a", "no extra.a"),
         ("dname&fields=deptno", "twice"),
-        ("", "no "),
+        ("", "one is empty"),
+        ("dname,", "one is empty"),
+        ("emps..x", "one is empty"),
         ("%ff", "no "),
     ] {
         for path in ["/depts/10?", "/depts/404?", "/depts?keys=10&", "/depts?"] {
@@ -102,4 +104,29 @@ async fn unknown_fields_are_named() {
         }
     }
     assert_problem(&larder.get("/depts/404?fields=dname").await, 404);
+}
+
+/// `?field=dname` returned the whole document.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_parameters_are_refused() {
+    let larder = TestService::start(SCHEMA, CONFIG).await;
+    for path in [
+        "/depts/10?field=dname",
+        "/depts/404?field=dname",
+        "/depts?field=dname",
+    ] {
+        for method in [Method::GET, Method::HEAD] {
+            let answer = larder.request(method.clone(), path, &[]).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{method} {path}");
+        }
+        let answer = larder.get(path).await;
+        assert_problem(&answer, 400);
+        assert!(
+            answer.body.contains("unknown parameter field"),
+            "{answer:?}"
+        );
+    }
+    let path = "/depts:batch?limit=1";
+    let batch = larder.send(Method::POST, path, &[], r#"{"keys":[10]}"#);
+    assert_problem(&batch.await, 400);
 }

@@ -270,7 +270,9 @@ async fn lenient_handling_stores_what_came_before_the_body_broke_off() {
 }
 
 fn request(body: Body) -> Request<Body> {
-    let request = Request::post("/depts").header(NDJSON.0, NDJSON.1);
+    let request = Request::post("/depts")
+        .header("host", "localhost")
+        .header(NDJSON.0, NDJSON.1);
     request.body(body).unwrap()
 }
 

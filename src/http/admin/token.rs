@@ -16,6 +16,7 @@ use crate::auth::config::{AuthConfig, MASK};
 use crate::auth::{file_mistake, read_file, without_line_break};
 use crate::http::origin::{PageCheck, PageOrigin};
 use crate::http::problem::Problem;
+use crate::http::protocol::check_head;
 use crate::http::request::RequestHead;
 use crate::resource::definition::Mistake;
 
@@ -116,6 +117,9 @@ pub(super) async fn check(
 ) -> Response {
     if PROBES.contains(&request.uri().path()) {
         return next.run(request).await;
+    }
+    if let Err(problem) = check_head(RequestHead::of(&request)) {
+        return problem.into_response();
     }
     match &access {
         AdminAccess::Token(token) if !token.admits(&request) => {

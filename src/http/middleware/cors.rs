@@ -13,7 +13,8 @@ use crate::http::full_body::FullBody;
 
 /// Response headers that scripts may read, besides those that are always exposed.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "age, cache-status, content-encoding, content-range, etag, larder-token, link, location, retry-after, warning",
+    "accept-ranges, age, cache-status, content-encoding, content-range, etag, larder-token, link, location, \
+     preference-applied, retry-after, warning",
 );
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 const ANY: HeaderValue = HeaderValue::from_static("*");

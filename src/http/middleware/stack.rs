@@ -1,7 +1,7 @@
 //! The service of the public address: the middleware in its order, memory, then the router.
 //!
-//! A request passes access log, rate limit, CORS preflight, the check of its web page or of credential and rights, and
-//! memory, in this order.
+//! A request passes access log, rate limit, the check of its head, CORS preflight, the check of its web page or of
+//! credential and rights, and memory, in this order.
 //! A request that one of them answers needs neither the router nor a boxed future. Any other goes to the router, with what the
 //! middleware has found out about it.
 
@@ -31,6 +31,7 @@ use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
 use crate::http::origin::{PageCheck, PageOrigin};
 use crate::http::problem::Problem;
+use crate::http::protocol::check_head;
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::document;
 use crate::http::request::{Request, RequestContext, RequestHead, RequestTarget};
@@ -179,6 +180,11 @@ impl Stack {
             && let Err(seconds) = limiter.check(request.client())
         {
             let problem = Problem::too_many_requests("rate limit exceeded", seconds);
+            return Break(self.complete(request, problem.into_full_response()));
+        }
+        if let Err(problem) = check_head(request.head()) {
+            let status = problem.status();
+            self.state.count(None, REQUEST, status, Boottime::now());
             return Break(self.complete(request, problem.into_full_response()));
         }
         if let Some(cors) = &self.cors

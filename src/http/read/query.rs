@@ -137,13 +137,19 @@ fn parse_limit(value: &str) -> Result<usize, Problem> {
     })
 }
 
-/// The parameter `fields` of a query; others are ignored.
+/// The only parameter of a query of one document or of `:batch`: `fields`.
 pub(super) fn parse_fields(
     query: &str,
     resource: &Resource,
 ) -> Result<Option<Projection>, Problem> {
     let mut fields = None;
-    for (_, value) in parameters(query).filter(|(name, _)| name == "fields") {
+    for (name, value) in parameters(query) {
+        if name != "fields" {
+            return Err(Problem::bad_request(format!(
+                "unknown parameter {}; the only parameter here is fields",
+                list_names(&[name.into_owned()]),
+            )));
+        }
         set_fields(&mut fields, &value, resource)?;
     }
     Ok(fields)
@@ -193,6 +199,10 @@ fn set_fields(
 ) -> Result<(), Problem> {
     let projection = Projection::parse(value, &resource.root);
     let projection = projection.map_err(|unknown| {
+        if unknown.iter().any(|path| path.split('.').any(str::is_empty)) {
+            let why = "fields must be names, separated by commas, and dots before nested ones; one is empty";
+            return Problem::bad_request(why);
+        }
         let names = list_names(&unknown);
         Problem::bad_request(format!("fields: documents have no {names}"))
     })?;

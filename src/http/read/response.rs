@@ -164,9 +164,13 @@ fn worthwhile_encoding(request: &Request<'_>, bytes: usize) -> Option<Encoding> 
     }
 }
 
-/// 304, if the client has the body of `etag` in an encoding that it accepts.
+/// 304, or 412 to a `POST`, if the client has the body of `etag` in an encoding that it accepts.
 fn not_modified(request: &Request<'_>, etag: &[u8]) -> Option<Response<FullBody>> {
     let tag = request.preconditions().find_none_match(etag)?;
+    // RFC 9110, section 13.1.2. `:batch` reads by POST.
+    if !request.method.is_safe() {
+        return Some(Problem::PRECONDITION_FAILED.into_full_response());
+    }
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
     let mut headers = HeaderMap::with_capacity(HEADERS);
