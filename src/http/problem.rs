@@ -91,7 +91,7 @@ problems! {
 
     NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
-    ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being sent";
+    ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being made or sent";
     BODIES_FULL = SERVICE_UNAVAILABLE, "too many request bodies are being received";
     OVERLOADED = SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL";
     TABLE_ALTERED = SERVICE_UNAVAILABLE,

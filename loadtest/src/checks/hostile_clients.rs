@@ -32,6 +32,14 @@ const HEAD_BYTES: usize = 256 << 10;
 /// Requests whose answers are never read.
 const UNREAD_REQUESTS: usize = 20_000;
 
+/// Each of these answers has some 1.7 MB, and as many are asked for on one connection.
+const UNREAD_BATCHES: usize = 64;
+/// A body that is announced with 1 MiB, and never ends.
+const UNENDED_BYTES: usize = 1_000_000;
+/// The goal for resident memory beside the attack: 512 MiB for answers, 64 MiB for the bodies of one client, 64 MiB for the
+/// memory tier, and 256 MiB for connections and the rest.
+const PEAK_MAX: u64 = (512 + 64 + 64 + 256) << 20;
+
 /// How long hostile clients come, twice.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HostileClientsArgs {
@@ -68,6 +76,8 @@ pub(crate) async fn run(
             larder.resident_bytes()? >> 20
         );
     }
+    let peak = larder.peak_resident_bytes()?;
+    println!("{} MiB at most (goal {})", peak >> 20, PEAK_MAX >> 20);
     larder.terminate().await?;
     let log = std::fs::read_to_string(larder.log())?;
     demo.stop().await;
@@ -79,7 +89,7 @@ pub(crate) async fn run(
     // Both are far below 2^52, so the casts are exact.
     let growth = resident[1] as f64 / resident[0] as f64;
     println!("{panics} panics; memory {growth:.2} of what it was (goal {GROWTH_MAX})");
-    Ok(panics == 0 && checked > 0 && growth <= GROWTH_MAX)
+    Ok(panics == 0 && checked > 0 && growth <= GROWTH_MAX && peak <= PEAK_MAX)
 }
 
 /// Runs hostile clients beside others; returns how many connections the hostile ones made, and how many answers the
@@ -131,13 +141,15 @@ enum Misbehaviour {
     GarbageAfterRequest,
     EndlessHead,
     NeverRead,
+    UnreadBatches,
+    UnendedBody,
     ResetInAnswer,
     BrokenChunks,
     BrokenFrames,
 }
 
 impl Misbehaviour {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::OpenAndClose,
         Self::OpenAndReset,
         Self::HalfClose,
@@ -146,6 +158,8 @@ impl Misbehaviour {
         Self::GarbageAfterRequest,
         Self::EndlessHead,
         Self::NeverRead,
+        Self::UnreadBatches,
+        Self::UnendedBody,
         Self::ResetInAnswer,
         Self::BrokenChunks,
         Self::BrokenFrames,
@@ -187,6 +201,16 @@ impl Misbehaviour {
             Self::NeverRead => {
                 stream.write_all(&request.repeat(UNREAD_REQUESTS)).await?;
             }
+            Self::UnreadBatches => {
+                stream.write_all(&batches()).await?;
+                sleep(MISBEHAVIOUR_MAX).await;
+            }
+            Self::UnendedBody => {
+                let head = "POST /depts:batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n";
+                stream.write_all(head.as_bytes()).await?;
+                stream.write_all(&vec![b' '; UNENDED_BYTES]).await?;
+                sleep(MISBEHAVIOUR_MAX).await;
+            }
             Self::ResetInAnswer => {
                 stream.set_zero_linger()?;
                 stream.write_all(&request.repeat(rng.usize(1..100))).await?;
@@ -208,6 +232,13 @@ impl Misbehaviour {
         }
         Ok(())
     }
+}
+
+/// Requests for one document, named a thousand times in each.
+fn batches() -> Vec<u8> {
+    let keys = ["1"; 1_000].join(",");
+    let batch = format!("GET /depts?keys={keys} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    batch.repeat(UNREAD_BATCHES).into_bytes()
 }
 
 fn garbage(rng: &mut fastrand::Rng) -> Vec<u8> {

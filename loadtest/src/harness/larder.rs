@@ -215,6 +215,11 @@ impl Larder {
         process::resident_bytes(self.pid()?)
     }
 
+    /// The most resident memory that its process has had, in bytes.
+    pub(crate) fn peak_resident_bytes(&self) -> anyhow::Result<u64> {
+        process::peak_resident_bytes(self.pid()?)
+    }
+
     pub(crate) fn pid(&self) -> anyhow::Result<Pid> {
         let pid = self.child.as_ref().and_then(Child::id);
         let pid = i32::try_from(pid.context("larder does not run")?)?;

@@ -27,15 +27,19 @@ fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
 
 /// Resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(pid: Pid) -> anyhow::Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process has had, in bytes.
+pub(crate) fn peak_resident_bytes(pid: Pid) -> anyhow::Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: Pid, name: &'static str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let (_, line) = status.split_once("VmRSS:").context("no VmRSS")?;
-    let kibibytes: u64 = line
-        .trim_start()
-        .split(' ')
-        .next()
-        .context("no VmRSS")?
-        .parse()?;
-    Ok(kibibytes * 1024)
+    let (_, line) = status.split_once(name).context(name)?;
+    let kibibytes = line.trim_start().split(' ').next().context(name)?;
+    Ok(kibibytes.parse::<u64>()? * 1024)
 }
 
 /// Lets this process, and what it starts, open as many files as the system allows: a connection is one.

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{Document, ETAG_BYTES, entity_tag};
@@ -27,6 +29,8 @@ static PROJECTIONS: Semaphore = Semaphore::const_new(2);
 pub(super) struct Composition {
     fields: Option<Arc<Projection>>,
     bytes_max: usize,
+    /// How long it waits for one of [`PROJECTIONS`].
+    wait_max: Duration,
     /// `HEAD` needs the hash and the length only.
     is_kept: bool,
     hash: Xxh3,
@@ -54,10 +58,12 @@ impl Composition {
         fields: Option<Projection>,
         begin: &str,
         is_kept: bool,
+        wait_max: Duration,
     ) -> Self {
         let mut composition = Self {
             fields: fields.map(Arc::new),
             bytes_max: memory.answer_bytes_max(),
+            wait_max,
             is_kept,
             hash: Xxh3::new(),
             parts: Vec::new(),
@@ -73,7 +79,7 @@ impl Composition {
     /// Adds documents until the body would be too long. Returns how many were added.
     ///
     /// # Errors
-    /// 503 if there is no memory for them; 500 if a document can't be projected.
+    /// 503 if there is no memory for them, or too many others are projected; 500 if a document can't be projected.
     pub(super) async fn add(mut self, documents: Vec<Document>) -> Result<(Self, usize), Problem> {
         let bytes: usize = documents.iter().map(|document| document.body().len()).sum();
         if self.fields.is_none() || bytes <= INLINE_BYTES_MAX {
@@ -81,7 +87,8 @@ impl Composition {
             return Ok((self, added));
         }
         // The semaphore is never closed, and the task does not panic.
-        let permit = PROJECTIONS.acquire().await;
+        let permit = timeout(self.wait_max, PROJECTIONS.acquire()).await;
+        let permit = permit.map_err(|_| Problem::ANSWERS_FULL)?;
         let task = spawn_blocking(move || {
             let added = self.add_all(&documents)?;
             Ok((self, added))

@@ -58,6 +58,7 @@ impl<'r> ReadRequest<'r> {
     /// Begins the body of an answer with many documents.
     pub(super) fn compose(&mut self, begin: &str) -> Composition {
         let is_kept = *self.request.method != Method::HEAD;
-        Composition::new(self.answers, self.fields.take(), begin, is_kept)
+        let wait_max = self.documents.request_timeout();
+        Composition::new(self.answers, self.fields.take(), begin, is_kept, wait_max)
     }
 }
