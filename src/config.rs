@@ -272,7 +272,7 @@ impl Config {
                 requests_per_second: 0,
                 burst: 0,
                 trusted_proxies: Vec::new(),
-                proxy_protocol: false,
+                proxy_protocol: Vec::new(),
             },
             tls: TlsConfig {
                 certificate_file: None,

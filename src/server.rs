@@ -91,7 +91,7 @@ pub async fn serve<P, F>(
     } = config;
     let connection_config = ConnectionConfig {
         tls,
-        proxy_protocol: limits.proxy_protocol,
+        proxy_protocol: limits.proxy_protocol.as_slice().into(),
         metrics: Arc::clone(&metrics),
     };
     let mut connections = Connections::new(&limits, metrics.connections_closed.clone());

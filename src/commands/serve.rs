@@ -94,7 +94,7 @@ async fn run_on(
         ..plain.clone()
     };
     // The admin address is not behind a load balancer.
-    plain.limits.proxy_protocol = false;
+    plain.limits.proxy_protocol = Vec::new();
     let documents = service.public();
     let logged = service.log_written();
     handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());

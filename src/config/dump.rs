@@ -80,7 +80,7 @@ mod tests {
         requests_per_second = 50
         burst = 20
         trusted_proxies = ["10.0.0.0/8", "fd00::1"]
-        proxy_protocol = true
+        proxy_protocol = ["10.1.0.0/16"]
         [database]
         url = "postgres://app@db.example/app?sslmode=require"
         listen_url = "postgres://app@direct.example/app"

@@ -36,10 +36,6 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         );
         refuse(&["feed.poll_interval", "feed.max_staleness"], message);
     }
-    if config.limits.proxy_protocol && config.limits.trusted_proxies.is_empty() {
-        let message = "requires limits.trusted_proxies: only their headers are read".to_owned();
-        refuse(&["limits.proxy_protocol"], message);
-    }
     match (&config.tls.certificate_file, &config.tls.key_file) {
         (Some(_), None) => {
             let message = "key_file must name the certificate's key".to_owned();
@@ -160,7 +156,7 @@ mod tests {
         assert!(Config::from_toml(&same, &[]).is_ok());
         only(
             "[limits]\nproxy_protocol = true",
-            "2: limits.proxy_protocol: requires limits.trusted_proxies",
+            "2: limits.proxy_protocol: expected addresses or networks such as",
         );
         assert!(Config::from_toml("listen = '127.0.0.1:0'\nadmin = '127.0.0.1:0'", &[]).is_ok());
     }

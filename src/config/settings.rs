@@ -203,7 +203,7 @@ pub(super) const SETTINGS: [Setting; 70] = [
     })
     .help("Size of the memory tier: documents, keys and overhead."),
     default("disk.max_bytes", "4GiB", |c| {
-        Slot::Bytes(&mut c.disk.bytes_max, 64 * KIB..=PIB)
+        Slot::Bytes(&mut c.disk.bytes_max, 1_000_000..=PIB)
     })
     .help("Size on disk above which the tier is emptied."),
     default("disk.cache", "256MiB", |c| {
@@ -322,12 +322,12 @@ pub(super) const SETTINGS: [Setting; 70] = [
         Slot::Networks(&mut c.limits.trusted_proxies)
     })
     .help("Proxies whose X-Forwarded-For is trusted."),
-    default("limits.proxy_protocol", "false", |c| {
-        Slot::Flag(&mut c.limits.proxy_protocol)
+    optional("limits.proxy_protocol", "10.0.0.0/8, fd00::/8", |c| {
+        Slot::Networks(&mut c.limits.proxy_protocol)
     })
     .help(
-        "Trusted proxies begin each connection with a header of the PROXY protocol, version 1 \
-         or 2.",
+        "Proxies that begin each connection with a header of the PROXY protocol, version 1 or 2. \
+         It names the client; X-Forwarded-For counts only if that is in trusted_proxies.",
     ),
     optional("tls.certificate_file", "/etc/larder/fullchain.pem", |c| {
         Slot::File(&mut c.tls.certificate_file)

@@ -5,11 +5,12 @@ use std::io::{self, ErrorKind};
 use std::net::TcpStream as StdStream;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::net::TcpStream;
 
 use crate::metrics::Metrics;
 use crate::server::activity::Activity;
-use crate::server::limits::ClientSlot;
+use crate::server::limits::{ClientSlot, trusts};
 use crate::server::listener::AcceptedConnection;
 use crate::server::socket::Socket;
 use crate::server::stream::Stream;
@@ -20,8 +21,8 @@ use crate::server::{Peer, proxy};
 #[derive(Clone)]
 pub(super) struct ConnectionConfig {
     pub(super) tls: Option<Arc<Tls>>,
-    /// Trusted proxies begin each connection with a header of the PROXY protocol.
-    pub(super) proxy_protocol: bool,
+    /// Proxies that begin each connection with a header of the PROXY protocol.
+    pub(super) proxy_protocol: Arc<[IpNet]>,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -71,7 +72,7 @@ async fn prepare(
 ) -> io::Result<Stream> {
     let mut stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
-    if config.proxy_protocol && slot.is_uncounted() {
+    if trusts(&config.proxy_protocol, peer.address) {
         let client = proxy::read_client(&mut stream).await.inspect_err(|error| {
             // A proxy may connect and send nothing, as a health check.
             if error.kind() == ErrorKind::InvalidData {

@@ -29,10 +29,10 @@ pub struct Limits {
     pub requests_per_second: u32,
     /// Requests that a client may send at once after a pause.
     pub burst: u32,
-    /// Proxies whose `X-Forwarded-For` and PROXY protocol headers are trusted.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Trusted proxies begin each connection with a header of the PROXY protocol.
-    pub proxy_protocol: bool,
+    /// Proxies that begin each connection with a header of the PROXY protocol, which names the client.
+    pub proxy_protocol: Vec<IpNet>,
 }
 
 /// Whether `address` is in one of `networks`.
@@ -49,6 +49,8 @@ pub struct ClientConnections(Arc<Mutex<HashMap<IpAddr, usize>>>);
 pub(super) struct ClientCounts {
     connections_max: usize,
     trusted: Arc<[IpNet]>,
+    /// Their clients are counted once the PROXY header has been read.
+    proxy_protocol: Arc<[IpNet]>,
     connections: ClientConnections,
 }
 
@@ -57,6 +59,7 @@ impl ClientCounts {
         Self {
             connections_max: limits.connections_per_address,
             trusted: limits.trusted_proxies.as_slice().into(),
+            proxy_protocol: limits.proxy_protocol.as_slice().into(),
             connections,
         }
     }
@@ -67,7 +70,8 @@ impl ClientCounts {
             client: None,
             clients: self.clone(),
         };
-        slot.count(address).then_some(slot)
+        let is_admitted = trusts(&self.proxy_protocol, address) || slot.count(address);
+        is_admitted.then_some(slot)
     }
 }
 
@@ -78,11 +82,6 @@ pub(super) struct ClientSlot {
 }
 
 impl ClientSlot {
-    /// Whether it counts for no client: it is a trusted proxy's, whose PROXY header has not been read yet.
-    pub(super) fn is_uncounted(&self) -> bool {
-        self.client.is_none()
-    }
-
     /// Counts the connection for `address`; false if that has too many already. Connections of a trusted proxy are not
     /// counted, since many clients are behind it.
     pub(super) fn count(&mut self, address: IpAddr) -> bool {
@@ -140,6 +139,7 @@ mod tests {
         ClientCounts {
             connections_max,
             trusted: Arc::new(["10.0.0.0/8".parse().unwrap()]),
+            proxy_protocol: Arc::new([]),
             connections: ClientConnections::default(),
         }
     }

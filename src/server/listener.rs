@@ -151,7 +151,7 @@ mod tests {
             requests_per_second: 0,
             burst: 1,
             trusted_proxies: Vec::new(),
-            proxy_protocol: false,
+            proxy_protocol: Vec::new(),
         };
         let mut accepting = Listener::new(
             limits,

@@ -36,7 +36,7 @@ fn config() -> ServerConfig {
         requests_per_second: 0,
         burst: 1,
         trusted_proxies: Vec::new(),
-        proxy_protocol: false,
+        proxy_protocol: Vec::new(),
     };
     let metrics = Arc::new(Metrics::new().unwrap());
     ServerConfig {
@@ -312,8 +312,7 @@ async fn a_clients_connections_to_all_addresses_count() {
 async fn a_trusted_proxy_names_its_client() {
     let mut config = config();
     config.limits.connections_per_address = 1;
-    config.limits.proxy_protocol = true;
-    config.limits.trusted_proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    config.limits.proxy_protocol = vec!["127.0.0.1/32".parse().unwrap()];
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let make = |peer: Peer| {
