@@ -6,12 +6,16 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
+use nix::fcntl::OFlag;
+use nix::unistd::{User, geteuid};
 use thiserror::Error;
 use uuid::Uuid;
+
+/// The users that the private PostgreSQL may run as if larder runs as root, in the order of preference.
+pub(crate) const SERVER_USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// Why the state directory can't be used.
 #[derive(Debug, Error)]
@@ -23,6 +27,17 @@ pub enum StateError {
         directory: PathBuf,
         /// The process in its lock file: `process 4711`.
         holder: String,
+    },
+    /// larder runs as root, and another user could replace the files in it.
+    #[error(
+        "state directory {} {why}: as root, larder uses only a directory that root or the user of the private \
+         PostgreSQL owns, and that no other user may write", directory.display()
+    )]
+    Untrusted {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// A file in it could not be used.
     #[error("could not {action} {}", path.display())]
@@ -51,20 +66,22 @@ impl StateError {
 #[derive(Debug)]
 pub struct StateLock {
     directory: PathBuf,
-    /// Never read. The system releases the lock when the file is closed, also after SIGKILL.
-    _file: File,
+    /// Never read. The system releases the locks when the files are closed, also after SIGKILL.
+    _locked: (File, Option<File>),
 }
 
 impl StateLock {
     /// Locks the directory, and creates it if it is missing. Does not wait for the lock.
     ///
     /// # Errors
-    /// [`StateError::InUse`] if another larder has locked it, with its process id; [`StateError::Io`].
+    /// [`StateError::InUse`] if another larder has locked it, with its process id; [`StateError::Untrusted`];
+    /// [`StateError::Io`].
     pub fn acquire(directory: &Path) -> Result<StateLock, StateError> {
         create(directory)?;
         let directory = directory
             .canonicalize()
             .map_err(StateError::io("resolve", directory))?;
+        check_owner(&directory)?;
         let path = directory.join("lock");
         let mut file = OpenOptions::new()
             .read(true)
@@ -72,8 +89,23 @@ impl StateLock {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            // Another user may have put a link to a file of root here.
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
             .open(&path)
             .map_err(StateError::io("open", &path))?;
+        // The directory itself is locked as well: the file may be removed while larder runs.
+        let opened = File::open(&directory).map_err(StateError::io("open", &directory))?;
+        let locked_directory = match opened.try_lock() {
+            Ok(()) => Some(opened),
+            Err(TryLockError::WouldBlock) => {
+                return Err(StateError::InUse {
+                    directory,
+                    holder: holder(&mut file),
+                });
+            }
+            // Such as on NFS, which locks only files that are open for writing.
+            Err(TryLockError::Error(_)) => None,
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -90,7 +122,7 @@ impl StateLock {
             .map_err(StateError::io("write", &path))?;
         Ok(StateLock {
             directory,
-            _file: file,
+            _locked: (file, locked_directory),
         })
     }
 
@@ -128,7 +160,7 @@ impl StateLock {
     /// Replaces the file: after a crash it has all of `text`, or its former content.
     fn write_atomically(&self, path: &Path, text: &str) -> io::Result<()> {
         let unfinished = path.with_extension("new");
-        let mut file = File::create(&unfinished)?;
+        let mut file = create_anew(&unfinished)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&unfinished, path)?;
@@ -139,7 +171,9 @@ impl StateLock {
 /// Replaces a file by one with `text`, without syncing it. If that fails, removes it, so that no former content is read.
 pub(crate) fn replace_or_remove(path: &Path, text: &str) -> io::Result<()> {
     let unfinished = path.with_extension("new");
-    let replaced = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, path));
+    let replaced = create_anew(&unfinished)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&unfinished, path));
     if replaced.is_err()
         && let Err(error) = fs::remove_file(path)
         && error.kind() != ErrorKind::NotFound
@@ -147,6 +181,59 @@ pub(crate) fn replace_or_remove(path: &Path, text: &str) -> io::Result<()> {
         tracing::debug!("can't remove {}: {error}", path.display());
     }
     replaced
+}
+
+/// Creates a file, in place of what has its name. Follows no link.
+fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => File::create_new(path),
+    }
+}
+
+/// Checks who may replace files in the directory. Root refuses what another user could do that with; other users are
+/// warned, since the volumes of containers are often writable for all.
+fn check_owner(directory: &Path) -> Result<(), StateError> {
+    let metadata = fs::metadata(directory).map_err(StateError::io("look at", directory))?;
+    let is_root = geteuid().is_root();
+    let is_own = metadata.uid() == geteuid().as_raw();
+    let why = if !is_own && !(is_root && is_server_user(metadata.uid())) {
+        format!("belongs to another user (uid {})", metadata.uid())
+    } else if metadata.mode() & 0o022 != 0 {
+        format!(
+            "may be written by others (mode {:o})",
+            metadata.mode() & 0o7777
+        )
+    } else {
+        return Ok(());
+    };
+    let directory = directory.to_owned();
+    if is_root {
+        return Err(StateError::Untrusted { directory, why });
+    }
+    tracing::warn!(
+        "state directory {} {why}: that user could replace its files",
+        directory.display()
+    );
+    Ok(())
+}
+
+fn is_server_user(uid: u32) -> bool {
+    SERVER_USERS
+        .iter()
+        .filter_map(|name| User::from_name(name).ok().flatten())
+        .any(|user| user.uid.as_raw() == uid)
+}
+
+/// Refuses a symbolic link as root, before a directory is created or changed: it could lead to any directory.
+pub(crate) fn refuse_link(directory: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(directory);
+    if geteuid().is_root() && metadata.is_ok_and(|metadata| metadata.is_symlink()) {
+        return Err(io::Error::other(
+            "it is a symbolic link, which larder does not follow as root",
+        ));
+    }
+    Ok(())
 }
 
 /// Creates the directory for its owner only. If that is root, others may traverse it, but not list it.

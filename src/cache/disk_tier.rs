@@ -146,9 +146,12 @@ impl DiskTier {
         self.queue_or_turn_off(DiskOrder::Drop(drops));
     }
 
-    /// Queues a drop that the change log does not have. If the queue is full, turns the tier off.
-    pub(super) fn queue_urgent_drop(&self, drop: KeyDrop) {
-        self.queue_or_turn_off(DiskOrder::UrgentDrop(drop));
+    /// Queues a drop that the change log does not have. If the queue is full, turns the tier off. The receiver ends when
+    /// the entry can't be read again, also after a crash.
+    pub(super) fn queue_urgent_drop(&self, drop: KeyDrop) -> oneshot::Receiver<()> {
+        let (done, ended) = oneshot::channel();
+        self.queue_or_turn_off(DiskOrder::UrgentDrop(drop, done));
+        ended
     }
 
     /// Whether another sweep may be queued. Only the feed queues sweeps.
@@ -172,9 +175,11 @@ impl DiskTier {
         }
     }
 
-    /// Queues the purge of a whole resource.
-    pub(super) fn queue_purge(&self, mark: Option<Mark>) {
-        self.queue_or_turn_off(DiskOrder::Purge(mark));
+    /// Queues the purge of a whole resource. The receiver ends as that of [`DiskTier::queue_urgent_drop`].
+    pub(super) fn queue_purge(&self, mark: Option<Mark>) -> oneshot::Receiver<()> {
+        let (done, ended) = oneshot::channel();
+        self.queue_or_turn_off(DiskOrder::Purge(mark, done));
+        ended
     }
 
     /// Has the content of an earlier run used, when the drops queued so far have been applied.

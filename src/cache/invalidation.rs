@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::sync::oneshot;
+
 use crate::cache::disk_tier::DiskTier;
 use crate::cache::orders::{KeyDrop, RangeSweep};
 #[cfg(test)]
@@ -180,13 +182,19 @@ impl Cache {
     }
 
     /// Drops one document from all tiers without an event of the feed; `via` is the reason.
-    pub(super) fn drop_document(&self, resource: ResourceId, key: &Arc<str>, via: &str) {
+    ///
+    /// The receiver ends when the disk tier can't return the document again; `None` without a disk tier.
+    pub(super) fn drop_document(
+        &self,
+        resource: ResourceId,
+        key: &Arc<str>,
+        via: &str,
+    ) -> Option<oneshot::Receiver<()>> {
         self.count_invalidation(resource, via);
         let _invalidating = lock(&self.invalidating);
         let drop = self.invalidate(resource, key);
-        if let Some(disk) = &self.disk {
-            disk.queue_urgent_drop(drop);
-        }
+        let disk = self.disk.as_ref()?;
+        Some(disk.queue_urgent_drop(drop))
     }
 
     fn count_invalidation(&self, resource: ResourceId, via: &str) {
@@ -197,7 +205,9 @@ impl Cache {
     }
 
     /// Drops one document, or with `None` every document of the resource, from all tiers.
-    pub fn purge(&self, resource: ResourceId, key: Option<&str>) {
+    ///
+    /// The receiver ends when no restart can bring them back from disk; `None` without a disk tier.
+    pub fn purge(&self, resource: ResourceId, key: Option<&str>) -> Option<oneshot::Receiver<()>> {
         match key {
             Some(key) => self.drop_document(resource, &Arc::from(key), "purge"),
             None => {
@@ -206,9 +216,8 @@ impl Cache {
                 self.invalidate_all(resource);
                 let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
-                self.disk
-                    .iter()
-                    .for_each(|disk| disk.queue_purge(mark.clone()));
+                let disk = self.disk.as_ref()?;
+                Some(disk.queue_purge(mark))
             }
         }
     }

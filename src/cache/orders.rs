@@ -54,13 +54,14 @@ pub(super) enum DiskOrder {
     Put(Put),
     Drop(Vec<KeyDrop>),
     /// Like [`DiskOrder::Drop`], but flushed at once: the change log does not repeat a purge after a crash.
-    UrgentDrop(KeyDrop),
+    /// The sender is dropped when the entry can't be read again, also after a crash.
+    UrgentDrop(KeyDrop, oneshot::Sender<()>),
     Sweep(RangeSweep),
     Mark(Mark),
     /// A resource was purged. The mark, if there is a position, has to be on disk at once, because only its epochs tell
     /// purged entries from others. Content of an earlier run that has not been caught up with is discarded, because its
-    /// own mark still has the epochs from before the purge.
-    Purge(Option<Mark>),
+    /// own mark still has the epochs from before the purge. The sender is as that of `UrgentDrop`.
+    Purge(Option<Mark>, oneshot::Sender<()>),
     /// The content of an earlier run has been caught up with, as far as this mark says, at these generations.
     Enable(Mark, Vec<u64>),
     /// The content of an earlier run can't be used.

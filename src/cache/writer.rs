@@ -62,6 +62,10 @@ pub(super) struct Writer {
     mark_written_at: Instant,
     /// When an empty directory was last opened after an error, or could not be opened.
     reopened_at: Option<Instant>,
+    /// When the tier was last emptied because it was too large.
+    emptied_at: Option<Instant>,
+    /// Those of purges that have been applied, or failed, in this turn.
+    purges: Vec<oneshot::Sender<()>>,
 }
 
 impl Writer {
@@ -74,6 +78,8 @@ impl Writer {
             mark_written: false,
             mark_written_at: Instant::now(),
             reopened_at: None,
+            emptied_at: None,
+            purges: Vec::new(),
         }
     }
 
@@ -90,7 +96,7 @@ impl Writer {
                 return;
             }
             if self.shared.has_failed.swap(false, Ordering::SeqCst) {
-                self.close();
+                self.close_and_set_aside();
             }
             if let WriterState::Off { retry_at } = self.state
                 && retry_at.is_none_or(|at| Instant::now() >= at)
@@ -98,6 +104,8 @@ impl Writer {
                 self.reopened_at = Some(Instant::now());
                 self.open_empty();
             }
+            // Behind the opening of an empty directory, which sets aside what could not be written to.
+            self.purges.clear();
         }
     }
 
@@ -153,7 +161,7 @@ impl Writer {
                 until = Instant::now() + self.shared.config.linger;
             }
             // Only orders that are queued already share its flush.
-            if matches!(order, DiskOrder::UrgentDrop(_)) {
+            if matches!(order, DiskOrder::UrgentDrop(..)) {
                 until = Instant::now();
             }
             entries += match &order {
@@ -166,7 +174,7 @@ impl Writer {
                 DiskOrder::Sweep(_)
                     | DiskOrder::Enable(..)
                     | DiskOrder::Discard
-                    | DiskOrder::Purge(_)
+                    | DiskOrder::Purge(..)
             );
             orders.push(order);
             if ends_batch {
@@ -189,7 +197,8 @@ impl Writer {
             match order {
                 DiskOrder::Put(put) => self.add_put(&mut batch, &put),
                 DiskOrder::Drop(drops) => add_drops(&mut batch, &mut clean, drops),
-                DiskOrder::UrgentDrop(drop) => {
+                DiskOrder::UrgentDrop(drop, done) => {
+                    self.purges.push(done);
                     add_drops(&mut batch, &mut clean, [drop]);
                     urgency = WriteUrgency::Flush;
                 }
@@ -202,13 +211,17 @@ impl Writer {
                 }
                 // While content of an earlier run catches up, it keeps its own mark until Enable.
                 DiskOrder::Mark(mark) if self.state == WriterState::InUse => self.set_mark(mark),
-                DiskOrder::Purge(Some(mark)) if self.state == WriterState::InUse => {
-                    self.set_mark(mark);
-                    urgency = WriteUrgency::Flush;
+                DiskOrder::Purge(mark, done) => {
+                    self.purges.push(done);
+                    match mark {
+                        Some(mark) if self.state == WriterState::InUse => {
+                            self.set_mark(mark);
+                            urgency = WriteUrgency::Flush;
+                        }
+                        _ => discard |= self.state == WriterState::Resuming,
+                    }
                 }
-                DiskOrder::Purge(_) | DiskOrder::Discard => {
-                    discard |= self.state == WriterState::Resuming;
-                }
+                DiskOrder::Discard => discard |= self.state == WriterState::Resuming,
                 DiskOrder::Mark(_) => {}
                 DiskOrder::Enable(mark, generations) if self.state == WriterState::Resuming => {
                     self.set_mark(mark);
@@ -329,7 +342,16 @@ impl Writer {
                 tracing::info!(
                     "the disk tier exceeds its limit with {bytes} bytes and was emptied"
                 );
-                self.open_empty();
+                let emptied_at = self.emptied_at.replace(Instant::now());
+                match emptied_at.map(|at| at + REOPEN_PAUSE) {
+                    // Emptying costs more than the tier gains if it fills up as soon as that.
+                    Some(retry_at) if Instant::now() < retry_at => {
+                        self.close_and_set_aside();
+                        let retry_at = Some(Instant::now() + REOPEN_PAUSE);
+                        self.state = WriterState::Off { retry_at };
+                    }
+                    _ => self.open_empty(),
+                }
             }
             Ok(_) => {}
             Err(error) => self.shared.turn_off(&error.to_string()),
@@ -345,6 +367,14 @@ impl Writer {
         self.last_mark = None;
         let retry_at = self.reopened_at.map(|at| at + REOPEN_PAUSE);
         self.state = WriterState::Off { retry_at };
+    }
+
+    /// As [`Writer::close`]; a restart before the next directory is opened must not use this one either.
+    fn close_and_set_aside(&mut self) {
+        self.close();
+        if let Err(error) = set_aside(&self.shared.config.directory) {
+            tracing::warn!("the disk tier's directory can't be set aside: {error}");
+        }
     }
 
     /// Sets the directory aside and opens an empty one.

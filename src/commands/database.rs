@@ -1,8 +1,7 @@
 //! The database of a command: the configured one, else the private one.
 
-use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -109,13 +108,16 @@ impl CommandDatabase {
 /// Writes a file that only its owner can read.
 fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
+    // A file that exists already may be a link, and keeps its mode otherwise.
+    if let Err(error) = std::fs::remove_file(file)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
     let mut file = options
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(file)?;
-    // A file that exists already keeps its mode otherwise.
-    file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(text.as_bytes())
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal as NixSignal;
 use sqlx::Connection;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -41,6 +42,9 @@ const DEMO_EMPS_PER_DEPT: u32 = 10;
 /// How long the first lines on stdout wait for the first pass.
 const BANNER_WAIT: Duration = Duration::from_secs(5);
 
+/// Time between two warnings that a file has reached the limit of its size.
+const FILE_SIZE_WARNING_PAUSE: Duration = Duration::from_secs(60);
+
 /// One part in this many of `shutdown_timeout` is reserved for what follows the last response.
 const STOPPING_SHARE: u32 = 10;
 
@@ -52,6 +56,8 @@ pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result
     let stop = stop_signals()?;
     // A SIGHUP that comes before the certificate is read is handled after that.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
+    let too_large = signal(SignalKind::from_raw(NixSignal::SIGXFSZ as i32)).context("SIGXFSZ")?;
+    tokio::spawn(warn_of_file_size(too_large));
     raise_descriptor_limit();
     secret_files::warn_of_readable(config);
     let lock = StateLock::acquire(&config.state_dir)?;
@@ -240,6 +246,21 @@ async fn seed_once(url: &str) -> anyhow::Result<()> {
         seed(url, DEMO_DEPTS, DEMO_EMPS_PER_DEPT).await?;
     }
     Ok(())
+}
+
+/// Logs that a file has reached the limit of its size. Without a handler the signal ends larder; with it the write fails,
+/// as on a full disk, and the disk tier is turned off.
+async fn warn_of_file_size(mut too_large: Signal) {
+    let mut warned_at = None;
+    while too_large.recv().await.is_some() {
+        // Every further write is such a signal; so is a write to the log's file.
+        if warned_at.is_none_or(|at: Instant| at.elapsed() > FILE_SIZE_WARNING_PAUSE) {
+            warned_at = Some(Instant::now());
+            tracing::warn!(
+                "a file has reached the limit of its size (ulimit -f, LimitFSIZE); raise it, or lower disk.max_bytes"
+            );
+        }
+    }
 }
 
 /// Raises the limit of open files to the hard limit, so that idle clients leave enough of them to the tiers.

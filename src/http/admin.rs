@@ -111,7 +111,10 @@ async fn purge(State(admin): State<Admin>, request: Request) -> Response {
     match target(&admin.cache, request.uri().path()) {
         Ok((index, key)) => {
             blocking(move || {
-                admin.cache.purge(index, key.as_deref());
+                if let Some(purged) = admin.cache.purge(index, key.as_deref()) {
+                    // It ends when the sender is dropped: no message is ever sent.
+                    let _ended = purged.blocking_recv();
+                }
                 StatusCode::NO_CONTENT.into_response()
             })
             .await

@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::{configured, value};
@@ -347,4 +348,25 @@ async fn rate_limited_requests_have_retry_after() {
         let answer = fetch(serving.admin, "GET", "/healthz").await;
         assert_eq!(answer.status, StatusCode::OK);
     }
+}
+
+/// SIGXFSZ ended larder without a word, at each start again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_file_sizes_ends_nothing() {
+    let (_directory, url, mut serving) = start(CONFIG).await;
+    let pid = serving.child.id().unwrap().to_string();
+    let limited = Command::new("prlimit")
+        .args(["--fsize=1", "--pid", &pid])
+        .status()
+        .await;
+    assert!(limited.unwrap().success());
+    for round in 0..20 {
+        execute(&url, "update item set title = title").await;
+        fetch(serving.listen, "GET", "/items/1").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let ended = serving.child.try_wait().unwrap();
+        assert!(ended.is_none(), "round {round}: {ended:?}");
+    }
+    let answer = fetch(serving.listen, "GET", "/items/1").await;
+    assert_eq!(answer.status, StatusCode::OK);
 }

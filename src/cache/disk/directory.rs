@@ -4,6 +4,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::state::refuse_link;
+
 /// The directory of the files in use.
 pub(in crate::cache) fn current(directory: &Path) -> PathBuf {
     directory.join("current")
@@ -11,6 +13,7 @@ pub(in crate::cache) fn current(directory: &Path) -> PathBuf {
 
 /// Creates the directory. Only its owner may read it, because it holds documents.
 pub(in crate::cache) fn create(directory: &Path) -> std::io::Result<()> {
+    refuse_link(directory)?;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory)?;
     std::fs::set_permissions(directory, Permissions::from_mode(0o700))

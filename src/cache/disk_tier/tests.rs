@@ -55,7 +55,7 @@ impl Orders {
     /// The mark of a purge, which is the next order.
     pub(in crate::cache) fn purged(&mut self) -> Mark {
         match self.0.try_recv() {
-            Ok(DiskOrder::Purge(Some(mark))) => mark,
+            Ok(DiskOrder::Purge(Some(mark), _)) => mark,
             _ => panic!("no purge is next"),
         }
     }
@@ -65,10 +65,10 @@ impl Orders {
         std::iter::from_fn(|| self.0.try_recv().ok())
             .map(|order| match order {
                 DiskOrder::Put(_) => "put",
-                DiskOrder::Drop(_) | DiskOrder::UrgentDrop(_) => "drop",
+                DiskOrder::Drop(_) | DiskOrder::UrgentDrop(..) => "drop",
                 DiskOrder::Sweep(_) => "sweep",
                 DiskOrder::Mark(_) => "mark",
-                DiskOrder::Purge(_) => "purge",
+                DiskOrder::Purge(..) => "purge",
                 DiskOrder::Enable(..) => "enable",
                 DiskOrder::Discard => "discard",
                 DiskOrder::Stop(_) => "stop",
@@ -228,7 +228,7 @@ async fn a_failed_tier_calls_nothing_clean_and_writes_no_mark() {
         }
         writer.apply_orders(vec![
             DiskOrder::Sweep(sweep),
-            DiskOrder::Purge(Some(mark())),
+            DiskOrder::Purge(Some(mark()), oneshot::channel().0),
         ]);
         assert_eq!(is_clean(&versions, "1"), !has_failed);
         let store = shared.store.load_full().unwrap();
@@ -243,8 +243,9 @@ async fn a_purged_document_is_removed_from_disk_at_once() {
     let (disk, versions) = start_lingering(directory.path(), Duration::from_secs(3_600));
     until("on", || disk.is_in_use()).await;
     assert!(disk.queue_put(put(&versions, "1")));
-    disk.queue_urgent_drop(key_drop(&versions, "1"));
-    until("clean", || is_clean(&versions, "1")).await;
+    let purged = disk.queue_urgent_drop(key_drop(&versions, "1"));
+    purged.await.unwrap_err();
+    assert!(is_clean(&versions, "1"), "it was removed before the answer");
     assert_eq!(disk.size().1, 0);
 }
 

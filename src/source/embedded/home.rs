@@ -9,11 +9,10 @@ use tokio::process::Command;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::source::embedded::EmbeddedError;
+use crate::state::{SERVER_USERS, refuse_link};
 
 /// Used if the server's user cannot reach the configured directory.
 const SYSTEM_DIRECTORY: &str = "/var/lib/larder";
-/// The users that the server may run as if larder runs as root, in the order of preference.
-const USERS: [&str; 2] = ["postgres", "nobody"];
 /// What the server's programs get of larder's environment: where to find programs and libraries, locale and time zone.
 /// Whatever else there is may be a secret of larder, and `copy … from program 'env'` would show it.
 const ENVIRONMENT: [&str; 7] = [
@@ -44,6 +43,7 @@ struct ServerUser {
 impl Home {
     /// Creates the directory, or its substitute below `/var/lib/larder`, and gives it to the server's user.
     pub(super) fn open(wanted: &Path) -> Result<Home, EmbeddedError> {
+        refuse_link(wanted).map_err(EmbeddedError::io("use", wanted))?;
         fs::create_dir_all(wanted).map_err(EmbeddedError::io("create", wanted))?;
         let wanted = wanted
             .canonicalize()
@@ -124,7 +124,7 @@ impl ServerUser {
                 gid: metadata.gid(),
             }));
         }
-        USERS
+        SERVER_USERS
             .iter()
             .find_map(|name| User::from_name(name).ok().flatten())
             .map(|user| {
