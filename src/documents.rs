@@ -50,7 +50,7 @@ pub struct Lookups<'r> {
 }
 
 /// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
-/// [`Window::BYTES`], if they are as long as those before. So few long documents and many short ones are in memory.
+/// 16 MiB, if they are as long as those before. So few long documents and many short ones are in memory.
 #[derive(Debug, Default)]
 pub struct Window {
     documents: usize,
