@@ -186,7 +186,7 @@ pub(crate) fn replace_or_remove(path: &Path, text: &str) -> io::Result<()> {
 /// Creates a file, in place of what has its name. Follows no link.
 fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => File::create_new(path),
     }
 }
@@ -197,7 +197,8 @@ fn check_owner(directory: &Path) -> Result<(), StateError> {
     let metadata = fs::metadata(directory).map_err(StateError::io("look at", directory))?;
     let is_root = geteuid().is_root();
     let is_own = metadata.uid() == geteuid().as_raw();
-    let why = if !is_own && !(is_root && is_server_user(metadata.uid())) {
+    let is_trusted = is_own || (is_root && is_server_user(metadata.uid()));
+    let why = if !is_trusted {
         format!("belongs to another user (uid {})", metadata.uid())
     } else if metadata.mode() & 0o022 != 0 {
         format!(

@@ -213,13 +213,11 @@ impl Writer {
                 DiskOrder::Mark(mark) if self.state == WriterState::InUse => self.set_mark(mark),
                 DiskOrder::Purge(mark, done) => {
                     self.purges.push(done);
-                    match mark {
-                        Some(mark) if self.state == WriterState::InUse => {
-                            self.set_mark(mark);
-                            urgency = WriteUrgency::Flush;
-                        }
-                        _ => discard |= self.state == WriterState::Resuming,
+                    if let (Some(mark), WriterState::InUse) = (mark, self.state) {
+                        self.set_mark(mark);
+                        urgency = WriteUrgency::Flush;
                     }
+                    discard |= self.state == WriterState::Resuming;
                 }
                 DiskOrder::Discard => discard |= self.state == WriterState::Resuming,
                 DiskOrder::Mark(_) => {}
