@@ -19,10 +19,10 @@ use crate::auth::{
     WRONG_CREDENTIALS,
 };
 use crate::http::auth::credential::credential;
-use crate::http::auth::refusal::{AuthRefusal, FORGED, INVALID_TOKEN, challenges};
+use crate::http::auth::refusal::{AuthRefusal, INVALID_TOKEN, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::cors::CorsConfig;
-use crate::http::origin::PageOrigin;
+use crate::http::origin::{PageOrigin, host};
 use crate::http::problem::Problem;
 use crate::http::request::{REFRESH, Request, RequestHead, SIGNIN, SIGNOUT, TargetPart};
 use crate::metrics::Metrics;
@@ -221,8 +221,8 @@ impl Auth {
     ) -> Result<(), AuthRefusal> {
         let principal = principal.ok_or(AuthRefusal::Unauthorized(WRONG_CREDENTIALS))?;
         let reads = request.method.is_safe() || request.target.right(request.method) == Right::Read;
-        if !reads && self.is_forgery(scheme, request.head()) {
-            return Err(AuthRefusal::Forbidden(FORGED));
+        if !reads {
+            self.check_origin(scheme, request.head(), request.forwarded_host())?;
         }
         if allow(principal.grants(), request) {
             Ok(())
@@ -233,21 +233,37 @@ impl Auth {
         }
     }
 
-    /// Whether a write that is authenticated by a cookie may be a cross-site request forgery.
+    /// Checks that a write that is authenticated by a cookie is no cross-site request forgery. `forwarded_host` is what a
+    /// trusted proxy was called by.
     ///
     /// A browser adds cookies to the requests of every page. `SameSite=Strict` excludes pages of other sites, but not those
     /// of another host of the same site, such as another subdomain. So the page has to have the origin of this address, or
     /// one that `[cors]` names and allows credentials. Clients that are not browsers have no need for a cookie.
-    fn is_forgery(&self, scheme: Scheme, head: RequestHead<'_>) -> bool {
-        let origin = || self.page_origin(head);
-        scheme == Scheme::Cookie && !matches!(origin(), PageOrigin::Same | PageOrigin::Configured)
+    fn check_origin(
+        &self,
+        scheme: Scheme,
+        head: RequestHead<'_>,
+        forwarded_host: Option<&HeaderValue>,
+    ) -> Result<(), AuthRefusal> {
+        let origin = || self.page_origin(head, forwarded_host);
+        if scheme != Scheme::Cookie || matches!(origin(), PageOrigin::Same | PageOrigin::Configured)
+        {
+            Ok(())
+        } else {
+            Err(AuthRefusal::forged(requested_host(head, forwarded_host)))
+        }
     }
 
     /// The page that a request comes from; origins that may use the cookie count as configured.
-    fn page_origin(&self, head: RequestHead<'_>) -> PageOrigin {
+    fn page_origin(
+        &self,
+        head: RequestHead<'_>,
+        forwarded_host: Option<&HeaderValue>,
+    ) -> PageOrigin {
         let is_configured =
             |origin: &HeaderValue| self.cookie_origins.iter().any(|other| origin == other);
-        PageOrigin::of(head, self.is_over_tls(head.headers), is_configured)
+        let host = requested_host(head, forwarded_host);
+        PageOrigin::of(head, host, self.is_over_tls(head.headers), is_configured)
     }
 
     /// Whether the client uses TLS, which a proxy may end. A client that forges the header only affects itself.
@@ -257,6 +273,15 @@ impl Auth {
                 .get(X_FORWARDED_PROTO)
                 .is_some_and(|scheme| scheme == "https")
     }
+}
+
+/// The host that a browser has sent a request to. Of several forwarded ones, the first proxy has added the first.
+fn requested_host<'r>(
+    head: RequestHead<'r>,
+    forwarded: Option<&'r HeaderValue>,
+) -> Option<&'r str> {
+    let forwarded = forwarded.and_then(|hosts| hosts.to_str().ok()?.split(',').next());
+    forwarded.map(str::trim).or_else(|| host(head))
 }
 
 /// Whether `grants` allow a request. A path of no resource, such as `/docs`, needs a right on any resource.

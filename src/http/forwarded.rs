@@ -1,13 +1,14 @@
-//! The client's address behind proxies.
+//! The client's address and the host that it called, behind proxies.
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
 use crate::server::trusts;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// The client's address: `peer`, or if that is a trusted proxy, the last address in `X-Forwarded-For` that is not one. The
 /// addresses before it may be forged.
@@ -30,6 +31,16 @@ pub(super) fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Ip
     client
 }
 
+/// The host that `peer` was called by, if that is a trusted proxy that says so.
+pub(super) fn host<'h>(
+    peer: IpAddr,
+    headers: &'h HeaderMap,
+    trusted: &[IpNet],
+) -> Option<&'h HeaderValue> {
+    let host = headers.get(X_FORWARDED_HOST)?;
+    trusts(trusted, peer).then_some(host)
+}
+
 /// Parses an address with or without a port.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = || text.parse().ok();
@@ -41,8 +52,6 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     fn client_of(peer: &str, forwarded: &[&str]) -> String {

@@ -30,9 +30,10 @@ pub(super) enum PageOrigin {
 }
 
 impl PageOrigin {
-    /// Reads the headers of a request; `is_tls`: it was sent over TLS.
+    /// Reads the headers of a request to `host`; `is_tls`: it was sent over TLS.
     pub(super) fn of(
         head: RequestHead<'_>,
+        host: Option<&str>,
         is_tls: bool,
         is_configured: impl Fn(&HeaderValue) -> bool,
     ) -> Self {
@@ -42,7 +43,7 @@ impl PageOrigin {
             (Some(origin), None) if is_configured(origin) => Self::Configured,
             _ if is_cross_site => Self::Other,
             (None, _) => Self::Unnamed,
-            (Some(origin), None) if is_same_origin(origin, head, is_tls) => Self::Same,
+            (Some(origin), None) if is_same_origin(origin, host, is_tls) => Self::Same,
             _ => Self::Other,
         }
     }
@@ -50,12 +51,11 @@ impl PageOrigin {
 
 /// Whether `origin` has the scheme, host and port of the request (RFC 6454, section 5). Without TLS the scheme may be
 /// `https`, since a proxy may end TLS.
-fn is_same_origin(origin: &HeaderValue, head: RequestHead<'_>, is_tls: bool) -> bool {
+fn is_same_origin(origin: &HeaderValue, host: Option<&str>, is_tls: bool) -> bool {
     let origin = origin.to_str().ok();
-    let (Some((scheme, authority)), Some(host)) = (
-        origin.and_then(|origin| origin.split_once("://")),
-        hosts(head.uri, head.headers).next(),
-    ) else {
+    let (Some((scheme, authority)), Some(host)) =
+        (origin.and_then(|origin| origin.split_once("://")), host)
+    else {
         return false;
     };
     let default_port = match scheme {
@@ -65,6 +65,11 @@ fn is_same_origin(origin: &HeaderValue, head: RequestHead<'_>, is_tls: bool) -> 
     };
     let without_default = |text| str::strip_suffix(text, default_port).unwrap_or(text);
     without_default(authority).eq_ignore_ascii_case(without_default(host))
+}
+
+/// The host that a request is sent to, with its port.
+pub(super) fn host(head: RequestHead<'_>) -> Option<&str> {
+    hosts(head.uri, head.headers).next()
 }
 
 /// Every host that a request names, with its port: first the one of its URI, which counts (RFC 9112, section 3.2.2).
@@ -181,7 +186,8 @@ mod tests {
 
     fn origin(uri: &str, is_tls: bool, headers: &[(&str, &str)]) -> PageOrigin {
         let request = request(&Method::PUT, uri, headers);
-        PageOrigin::of(RequestHead::of(&request), is_tls, |origin| {
+        let head = RequestHead::of(&request);
+        PageOrigin::of(head, host(head), is_tls, |origin| {
             origin == "https://app.example"
         })
     }
@@ -248,7 +254,9 @@ mod tests {
     fn check(check: &PageCheck, method: &Method, uri: &str, headers: &[(&str, &str)], ok: bool) {
         let request = request(method, uri, headers);
         let head = RequestHead::of(&request);
-        let origin = PageOrigin::of(head, false, |origin| origin == "http://app.example");
+        let origin = PageOrigin::of(head, host(head), false, |origin| {
+            origin == "http://app.example"
+        });
         assert_eq!(
             check.check(head, origin).is_ok(),
             ok,

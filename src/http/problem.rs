@@ -33,12 +33,14 @@ pub(super) struct Problem {
     status: StatusCode,
     detail: Cow<'static, str>,
     /// SQLSTATE.
-    code: Option<String>,
+    code: Option<Box<str>>,
     /// The value of `Allow`.
     allow: Option<&'static str>,
     /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
+    /// The cause of a 500, for the log only.
+    cause: Option<Box<str>>,
 }
 
 /// A fault of one member of a body, as in the example of RFC 9457, section 3.
@@ -134,6 +136,7 @@ impl Problem {
             allow: None,
             retry_after,
             errors: Vec::new(),
+            cause: None,
         }
     }
 
@@ -167,7 +170,7 @@ impl Problem {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    pub(super) fn forbidden(detail: &'static str) -> Self {
+    pub(super) fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
@@ -243,6 +246,14 @@ impl Problem {
 
     pub(super) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Logs a 500 with its cause; other problems are no errors of larder. `target` is what the request is about.
+    pub(super) fn log_internal(&self, request_id: &str, target: &str) {
+        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
+            let cause = self.cause.as_deref().unwrap_or(&self.detail);
+            tracing::error!("a request failed (500): request {request_id}, {target}: {cause}");
+        }
     }
 
     /// Adds the place of the problem in a body with many documents.
@@ -376,7 +387,7 @@ const ALTERED: [&str; 10] = [
 
 impl Problem {
     fn with_code(mut self, code: impl Into<String>) -> Self {
-        self.code = Some(code.into());
+        self.code = Some(code.into().into_boxed_str());
         self
     }
 
@@ -419,16 +430,16 @@ impl From<SourceError> for Problem {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED
             }
-            SourceError::Refused { ref code, .. } => {
-                tracing::error!("a document can't be read: {error}");
-                Self::NOT_READABLE.with_code(code)
-            }
+            SourceError::Refused { ref code, .. } => Self {
+                cause: Some(error.to_string().into()),
+                ..Self::NOT_READABLE.with_code(code)
+            },
             SourceError::TooLarge => Self::TOO_LARGE,
             SourceError::Ambiguous => Self::AMBIGUOUS,
-            SourceError::Unexpected(_) => {
-                tracing::error!("a document can't be read: {error}");
-                Self::UNEXPECTED
-            }
+            SourceError::Unexpected(_) => Self {
+                cause: Some(error.to_string().into()),
+                ..Self::UNEXPECTED
+            },
         }
     }
 }

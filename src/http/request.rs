@@ -161,6 +161,8 @@ pub(super) struct Request<'r> {
     peer: IpAddr,
     trusted_proxies: &'r [IpNet],
     client: OnceLock<IpAddr>,
+    /// As [`Request::forwarded_host`], of a request that passes the router.
+    forwarded_host: Option<HeaderValue>,
 }
 
 /// The canonical key of a document that memory did not have.
@@ -181,6 +183,7 @@ pub(super) struct RequestContext {
     principal: Option<Arc<Principal>>,
     missed: Option<MissedKey>,
     client: IpAddr,
+    forwarded_host: Option<HeaderValue>,
 }
 
 impl<'r> Request<'r> {
@@ -209,6 +212,7 @@ impl<'r> Request<'r> {
             peer,
             trusted_proxies,
             client: OnceLock::new(),
+            forwarded_host: None,
         }
     }
 
@@ -229,11 +233,13 @@ impl<'r> Request<'r> {
             principal,
             missed,
             client,
+            forwarded_host,
         } = context;
         Self {
             principal,
             missed,
             client: OnceLock::from(client),
+            forwarded_host,
             ..Self::new(RequestHead::of_parts(head), target, client, &[])
         }
     }
@@ -242,6 +248,7 @@ impl<'r> Request<'r> {
     pub(super) fn take_context(&mut self) -> RequestContext {
         RequestContext {
             client: self.client(),
+            forwarded_host: self.forwarded_host().cloned(),
             target: self.target,
             principal: self.principal.take(),
             missed: self.missed.take(),
@@ -252,6 +259,12 @@ impl<'r> Request<'r> {
     pub(super) fn client(&self) -> IpAddr {
         let found = || forwarded::client(self.peer, self.headers, self.trusted_proxies);
         *self.client.get_or_init(found)
+    }
+
+    /// The host that a trusted proxy was called by.
+    pub(super) fn forwarded_host(&self) -> Option<&HeaderValue> {
+        let found = || forwarded::host(self.peer, self.headers, self.trusted_proxies);
+        self.forwarded_host.as_ref().or_else(found)
     }
 
     /// The resource and the part of it that the path names.
@@ -364,6 +377,11 @@ impl<'r> Request<'r> {
 }
 
 impl RequestContext {
+    /// The host that a trusted proxy was called by.
+    pub(super) fn forwarded_host(&self) -> Option<&HeaderValue> {
+        self.forwarded_host.as_ref()
+    }
+
     /// The client's address.
     pub(super) fn client(&self) -> IpAddr {
         self.client

@@ -189,6 +189,38 @@ async fn a_cookie_is_renewed_without_showing_the_token() {
     assert!(is_authorized(&larder, Method::GET, "/closed/1", &bearer).await);
 }
 
+/// A proxy that does not pass on `Host` made all writes with the cookie 403, which did not say why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cookie_writes_through_a_proxy_that_names_the_host() {
+    for (proxies, expected) in [
+        ("['0.0.0.0']", StatusCode::OK),
+        ("[]", StatusCode::FORBIDDEN),
+    ] {
+        let more = format!("cookie = 'larder'\n[limits]\ntrusted_proxies = {proxies}");
+        let larder = signing(&more).await;
+        let cookie = format!("larder={}", token_of(&sign_in(&larder, &[]).await));
+        let sent = [
+            ("cookie", cookie.as_str()),
+            ("host", "internal:8080"),
+            ("origin", "https://larder.example"),
+        ];
+        let answer = larder.request(Method::POST, "/refresh", &sent).await;
+        assert_problem(&answer, StatusCode::FORBIDDEN);
+        assert!(answer.body.contains("`internal:8080`"), "{answer:?}");
+        for hosts in ["larder.example", "larder.example, internal:8080"] {
+            let forwarded = [&sent[..], &[("x-forwarded-host", hosts)]].concat();
+            let answer = larder.request(Method::POST, "/refresh", &forwarded).await;
+            assert_eq!(answer.status, expected, "{answer:?}");
+            let written = larder.request(Method::DELETE, "/open/7", &forwarded).await;
+            let is_refused = written.status == StatusCode::FORBIDDEN;
+            assert_eq!(is_refused, expected == StatusCode::FORBIDDEN, "{written:?}");
+        }
+        let forwarded = [&sent[..], &[("x-forwarded-host", "evil.example")]].concat();
+        let answer = larder.request(Method::POST, "/refresh", &forwarded).await;
+        assert_problem(&answer, StatusCode::FORBIDDEN);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cookie_writes_from_configured_origins_if_credentials_are_allowed() {
     for credentials in [true, false] {

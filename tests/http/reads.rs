@@ -1,5 +1,8 @@
 //! Reads by key: `Cache-Status` for each choice of tiers, requests that share a load, and loads that fail.
 
+use std::io;
+use std::sync::{Arc, Mutex};
+
 use axum::http::{Method, StatusCode};
 
 use super::{CONFIG, MEMORY, MISS, SCHEMA, assert_problem, larder};
@@ -10,6 +13,21 @@ use crate::harness::table_locks::{await_waiter, lock_table, unlock};
 
 const DISK: &str = "larder; hit; detail=disk";
 const UNSTORED: &str = "larder; fwd=miss; detail=postgres";
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_choose_their_tiers() {
@@ -110,7 +128,27 @@ async fn document_above_document_max_fails_alone() {
     assert_eq!(fitting.status, StatusCode::OK);
     assert_problem(&missing, 404);
     // The failure is not cached.
-    assert_problem(&larder.get("/items/1").await, 500);
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false);
+    let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let id = [("x-request-id", "request-1")];
+    let failed = larder.request(Method::GET, "/items/1", &id).await;
+    assert_problem(&failed, 500);
+    assert_eq!(failed.header("x-request-id"), "request-1");
+    let failed = larder.get("/items/1").await;
+    let id = failed.header("x-request-id");
+    assert_eq!(id.len(), 36, "{id}");
+    drop(guard);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    for (line, id) in lines.iter().zip(["request-1", id]) {
+        for part in ["ERROR", id, "GET /items/1", "document_max"] {
+            assert!(line.contains(part), "{line}");
+        }
+    }
+    assert_eq!(lines.len(), 2, "{log}");
     let metrics = larder.admin("/metrics").await.body;
     assert!(
         metrics.contains("larder_source_batch_keys_bucket{le=\"4\"}"),

@@ -14,7 +14,7 @@ use ring::rand::SystemRandom;
 
 use crate::auth::config::{AuthConfig, MASK};
 use crate::auth::{file_mistake, read_file, without_line_break};
-use crate::http::origin::{PageCheck, PageOrigin};
+use crate::http::origin::{PageCheck, PageOrigin, host};
 use crate::http::problem::Problem;
 use crate::http::protocol::check_head;
 use crate::http::request::RequestHead;
@@ -132,7 +132,9 @@ pub(super) async fn check(
         AdminAccess::Token(_) => {}
         AdminAccess::Open(pages) => {
             let head = RequestHead::of(&request);
-            if let Err(problem) = pages.check(head, PageOrigin::of(head, false, |_| false)) {
+            if let Err(problem) =
+                pages.check(head, PageOrigin::of(head, host(head), false, |_| false))
+            {
                 return problem.into_response();
             }
         }

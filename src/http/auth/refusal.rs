@@ -9,7 +9,9 @@ use crate::http::auth::Auth;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
-pub(super) const FORGED: &str = "a write that is authenticated by a cookie must have an Origin with this scheme, host and port, or one of cors.origins";
+const FORGED: &str = "a write that is authenticated by a cookie must have an Origin with this scheme, host and port, or one of cors.origins";
+/// The longest host name that a message shows (RFC 1035, section 2.3.4).
+const HOST_CHARS_MAX: usize = 255;
 const BASIC: &str = "Basic realm=\"larder\", charset=\"UTF-8\"";
 const BEARER: &str = "Bearer realm=\"larder\"";
 /// RFC 6750, section 3.1.
@@ -27,7 +29,6 @@ pub(super) fn challenges(config: &AuthConfig) -> Vec<HeaderValue> {
 }
 
 /// Why a request is refused; the text is the problem's detail.
-#[derive(Clone, Copy)]
 pub(super) enum AuthRefusal {
     /// 401 because of the token, which `WWW-Authenticate` then says.
     Token(&'static str),
@@ -35,6 +36,8 @@ pub(super) enum AuthRefusal {
     Unauthorized(&'static str),
     /// 403
     Forbidden(&'static str),
+    /// 403, since a page of another origin may have sent the request.
+    Forged(String),
     /// 429, and the client may try again after so many seconds.
     TooMany(&'static str, u64),
     /// 503
@@ -44,10 +47,15 @@ pub(super) enum AuthRefusal {
 impl Auth {
     /// The response to a request that is refused. Counts it.
     pub(super) fn refuse(&self, refusal: AuthRefusal) -> Response<FullBody> {
+        let challenged = matches!(
+            refusal,
+            AuthRefusal::Token(_) | AuthRefusal::Unauthorized(_)
+        );
         let (problem, is_token) = match refusal {
             AuthRefusal::Token(detail) => (Problem::unauthorized(detail), true),
             AuthRefusal::Unauthorized(detail) => (Problem::unauthorized(detail), false),
             AuthRefusal::Forbidden(detail) => (Problem::forbidden(detail), false),
+            AuthRefusal::Forged(detail) => (Problem::forbidden(detail), false),
             AuthRefusal::TooMany(detail, seconds) => {
                 (Problem::too_many_requests(detail, seconds), false)
             }
@@ -56,10 +64,6 @@ impl Auth {
         let status = problem.status();
         let labels = ["", "auth", status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
-        let challenged = matches!(
-            refusal,
-            AuthRefusal::Token(_) | AuthRefusal::Unauthorized(_)
-        );
         let mut response = problem.into_full_response();
         for challenge in self.challenges.iter().filter(|_| challenged) {
             let challenge = if is_token && challenge == BEARER {
@@ -70,6 +74,20 @@ impl Auth {
             response.headers_mut().append(WWW_AUTHENTICATE, challenge);
         }
         response
+    }
+}
+
+impl AuthRefusal {
+    /// The refusal of a request to `host` by a page of another origin.
+    pub(super) fn forged(host: Option<&str>) -> Self {
+        let host: String = host
+            .unwrap_or_default()
+            .chars()
+            .take(HOST_CHARS_MAX)
+            .collect();
+        Self::Forged(format!(
+            "{FORGED}; the host of this request is `{host}` (Host, or X-Forwarded-Host from limits.trusted_proxies)"
+        ))
     }
 }
 

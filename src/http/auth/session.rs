@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::config::SameSite;
 use crate::auth::{Credential, Principal, Scheme, unix_time};
-use crate::http::auth::Auth;
 use crate::http::auth::credential::credential;
-use crate::http::auth::refusal::{AuthRefusal, FORGED};
+use crate::http::auth::refusal::AuthRefusal;
+use crate::http::auth::{Auth, requested_host};
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
 use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
@@ -96,6 +96,12 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
     Ok(STANDARD.encode(format!("{name}:{password}")).into())
 }
 
+/// What a trusted proxy was called by.
+fn forwarded_host(head: &Parts) -> Option<&HeaderValue> {
+    let context = head.extensions.get::<RequestContext>();
+    context.and_then(RequestContext::forwarded_host)
+}
+
 impl Auth {
     async fn sign_in(&self, head: &Parts, bytes: &[u8]) -> Result<Response<FullBody>, AuthRefusal> {
         let scheme = Scheme::Basic;
@@ -114,9 +120,11 @@ impl Auth {
         let found = found.map_err(|malformed| AuthRefusal::Unauthorized(malformed.0))?;
         let token = "the token to renew is missing";
         let found = found.ok_or(AuthRefusal::Unauthorized(token))?;
-        if self.is_forgery(found.scheme, RequestHead::of_parts(head)) {
-            return Err(AuthRefusal::Forbidden(FORGED));
-        }
+        self.check_origin(
+            found.scheme,
+            RequestHead::of_parts(head),
+            forwarded_host(head),
+        )?;
         if !matches!(found.scheme, Scheme::Bearer | Scheme::Cookie) {
             return Err(AuthRefusal::Unauthorized(token));
         }
@@ -126,8 +134,12 @@ impl Auth {
     }
 
     fn sign_out(&self, head: &Parts) -> Response<FullBody> {
-        if self.page_origin(RequestHead::of_parts(head)) == PageOrigin::Other {
-            return self.refuse(AuthRefusal::Forbidden(FORGED));
+        let parts = RequestHead::of_parts(head);
+        if self.page_origin(parts, forwarded_host(head)) == PageOrigin::Other {
+            return self.refuse(AuthRefusal::forged(requested_host(
+                parts,
+                forwarded_host(head),
+            )));
         }
         let mut response = Response::new(FullBody::default());
         *response.status_mut() = StatusCode::NO_CONTENT;

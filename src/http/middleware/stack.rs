@@ -29,7 +29,7 @@ use crate::http::auth::{Admission, Admitted, Auth, Verified};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
-use crate::http::origin::{PageCheck, PageOrigin};
+use crate::http::origin::{PageCheck, PageOrigin, host};
 use crate::http::problem::Problem;
 use crate::http::protocol::check_head;
 use crate::http::read::cache_headers::CacheHeaders;
@@ -240,7 +240,10 @@ impl Stack {
         }
         let cors = self.cors.as_ref();
         let is_configured = |origin: &HeaderValue| cors.is_some_and(|cors| cors.allows(origin));
-        check.check(head, PageOrigin::of(head, self.is_tls, is_configured))
+        check.check(
+            head,
+            PageOrigin::of(head, host(head), self.is_tls, is_configured),
+        )
     }
 
     /// Verifies the credential of a request, then goes on as [`Stack::run_middleware`] does with a known one. `hint` becomes

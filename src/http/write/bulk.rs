@@ -280,6 +280,10 @@ impl LenientWriter {
             Ok((location, token)) => (line.location, line.token) = (Some(location), Some(token)),
             Err(why) => {
                 problem = why;
+                problem.log_internal(
+                    "of a bulk POST",
+                    &format!("/{}, document {index}", self.name),
+                );
                 line.status = problem.status().as_u16();
                 line.problem = Some(problem.body());
             }
