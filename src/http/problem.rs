@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::StringRejection;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
@@ -39,6 +39,8 @@ pub(super) struct Problem {
     /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
+    /// `Accept-Encoding` says which encodings of bodies are accepted: none.
+    is_of_encoding: bool,
     /// The cause of a 500, for the log only.
     cause: Option<Box<str>>,
 }
@@ -136,6 +138,7 @@ impl Problem {
             allow: None,
             retry_after,
             errors: Vec::new(),
+            is_of_encoding: false,
             cause: None,
         }
     }
@@ -225,6 +228,14 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    pub(super) fn unsupported_encoding() -> Self {
+        let detail = "the body must be sent without Content-Encoding";
+        Self {
+            is_of_encoding: true,
+            ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+        }
+    }
+
     pub(super) fn range_not_satisfiable(bytes: usize) -> Self {
         let detail =
             format!("the range begins after the end of the document, which has {bytes} bytes");
@@ -307,6 +318,9 @@ impl Problem {
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.is_of_encoding {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if let Some(retry_after) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(retry_after));

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::clock::Boottime;
 use crate::http::full_body::FullBody;
+use crate::http::headers::check_content_encoding;
 use crate::http::problem::Problem;
 use crate::http::request::{self, RequestContext, TargetPart};
 use crate::http::state::HttpState;
@@ -93,6 +94,9 @@ async fn dispatch(
     body: Body,
 ) -> Result<(&'static str, Response<Body>), Problem> {
     let (resource, part) = request.resource()?;
+    if matches!(*request.method, Method::POST | Method::PUT | Method::PATCH) {
+        check_content_encoding(request.headers)?;
+    }
     match (request.method, part) {
         (&Method::GET | &Method::HEAD, TargetPart::Document { key }) => {
             read::document::read_document(state, request, resource, key).await
