@@ -110,6 +110,16 @@ async fn the_entity_tag_is_that_of_all_of_them() {
     .await;
 }
 
+/// It was called no JSON.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_integer_that_is_too_large_is_called_that() {
+    let larder = larder().await;
+    let body = format!("{{\"keys\":[{}]}}", "9".repeat(400));
+    let answer = larder.send(Method::POST, "/items:batch", &[], &body).await;
+    assert_problem(&answer, 400);
+    assert!(answer.body.contains("too large"), "{answer:?}");
+}
+
 /// An encoded body was taken for JSON that is wrong.
 #[tokio::test(flavor = "multi_thread")]
 async fn encoded_bodies_are_refused() {

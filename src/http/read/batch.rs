@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
+use simd_json::ErrorType;
 use simd_json::prelude::*;
 use simd_json::tape::Value;
 
@@ -51,7 +52,14 @@ async fn keys_in_body(
     // The parser rewrites what it reads.
     let mut text = read_body(body, BODY_BYTES_MAX).await?.to_vec();
     let tape = simd_json::to_tape(&mut text);
-    let tape = tape.map_err(|_| Problem::bad_request("the body is not JSON"))?;
+    let tape = tape.map_err(|error| {
+        Problem::bad_request(match error.error() {
+            ErrorType::InvalidNumber => {
+                "the body has a number that is invalid or too large: send a large key as a string"
+            }
+            _ => "the body is not JSON",
+        })
+    })?;
     parse_keys(tape.as_value(), shape)
 }
 

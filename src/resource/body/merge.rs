@@ -29,7 +29,11 @@ pub fn merge_patch(
             }
         })
     });
-    read.flatten().map_err(BodyError::Malformed)?;
+    // A value of a `json` column may nest deeper than a body may.
+    let of_stored = |why: String| why.replacen("the body", "the stored document", 1);
+    read.map_err(of_stored)
+        .flatten()
+        .map_err(BodyError::Malformed)?;
     if mismatches.found.is_empty() {
         Ok(merged)
     } else {
@@ -142,6 +146,26 @@ mod tests {
     }
 
     /// The examples of RFC 7396, appendix A, in a `jsonb` column.
+    #[test]
+    fn a_stored_value_that_nests_too_deeply_is_not_blamed_on_the_body() {
+        let writable = testing::depts();
+        let deep = "[".repeat(300) + &"]".repeat(300);
+        let merge = |document: &str, patch: &str| {
+            let mut scratch = Scratch::default();
+            merge_patch(
+                &writable,
+                document.as_bytes(),
+                patch.as_bytes(),
+                &mut scratch,
+            )
+        };
+        let text = format!("{{\"data\":{deep}}}");
+        let stored = merge(&text, "{}").unwrap_err().to_string();
+        assert!(stored.starts_with("the stored document nests"), "{stored}");
+        let sent = merge("{}", &text).unwrap_err().to_string();
+        assert!(sent.starts_with("the body nests"), "{sent}");
+    }
+
     #[test]
     fn patches_are_merged_as_in_rfc_7396() {
         for (target, patch, result) in [
