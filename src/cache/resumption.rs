@@ -97,8 +97,13 @@ impl Cache {
             let has_row_security = current
                 .as_ref()
                 .is_some_and(|resource| resource.row_security.is_some());
-            if let Some(mark) = same.filter(|_| cached.is_kept() && !has_row_security) {
-                self.versions.set_epoch(resource, mark.epoch());
+            match same.filter(|_| cached.is_kept() && !has_row_security) {
+                Some(mark) => self.versions.set_epoch(resource, mark.epoch()),
+                None => tracing::info!(
+                    "what is on disk of {} is not used: its definition or its tables have changed, or it is not cached, \
+                     or row security applies",
+                    cached.name
+                ),
             }
         }
         let position = pass.position.clone();
@@ -151,6 +156,9 @@ pub(super) async fn offer_mark(cache: Weak<Cache>, mut found: watch::Receiver<Op
         return;
     };
     if !cache.resumption.offer(mark) {
+        tracing::info!(
+            "the disk tier starts empty: the machine may have crashed since it was written"
+        );
         cache.disk.iter().for_each(DiskTier::queue_discard);
     }
 }

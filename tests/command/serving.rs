@@ -100,6 +100,27 @@ async fn sigint_ends_it_too_and_an_unfinished_request_costs_no_document_on_disk(
     assert_eq!(serving.terminate().await.code(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_why_what_is_on_disk_is_not_used() {
+    let (directory, url, serving) = start(CONFIG).await;
+    fetch(serving.listen, "GET", "/items/2").await;
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    execute(&url, "alter table item add column more int").await;
+
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    serving.ready().await;
+    let answer = fetch(serving.listen, "GET", "/items/2").await;
+    assert!(!answer.cache_status().contains("disk"));
+    let log = directory.path().join("larder.log");
+    eventually("the reason", async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("what is on disk of items is not used")
+            .then_some(())
+    })
+    .await;
+    assert_eq!(serving.terminate().await.code(), Some(0));
+}
+
 /// larder does not wait for the load of a request whose client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {

@@ -239,6 +239,9 @@ impl<F: FnMut(Event)> Feed<F> {
         self.is_offer_handled = true;
         let reached = self.identity.as_ref();
         if reached.is_none_or(|reached| !reached.is_same_history(&identity)) {
+            tracing::info!(
+                "the disk tier starts empty: it belongs to another database or another history of it"
+            );
             (self.on_event)(Event::NotResumed);
             return Ok(());
         }
@@ -247,11 +250,17 @@ impl<F: FnMut(Event)> Feed<F> {
         let read = match reading.await {
             Ok(read) => read,
             Err(reason) => {
+                tracing::info!(
+                    "the disk tier starts empty: the changes since it was written can't be read"
+                );
                 (self.on_event)(Event::NotResumed);
                 return Err(reason);
             }
         };
         if !read.is_valid {
+            tracing::info!(
+                "the disk tier starts empty: larder.change does not reach back to where it was written"
+            );
             (self.on_event)(Event::NotResumed);
             return Ok(());
         }
