@@ -58,7 +58,7 @@ pub struct Window {
 }
 
 impl Window {
-    const FIRST: usize = 32;
+    const FIRST: usize = 8;
     const BYTES: usize = 16 << 20;
 
     /// The number of documents to read next.
@@ -121,7 +121,12 @@ impl<'r> Lookups<'r> {
             answers.push(answer);
         }
         let lookups = missed.iter().map(|(_, key)| self.lookup(key));
-        for ((place, _), found) in missed.iter().zip(join_all(lookups).await) {
+        // One limit for all windows of a request.
+        let waited = Boottime::now().since(self.began);
+        let left = self.documents.request_timeout().saturating_sub(waited);
+        let found = timeout(left, join_all(lookups)).await;
+        let found = found.map_err(|_| LookupError::Deadline)?;
+        for ((place, _), found) in missed.iter().zip(found) {
             let found = found?;
             self.window.add(length(&found));
             answers[*place] = found;

@@ -139,6 +139,11 @@ async fn documents_that_can_not_be_read_are_left_out_and_named() {
         batch.body,
         r#"{"documents":[{"id":1,"j":"x"},{"id":2,"j":"xx"}],"missing":[9],"unreadable":[6,5]}"#
     );
+    // It came from PostgreSQL.
+    let alone = larder.get("/notes?keys=5").await;
+    let expected = r#"{"documents":[],"missing":[],"unreadable":[5]}"#;
+    assert_eq!(alone.body, expected);
+    assert_eq!(alone.cache_status(), "larder; fwd=miss; detail=postgres");
     let list = larder.get("/notes").await;
     assert_eq!(list.json().as_array().unwrap().len(), 4);
 }

@@ -157,6 +157,10 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
         for (key, answer) in keys.iter().zip(answers) {
             let Some(answer) = answer else {
                 unreadable.push(resource.key.json(key));
+                provenances.add(Provenance::Miss {
+                    stored: false,
+                    collapsed: false,
+                });
                 continue;
             };
             provenances.add(answer.provenance);

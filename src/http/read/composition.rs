@@ -1,6 +1,6 @@
 //! The body of an answer with many documents, made as they are found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ static PROJECTIONS: Semaphore = Semaphore::const_new(2);
 
 /// The body between its beginning and its end, and its hash.
 pub(super) struct Composition {
+    memory: AnswersMemory,
     fields: Option<Arc<Projection>>,
     bytes_max: usize,
     /// How long it waits for one of [`PROJECTIONS`].
@@ -61,6 +62,7 @@ impl Composition {
         wait_max: Duration,
     ) -> Self {
         let mut composition = Self {
+            memory: memory.clone(),
             fields: fields.map(Arc::new),
             bytes_max: memory.answer_bytes_max(),
             wait_max,
@@ -82,6 +84,16 @@ impl Composition {
     /// 503 if there is no memory for them, or too many others are projected; 500 if a document can't be projected.
     pub(super) async fn add(mut self, documents: Vec<Document>) -> Result<(Self, usize), Problem> {
         let bytes: usize = documents.iter().map(|document| document.body().len()).sum();
+        // While the documents are held only for their text or their hash.
+        let mut window = self.memory.reservation();
+        if self.fields.is_some() || !self.is_kept {
+            let mut seen = HashSet::new();
+            let once = documents
+                .iter()
+                .map(Document::body)
+                .filter(|body| seen.insert(body.as_ptr()));
+            window.grow(once.map(<[u8]>::len).sum())?;
+        }
         if self.fields.is_none() || bytes <= INLINE_BYTES_MAX {
             let added = self.add_all(&documents)?;
             return Ok((self, added));

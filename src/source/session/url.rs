@@ -235,6 +235,14 @@ pub struct ConnectionUrl {
 
 type Parameters = BTreeMap<&'static str, String>;
 
+/// Parameters whose empty value libpq refuses; it takes that of others for none.
+const NEVER_EMPTY: [&str; 4] = [
+    "channel_binding",
+    "connect_timeout",
+    "sslmode",
+    "target_session_attrs",
+];
+
 impl ConnectionUrl {
     /// Reads a URL, and the files of services and passwords that it refers to. Opens no connection.
     ///
@@ -259,8 +267,7 @@ impl ConnectionUrl {
                 parameters.entry(name).or_insert(value);
             }
         }
-        // libpq takes an empty value for none.
-        parameters.retain(|_, value| !value.is_empty());
+        parameters.retain(|name, value| !value.is_empty() || NEVER_EMPTY.contains(name));
         for (name, value) in &parameters {
             check_rule(name, value)?;
         }
@@ -660,6 +667,10 @@ mod tests {
             ("requirepeer=s3cret", "requirepeer"),
             ("sslcrl=/s3cret", "sslcrl"),
             ("sslmode=s3cret", "sslmode"),
+            ("sslmode=", "sslmode"),
+            ("channel_binding=", "channel_binding"),
+            ("target_session_attrs=", "target_session_attrs"),
+            ("connect_timeout=", "connect_timeout"),
             ("sslmode=require&sslrootcert=system", "sslmode"),
             ("gssencmode=require", "gssencmode"),
             (
