@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sqlx::postgres::PgConnectOptions;
 
-use crate::source::session::url::FILE_BYTES_MAX;
+/// The longest file of services or passwords that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The password for a host that the URL names `host`, from `file` or else from `~/.pgpass`.
 ///

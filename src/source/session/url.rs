@@ -12,8 +12,6 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::source::session::password_file;
 
-/// The longest file of services or passwords that is read.
-pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The most hosts of a URL.
 const HOSTS_MAX: usize = 16;
 /// A longer name of a parameter is not repeated.
