@@ -50,8 +50,6 @@ const BACKLOG_MAX: usize = 1_024;
 pub struct Peer {
     /// The client's address. An IPv4 address is never mapped to IPv6.
     pub address: IpAddr,
-    /// Whether it uses TLS.
-    pub secure: bool,
     /// Whether a proxy has named the address by the PROXY protocol.
     pub is_proxied: bool,
 }

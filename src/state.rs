@@ -191,8 +191,8 @@ fn create_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Checks who may replace files in the directory. Root refuses what another user could do that with; other users are
-/// warned, since the volumes of containers are often writable for all.
+/// Checks that no other user may replace files in the directory. If one may, larder as root refuses it; larder as another
+/// user only logs a warning, since the volumes of containers are often writable for all.
 fn check_owner(directory: &Path) -> Result<(), StateError> {
     let metadata = fs::metadata(directory).map_err(StateError::io("look at", directory))?;
     let is_root = geteuid().is_root();

@@ -383,7 +383,6 @@ async fn concurrent_password_checks_of_one_address_are_bounded() {
     let larder = larder(&auth).await;
     let address = |last| Peer {
         address: IpAddr::from([192, 0, 2, last]),
-        secure: false,
         is_proxied: false,
     };
     let get = async |from, credential: String| {
@@ -417,7 +416,6 @@ async fn a_client_that_guesses_passwords_is_held_up() {
     let get = async |from, credential: &str| {
         let peer = Peer {
             address: IpAddr::from([192, 0, 2, from]),
-            secure: false,
             is_proxied: false,
         };
         let request = Request::get("/items/1")

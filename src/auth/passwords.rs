@@ -104,7 +104,8 @@ pub(super) struct Passwords {
     hasher: RandomState,
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    /// The same for checks of users of whom many passwords were wrong, so that these hold no others up.
+    /// The same for checks of users with many wrong passwords, so that while they are delayed they take none of the
+    /// places in `waiting`. After the delay they take turns with all others.
     slowed: Arc<Semaphore>,
     throttle: Arc<Throttle>,
     /// By credential. Checks that no request waits for any more are removed at the next check.

@@ -133,25 +133,32 @@ impl Held {
 }
 
 impl Sending {
-    /// The next piece. Small parts are sent together, and those of medium length as they are.
-    fn piece(&mut self) -> Option<Bytes> {
-        let mut piece = Vec::new();
-        loop {
-            let Some(part) = self.parts.last_mut() else {
-                return (!piece.is_empty()).then(|| piece.into());
-            };
-            if piece.is_empty() && (PIECE_BYTES..=WHOLE_PART_BYTES).contains(&part.len()) {
-                return self.parts.pop();
+    /// Takes the bytes of the next piece: one part of medium length, or slices of others up to [`PIECE_BYTES`] in all.
+    fn take_piece(&mut self) -> Vec<Bytes> {
+        let mut slices = Vec::new();
+        let mut room = PIECE_BYTES;
+        while let Some(part) = self.parts.last_mut().filter(|_| room > 0) {
+            let is_medium = (PIECE_BYTES..=WHOLE_PART_BYTES).contains(&part.len());
+            if is_medium && slices.is_empty() {
+                slices.extend(self.parts.pop());
+                break;
             }
-            let room = PIECE_BYTES - piece.len();
-            piece.extend_from_slice(&part.split_to(room.min(part.len())));
+            let slice = part.split_to(room.min(part.len()));
             if part.is_empty() {
                 self.parts.pop();
             }
-            if piece.len() == PIECE_BYTES {
-                return Some(piece.into());
-            }
+            room -= slice.len();
+            slices.push(slice);
         }
+        slices
+    }
+}
+
+/// The bytes of a piece. Slices are copied, so that a connection does not hold the parts that they belong to.
+fn join(slices: &[Bytes]) -> Bytes {
+    match slices {
+        [part] if part.len() > PIECE_BYTES => part.clone(),
+        slices => slices.concat().into(),
     }
 }
 
@@ -249,15 +256,20 @@ impl HttpBody for SendingBody {
             return Poll::Ready(None);
         }
         let shared = Arc::clone(&self.shared);
-        let mut held = shared.lock();
-        let Some(sending) = held.sending.get_mut(&self.id) else {
-            return Poll::Ready(Some(Err(AnswerDropped)));
+        let slices = {
+            let mut held = shared.lock();
+            let Some(sending) = held.sending.get_mut(&self.id) else {
+                return Poll::Ready(Some(Err(AnswerDropped)));
+            };
+            sending.progressed_at = Boottime::now();
+            let slices = sending.take_piece();
+            let bytes: usize = slices.iter().map(Bytes::len).sum();
+            let released = bytes.min(sending.reserved);
+            sending.reserved -= released;
+            held.bytes -= released;
+            slices
         };
-        sending.progressed_at = Boottime::now();
-        let piece = sending.piece().unwrap_or_default();
-        let released = piece.len().min(sending.reserved);
-        sending.reserved -= released;
-        held.bytes -= released;
+        let piece = join(&slices);
         self.left = self.left.saturating_sub(piece.len() as u64);
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

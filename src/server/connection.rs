@@ -37,7 +37,6 @@ pub(super) async fn serve_client<F>(
     F: Future<Output = ()>,
 {
     let AcceptedConnection { stream, mut peer } = client;
-    peer.secure = config.tls.is_some();
     let Some(stream) = open(stream, &mut peer, &mut slot, &config, &activity).await else {
         return;
     };

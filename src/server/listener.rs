@@ -34,7 +34,6 @@ impl AcceptedConnection {
             stream,
             peer: Peer {
                 address,
-                secure: false,
                 is_proxied: false,
             },
         }

@@ -146,7 +146,6 @@ async fn without_auth_web_pages_of_other_sites_are_refused_on_loopback() {
     let sent_from = async |address: [u8; 4], is_proxied| {
         let peer = Peer {
             address: address.into(),
-            secure: false,
             is_proxied,
         };
         let request = Request::get("/items/42").header("host", "evil.example");

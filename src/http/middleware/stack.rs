@@ -144,7 +144,6 @@ impl PublicService {
             stack: Arc::new(stack),
             peer: Peer {
                 address: Ipv4Addr::UNSPECIFIED.into(),
-                secure: false,
                 is_proxied: false,
             },
         }
