@@ -14,6 +14,7 @@ mod bodies;
 mod body;
 mod conditional;
 pub mod connection;
+mod decoding;
 mod docs;
 mod forwarded;
 mod full_body;

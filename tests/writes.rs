@@ -5,6 +5,7 @@ mod bulk;
 mod concurrent;
 mod conditions;
 mod documents;
+mod encoded_bodies;
 mod errors;
 mod idempotency;
 mod locks;

@@ -304,11 +304,12 @@ pub(super) const SETTINGS: [Setting; 70] = [
          for the longest time lose theirs.",
     ),
     default("limits.bodies_memory", "256MiB", |c| {
-        Slot::Bytes(&mut c.bodies_bytes_max, MIB..=TIB)
+        Slot::Bytes(&mut c.bodies_bytes_max, 16 * MIB..=TIB)
     })
     .help(
-        "All request bodies that are being received, bulk writes excepted; a quarter of it for one \
-         client. Those of which nothing arrives for the longest time are answered with 503.",
+        "All request bodies that are being received, bulk writes excepted, and the decoders of encoded \
+         bodies; a quarter of it for one client. Those of which nothing arrives for the longest time are \
+         answered with 503.",
     ),
     default("limits.requests_per_second", "0", |c| {
         Slot::Count32(&mut c.limits.requests_per_second, 0..=1_000_000)

@@ -1,7 +1,7 @@
-//! The memory of request bodies that are received whole before they are parsed.
+//! The memory of request bodies that are received whole before they are parsed, and of decoders of bodies.
 //!
-//! All of them share one bound, and those of one client a quarter of it. If a body finds no room, the bodies of which
-//! nothing has arrived for the longest time are given up.
+//! All of them share one bound, and those of one client a quarter of it, or what one body may take if that is more. If a
+//! body finds no room, the bodies of which nothing has arrived for the longest time are given up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,6 +16,9 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::clock::Boottime;
 use crate::server::client_network;
+
+/// The longest body of a batch request.
+pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// A body is not given up before nothing of it has arrived for this long.
 const STALL_MIN: Duration = Duration::from_secs(1);
@@ -32,6 +35,7 @@ pub(super) struct BodiesMemory(Arc<Shared>);
 
 struct Shared {
     bytes_max: usize,
+    client_bytes_max: usize,
     held: Mutex<Held>,
 }
 
@@ -50,7 +54,7 @@ struct Receiving {
     bytes: usize,
     /// When the last frame arrived.
     progressed_at: Boottime,
-    /// Wakes the task that waits for the next frame.
+    /// Wakes the task that waits for the next frame. `None` while larder is busy with the frames before.
     waker: Option<Waker>,
 }
 
@@ -60,9 +64,12 @@ struct Receiving {
 pub(super) struct NoRoom;
 
 impl BodiesMemory {
-    pub(super) fn new(bytes_max: u64) -> Self {
+    /// `body_bytes_max`: what one body may take with its decoder.
+    pub(super) fn new(bytes_max: u64, body_bytes_max: usize) -> Self {
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         Self(Arc::new(Shared {
-            bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+            bytes_max,
+            client_bytes_max: body_bytes_max.max(bytes_max / CLIENTS),
             held: Mutex::default(),
         }))
     }
@@ -73,23 +80,59 @@ impl BodiesMemory {
         if body.is_end_stream() {
             return body;
         }
-        let client = client_network(client);
+        let share = self.share(client);
+        Body::new(HeldBody { body, share })
+    }
+
+    /// The share of a body of `client`, of 0 bytes yet.
+    pub(super) fn share(&self, client: IpAddr) -> BodyShare {
         let mut held = self.0.lock();
         let id = held.next;
         held.next += 1;
         let receiving = Receiving {
-            client,
+            client: client_network(client),
             bytes: 0,
             progressed_at: Boottime::now(),
             waker: None,
         };
         held.bodies.insert(id, receiving);
         drop(held);
-        Body::new(HeldBody {
-            body,
-            shared: Arc::clone(&self.0),
-            id,
-        })
+        let shared = Arc::clone(&self.0);
+        BodyShare { shared, id }
+    }
+}
+
+/// The memory of one body that is being received. Dropping it releases the memory.
+pub(super) struct BodyShare {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl BodyShare {
+    /// Notes that something of the body has arrived, and that it takes so many more `bytes`. Other bodies are given up for
+    /// them.
+    ///
+    /// # Errors
+    /// There is no memory for them, or this body was given up.
+    pub(super) fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
+        self.shared.grow(self.id, bytes)
+    }
+
+    /// Notes that the body's task waits for its client.
+    ///
+    /// # Errors
+    /// The body was given up.
+    pub(super) fn wait(&self, context: &Context<'_>) -> Result<(), NoRoom> {
+        let mut held = self.shared.lock();
+        let receiving = held.bodies.get_mut(&self.id).ok_or(NoRoom)?;
+        receiving.waker = Some(context.waker().clone());
+        Ok(())
+    }
+}
+
+impl Drop for BodyShare {
+    fn drop(&mut self) {
+        self.shared.lock().end(self.id);
     }
 }
 
@@ -104,10 +147,11 @@ impl Shared {
         let now = Boottime::now();
         let receiving = held.bodies.get_mut(&id).ok_or(NoRoom)?;
         receiving.progressed_at = now;
+        receiving.waker = None;
         let client = receiving.client;
         loop {
             let of_client = held.clients.get(&client).copied().unwrap_or_default();
-            let is_client_full = of_client + bytes > self.bytes_max / CLIENTS;
+            let is_client_full = of_client + bytes > self.client_bytes_max;
             if !is_client_full && held.bytes + bytes <= self.bytes_max {
                 break;
             }
@@ -126,9 +170,12 @@ impl Shared {
 }
 
 impl Held {
-    /// The body of which nothing has arrived for the longest time, and at least for [`STALL_MIN`].
+    /// The body whose client has been waited for the longest time, and at least for [`STALL_MIN`].
     fn most_stalled(&self, client: Option<IpAddr>, now: Boottime) -> Option<u64> {
-        let bodies = self.bodies.iter().filter(|(_, body)| body.bytes > 0);
+        let bodies = self
+            .bodies
+            .iter()
+            .filter(|(_, body)| body.bytes > 0 && body.waker.is_some());
         let bodies = bodies.filter(|(_, body)| client.is_none_or(|client| client == body.client));
         let (id, oldest) = bodies.min_by_key(|(_, body)| body.progressed_at.0)?;
         (now.since(oldest.progressed_at) >= STALL_MIN).then_some(*id)
@@ -151,8 +198,7 @@ impl Held {
 /// A body whose bytes are counted.
 struct HeldBody {
     body: Body,
-    shared: Arc<Shared>,
-    id: u64,
+    share: BodyShare,
 }
 
 impl HttpBody for HeldBody {
@@ -167,15 +213,10 @@ impl HttpBody for HeldBody {
         match &frame {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                if let Err(error) = self.shared.grow(self.id, bytes.max(FRAME_BYTES)) {
-                    return Poll::Ready(Some(Err(error.into())));
-                }
+                self.share.grow(bytes.max(FRAME_BYTES))?;
             }
             Poll::Ready(_) => {}
-            Poll::Pending => match self.shared.lock().bodies.get_mut(&self.id) {
-                Some(receiving) => receiving.waker = Some(context.waker().clone()),
-                None => return Poll::Ready(Some(Err(NoRoom.into()))),
-            },
+            Poll::Pending => self.share.wait(context)?,
         }
         frame.map_err(Into::into)
     }
@@ -186,12 +227,6 @@ impl HttpBody for HeldBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for HeldBody {
-    fn drop(&mut self) {
-        self.shared.lock().end(self.id);
     }
 }
 
@@ -242,7 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_body_that_stalls_gives_way() {
-        let memory = BodiesMemory::new(64 * KIB as u64);
+        let memory = BodiesMemory::new(64 * KIB as u64, 0);
         let start = Boottime::now();
         at(start, 0);
         let bodies = [1, 2, 3, 4].map(|number| receive(&memory, number, 16));
@@ -268,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_has_a_quarter() {
-        let memory = BodiesMemory::new(64 * KIB as u64);
+        let memory = BodiesMemory::new(64 * KIB as u64, 0);
         let start = Boottime::now();
         at(start, 0);
         let first = receive(&memory, 1, 10);
@@ -285,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_ends_is_read_and_released() {
-        let memory = BodiesMemory::new(64 * KIB as u64);
+        let memory = BodiesMemory::new(64 * KIB as u64, 0);
         let body = memory.hold(Body::from("text"), client(1));
         assert_eq!(read_body(body, 4).await.unwrap(), "text");
         assert!(memory.0.lock().bodies.is_empty());

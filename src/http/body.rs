@@ -8,13 +8,14 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::http::bodies::NoRoom;
 use crate::http::connection::BodyTimeout;
+use crate::http::decoding::decoder::DecodingError;
 use crate::http::problem::Problem;
 
 /// The body of a request.
 ///
 /// # Errors
 /// 408 if it arrives too slowly, 413 if it is longer than `bytes_max`, 503 if there is no memory for it, 400 if it ends
-/// early.
+/// early or can't be decoded.
 pub(super) async fn read_body(body: Body, bytes_max: usize) -> Result<Bytes, Problem> {
     let read = Limited::new(body, bytes_max).collect().await;
     let read = read.map_err(|error| {
@@ -35,6 +36,8 @@ pub(super) fn body_problem(error: &(dyn Error + 'static)) -> Problem {
         Problem::BODY_TOO_SLOW
     } else if causes().any(|cause| cause.is::<NoRoom>()) {
         Problem::BODIES_FULL
+    } else if let Some(error) = causes().find_map(|cause| cause.downcast_ref::<DecodingError>()) {
+        Problem::undecodable(*error)
     } else {
         Problem::bad_request("the request body ended early")
     }

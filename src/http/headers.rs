@@ -1,6 +1,6 @@
 //! Headers and media types that several modules use.
 
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
+use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
 
 use crate::http::problem::Problem;
@@ -55,21 +55,6 @@ pub(super) fn media_type<'a>(
     let found = accepted_types.find(|accepted| accepted.eq_ignore_ascii_case(sent));
     let unsupported = || Problem::unsupported_media_type(&accepted.join(" or "));
     found.copied().ok_or_else(unsupported)
-}
-
-/// Checks that a request's body is not encoded: larder would take the encoded bytes for the document.
-///
-/// # Errors
-/// 415 if `Content-Encoding` names an encoding.
-pub(super) fn check_content_encoding(headers: &HeaderMap) -> Result<(), Problem> {
-    let is_none = |name: &str| name.is_empty() || name.eq_ignore_ascii_case("identity");
-    let mut sent = headers.get_all(CONTENT_ENCODING).iter();
-    let is_text = sent.all(|value| value.to_str().is_ok());
-    if is_text && members(headers, CONTENT_ENCODING).all(is_none) {
-        Ok(())
-    } else {
-        Err(Problem::unsupported_encoding())
-    }
 }
 
 /// The first of the preferences `known` that the client sends (RFC 7240). They exclude each other.

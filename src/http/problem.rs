@@ -13,6 +13,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::cache::LookupError;
+use crate::http::decoding::decoder::DecodingError;
 use crate::http::full_body::FullBody;
 use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
@@ -39,8 +40,8 @@ pub(super) struct Problem {
     /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
-    /// `Accept-Encoding` says which encodings of bodies are accepted: none.
-    is_of_encoding: bool,
+    /// The value of `Accept-Encoding`: the encodings of bodies that are accepted.
+    accept_encoding: Option<&'static str>,
     /// The cause of a 500, for the log only.
     cause: Option<Box<str>>,
 }
@@ -138,7 +139,7 @@ impl Problem {
             allow: None,
             retry_after,
             errors: Vec::new(),
-            is_of_encoding: false,
+            accept_encoding: None,
             cause: None,
         }
     }
@@ -228,12 +229,34 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    /// A body of documents has another encoding than larder decodes, or several.
     pub(super) fn unsupported_encoding() -> Self {
-        let detail = "the body must be sent without Content-Encoding";
+        let detail = "Content-Encoding must be gzip or zstd, one of them and once";
+        Self::wrong_encoding("gzip, zstd", detail)
+    }
+
+    /// A short body has an encoding.
+    pub(super) fn encoded() -> Self {
+        Self::wrong_encoding("identity", "the body must be sent without Content-Encoding")
+    }
+
+    fn wrong_encoding(accepted: &'static str, detail: &'static str) -> Self {
         Self {
-            is_of_encoding: true,
+            accept_encoding: Some(accepted),
             ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
         }
+    }
+
+    /// A body can't be decoded.
+    pub(super) fn undecodable(error: DecodingError) -> Self {
+        let status = match error {
+            DecodingError::Malformed(_) | DecodingError::Truncated(_) => StatusCode::BAD_REQUEST,
+            DecodingError::WindowTooLarge | DecodingError::TooDense | DecodingError::TooSparse => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            DecodingError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error.to_string())
     }
 
     pub(super) fn range_not_satisfiable(bytes: usize) -> Self {
@@ -319,8 +342,8 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        if self.is_of_encoding {
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(accepted) = self.accept_encoding {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(accepted));
         }
         if let Some(retry_after) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(retry_after));

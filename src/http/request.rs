@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RANGE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use ipnet::IpNet;
@@ -358,9 +358,12 @@ impl<'r> Request<'r> {
         self.headers.contains_key(CONTENT_TYPE)
     }
 
-    /// The length of its body, if the client tells it.
+    /// The length of its body, if the client tells it. That of an encoded body is not known.
     pub(super) fn content_length(&self) -> Option<usize> {
         let length = self.headers.get(CONTENT_LENGTH)?;
+        if self.headers.contains_key(CONTENT_ENCODING) {
+            return None;
+        }
         length.to_str().ok()?.parse().ok()
     }
 

@@ -9,8 +9,8 @@ use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
 use uuid::Uuid;
 
 use crate::clock::Boottime;
+use crate::http::decoding::{content_coding, decode};
 use crate::http::full_body::FullBody;
-use crate::http::headers::check_content_encoding;
 use crate::http::problem::Problem;
 use crate::http::request::{self, RequestContext, TargetPart};
 use crate::http::state::HttpState;
@@ -94,9 +94,16 @@ async fn dispatch(
     body: Body,
 ) -> Result<(&'static str, Response<Body>), Problem> {
     let (resource, part) = request.resource()?;
-    if matches!(*request.method, Method::POST | Method::PUT | Method::PATCH) {
-        check_content_encoding(request.headers)?;
-    }
+    let has_body = matches!(*request.method, Method::POST | Method::PUT | Method::PATCH);
+    let coding = if has_body {
+        content_coding(request.headers)?
+    } else {
+        None
+    };
+    let body = match coding {
+        Some(coding) => decode(body, coding, state.bodies.share(request.client())),
+        None => body,
+    };
     match (request.method, part) {
         (&Method::GET | &Method::HEAD, TargetPart::Document { key }) => {
             read::document::read_document(state, request, resource, key).await

@@ -10,7 +10,8 @@ use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::http::answers::{AnswersConfig, AnswersMemory};
 use crate::http::auth::Auth;
-use crate::http::bodies::BodiesMemory;
+use crate::http::bodies::{BATCH_BYTES_MAX, BodiesMemory};
+use crate::http::decoding::decoder::DECODER_BYTES_MAX;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -68,13 +69,15 @@ impl HttpState {
         cache_headers: Vec<CacheHeaders>,
         auth: Option<Arc<Auth>>,
     ) -> Self {
+        let body_bytes_max =
+            documents.document_bytes_max().max(BATCH_BYTES_MAX) + DECODER_BYTES_MAX;
         let names = documents.names();
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
         Self {
             documents,
             answers: AnswersMemory::new(answers, metrics.answers_dropped.clone()),
             auth,
-            bodies: BodiesMemory::new(bodies_bytes_max),
+            bodies: BodiesMemory::new(bodies_bytes_max, body_bytes_max),
             metrics,
             hits,
             cache_headers: cache_headers.into(),

@@ -152,6 +152,17 @@ impl TestService {
         headers: &[(&str, &str)],
         body: &str,
     ) -> TestResponse {
+        send(&self.public, method, path, headers, body.to_owned()).await
+    }
+
+    /// As [`TestService::send`], with a body that need not be text.
+    pub(crate) async fn send_bytes(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> TestResponse {
         send(&self.public, method, path, headers, body).await
     }
 
@@ -178,17 +189,17 @@ impl TestService {
         path: &str,
         headers: &[(&str, &str)],
     ) -> TestResponse {
-        send(&self.admin, method, path, headers, "").await
+        send(&self.admin, method, path, headers, Body::empty()).await
     }
 
     /// `GET` on the admin address.
     pub(crate) async fn admin(&self, path: &str) -> TestResponse {
-        send(&self.admin, Method::GET, path, &[], "").await
+        send(&self.admin, Method::GET, path, &[], Body::empty()).await
     }
 
     /// `POST` on the admin address.
     pub(crate) async fn post_admin(&self, path: &str) -> TestResponse {
-        send(&self.admin, Method::POST, path, &[], "").await
+        send(&self.admin, Method::POST, path, &[], Body::empty()).await
     }
 
     /// The value of the first metric of this name.
@@ -233,7 +244,7 @@ async fn send<S, B>(
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
-    body: &str,
+    body: impl Into<Body>,
 ) -> TestResponse
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
@@ -246,7 +257,7 @@ where
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let request = request.body(body.into()).unwrap();
     let response = service.clone().oneshot(request).await.unwrap();
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

@@ -120,51 +120,6 @@ async fn an_integer_that_is_too_large_is_called_that() {
     assert!(answer.body.contains("too large"), "{answer:?}");
 }
 
-/// An encoded body was taken for JSON that is wrong.
-#[tokio::test(flavor = "multi_thread")]
-async fn encoded_bodies_are_refused() {
-    let larder = larder().await;
-    for (encoding, status) in [
-        ("gzip", 415),
-        ("identity, br", 415),
-        ("", 200),
-        ("identity", 200),
-    ] {
-        let headers = [("content-encoding", encoding)];
-        let body = r#"{"keys":[42]}"#;
-        let answer = larder
-            .send(Method::POST, "/items:batch", &headers, body)
-            .await;
-        assert_eq!(answer.status.as_u16(), status, "{encoding}");
-        if status == 415 {
-            assert_problem(&answer, 415);
-            assert_eq!(answer.header("accept-encoding"), "identity");
-        }
-        for (method, path) in [
-            (Method::POST, "/items"),
-            (Method::PUT, "/items/42"),
-            (Method::PATCH, "/items/42"),
-        ] {
-            let headers = [
-                ("content-encoding", encoding),
-                ("content-type", "application/json"),
-            ];
-            let answer = larder.send(method, path, &headers, "[]").await;
-            assert_eq!(
-                answer.status == StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                status == 415,
-                "{answer:?}"
-            );
-        }
-    }
-    let media_type = [("content-type", "text/plain")];
-    let answer = larder
-        .send(Method::POST, "/items:batch", &media_type, "")
-        .await;
-    assert_problem(&answer, 415);
-    assert_eq!(answer.header("accept-encoding"), "");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_lists_of_keys_are_refused() {
     let larder = larder().await;

@@ -18,8 +18,9 @@ use crate::http::auth::credential::credential;
 use crate::http::auth::refusal::AuthRefusal;
 use crate::http::auth::{Auth, requested_host};
 use crate::http::body::read_body;
+use crate::http::decoding::content_coding;
 use crate::http::full_body::FullBody;
-use crate::http::headers::{APPLICATION_JSON, JSON, check_content_encoding, media_type};
+use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
 use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
 use crate::http::request::{RequestContext, RequestHead};
@@ -87,7 +88,9 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
         let expected = "application/json with name and password, unless you sign in by HTTP Basic";
         Problem::unsupported_media_type(expected)
     })?;
-    check_content_encoding(&head.headers)?;
+    if !matches!(content_coding(&head.headers), Ok(None)) {
+        return Err(Problem::encoded());
+    }
     let body = read_body(body, BODY_BYTES_MAX).await?;
     let parsed = serde_json::from_slice::<SigninBody>(&body);
     // Without the error's text, which may contain the password.

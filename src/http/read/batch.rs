@@ -9,6 +9,7 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 
 use crate::cache::Provenance;
+use crate::http::bodies::BATCH_BYTES_MAX;
 use crate::http::body::read_body;
 use crate::http::headers::JSON;
 use crate::http::problem::Problem;
@@ -22,9 +23,6 @@ use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 use crate::resource::writable::pointer_token;
-
-/// The longest body of a batch request.
-const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Answers `POST /RESOURCE:batch`.
 pub(in crate::http) async fn read_batch(
@@ -50,7 +48,7 @@ async fn keys_in_body(
         request.media_type(&[JSON])?;
     }
     // The parser rewrites what it reads.
-    let mut text = read_body(body, BODY_BYTES_MAX).await?.to_vec();
+    let mut text = read_body(body, BATCH_BYTES_MAX).await?.to_vec();
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|error| {
         Problem::bad_request(match error.error() {
