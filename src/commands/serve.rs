@@ -29,7 +29,6 @@ use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
 use crate::http::connection::serve_http;
 use crate::http::middleware::access_log::ReopenSignal;
-use crate::server::ServerConfig;
 use crate::server::tls::Tls;
 use crate::source::session::Database;
 use crate::state::StateLock;
@@ -104,13 +103,24 @@ async fn run_on(
     let documents = service.public();
     let logged = service.log_written();
     handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());
+    let refusing = documents.clone();
+    let refused = move |peer, status, bytes| refusing.log_refusal(peer, status, bytes);
     let documents = move |peer| documents.for_connection(peer);
-    let documents = serve_http(public, documents, runtimes.to_vec(), secure, stopping());
+    let documents = serve_http(
+        public,
+        documents,
+        refused,
+        runtimes.to_vec(),
+        secure,
+        stopping(),
+    );
     let serving = tokio::spawn(documents);
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
-    let admin = tokio::spawn(serve_http(private, operators, here, plain, stopping()));
+    let refused = |_, _, _| {};
+    let admin = serve_http(private, operators, refused, here, plain, stopping());
+    let admin = tokio::spawn(admin);
     let mut first = service.first_outcome();
     let checked = tokio::select! {
         outcome = announce(&mut first, &banner) => outcome,

@@ -1,6 +1,7 @@
 //! HTTP/1.1 and HTTP/2 over the connections of [`crate::server`], by hyper.
 
 mod counted;
+mod refusal;
 mod request_body;
 #[cfg(test)]
 mod tests;
@@ -17,12 +18,13 @@ use std::time::Duration;
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
 use axum::http::header::{CONNECTION, STRICT_TRANSPORT_SECURITY};
-use axum::http::{HeaderValue, Request, Response, Version};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use futures_util::TryFutureExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -31,6 +33,7 @@ use tower_service::Service;
 pub use crate::http::connection::request_body::{BodyTimeout, RequestBody};
 
 use crate::http::connection::counted::CountedBody;
+use crate::http::connection::refusal::RefusingSocket;
 use crate::server::{self, Activity, ConnectionCommand, Peer, ServerConfig, Socket, Stage};
 
 /// The longest head of a request, and the most bytes that hyper buffers of an answer of unknown length.
@@ -49,9 +52,13 @@ const FIRST_READ_GRACE: Duration = Duration::from_millis(50);
 
 /// Serves each connection by the service that `make` creates for it, over HTTP/1.1 or HTTP/2, until `stop` ends and every
 /// request has been answered: see [`server::serve`].
+///
+/// A request over HTTP/1.1 whose head can't be parsed does not reach the service. It is answered with a problem, and
+/// `refused` gets the peer, the status and the length of the body.
 pub async fn serve_http<S, B>(
     listener: TcpListener,
     make: impl Fn(Peer) -> S + Clone + Send + 'static,
+    refused: impl Fn(Peer, StatusCode, usize) + Clone + Unpin + Send + 'static,
     runtimes: Vec<Handle>,
     config: ServerConfig,
     stop: impl Future<Output = ()>,
@@ -62,26 +69,46 @@ pub async fn serve_http<S, B>(
 {
     let body_timeout = config.limits.body_timeout;
     let hsts = config.tls.as_ref().and_then(|tls| tls.hsts.clone());
-    let protocol = move |socket, peer, activity| {
-        serve_connection(socket, make(peer), body_timeout, hsts.clone(), activity)
+    let protocol = move |socket: Socket, peer, activity| {
+        let refused = refused.clone();
+        let is_http2 = socket.is_http2();
+        let socket = RefusingSocket::new(socket, move |status, bytes| refused(peer, status, bytes));
+        let config = HttpConfig {
+            is_http2,
+            body_timeout,
+            hsts: hsts.clone(),
+        };
+        serve_connection(socket, make(peer), config, activity)
     };
     server::serve(listener, protocol, runtimes, config, stop).await;
 }
 
-/// Answers the requests of `socket` by `service`, until the connection ends or is commanded to.
-async fn serve_connection<S, B>(
-    socket: Socket,
-    service: S,
+/// How the requests of a connection are read and answered.
+struct HttpConfig {
+    /// HTTP/2 was agreed on in the TLS handshake.
+    is_http2: bool,
     body_timeout: Duration,
     hsts: Option<Arc<HeaderValue>>,
+}
+
+/// Answers the requests of `socket` by `service`, until the connection ends or is commanded to.
+async fn serve_connection<S, B>(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: S,
+    config: HttpConfig,
     activity: Arc<Activity>,
 ) where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
+    let HttpConfig {
+        is_http2,
+        body_timeout,
+        hsts,
+    } = config;
     let mut builder = builder();
-    if socket.is_http2() {
+    if is_http2 {
         builder = builder.http2_only();
     }
     let io = TokioIo::new(socket);
@@ -93,11 +120,16 @@ async fn serve_connection<S, B>(
         let in_progress = counted.begin_request();
         let hsts = hsts.clone();
         let request = request.map(|body| RequestBody::new(body, body_timeout));
+        let is_unread = request.body().is_unread();
         service
             .borrow_mut()
             .call(request)
             .map_ok(move |mut answer| {
-                if unsent.is_none() && in_progress.load(Ordering::Relaxed) {
+                let is_unread = is_unread.is_some_and(|unread| unread.load(Ordering::Relaxed));
+                // hyper ends the connection after a request whose body was not read, unless the rest has arrived.
+                let is_last = in_progress.load(Ordering::Relaxed)
+                    || (is_unread && !answer.status().is_success());
+                if unsent.is_none() && is_last {
                     answer.headers_mut().insert(CONNECTION, CLOSE);
                 }
                 if let Some(hsts) = hsts {

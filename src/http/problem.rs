@@ -89,6 +89,10 @@ problems! {
     NO_HOST = BAD_REQUEST, "the Host header is missing, which HTTP/1.1 requires";
     SEVERAL_HOSTS = BAD_REQUEST, "the Host header is sent more than once";
     TRANSFER_ENCODING = BAD_REQUEST, "Transfer-Encoding must be `chunked` alone";
+    MALFORMED_HEAD = BAD_REQUEST,
+        "the request line or a header field is malformed, or the length of the body is ambiguous";
+    HEAD_TOO_LARGE = REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "the request head has more than 64 KiB or more than 100 header fields";
     URI_TOO_LONG = URI_TOO_LONG, "the path and query are too long";
     PRECONDITION_FAILED = PRECONDITION_FAILED, "the condition of If-Match or If-None-Match is not met";
     /// `fields` of a stored document whose bytes are not as larder writes them.

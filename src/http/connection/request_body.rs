@@ -2,6 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ pub struct BodyTimeout;
 /// arrive add a second, up to `body_timeout`. Time in which larder does not read the body does not count.
 pub struct RequestBody {
     body: Incoming,
+    /// Set if the body is dropped before its end.
+    is_unread: Option<Arc<AtomicBool>>,
     /// `None` if the body is empty.
     pace: Option<Box<Pace>>,
 }
@@ -49,7 +53,27 @@ impl RequestBody {
                 waiting: None,
             })
         });
-        Self { body, pace }
+        let is_unread = pace.is_some().then(Arc::default);
+        Self {
+            body,
+            is_unread,
+            pace,
+        }
+    }
+
+    /// Whether the body was dropped before its end, once it was; `None` if it is empty.
+    pub(super) fn is_unread(&self) -> Option<Arc<AtomicBool>> {
+        self.is_unread.clone()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(is_unread) = &self.is_unread
+            && !self.body.is_end_stream()
+        {
+            is_unread.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -83,6 +107,9 @@ impl HttpBody for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let frame = Pin::new(&mut this.body).poll_frame(context);
+        if let Poll::Ready(None) = frame {
+            this.is_unread = None;
+        }
         let Some(pace) = &mut this.pace else {
             return frame.map_err(Into::into);
         };

@@ -72,9 +72,16 @@ async fn listen(
     let (stop, stopped) = oneshot::channel();
     let here = vec![Handle::current()];
     let make = move |_| router.clone();
-    let serving = tokio::spawn(serve_http(listener, make, here, config, async {
-        let _dropped = stopped.await;
-    }));
+    let serving = tokio::spawn(serve_http(
+        listener,
+        make,
+        |_, _, _| {},
+        here,
+        config,
+        async {
+            let _dropped = stopped.await;
+        },
+    ));
     (address, stop, serving)
 }
 
@@ -323,7 +330,14 @@ async fn a_trusted_proxy_names_its_client() {
     };
     let here = vec![Handle::current()];
     let never = std::future::pending();
-    let _serving = tokio::spawn(serve_http(listener, make, here, config.clone(), never));
+    let _serving = tokio::spawn(serve_http(
+        listener,
+        make,
+        |_, _, _| {},
+        here,
+        config.clone(),
+        never,
+    ));
     let ask = async |header: &str| {
         let mut client = TcpStream::connect(address).await.unwrap();
         let sent = [header.as_bytes(), REQUEST].concat();
@@ -447,6 +461,7 @@ async fn each_connection_has_a_service_of_its_own() {
     let _serving = tokio::spawn(serve_http(
         listener,
         make,
+        |_, _, _| {},
         here,
         config(),
         std::future::pending(),

@@ -7,6 +7,7 @@ mod line;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use std::time::SystemTime;
 
 use axum::body::HttpBody;
 use axum::http::header::{CACHE_STATUS, HeaderName, REFERER, USER_AGENT};
-use axum::http::{HeaderMap, Response};
+use axum::http::{HeaderMap, Response, StatusCode, Version};
 use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -224,6 +225,28 @@ impl AccessLog {
         line.bytes = answer.body().size_hint().exact();
         line.seconds = began.elapsed().as_secs_f64();
         line.cache = text(answer.headers(), &CACHE_STATUS);
+        self.queue(line);
+    }
+
+    /// Queues the line of a request whose head could not be parsed, with `-` for its method and target.
+    pub(super) fn log_refusal(&self, client: IpAddr, status: StatusCode, bytes: usize) {
+        self.queue(LogLine {
+            time: SystemTime::now(),
+            client,
+            user: None,
+            method: "-".to_owned(),
+            target: "-".to_owned(),
+            version: Version::HTTP_11,
+            status: status.as_u16(),
+            bytes: Some(bytes as u64),
+            seconds: 0.0,
+            cache: None,
+            referer: None,
+            agent: None,
+        });
+    }
+
+    fn queue(&self, line: LogLine) {
         if self.lines.try_send(line).is_err() {
             self.dropped.inc();
         }

@@ -149,6 +149,16 @@ impl PublicService {
         }
     }
 
+    /// Counts and logs a request of `peer` whose head can't be parsed, so that no service was called: the status of its
+    /// response, and the length of the body.
+    pub fn log_refusal(&self, peer: Peer, status: StatusCode, bytes: usize) {
+        let stack = &self.stack;
+        stack.state.count(None, REQUEST, status, Boottime::now());
+        if let Some(log) = &stack.access_log {
+            log.log_refusal(peer.address, status, bytes);
+        }
+    }
+
     /// The same for the connection of `peer`.
     pub fn for_connection(&self, peer: Peer) -> Self {
         Self {

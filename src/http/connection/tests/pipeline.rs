@@ -29,8 +29,11 @@ async fn connect(router: Router) -> (TcpStream, Arc<Activity>) {
     tokio::spawn(serve_connection(
         socket,
         router,
-        Duration::from_secs(30),
-        None,
+        HttpConfig {
+            is_http2: false,
+            body_timeout: Duration::from_secs(30),
+            hsts: None,
+        },
         counted,
     ));
     (client, activity)

@@ -14,7 +14,15 @@ async fn a_stop_answers_connections_that_wait_to_be_accepted() {
         let router = Router::new().route("/", get(async || "text"));
         let here = vec![Handle::current()];
         let make = move |_| router.clone();
-        serve_http(listener, make, here, config(), std::future::ready(())).await;
+        serve_http(
+            listener,
+            make,
+            |_, _, _| {},
+            here,
+            config(),
+            std::future::ready(()),
+        )
+        .await;
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
         assert!(answer.ends_with("\r\n\r\ntext"), "{answer}");
