@@ -291,6 +291,11 @@ impl Documents {
         self.writes.bulk_permit()
     }
 
+    /// The most requests that have a permit to insert many documents at a time.
+    pub fn bulk_max(&self) -> usize {
+        self.writes.bulk_max()
+    }
+
     /// Begins a transaction that inserts documents of `resource`; [`Documents::commit`] ends it.
     ///
     /// # Errors

@@ -32,8 +32,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 pub use crate::server::activity::Activity;
 pub(crate) use crate::server::activity::{ConnectionCommand, Stage, UnsentBytes};
-pub use crate::server::limits::{ClientConnections, Limits};
-pub(crate) use crate::server::limits::{client_network, trusts};
+pub use crate::server::limits::{ClientCounts, Limits};
+pub(crate) use crate::server::limits::{ClientPlace, client_network, trusts};
 pub use crate::server::socket::Socket;
 
 use crate::metrics::Metrics;
@@ -62,7 +62,7 @@ pub struct ServerConfig {
     /// Counts the connections that larder closes.
     pub metrics: Arc<Metrics>,
     /// Addresses that share it count a client's connections together.
-    pub clients: ClientConnections,
+    pub clients: ClientCounts,
     /// The certificate; `None` for an address without TLS.
     pub tls: Option<Arc<Tls>>,
 }

@@ -30,6 +30,7 @@ use crate::feed::FirstOutcome;
 use crate::http::connection::serve_http;
 use crate::http::middleware::access_log::ReopenSignal;
 use crate::server::tls::Tls;
+use crate::server::{ClientCounts, ServerConfig};
 use crate::source::session::Database;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
@@ -100,6 +101,8 @@ async fn run_on(
     };
     // The admin address is not behind a load balancer.
     plain.limits.proxy_protocol = Vec::new();
+    // Connections of the public address must not keep an operator out who has the same address.
+    plain.clients = ClientCounts::default();
     let documents = service.public();
     let logged = service.log_written();
     handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());

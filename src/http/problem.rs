@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::cache::LookupError;
 use crate::http::decoding::decoder::DecodingError;
 use crate::http::full_body::FullBody;
+use crate::http::internal_error::InternalError;
 use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
@@ -102,6 +103,8 @@ problems! {
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
     ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being made or sent";
     BODIES_FULL = SERVICE_UNAVAILABLE, "too many request bodies are being received";
+    BULK_WRITES_OF_CLIENT = SERVICE_UNAVAILABLE,
+        "this client's bulk writes already run; one client may have a quarter of all";
     OVERLOADED = SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL";
     TABLE_ALTERED = SERVICE_UNAVAILABLE,
         "a table of the document was dropped or altered, or larder's role may not read it";
@@ -286,12 +289,10 @@ impl Problem {
         self.status
     }
 
-    /// Logs a 500 with its cause; other problems are no errors of larder. `target` is what the request is about.
-    pub(super) fn log_internal(&self, request_id: &str, target: &str) {
-        if self.status == StatusCode::INTERNAL_SERVER_ERROR {
-            let cause = self.cause.as_deref().unwrap_or(&self.detail);
-            tracing::error!("a request failed (500): request {request_id}, {target}: {cause}");
-        }
+    /// The cause of a 500, for the log; other problems are no errors of larder.
+    pub(super) fn internal_cause(&self) -> Option<&str> {
+        let is_internal = self.status == StatusCode::INTERNAL_SERVER_ERROR;
+        is_internal.then(|| self.cause.as_deref().unwrap_or(&self.detail))
     }
 
     /// Adds the place of the problem in a body with many documents.
@@ -341,6 +342,12 @@ impl Problem {
         let text = simd_json::to_string(&self.body()).unwrap_or_default();
         let mut response = Response::new(FullBody::new(text.into()));
         *response.status_mut() = self.status;
+        let cause = self
+            .internal_cause()
+            .map(|cause| InternalError(cause.into()));
+        if let Some(cause) = cause {
+            response.extensions_mut().insert(cause);
+        }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);
         if let Some(allow) = self.allow {

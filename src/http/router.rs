@@ -3,10 +3,8 @@
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{ALLOW, HeaderName};
-use axum::http::request::Parts;
+use axum::http::header::ALLOW;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
-use uuid::Uuid;
 
 use crate::clock::Boottime;
 use crate::http::decoding::{content_coding, decode};
@@ -18,10 +16,6 @@ use crate::http::{docs, openapi, read, write};
 
 /// The methods of the server as a whole (`OPTIONS *`).
 const METHODS: &str = "GET, HEAD, POST, OPTIONS";
-
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// A longer id of a request is replaced.
-const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The value of the metrics' label `detail` if the request alone decided the response.
 pub(super) const REQUEST: &str = "request";
@@ -63,27 +57,9 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
         } else {
             POSTGRES
         };
-        (detail, respond(&head, problem))
+        (detail, problem.into_response())
     });
     state.count(resource, detail, response.status(), began);
-    response
-}
-
-/// The response with `problem`. A 500 is logged, with an id of the request that the response has, too: the one that the
-/// client or a proxy has sent, or a random one.
-fn respond(head: &Parts, problem: Problem) -> Response<Body> {
-    if problem.status() != StatusCode::INTERNAL_SERVER_ERROR {
-        return problem.into_response();
-    }
-    let sent = head.headers.get(X_REQUEST_ID);
-    let sent = sent.filter(|id| id.len() <= REQUEST_ID_BYTES_MAX);
-    let id = sent.and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let id = id.unwrap_or_else(|| Uuid::new_v4().to_string());
-    problem.log_internal(&id, &format!("{} {}", head.method, head.uri.path()));
-    let mut response = problem.into_response();
-    if let Ok(id) = HeaderValue::try_from(id) {
-        response.headers_mut().insert(X_REQUEST_ID, id);
-    }
     response
 }
 

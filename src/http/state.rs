@@ -15,6 +15,7 @@ use crate::http::decoding::decoder::DECODER_BYTES_MAX;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
+use crate::server::ClientCounts;
 
 /// The documents, the counters of their responses, and the headers for caches.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub(super) struct HttpState {
     /// `None`: requests need no credential.
     pub(super) auth: Option<Arc<Auth>>,
     pub(super) bodies: BodiesMemory,
+    /// The bulk writes of each client.
+    pub(super) bulk_clients: ClientCounts,
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
@@ -81,6 +84,7 @@ impl HttpState {
             metrics,
             hits,
             cache_headers: cache_headers.into(),
+            bulk_clients: ClientCounts::default(),
         }
     }
 

@@ -36,6 +36,7 @@ pub(super) async fn write_documents(
             let bulk = BulkWrite {
                 documents,
                 answers: &state.answers,
+                clients: &state.bulk_clients,
                 request,
                 id,
                 resource,

@@ -40,35 +40,74 @@ pub(crate) fn trusts(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// The number of open connections of each client, over all addresses that share it; clones are the same numbers.
-#[derive(Clone, Default)]
-pub struct ClientConnections(Arc<Mutex<HashMap<IpAddr, usize>>>);
+/// How many of something each client has; clones are the same counts.
+#[derive(Clone, Debug, Default)]
+pub struct ClientCounts(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl ClientCounts {
+    /// Counts one more for the client at `address`, unless it has `count_max` already.
+    pub(crate) fn take(&self, address: IpAddr, count_max: usize) -> Option<ClientPlace> {
+        let client = client_network(address);
+        let mut counts = self.lock();
+        let count = counts.entry(client).or_default();
+        if *count >= count_max {
+            return None;
+        }
+        *count += 1;
+        let counts = self.clone();
+        Some(ClientPlace { client, counts })
+    }
+
+    /// The counts are consistent even if a thread has panicked while it held the lock.
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the count of a client; dropping it gives the place back.
+#[derive(Debug)]
+pub(crate) struct ClientPlace {
+    client: IpAddr,
+    counts: ClientCounts,
+}
+
+impl Drop for ClientPlace {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.client);
+            }
+        }
+    }
+}
 
 /// Open connections by client, within the limits of one address.
 #[derive(Clone)]
-pub(super) struct ClientCounts {
+pub(super) struct ConnectionLimit {
     connections_max: usize,
     trusted: Arc<[IpNet]>,
     /// Their clients are counted once the PROXY header has been read.
     proxy_protocol: Arc<[IpNet]>,
-    connections: ClientConnections,
+    counts: ClientCounts,
 }
 
-impl ClientCounts {
-    pub(super) fn new(limits: &Limits, connections: ClientConnections) -> Self {
+impl ConnectionLimit {
+    pub(super) fn new(limits: &Limits, counts: ClientCounts) -> Self {
         Self {
             connections_max: limits.connections_per_address,
             trusted: limits.trusted_proxies.as_slice().into(),
             proxy_protocol: limits.proxy_protocol.as_slice().into(),
-            connections,
+            counts,
         }
     }
 
     /// Counts a connection of `address`, unless it has too many.
     pub(super) fn admit(&self, address: IpAddr) -> Option<ClientSlot> {
         let mut slot = ClientSlot {
-            client: None,
-            clients: self.clone(),
+            place: None,
+            limit: self.clone(),
         };
         let is_admitted = trusts(&self.proxy_protocol, address) || slot.count(address);
         is_admitted.then_some(slot)
@@ -77,47 +116,20 @@ impl ClientCounts {
 
 /// A connection's place in the count of its client; dropping it gives the place back.
 pub(super) struct ClientSlot {
-    client: Option<IpAddr>,
-    clients: ClientCounts,
+    place: Option<ClientPlace>,
+    limit: ConnectionLimit,
 }
 
 impl ClientSlot {
     /// Counts the connection for `address`; false if that has too many already. Connections of a trusted proxy are not
     /// counted, since many clients are behind it.
     pub(super) fn count(&mut self, address: IpAddr) -> bool {
-        if trusts(&self.clients.trusted, address) {
+        if trusts(&self.limit.trusted, address) {
             return true;
         }
-        let client = client_network(address);
-        let mut connections = lock(&self.clients.connections.0);
-        let open = connections.entry(client).or_default();
-        if *open >= self.clients.connections_max {
-            return false;
-        }
-        *open += 1;
-        self.client = Some(client);
-        true
+        self.place = self.limit.counts.take(address, self.limit.connections_max);
+        self.place.is_some()
     }
-}
-
-impl Drop for ClientSlot {
-    fn drop(&mut self) {
-        let Some(client) = self.client else {
-            return;
-        };
-        let mut connections = lock(&self.clients.connections.0);
-        if let Some(open) = connections.get_mut(&client) {
-            *open -= 1;
-            if *open == 0 {
-                connections.remove(&client);
-            }
-        }
-    }
-}
-
-/// The counts are consistent even if a thread has panicked while it held the lock.
-fn lock(connections: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The address or network that limits count as one client.
@@ -135,12 +147,12 @@ pub(crate) fn client_network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn clients(connections_max: usize) -> ClientCounts {
-        ClientCounts {
+    fn clients(connections_max: usize) -> ConnectionLimit {
+        ConnectionLimit {
             connections_max,
             trusted: Arc::new(["10.0.0.0/8".parse().unwrap()]),
             proxy_protocol: Arc::new([]),
-            connections: ClientConnections::default(),
+            counts: ClientCounts::default(),
         }
     }
 
@@ -155,7 +167,7 @@ mod tests {
         drop(first);
         let third = clients.admit(one).unwrap();
         drop((second, third));
-        assert!(lock(&clients.connections.0).is_empty());
+        assert!(clients.counts.lock().is_empty());
     }
 
     #[test]
@@ -176,6 +188,6 @@ mod tests {
         for _ in 0..2 {
             assert!(first.count(proxy));
         }
-        assert!(lock(&clients.connections.0).is_empty());
+        assert!(clients.counts.lock().is_empty());
     }
 }

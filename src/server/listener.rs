@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 use crate::server::Peer;
-use crate::server::limits::{ClientConnections, ClientCounts, ClientSlot, Limits};
+use crate::server::limits::{ClientCounts, ClientSlot, ConnectionLimit, Limits};
 
 /// Pause after an accept that failed because file descriptors or memory were exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ impl AcceptedConnection {
 /// Accepts connections, within the limits and as long as the system has file descriptors.
 pub(super) struct Listener {
     limits: Limits,
-    clients: ClientCounts,
+    clients: ConnectionLimit,
     metrics: Arc<Metrics>,
     /// A file descriptor that is closed for a moment if no other is left, so that a waiting connection can be accepted and
     /// closed.
@@ -54,9 +54,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(limits: Limits, clients: ClientConnections, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(limits: Limits, clients: ClientCounts, metrics: Arc<Metrics>) -> Self {
         Self {
-            clients: ClientCounts::new(&limits, clients),
+            clients: ConnectionLimit::new(&limits, clients),
             limits,
             metrics,
             reserve: reserve(),
@@ -154,7 +154,7 @@ mod tests {
         };
         let mut accepting = Listener::new(
             limits,
-            ClientConnections::default(),
+            ClientCounts::default(),
             Arc::new(Metrics::new().unwrap()),
         );
         accepting.reserve = None;

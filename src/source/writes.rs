@@ -199,6 +199,7 @@ pub struct Writes {
     shared: Arc<Shared>,
     /// One permit for each connection that bulk writes may have.
     bulk: Arc<Semaphore>,
+    bulk_max: usize,
     stop: watch::Sender<bool>,
     workers: Mutex<JoinSet<()>>,
 }
@@ -233,6 +234,7 @@ impl Writes {
         Self {
             shared,
             bulk: Arc::new(Semaphore::new(count)),
+            bulk_max: count,
             stop,
             workers: Mutex::new(workers),
         }

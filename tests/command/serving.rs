@@ -391,3 +391,21 @@ async fn a_limit_of_file_sizes_ends_nothing() {
     let answer = fetch(serving.listen, "GET", "/items/1").await;
     assert_eq!(answer.status, StatusCode::OK);
 }
+
+/// An operator whose machine has filled the public address could not ask why.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_the_public_address_leave_the_admin_address_open() {
+    let config = format!("{CONFIG}[limits]\nconnections_per_address = 1\n");
+    let (_directory, _url, serving) = start(&config).await;
+    let mut held = eventually("a place", async || {
+        let mut client = TcpStream::connect(serving.listen).await.ok()?;
+        let request = b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        client.write_all(request).await.ok()?;
+        (client.read(&mut [0; 1]).await.ok()? == 1).then_some(client)
+    })
+    .await;
+    let answer = fetch(serving.admin, "GET", "/status").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let _open = held.write_all(b"G").await;
+    assert_eq!(serving.terminate().await.code(), Some(0));
+}

@@ -9,6 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
+use larder::server::Peer;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -354,4 +355,70 @@ async fn a_stream_is_read_no_faster_than_it_is_inserted() {
     assert!((1 << 18..3 << 20).contains(&taken), "{taken} bytes");
     unlock(holder).await;
     assert_eq!(larder.depts().await, 0);
+}
+
+/// One client took all, and bulk writes of others were refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_has_a_quarter_of_the_bulk_writes() {
+    let larder = start().await;
+    let begun = |first| {
+        let begun = stream::iter([Ok::<_, Infallible>(lines(first, 30_000))]);
+        request(Body::from_stream(begun.chain(stream::pending())))
+    };
+    let clients: Vec<_> = [1_000_000, 2_000_000]
+        .map(|first| tokio::spawn(larder.public().oneshot(begun(first))))
+        .into();
+    let open = "select count(*)::text from pg_stat_activity where datname = current_database() \
+        and state = 'idle in transaction'";
+    eventually("two transactions that wait", async || {
+        (larder.query(open).await == "2").then_some(())
+    })
+    .await;
+    let answer = larder.post_many(&[NDJSON], &lines(1, 1)).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.body.contains("quarter"), "{}", answer.body);
+    let other = Peer {
+        address: [192, 0, 2, 1].into(),
+        is_proxied: false,
+    };
+    let other = larder.public().for_connection(other);
+    let response = other
+        .oneshot(request(Body::from(lines(1, 1))))
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::CREATED);
+    for client in clients {
+        client.abort();
+    }
+    eventually("room for another", async || {
+        let answer = larder.post_many(&[NDJSON], &lines(2, 1)).await;
+        (answer.status == StatusCode::CREATED).then_some(())
+    })
+    .await;
+}
+
+/// What the log has of a failed document has this id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_fails_with_500_has_the_id_of_its_request() {
+    let larder = start().await;
+    larder
+        .execute(
+            "create function move() returns trigger language plpgsql as
+                 'begin new.deptno := new.deptno + 1000; return new; end';
+             create trigger move before insert on dept for each row when (new.dname = 'LOST')
+                 execute function move()",
+        )
+        .await;
+    let id = ("x-request-id", "request-1");
+    let text = "{\"no\":1,\"name\":\"N\"}\n{\"no\":2,\"name\":\"LOST\"}\n";
+    let answer = larder.post_many(&[NDJSON, LENIENT, id], text).await;
+    let outcomes: Vec<Value> = answer
+        .body
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(outcomes[0]["status"], 201, "{}", answer.body);
+    assert!(outcomes[0]["request_id"].is_null());
+    assert_eq!(outcomes[1]["status"], 500, "{}", answer.body);
+    assert_eq!(outcomes[1]["request_id"], "request-1");
 }

@@ -22,7 +22,7 @@ use crate::http::read::cache_headers::CacheHeaders;
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::server::rate::RateLimiter;
-use crate::server::{ClientConnections, ServerConfig};
+use crate::server::{ClientCounts, ServerConfig};
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::source::writes::Writes;
@@ -156,7 +156,7 @@ impl Service {
         ServerConfig {
             limits: config.limits.clone(),
             metrics: Arc::clone(&self.metrics),
-            clients: ClientConnections::default(),
+            clients: ClientCounts::default(),
             tls: None,
         }
     }

@@ -14,6 +14,7 @@ use ring::rand::SystemRandom;
 
 use crate::auth::config::{AuthConfig, MASK};
 use crate::auth::{file_mistake, read_file, without_line_break};
+use crate::http::internal_error::FailedRequest;
 use crate::http::origin::{PageCheck, PageOrigin, host};
 use crate::http::problem::Problem;
 use crate::http::protocol::check_head;
@@ -115,8 +116,14 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
+    let failed = FailedRequest::of(&request);
+    let run = async |request| {
+        let mut response = next.run(request).await;
+        failed.log(&mut response);
+        response
+    };
     if PROBES.contains(&request.uri().path()) {
-        return next.run(request).await;
+        return run(request).await;
     }
     if let Err(problem) = check_head(RequestHead::of(&request)) {
         return problem.into_response();
@@ -139,5 +146,43 @@ pub(super) async fn check(
             }
         }
     }
-    next.run(request).await
+    run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::StatusCode;
+    use axum::middleware::from_fn_with_state;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// The log has the same id.
+    #[tokio::test]
+    async fn an_internal_error_has_the_id_of_its_request() {
+        let access = AdminAccess::new(None, &[]);
+        let router = Router::new()
+            .route(
+                "/status",
+                get(async || Problem::internal("why").into_response()),
+            )
+            .route("/healthz", get(async || "ok"))
+            .layer(from_fn_with_state(access, check));
+        for (path, status) in [("/status", 500), ("/healthz", 200)] {
+            let request = Request::get(path).header("host", "localhost");
+            let request = request.header("x-request-id", "request-1");
+            let request = request.body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), StatusCode::from_u16(status).unwrap());
+            let id = response.headers().get("x-request-id");
+            assert_eq!(
+                id.is_some_and(|id| id == "request-1"),
+                status == 500,
+                "{path}"
+            );
+        }
+    }
 }

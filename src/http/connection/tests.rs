@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::metrics::Metrics;
-use crate::server::{ClientConnections, Limits};
+use crate::server::{ClientCounts, Limits};
 
 /// Limits of which only the times matter here.
 fn config() -> ServerConfig {
@@ -42,7 +42,7 @@ fn config() -> ServerConfig {
     ServerConfig {
         limits,
         metrics,
-        clients: ClientConnections::default(),
+        clients: ClientCounts::default(),
         tls: None,
     }
 }

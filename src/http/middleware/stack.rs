@@ -27,6 +27,7 @@ use crate::documents::Documents;
 use crate::http::answers::AnswersConfig;
 use crate::http::auth::{Admission, Admitted, Auth, Verified};
 use crate::http::full_body::FullBody;
+use crate::http::internal_error::FailedRequest;
 use crate::http::middleware::access_log::{AccessLog, PendingLine};
 use crate::http::middleware::cors::{Cors, CorsConfig};
 use crate::http::origin::{PageCheck, PageOrigin, host};
@@ -360,7 +361,9 @@ impl Stack {
         let cors = self.cors.as_ref();
         let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
         request.extensions_mut().insert(context);
+        let failed = FailedRequest::of(&request);
         let Ok(mut answer) = self.router.clone().call(request).await;
+        failed.log(&mut answer);
         // The router adds 0, which is not the document's length (RFC 9110, section 8.6).
         if answer.status() == StatusCode::NOT_MODIFIED {
             answer.headers_mut().remove(CONTENT_LENGTH);

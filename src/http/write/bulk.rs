@@ -27,17 +27,22 @@ use crate::http::headers::{
     APPLICATION_JSON, HANDLING_LENIENT, JSON, LARDER_TOKEN, NDJSON, PREFERENCE_APPLIED,
     RETURN_MINIMAL, RETURN_REPRESENTATION,
 };
+use crate::http::internal_error::{log, request_id};
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::request::Request;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
 use crate::http::write::location;
 use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
+use crate::server::{ClientCounts, ClientPlace};
 use crate::source::token::Token;
 use crate::source::writes::{Action, BulkError, BulkPermit, BulkTransaction, Write, WriteError};
 
 /// The most documents that a response returns.
 const REPRESENTED_MAX: usize = 1_000;
+
+/// One client may have this part of all bulk writes at a time, and always one.
+const CLIENTS: usize = 4;
 
 /// Documents of a lenient request that are written at the same time; they share transactions.
 const LENIENT_AT_ONCE: usize = 128;
@@ -78,6 +83,8 @@ pub(super) async fn detect_framing(
 pub(super) struct BulkWrite<'b> {
     pub(super) documents: &'b Documents,
     pub(super) answers: &'b AnswersMemory,
+    /// The bulk writes of each client.
+    pub(super) clients: &'b ClientCounts,
     pub(super) request: &'b Request<'b>,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
@@ -96,12 +103,15 @@ impl BulkWrite<'_> {
             let why = "Idempotency-Key can't be used with many documents";
             return Err(Problem::bad_request(why));
         }
+        let client_max = (self.documents.bulk_max() / CLIENTS).max(1);
+        let place = self.clients.take(self.request.client(), client_max);
+        let place = place.ok_or(Problem::BULK_WRITES_OF_CLIENT)?;
         let permit = self.documents.bulk_permit()?;
         let bytes_max = self.documents.document_bytes_max();
         let reader = BulkReader::new(Arc::clone(&self.resource), framing, body, bytes_max);
         let request = self.request;
         if request.preference(&[HANDLING_LENIENT]).is_some() {
-            return Ok(self.insert_each(reader, permit));
+            return Ok(self.insert_each(reader, (permit, place)));
         }
         let returned = if request.may_read(self.id) {
             request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
@@ -195,12 +205,13 @@ impl BulkWrite<'_> {
     }
 
     /// Inserts each document in a write of its own.
-    fn insert_each(self, reader: BulkReader, permit: BulkPermit) -> Response<Body> {
+    fn insert_each(self, reader: BulkReader, permits: (BulkPermit, ClientPlace)) -> Response<Body> {
         let writer = Arc::new(LenientWriter {
             documents: self.documents.clone(),
             resource: self.resource,
             name: self.name.to_owned(),
-            _permit: permit,
+            request_id: request_id(self.request.headers),
+            _permits: permits,
         });
         let lines = documents(reader).map(move |(index, document)| {
             let writer = Arc::clone(&writer);
@@ -249,7 +260,8 @@ struct LenientWriter {
     documents: Documents,
     resource: Arc<Resource>,
     name: String,
-    _permit: BulkPermit,
+    request_id: String,
+    _permits: (BulkPermit, ClientPlace),
 }
 
 /// The outcome of one document, a line of the response.
@@ -261,6 +273,9 @@ struct OutcomeLine<'l> {
     location: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
+    /// Of a document that failed with 500, as the log has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<ProblemBody<'l>>,
 }
@@ -274,16 +289,18 @@ impl LenientWriter {
             status: StatusCode::CREATED.as_u16(),
             location: None,
             token: None,
+            request_id: None,
             problem: None,
         };
         match self.write(document).await {
             Ok((location, token)) => (line.location, line.token) = (Some(location), Some(token)),
             Err(why) => {
                 problem = why;
-                problem.log_internal(
-                    "of a bulk POST",
-                    &format!("/{}, document {index}", self.name),
-                );
+                if let Some(cause) = problem.internal_cause() {
+                    let target = format!("POST /{}, document {index}", self.name);
+                    log(&self.request_id, &target, cause);
+                    line.request_id = Some(&self.request_id);
+                }
                 line.status = problem.status().as_u16();
                 line.problem = Some(problem.body());
             }

@@ -68,6 +68,11 @@ impl Writes {
         Ok(BulkPermit { _permit: permit })
     }
 
+    /// The most bulk writes at a time.
+    pub fn bulk_max(&self) -> usize {
+        self.bulk_max
+    }
+
     /// Begins a transaction for documents of `resource`. The caller must hold a [`BulkPermit`]. PostgreSQL aborts the
     /// transaction if it is idle for longer than `idle_max` and a second.
     ///
