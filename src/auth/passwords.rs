@@ -104,9 +104,10 @@ pub(super) struct Passwords {
     hasher: RandomState,
     turns: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    /// The same for checks of users with many wrong passwords, so that while they are delayed they take none of the
-    /// places in `waiting`. After the delay they take turns with all others.
+    /// The same for checks of users with many wrong passwords, so that they take none of the places in `waiting`.
     slowed: Arc<Semaphore>,
+    /// Of these checks, only one at a time waits for a turn among all others, so no other check waits for more than one.
+    slowed_turn: Arc<Semaphore>,
     throttle: Arc<Throttle>,
     /// By credential. Checks that no request waits for any more are removed at the next check.
     checks: Mutex<HashMap<Box<[u8]>, RunningCheck>>,
@@ -142,6 +143,7 @@ impl Passwords {
             turns: Arc::new(Semaphore::new((cores / 2).max(1))),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             slowed: Arc::new(Semaphore::new(WAITING_MAX)),
+            slowed_turn: Arc::new(Semaphore::new(1)),
             throttle: Arc::default(),
             checks: Mutex::default(),
         }
@@ -219,11 +221,16 @@ impl Passwords {
         let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
         let turns = Arc::clone(&self.turns);
+        let slowed_turn = (!delay.is_zero()).then(|| Arc::clone(&self.slowed_turn));
         let check = async move {
             sleep(delay).await;
-            // The semaphore is never closed.
+            // The semaphores are never closed.
+            let slowed = match slowed_turn {
+                Some(turn) => Some(turn.acquire_owned().await.ok()?),
+                None => None,
+            };
             let turn = turns.acquire_owned().await.ok()?;
-            drop(place);
+            drop((place, slowed));
             let verified = verify(turn, hash, password).await;
             let principal = principal.filter(|_| verified)?;
             throttle.forgive(attempt);
@@ -251,6 +258,8 @@ async fn verify(turn: OwnedSemaphorePermit, hash: Arc<str>, password: Vec<u8>) -
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::auth::config::Secret;
@@ -345,6 +354,44 @@ mod tests {
         assert!(check(1, b"another").is_ok());
         let checks = passwords.checks.lock().unwrap().len();
         assert!(checks <= 1, "{checks}");
+    }
+
+    /// A sign-in took seconds beside clients that guessed the password of another user.
+    #[tokio::test(start_paused = true)]
+    async fn checks_that_are_slowed_down_hold_up_no_others() {
+        let passwords = of_anna();
+        for number in 0..200 {
+            let now = Boottime::now();
+            passwords
+                .throttle
+                .begin("bert", address(number), now)
+                .unwrap();
+        }
+        let all = passwords.turns.available_permits();
+        let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
+        let ended = Arc::new(AtomicUsize::new(0));
+        let guesses: Vec<_> = (200..230_usize)
+            .map(|number| {
+                let guess = passwords.join(address(number), &number.to_be_bytes(), "bert", b"x");
+                let (guess, ended) = (guess.unwrap(), Arc::clone(&ended));
+                tokio::spawn(async move {
+                    guess.await;
+                    ended.fetch_add(1, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        // All of them wait for a turn now.
+        sleep(Duration::from_secs(2)).await;
+        let right = passwords.join(address(1), b"anna:anna's", "anna", b"anna's");
+        let right = tokio::spawn(right.unwrap());
+        tokio::task::yield_now().await;
+        drop(turns);
+        assert!(right.await.unwrap().is_some());
+        let before = ended.load(Ordering::Relaxed);
+        assert!(before <= 2 * all, "{before} guesses were checked before");
+        for guess in guesses {
+            guess.await.unwrap();
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::auth::{
     AuthError, AuthSchemes, Authenticator, CachedPrincipal, Grants, Principal, Right, Scheme,
     WRONG_CREDENTIALS,
 };
-use crate::http::auth::credential::credential;
+use crate::http::auth::credential::credentials;
 use crate::http::auth::refusal::{AuthRefusal, INVALID_TOKEN, challenges};
 use crate::http::full_body::FullBody;
 use crate::http::middleware::cors::CorsConfig;
@@ -149,20 +149,33 @@ impl Auth {
         if self.authenticator.signs_in() && request.target.part == TargetPart::Session {
             return Admission::Admitted(Admitted::Anonymous);
         }
-        let outcome = match credential(request.headers, self.authenticator.cookie()) {
-            Ok(Some(credential)) => match self.authenticator.known(credential) {
-                None => return Admission::Unknown,
-                Some(Some(found)) => self
-                    .authorize(credential.scheme, found.principal(), request)
-                    .map(|()| Admitted::Known(found)),
-                Some(None) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
-            },
-            Ok(None) => self.anonymous(request).map(|()| Admitted::Anonymous),
-            Err(malformed) => Err(AuthRefusal::Unauthorized(malformed.0)),
-        };
-        match outcome {
-            Ok(admitted) => Admission::Admitted(admitted),
+        match self.admit_known(request) {
+            Ok(Some(admitted)) => Admission::Admitted(admitted),
+            Ok(None) => Admission::Unknown,
             Err(refusal) => Admission::Refused(self.refuse(refusal)),
+        }
+    }
+
+    /// Admits a request with the first of its credentials that is known to be valid; `None` if one has to be verified.
+    fn admit_known(&self, request: &Request<'_>) -> Result<Option<Admitted>, AuthRefusal> {
+        let (mut is_unknown, mut is_wrong) = (false, false);
+        for credential in credentials(request.headers, self.authenticator.cookie())? {
+            match self.authenticator.known(credential) {
+                None => is_unknown = true,
+                Some(None) => is_wrong = true,
+                Some(Some(found)) => {
+                    self.authorize(credential.scheme, found.principal(), request)?;
+                    return Ok(Some(Admitted::Known(found)));
+                }
+            }
+        }
+        if is_unknown {
+            Ok(None)
+        } else if is_wrong {
+            Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS))
+        } else {
+            self.anonymous(request)?;
+            Ok(Some(Admitted::Anonymous))
         }
     }
 
@@ -174,34 +187,43 @@ impl Auth {
         &self,
         request: &Request<'_>,
     ) -> Result<Verified, Response<FullBody>> {
-        let verified = match credential(request.headers, self.authenticator.cookie()) {
-            Ok(Some(credential)) => {
-                let verified = self.authenticator.verify(credential, request.client());
-                let verified = verified.await;
-                if let Err(AuthError::Token(_)) = verified
-                    && self.is_cookie_optional(credential.scheme, request)
-                {
-                    return Ok(Verified::Anonymous(INVALID_TOKEN));
-                }
-                verified.map_err(AuthRefusal::from).and_then(|principal| {
-                    tracing::debug!("a credential was verified: {principal:?}");
-                    let scheme = credential.scheme;
-                    self.authorize(scheme, Some(&principal), request)?;
-                    Ok(Verified::Known(principal))
-                })
-            }
-            // The admission has found a credential in the same headers, so this does not happen.
-            Ok(None) | Err(_) => Err(AuthRefusal::Unauthorized(WRONG_CREDENTIALS)),
-        };
+        let verified = self.verify_credentials(request).await;
         verified.map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Whether a request may read without credentials although its cookie is invalid. A browser sends a cookie that has
+    async fn verify_credentials(&self, request: &Request<'_>) -> Result<Verified, AuthRefusal> {
+        // The admission has found a credential in the same headers.
+        let mut refusal = AuthRefusal::Unauthorized(WRONG_CREDENTIALS);
+        for credential in credentials(request.headers, self.authenticator.cookie())? {
+            let scheme = credential.scheme;
+            match self
+                .authenticator
+                .verify(credential, request.client())
+                .await
+            {
+                Ok(principal) => {
+                    tracing::debug!("a credential was verified: {principal:?}");
+                    self.authorize(scheme, Some(&principal), request)?;
+                    return Ok(Verified::Known(principal));
+                }
+                // Another cookie may hold a valid token.
+                Err(error @ AuthError::Token(_)) if scheme == Scheme::Cookie => {
+                    refusal = error.into();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if matches!(refusal, AuthRefusal::Token(_)) && self.is_cookie_optional(request) {
+            Ok(Verified::Anonymous(INVALID_TOKEN))
+        } else {
+            Err(refusal)
+        }
+    }
+
+    /// Whether a request may read without credentials, so that its invalid cookie is ignored. A browser sends a cookie that has
     /// expired with all requests, and a script can't leave it out.
-    fn is_cookie_optional(&self, scheme: Scheme, request: &Request<'_>) -> bool {
-        scheme == Scheme::Cookie
-            && request.method.is_safe()
-            && allow(self.authenticator.anonymous(), request)
+    fn is_cookie_optional(&self, request: &Request<'_>) -> bool {
+        request.method.is_safe() && allow(self.authenticator.anonymous(), request)
     }
 
     fn anonymous(&self, request: &Request<'_>) -> Result<(), AuthRefusal> {

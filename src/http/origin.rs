@@ -154,6 +154,8 @@ impl PageCheck {
             return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
         }
         let name = host.split_once(':').map_or(host, |(name, _)| name);
+        // With a dot at its end a name is absolute (RFC 3986, section 3.2.2).
+        let name = name.strip_suffix('.').unwrap_or(name);
         let is = |allowed: &str| allowed.eq_ignore_ascii_case(name);
         is("localhost")
             || name.parse::<Ipv4Addr>().is_ok()
@@ -275,6 +277,10 @@ mod tests {
             ("[::1]", true),
             ("localhost:8080", true),
             ("LocalHost", true),
+            ("localhost.:8080", true),
+            ("localhost.", true),
+            ("localhost..", false),
+            ("evil.example.", false),
             ("Larder.Internal:8080", true),
             ("evil.example", false),
             ("evil.example:8080", false),

@@ -356,3 +356,55 @@ async fn without_users_the_paths_of_sign_in_are_404() {
     let answer = sign_in(&larder, &[]).await;
     assert_problem(&answer, StatusCode::NOT_FOUND);
 }
+
+/// A browser sends several cookies of one name if they were set for several paths or domains, and no script can leave one
+/// out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_or_long_cookie_hides_no_valid_one() {
+    let larder = signing("cookie = 'session'").await;
+    let token = token_of(&sign_in(&larder, &[]).await);
+    let long = "x".repeat(9_000);
+    for (cookies, path, status) in [
+        (
+            format!("session=stale; session={token}"),
+            "/closed/1",
+            StatusCode::OK,
+        ),
+        (
+            format!("session={long}; session={token}"),
+            "/closed/1",
+            StatusCode::OK,
+        ),
+        (
+            format!("session={token}; session=stale"),
+            "/closed/1",
+            StatusCode::OK,
+        ),
+        (
+            "session=stale; session=older".to_owned(),
+            "/closed/1",
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            format!("session={long}"),
+            "/closed/1",
+            StatusCode::UNAUTHORIZED,
+        ),
+        (
+            "session=stale; session=older".to_owned(),
+            "/open/1",
+            StatusCode::OK,
+        ),
+        (format!("session={long}"), "/open/1", StatusCode::OK),
+    ] {
+        let answer = larder
+            .request(Method::GET, path, &[("cookie", &cookies)])
+            .await;
+        let start: String = cookies.chars().take(30).collect();
+        assert_eq!(answer.status, status, "{start} {path}");
+    }
+    let cookies = format!("session=stale; session={token}");
+    let headers = [("cookie", cookies.as_str()), ("origin", "http://localhost")];
+    let renewed = larder.request(Method::POST, "/refresh", &headers).await;
+    assert_eq!(renewed.status, StatusCode::OK, "{renewed:?}");
+}

@@ -10,27 +10,41 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MalformedCredential(pub(super) &'static str);
 
-/// The credential of a request, if it has one. Headers take precedence over the cookie named `cookie`.
-pub(super) fn credential<'r>(
+/// The most cookies of the configured name that are tried. A browser sends several if they were set for several paths or
+/// domains.
+const COOKIES_MAX: usize = 4;
+
+/// The credentials of a request, of which the first valid one counts: the one of its headers, or else those in the cookies
+/// named `cookie`. Cookies that are longer than a credential may be are left out.
+///
+/// # Errors
+/// The headers have several credentials, or one that can't be valid.
+pub(super) fn credentials<'r>(
     headers: &'r HeaderMap,
-    cookie: Option<&str>,
-) -> Result<Option<Credential<'r>>, MalformedCredential> {
-    let found = if let Some(value) = single(headers, AUTHORIZATION)? {
+    cookie: Option<&'r str>,
+) -> Result<impl Iterator<Item = Credential<'r>>, MalformedCredential> {
+    let of_headers = if let Some(value) = single(headers, AUTHORIZATION)? {
         Some(authorization(value.as_bytes())?)
-    } else if let Some(value) = single(headers, X_API_KEY)? {
-        Some(Credential {
+    } else {
+        single(headers, X_API_KEY)?.map(|value| Credential {
             scheme: Scheme::Key,
             bytes: value.as_bytes(),
         })
-    } else {
-        cookie.and_then(|name| of_cookie(headers, name))
     };
-    match found {
-        Some(found) if found.bytes.len() > CREDENTIAL_BYTES_MAX => Err(MalformedCredential(
+    let is_long = |found: &Credential<'_>| found.bytes.len() > CREDENTIAL_BYTES_MAX;
+    if of_headers.as_ref().is_some_and(is_long) {
+        return Err(MalformedCredential(
             "the credential is longer than 8192 bytes",
-        )),
-        found => Ok(found),
+        ));
     }
+    let cookie = cookie.filter(|_| of_headers.is_none());
+    let of_cookies = cookie
+        .into_iter()
+        .flat_map(|name| of_cookies(headers, name));
+    let of_cookies = of_cookies
+        .filter(move |found| !is_long(found))
+        .take(COOKIES_MAX);
+    Ok(of_headers.into_iter().chain(of_cookies))
 }
 
 fn single(
@@ -63,10 +77,10 @@ fn authorization(value: &[u8]) -> Result<Credential<'_>, MalformedCredential> {
     Ok(Credential { scheme, bytes })
 }
 
-fn of_cookie<'r>(headers: &'r HeaderMap, name: &str) -> Option<Credential<'r>> {
+fn of_cookies<'r>(headers: &'r HeaderMap, name: &'r str) -> impl Iterator<Item = Credential<'r>> {
     let lists = headers.get_all(COOKIE).iter();
-    let mut pairs = lists.flat_map(|list| list.as_bytes().split(|&byte| byte == b';'));
-    pairs.find_map(|pair| {
+    let pairs = lists.flat_map(|list| list.as_bytes().split(|&byte| byte == b';'));
+    pairs.filter_map(move |pair| {
         let bytes = pair
             .trim_ascii()
             .strip_prefix(name.as_bytes())?
@@ -97,7 +111,7 @@ mod tests {
     #[track_caller]
     fn shows(pairs: &[(&'static str, &str)], expected: Option<(Scheme, &str)>) {
         let headers = headers(pairs);
-        let shown = credential(&headers, Some("t")).unwrap();
+        let shown = credentials(&headers, Some("t")).unwrap().next();
         let shown = shown.map(|shown| (shown.scheme, std::str::from_utf8(shown.bytes).unwrap()));
         assert_eq!(shown, expected);
     }
@@ -131,6 +145,23 @@ mod tests {
         );
     }
 
+    /// A cookie of another path or domain hid the valid one, and one that was too long was refused.
+    #[test]
+    fn each_cookie_of_the_name_is_tried() {
+        let tried = |cookies: &str| {
+            let headers = headers(&[("cookie", cookies)]);
+            let found = credentials(&headers, Some("t")).unwrap();
+            let texts = found.map(|found| String::from_utf8(found.bytes.to_vec()).unwrap());
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(tried("t=a; u=b; t=c"), ["a", "c"]);
+        let long = "x".repeat(CREDENTIAL_BYTES_MAX + 1);
+        assert_eq!(tried(&format!("t={long}; t=c")), ["c"]);
+        assert_eq!(tried(&"t=a; ".repeat(9)).len(), COOKIES_MAX);
+        let header = headers(&[("cookie", "t=a"), ("x-api-key", "k")]);
+        assert_eq!(credentials(&header, Some("t")).unwrap().count(), 1);
+    }
+
     #[test]
     fn malformed_credentials_are_refused() {
         let long = format!("Bearer {}", "x".repeat(CREDENTIAL_BYTES_MAX + 1));
@@ -141,9 +172,9 @@ mod tests {
             &[("x-api-key", "a"), ("x-api-key", "b")],
             &[("authorization", &long)],
         ] {
-            assert!(credential(&headers(pairs), None).is_err(), "{pairs:?}");
+            assert!(credentials(&headers(pairs), None).is_err(), "{pairs:?}");
         }
         let unconfigured = headers(&[("cookie", "t=c")]);
-        assert_eq!(credential(&unconfigured, None), Ok(None));
+        assert_eq!(credentials(&unconfigured, None).unwrap().count(), 0);
     }
 }

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, Response};
 use crate::auth::AuthError;
 use crate::auth::config::AuthConfig;
 use crate::http::auth::Auth;
+use crate::http::auth::credential::MalformedCredential;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
@@ -74,6 +75,12 @@ impl Auth {
             response.headers_mut().append(WWW_AUTHENTICATE, challenge);
         }
         response
+    }
+}
+
+impl From<MalformedCredential> for AuthRefusal {
+    fn from(MalformedCredential(why): MalformedCredential) -> Self {
+        Self::Unauthorized(why)
     }
 }
 

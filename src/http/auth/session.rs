@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::config::SameSite;
 use crate::auth::{Credential, Principal, Scheme, unix_time};
-use crate::http::auth::credential::credential;
+use crate::http::auth::credential::credentials;
 use crate::http::auth::refusal::AuthRefusal;
 use crate::http::auth::{Auth, requested_host};
 use crate::http::body::read_body;
@@ -79,7 +79,8 @@ pub(super) async fn signout(State(auth): State<Arc<Auth>>, request: Request) -> 
 /// Only JSON or `Authorization` is accepted. A page of another site could send a form without a preflight request, and so
 /// sign its visitor in as another user.
 async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem> {
-    if let Ok(Some(found)) = credential(&head.headers, None)
+    let found = credentials(&head.headers, None).map(|mut found| found.next());
+    if let Ok(Some(found)) = found
         && found.scheme == Scheme::Basic
     {
         return Ok(found.bytes.to_vec());
@@ -120,21 +121,23 @@ impl Auth {
     }
 
     async fn renew(&self, head: &Parts) -> Result<Response<FullBody>, AuthRefusal> {
-        let found = credential(&head.headers, self.authenticator.cookie());
-        let found = found.map_err(|malformed| AuthRefusal::Unauthorized(malformed.0))?;
-        let token = "the token to renew is missing";
-        let found = found.ok_or(AuthRefusal::Unauthorized(token))?;
-        self.check_origin(
-            found.scheme,
-            RequestHead::of_parts(head),
-            forwarded_host(head),
-        )?;
-        if !matches!(found.scheme, Scheme::Bearer | Scheme::Cookie) {
-            return Err(AuthRefusal::Unauthorized(token));
+        let mut refusal = AuthRefusal::Unauthorized("the token to renew is missing");
+        for found in credentials(&head.headers, self.authenticator.cookie())? {
+            let scheme = found.scheme;
+            self.check_origin(scheme, RequestHead::of_parts(head), forwarded_host(head))?;
+            if !matches!(scheme, Scheme::Bearer | Scheme::Cookie) {
+                break;
+            }
+            match self.authenticator.renew(found.bytes).await {
+                Ok(Some((principal, auth_time))) => {
+                    return self.respond_with_token(head, scheme, &principal, auth_time);
+                }
+                Ok(None) => break,
+                // Another cookie may hold a valid token.
+                Err(error) => refusal = error.into(),
+            }
         }
-        let renewed = self.authenticator.renew(found.bytes).await?;
-        let (principal, auth_time) = renewed.ok_or(AuthRefusal::Unauthorized(token))?;
-        self.respond_with_token(head, found.scheme, &principal, auth_time)
+        Err(refusal)
     }
 
     fn sign_out(&self, head: &Parts) -> Response<FullBody> {
