@@ -15,7 +15,8 @@
 //!     collation: 0,
 //! };
 //! let item = column("item", KeyType::BigInt, "bigint", 20);
-//! let shape = KeyShape { columns: vec![item, column("side", KeyType::Text, "text", 25)] };
+//! let columns = vec![item, column("side", KeyType::Text, "text", 25)];
+//! let shape = KeyShape { columns, fields: Vec::new() };
 //! // /parts/+07,N%2CO
 //! let canonical = shape.canonical("+07,N%2CO")?;
 //! assert_eq!(canonical, "7,N%2CO");
@@ -195,6 +196,8 @@ pub struct KeyError(String);
 pub struct KeyShape {
     /// At least one column.
     pub columns: Vec<KeyColumn>,
+    /// For each column the field that shows it, for messages; `None`, or less of them, for columns that no field shows.
+    pub fields: Vec<Option<String>>,
 }
 
 impl KeyShape {
@@ -204,13 +207,13 @@ impl KeyShape {
     /// If the number of parts is wrong, or if a part is not UTF-8, too long, or not a value of its column's type. The
     /// message names the part.
     pub fn canonical<'t>(&self, path_segment: &'t str) -> Result<Cow<'t, str>, KeyError> {
-        if let [column] = self.columns.as_slice() {
-            return canonical_part(column, path_segment);
+        if self.columns.len() == 1 {
+            return self.canonical_part(0, path_segment);
         }
         let given: Vec<&str> = path_segment.split(',').collect();
         self.check_count(given.len())?;
-        let parts = self.columns.iter().zip(given);
-        let parts = parts.map(|(column, part)| canonical_part(column, part));
+        let parts = given.into_iter().enumerate();
+        let parts = parts.map(|(number, part)| self.canonical_part(number, part));
         Ok(Cow::Owned(joined(&parts.collect::<Result<Vec<_>, _>>()?)))
     }
 
@@ -218,16 +221,45 @@ impl KeyShape {
         if given == self.columns.len() {
             return Ok(());
         }
-        let names: Vec<&str> = self
-            .columns
-            .iter()
-            .map(|column| column.name.as_str())
-            .collect();
+        let names = (0..self.columns.len()).map(|number| match self.field(number) {
+            Some(field) => field.to_owned(),
+            None => format!("part {}", number + 1),
+        });
         Err(KeyError(format!(
             "the key has {} parts, separated by commas ({}); {given} given",
-            names.len(),
-            names.join(",")
+            self.columns.len(),
+            names.collect::<Vec<_>>().join(",")
         )))
+    }
+
+    /// The field that shows part `number` of the key.
+    fn field(&self, number: usize) -> Option<&str> {
+        self.fields.get(number)?.as_deref()
+    }
+
+    /// The error for part `number` of a key. `why` is the end of a sentence about it.
+    fn refused(&self, number: usize, why: &str) -> KeyError {
+        KeyError(match self.field(number) {
+            Some(field) => format!("the key's part {field} {why}"),
+            None if self.columns.len() == 1 => format!("the key {why}"),
+            None => format!("part {} of the key {why}", number + 1),
+        })
+    }
+
+    fn canonical_part<'t>(
+        &self,
+        number: usize,
+        encoded: &'t str,
+    ) -> Result<Cow<'t, str>, KeyError> {
+        let column = &self.columns[number];
+        let canonical = match percent_decode_str(encoded).decode_utf8() {
+            Err(_) => Err("is not valid UTF-8".to_owned()),
+            Ok(Cow::Borrowed(text)) => column.canonical(text),
+            Ok(Cow::Owned(text)) => column
+                .canonical(&text)
+                .map(|text| Cow::Owned(text.into_owned())),
+        };
+        canonical.map_err(|why| self.refused(number, &why))
     }
 
     /// The canonical text of a key from its parts, one for each column, which are not encoded.
@@ -239,7 +271,7 @@ impl KeyShape {
         let mut canonical = Vec::with_capacity(parts.len());
         for (number, (column, part)) in self.columns.iter().zip(parts).enumerate() {
             let part = column.canonical(part);
-            canonical.push(part.map_err(|why| (number, refused(column, &why)))?);
+            canonical.push(part.map_err(|why| (number, self.refused(number, &why)))?);
         }
         Ok(match canonical.as_slice() {
             [part] => part.to_string(),
@@ -286,22 +318,6 @@ fn joined(parts: &[Cow<'_, str>]) -> String {
     escaped.collect::<Vec<_>>().join(",")
 }
 
-fn canonical_part<'t>(column: &KeyColumn, encoded: &'t str) -> Result<Cow<'t, str>, KeyError> {
-    let decoded = percent_decode_str(encoded).decode_utf8();
-    let canonical = match decoded {
-        Err(_) => Err("is not valid UTF-8".to_owned()),
-        Ok(Cow::Borrowed(text)) => column.canonical(text),
-        Ok(Cow::Owned(text)) => column
-            .canonical(&text)
-            .map(|text| Cow::Owned(text.into_owned())),
-    };
-    canonical.map_err(|why| refused(column, &why))
-}
-
-fn refused(column: &KeyColumn, why: &str) -> KeyError {
-    KeyError(format!("the key's part {} {why}", column.name))
-}
-
 impl KeyColumn {
     /// The canonical text of a value, which is not encoded.
     ///
@@ -322,6 +338,21 @@ impl KeyColumn {
 mod tests {
     use super::*;
 
+    /// Clients know fields, not columns.
+    #[test]
+    fn messages_name_the_field_or_the_place_of_a_part() {
+        let mut one = shape(&[KeyType::Integer]);
+        let wrong = |shape: &KeyShape, key: &str| shape.canonical(key).unwrap_err().to_string();
+        assert!(wrong(&one, "x").starts_with("the key is "));
+        one.fields = vec![Some("no".into())];
+        assert!(wrong(&one, "x").starts_with("the key's part no is "));
+        let mut two = shape(&[KeyType::Integer, KeyType::Integer]);
+        two.fields = vec![Some("no".into()), None];
+        assert!(wrong(&two, "x,1").starts_with("the key's part no is "));
+        assert!(wrong(&two, "1,x").starts_with("part 2 of the key is "));
+        assert!(wrong(&two, "1").contains("(no,part 2)"));
+    }
+
     fn shape(types: &[KeyType]) -> KeyShape {
         let columns = types
             .iter()
@@ -335,6 +366,7 @@ mod tests {
             });
         KeyShape {
             columns: columns.collect(),
+            fields: Vec::new(),
         }
     }
 

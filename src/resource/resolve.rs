@@ -75,8 +75,15 @@ impl<'a> Resolver<'a> {
         let filters = root
             .as_ref()
             .and_then(|root| self.filters(table, root, definition));
-        let key = KeyShape { columns: columns? };
-        let root = root?;
+        let (columns, root) = (columns?, root?);
+        let shown = |column: &KeyColumn| {
+            let field = root.fields.iter().find(|field| field.column == column.name);
+            field.map(|field| field.name.clone())
+        };
+        let key = KeyShape {
+            fields: columns.iter().map(shown).collect(),
+            columns,
+        };
         let shown = self.shown_tables(&root);
         let secured = shown
             .iter()

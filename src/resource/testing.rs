@@ -38,6 +38,7 @@ pub(crate) fn named(name: &str) -> Resource {
         row_security: None,
         key: KeyShape {
             columns: Vec::new(),
+            fields: Vec::new(),
         },
         template: DocumentTemplate::new(&root),
         filters: Vec::new(),

@@ -222,14 +222,15 @@ impl Levels<'_> {
         above: Option<(usize, &[Pair])>,
     ) -> Result<usize, String> {
         let catalogue = self.catalogue;
+        let path = self.path(name, above.map(|(parent, _)| parent));
         let mut known = catalogue.tables.values();
         let Some(table) = known.find(|table| table.name == row.table) else {
-            return Err(format!("{} is not in the catalogue", row.table));
+            return Err(format!("the table of {} was not found", rows_at(&path)));
         };
         if self.levels.iter().any(|level| level.table == row.table) {
             return Err(format!(
-                "{} occurs at several places of the document, so its rows can't be told apart",
-                row.table
+                "{} are in a table that the document shows at another place, too, so they can't be written",
+                rows_at(&path)
             ));
         }
         let mut level = Level {
@@ -247,7 +248,7 @@ impl Levels<'_> {
             level.member(&field.name, MemberKind::Column(at));
         }
         for column in key {
-            let at = level.identifying(table, column)?;
+            let at = level.identifying(table, column, &path)?;
             level.key.push(at);
         }
         let (parent, pairs) = above.unzip();
@@ -256,31 +257,33 @@ impl Levels<'_> {
             && !is_kept_by_a_foreign_key(table, upper.table.oid, pairs)
         {
             return Err(format!(
-                "no foreign key of {} leads to the rows above, so documents can't be written: other rows could be added meanwhile",
-                row.table
+                "no foreign key leads from {} to the rows above, so documents can't be written: other rows could be added meanwhile",
+                rows_at(&path)
             ));
         }
         for pair in pairs.unwrap_or_default() {
-            let own = level.identifying(table, &pair.own.name)?;
+            let own = level.identifying(table, &pair.own.name, &path)?;
             let upper = upper.and_then(|upper| upper.at(&pair.upper.name));
-            let unknown = || format!("{} is linked to a column that is not there", row.table);
+            let unknown = || format!("the link of {} was not found", rows_at(&path));
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
         // A write never changes the key of an existing row, but may change other columns, and rows below would lose
         // their link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
-            let upper = level.identifying(table, &pair.upper.name)?;
+            let upper = level.identifying(table, &pair.upper.name, &path)?;
             if !level.key.contains(&upper) {
                 return Err(format!(
-                    "rows are linked to column {} of {}, which is not part of the key here, so they can't be written",
-                    pair.upper.name, row.table
+                    "rows below are linked to {} of {}, which is not part of the key there, so they can't be written",
+                    level.shown(upper),
+                    rows_at(&path)
                 ));
             }
         }
         let number = self.levels.len();
         self.levels.push(level);
         for child in &row.children {
-            let key = child_key(catalogue, child)?;
+            let path = self.path(&child.name, Some(number));
+            let key = child_key(catalogue, child, &path)?;
             let at = self.add(&child.name, &child.row, &key, Some((number, &child.on)))?;
             self.levels[number].member(&child.name, MemberKind::Rows(at));
         }
@@ -288,6 +291,25 @@ impl Levels<'_> {
             self.levels[number].member(&lookup.name, MemberKind::Lookup);
         }
         Ok(number)
+    }
+
+    /// The place of a level in the document, as in `fields=emps.skills`; empty for the root.
+    fn path(&self, name: &str, parent: Option<usize>) -> String {
+        let Some(parent) = parent.and_then(|parent| self.levels.get(parent)) else {
+            return String::new();
+        };
+        match self.path(&parent.name, parent.parent) {
+            above if above.is_empty() => name.to_owned(),
+            above => format!("{above}.{name}"),
+        }
+    }
+}
+
+/// The rows at `path` of a document in messages to clients, which know no tables.
+fn rows_at(path: &str) -> String {
+    match path {
+        "" => "the document".to_owned(),
+        path => format!("the rows of {path}"),
     }
 }
 
@@ -310,24 +332,30 @@ fn is_kept_by_a_foreign_key(table: &Table, upper: u32, pairs: &[Pair]) -> bool {
 /// # Errors
 /// A sentence, if there is none or if the document does not contain all of it. A body must tell which row it means; if
 /// a row were taken for another, columns that the document does not show would be lost.
-fn child_key<'c>(catalogue: &'c Catalogue, child: &Child) -> Result<Vec<&'c str>, String> {
-    let name = &child.row.table;
+fn child_key<'c>(
+    catalogue: &'c Catalogue,
+    child: &Child,
+    path: &str,
+) -> Result<Vec<&'c str>, String> {
     let mut known = catalogue.tables.values();
-    let table = known.find(|table| table.name == *name);
+    let table = known.find(|table| table.name == child.row.table);
     let Some(key) = table.and_then(Table::primary_key) else {
         return Err(format!(
-            "{name} has no primary key to tell its rows apart by, so they can't be written"
+            "the table of {} has no primary key to tell them apart by, so they can't be written",
+            rows_at(path)
         ));
     };
     let is_known = |column: &str| {
         child.on.iter().any(|pair| pair.own.name == column)
             || child.row.fields.iter().any(|field| field.column == column)
     };
-    match key.iter().find(|column| !is_known(column)) {
-        None => Ok(key.iter().map(String::as_str).collect()),
-        Some(column) => Err(format!(
-            "column {column} of {name}'s primary key is not among the fields, so its rows can't be told apart"
-        )),
+    if key.iter().all(|column| is_known(column)) {
+        Ok(key.iter().map(String::as_str).collect())
+    } else {
+        Err(format!(
+            "{} do not show their whole primary key, so they can't be told apart and written",
+            rows_at(path)
+        ))
     }
 }
 
@@ -355,22 +383,31 @@ impl Level {
             return Ok(at);
         }
         let Some(found) = table.column(column) else {
-            return Err(format!("{} has no column {column}", table.name));
+            return Err(format!("a column of {} was not found", table.name));
         };
         self.columns.push(WritableColumn::new(found));
         Ok(self.columns.len() - 1)
     }
 
     /// As [`Self::add`], for a column of a key or a link.
-    fn identifying(&mut self, table: &Table, column: &str) -> Result<usize, String> {
+    fn identifying(&mut self, table: &Table, column: &str, path: &str) -> Result<usize, String> {
         let at = self.add(table, column)?;
         if self.columns[at].generated {
-            let table = &table.name;
             return Err(format!(
-                "column {column} of {table} identifies or links rows and is generated, so they can't be written"
+                "{} of {} identifies or links rows and is generated, so they can't be written",
+                self.shown(at),
+                rows_at(path)
             ));
         }
         Ok(at)
+    }
+
+    /// The column at the place `at` in messages to clients, which know fields only.
+    fn shown(&self, at: usize) -> String {
+        match &self.columns[at].field {
+            Some(field) => format!("field {field}"),
+            None => "a column that is not a field".to_owned(),
+        }
     }
 }
 

@@ -229,11 +229,11 @@ async fn children_without_a_shown_key_cannot_be_written() {
     for (toml, reason) in [
         (
             typed("loose", "order_by = 'label'"),
-            "public.loose has no primary key",
+            "the table of the rows of c has no primary key",
         ),
         (
             typed("child", "fields = { t = 't' }"),
-            "column label of public.child's primary key is not among the fields",
+            "the rows of c do not show their whole primary key",
         ),
     ] {
         let why = writable(&mut connection, &database.url, &toml).await;

@@ -59,3 +59,29 @@ async fn long_bodies_are_refused() {
     );
     assert_eq!(larder.get("/depts/1").await.json(), dept(1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_is_too_large_is_a_fault_of_its_member() {
+    let larder = start().await;
+    larder.post("/depts", &dept(1)).await;
+    let big = "9".repeat(60);
+    for (patch, pointer) in [
+        (format!("{{\"emps\":[{{\"no\":{big}}}]}}"), "/emps/0/no"),
+        (format!("{{\"no\":{big}}}"), "/no"),
+        ("{\"no\":1e999}".to_owned(), "/no"),
+    ] {
+        let answer = larder.write(Method::PATCH, "/depts/1", &[], &patch).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{}",
+            answer.body
+        );
+        assert_eq!(
+            answer.json()["errors"][0]["pointer"],
+            pointer,
+            "{}",
+            answer.body
+        );
+    }
+}

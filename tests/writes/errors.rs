@@ -66,7 +66,11 @@ async fn rows_linked_to_no_key_are_only_read() {
     assert_eq!(larder.get("/articles/a").await.status, StatusCode::OK);
     let answer = larder.put("/articles/a", &json!({"title": "x"})).await;
     assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
-    assert!(answer.body.contains("column id of"), "{}", answer.body);
+    assert!(
+        answer.body.contains("linked to field id of the document"),
+        "{}",
+        answer.body
+    );
 }
 
 /// Another client could add a row between a PATCH's read and its statements, and the PATCH deleted it unread.
@@ -83,8 +87,11 @@ async fn rows_below_need_a_foreign_key_and_a_place_of_their_own() {
     )
     .await;
     for (path, why) in [
-        ("/ps", "no foreign key of public.c"),
-        ("/es", "several places"),
+        ("/ps", "no foreign key leads from the rows of cs"),
+        (
+            "/es",
+            "the rows of reports are in a table that the document shows at another place",
+        ),
     ] {
         let answer = larder.post(path, &json!({"id": 1})).await;
         assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);

@@ -171,12 +171,14 @@ impl<'r> RowReader<'r> {
     /// A key that the document does not show must come from the path, or have a default.
     fn require_hidden(&mut self) {
         let level = &self.writable.levels[0];
-        for &at in &level.key {
-            let column = &level.columns[at];
-            if column.field.is_none() && self.is_required(0, at) {
-                let name = &column.column;
+        for (number, &at) in level.key.iter().enumerate() {
+            if level.columns[at].field.is_none() && self.is_required(0, at) {
+                let part = match level.key.len() {
+                    1 => "the key".to_owned(),
+                    _ => format!("part {} of the key", number + 1),
+                };
                 self.mismatches.add(format!(
-                    "can't be inserted: its key's column {name} is not a field and has no default"
+                    "can't be inserted: {part} is not a field of the document and has no default"
                 ));
             }
         }
