@@ -53,3 +53,25 @@ pub(in crate::cache) fn remove_set_aside(directory: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root, larder would change the permissions of a directory that another user has chosen.
+    #[test]
+    fn root_follows_no_link() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let victim = parent.path().join("victim");
+        std::fs::create_dir(&victim).unwrap();
+        let link = parent.path().join("disk");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        create(&link).unwrap_err();
+        set_aside(&link).unwrap_err();
+        std::fs::remove_file(&link).unwrap();
+        create(&link).unwrap();
+    }
+}

@@ -165,3 +165,25 @@ fn substitute(wanted: &Path) -> PathBuf {
     let hash = xxh3_64(wanted.as_os_str().as_bytes());
     Path::new(SYSTEM_DIRECTORY).join(format!("{hash:016x}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root, larder would give a directory that another user has chosen to the server's user.
+    #[test]
+    fn root_follows_no_link() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let victim = parent.path().join("victim");
+        fs::create_dir(&victim).unwrap();
+        let before = fs::metadata(&victim).unwrap();
+        let link = parent.path().join("postgres");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        Home::open(&link).unwrap_err();
+        let after = fs::metadata(&victim).unwrap();
+        assert_eq!(before.permissions(), after.permissions());
+    }
+}
