@@ -13,8 +13,10 @@ use axum::BoxError;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
+use futures_util::future::{BoxFuture, FutureExt};
 use hyper::body::Frame;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::http::bodies::BodyShare;
 use crate::http::decoding::decoder::{ContentCoding, Decoder, DecodingError};
@@ -26,6 +28,9 @@ const INLINE_BYTES_MAX: usize = 64 << 10;
 
 /// The decoded bytes of a piece.
 const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// Pieces that are decoded at the same time by threads for blocking work; other bodies wait.
+static DECODERS: Semaphore = Semaphore::const_new(2);
 
 /// The coding of a request's body; `None` if it is not encoded.
 ///
@@ -77,8 +82,26 @@ struct DecodedBody {
 
 enum State {
     Ready(Box<Decoder>),
-    Running(JoinHandle<(Box<Decoder>, Result<Vec<u8>, DecodingError>)>),
+    Running(BoxFuture<'static, Result<Decoded, DecodingError>>),
     Ended,
+}
+
+/// A decoder, and what it has decoded.
+type Decoded = (Box<Decoder>, Result<Vec<u8>, DecodingError>);
+
+/// Decodes a piece on a thread for blocking work.
+async fn decode_blocking(mut decoder: Box<Decoder>) -> Result<Decoded, DecodingError> {
+    // The semaphore is never closed.
+    let permit = DECODERS.acquire().await;
+    let decode = move || {
+        // Held until the work ends, even if the body is dropped.
+        let _permit = permit;
+        let decoded = decoder.decode(PIECE_BYTES_MAX);
+        (decoder, decoded)
+    };
+    spawn_blocking(decode)
+        .await
+        .map_err(|_| DecodingError::Failed)
 }
 
 impl DecodedBody {
@@ -88,20 +111,16 @@ impl DecodedBody {
             let (decoder, decoded) = match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => return Poll::Ready(None),
                 State::Running(mut running) => {
-                    let Poll::Ready(done) = Pin::new(&mut running).poll(context) else {
+                    let Poll::Ready(decoded) = running.as_mut().poll(context) else {
                         self.state = State::Running(running);
                         return Poll::Pending;
                     };
-                    done.map_err(|_| DecodingError::Failed)?
+                    decoded?
                 }
                 State::Ready(mut decoder) if decoder.has_input() => {
                     self.inline_bytes += decoder.input_bytes();
                     if self.inline_bytes >= INLINE_BYTES_MAX {
-                        let decode = move || {
-                            let decoded = decoder.decode(PIECE_BYTES_MAX);
-                            (decoder, decoded)
-                        };
-                        self.state = State::Running(spawn_blocking(decode));
+                        self.state = State::Running(decode_blocking(decoder).boxed());
                         continue;
                     }
                     let decoded = decoder.decode(INLINE_BYTES_MAX - self.inline_bytes);
