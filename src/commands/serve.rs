@@ -29,6 +29,7 @@ use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
 use crate::http::connection::serve_http;
 use crate::http::middleware::access_log::ReopenSignal;
+use crate::http::middleware::stack::PublicService;
 use crate::server::tls::Tls;
 use crate::server::{ClientCounts, ServerConfig};
 use crate::source::session::Database;
@@ -103,21 +104,10 @@ async fn run_on(
     plain.limits.proxy_protocol = Vec::new();
     // Connections of the public address must not keep an operator out who has the same address.
     plain.clients = ClientCounts::default();
-    let documents = service.public();
     let logged = service.log_written();
     handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());
-    let refusing = documents.clone();
-    let refused = move |peer, status, bytes| refusing.log_refusal(peer, status, bytes);
-    let documents = move |peer| documents.for_connection(peer);
-    let documents = serve_http(
-        public,
-        documents,
-        refused,
-        runtimes.to_vec(),
-        secure,
-        stopping(),
-    );
-    let serving = tokio::spawn(documents);
+    let documents = service.public();
+    let serving = serve_documents(documents, public, runtimes.to_vec(), secure, stopping());
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
@@ -152,6 +142,21 @@ async fn run_on(
     workers.stop();
     checked?;
     drained
+}
+
+/// Serves the public address on `runtimes` until `stop` ends.
+fn serve_documents(
+    documents: PublicService,
+    listener: TcpListener,
+    runtimes: Vec<Handle>,
+    config: ServerConfig,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<()> {
+    let refusing = documents.clone();
+    let refused = move |peer, status, bytes| refusing.log_refusal(peer, status, bytes);
+    let documents = move |peer| documents.for_connection(peer);
+    let serving = serve_http(listener, documents, refused, runtimes, config, stop);
+    tokio::spawn(serving)
 }
 
 /// Finishes the accepted requests, or ends the wait for them at a second signal; then writes what is pending for the

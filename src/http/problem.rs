@@ -41,10 +41,18 @@ pub(super) struct Problem {
     /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
-    /// The value of `Accept-Encoding`: the encodings of bodies that are accepted.
-    accept_encoding: Option<&'static str>,
+    /// The encodings of bodies that `Accept-Encoding` names.
+    accepted: Option<AcceptedEncodings>,
     /// The cause of a 500, for the log only.
     cause: Option<Box<str>>,
+}
+
+/// The encodings that a body may have.
+#[derive(Clone, Copy, Debug)]
+enum AcceptedEncodings {
+    Identity,
+    /// Those that [`crate::http::decoding`] decodes.
+    Decoded,
 }
 
 /// A fault of one member of a body, as in the example of RFC 9457, section 3.
@@ -146,7 +154,7 @@ impl Problem {
             allow: None,
             retry_after,
             errors: Vec::new(),
-            accept_encoding: None,
+            accepted: None,
             cause: None,
         }
     }
@@ -239,17 +247,18 @@ impl Problem {
     /// A body of documents has another encoding than larder decodes, or several.
     pub(super) fn unsupported_encoding() -> Self {
         let detail = "Content-Encoding must be gzip or zstd, one of them and once";
-        Self::wrong_encoding("gzip, zstd", detail)
+        Self::wrong_encoding(AcceptedEncodings::Decoded, detail)
     }
 
     /// A short body has an encoding.
     pub(super) fn encoded() -> Self {
-        Self::wrong_encoding("identity", "the body must be sent without Content-Encoding")
+        let detail = "the body must be sent without Content-Encoding";
+        Self::wrong_encoding(AcceptedEncodings::Identity, detail)
     }
 
-    fn wrong_encoding(accepted: &'static str, detail: &'static str) -> Self {
+    fn wrong_encoding(accepted: AcceptedEncodings, detail: &'static str) -> Self {
         Self {
-            accept_encoding: Some(accepted),
+            accepted: Some(accepted),
             ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
         }
     }
@@ -353,7 +362,11 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        if let Some(accepted) = self.accept_encoding {
+        if let Some(accepted) = self.accepted {
+            let accepted = match accepted {
+                AcceptedEncodings::Identity => "identity",
+                AcceptedEncodings::Decoded => "gzip, zstd",
+            };
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(accepted));
         }
         if let Some(retry_after) = self.retry_after {

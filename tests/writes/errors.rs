@@ -236,3 +236,23 @@ async fn a_role_that_may_only_read_is_forbidden_to_write() {
     assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
     assert_eq!(answer.json()["code"], "42501");
 }
+
+/// A client knows the field `no`, not the column `deptno`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_key_is_named_by_its_field() {
+    let larder = start().await;
+    let answers = [
+        larder.get("/depts/x").await,
+        larder.get("/depts?after=x").await,
+        larder.write(Method::DELETE, "/depts/x", &[], "").await,
+    ];
+    for answer in answers {
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert!(
+            answer.body.contains("the key's part no "),
+            "{}",
+            answer.body
+        );
+        assert!(!answer.body.contains("deptno"), "{}", answer.body);
+    }
+}

@@ -172,7 +172,7 @@ fn decode_gzip(
     while !input.is_empty() && decoded.len() < bytes_max {
         let current = member.get_or_insert_with(|| Box::new(GzDecoder::new(Vec::new())));
         // Each call decodes at most 32 KiB.
-        match current.write(input).map_err(gzip_error)? {
+        match current.write(input).map_err(|error| gzip_error(&error))? {
             // The member has ended; another one may follow.
             0 => {
                 let ended = member.take();
@@ -181,7 +181,7 @@ fn decode_gzip(
             consumed => {
                 let _consumed = input.split_to(consumed);
                 if input.is_empty() {
-                    current.flush().map_err(gzip_error)?;
+                    current.flush().map_err(|error| gzip_error(&error))?;
                 }
                 decoded.append(current.get_mut());
             }
@@ -192,10 +192,10 @@ fn decode_gzip(
 
 /// The rest of a member. Checks its end and its checksum.
 fn finish_gzip(member: GzDecoder<Vec<u8>>) -> Result<Vec<u8>, DecodingError> {
-    member.finish().map_err(gzip_error)
+    member.finish().map_err(|error| gzip_error(&error))
 }
 
-fn gzip_error(error: std::io::Error) -> DecodingError {
+fn gzip_error(error: &std::io::Error) -> DecodingError {
     match error.kind() {
         ErrorKind::UnexpectedEof => DecodingError::Truncated("gzip"),
         _ => DecodingError::Malformed("gzip"),
