@@ -20,9 +20,10 @@ pub(in crate::http) const DECODER_BYTES_MAX: usize = (1 << ZSTD_WINDOW_LOG_MAX) 
 const GZIP_BYTES: usize = 320 << 10;
 
 /// A body whose decoded bytes are more than [`RATIO_MAX`] times as many as its encoded ones is refused once it has so many:
-/// a few KiB would otherwise keep a thread busy for seconds. JSON is seldom encoded to less than a fiftieth.
+/// a few KiB would otherwise keep a thread busy for seconds. Documents of a KiB that differ in their key alone come to 570
+/// (zstd 1.5.7, measured on 2026-11-25), spaces to 1,029 in gzip and to more than 10,000 in zstd.
 const RATIO_BYTES_MIN: u64 = 16 << 20;
-const RATIO_MAX: u64 = 256;
+const RATIO_MAX: u64 = 1_000;
 /// A body of so many encoded bytes is refused if they are more than [`EXPANSION_MAX`] times as many as the decoded ones:
 /// empty frames and members would otherwise be received without end.
 const EXPANSION_BYTES_MIN: u64 = 256 << 10;

@@ -159,19 +159,13 @@ async fn long_windows_of_zstd_are_refused() {
 /// A few KiB decode to a GiB.
 #[tokio::test]
 async fn a_body_that_is_too_dense_is_refused_early() {
-    let mib = vec![b' '; 1 << 20];
+    let spaces = vec![b' '; 16 << 20];
     for coding in CODINGS {
-        let bomb = encoded(coding, &mib).repeat(1_000);
-        let limit = 2 << 20;
+        let bomb = encoded(coding, &spaces).repeat(100);
         let body = decode(Body::from(bomb.clone()), coding, memory().share(CLIENT));
-        let refused = read_body(body, limit).await.unwrap_err();
+        let refused = read_body(body, 2 << 20).await.unwrap_err();
         assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        let mut short = in_pieces(&bomb, 4_096).into_data_stream().take(20);
-        let mut start = Vec::new();
-        while let Some(piece) = short.next().await {
-            start.extend_from_slice(&piece.unwrap());
-        }
-        let (error, bytes) = failure(coding, Body::from(start)).await;
+        let (error, bytes) = failure(coding, in_pieces(&bomb, 4_096)).await;
         assert_eq!(error, Some(DecodingError::TooDense), "{coding:?}");
         assert!(bytes < 24 << 20, "{bytes}");
     }
