@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,8 @@ use crate::harness::session::SqlSession;
 
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
-const CLIENTS: usize = 8;
+/// Each has an address of its own, since one client may have only a quarter of the bulk writes.
+const CLIENTS: u8 = 8;
 /// Documents of a bulk write, each with two emps.
 const DOCUMENTS: u64 = 500;
 /// Above the keys of the demo.
@@ -42,8 +43,10 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
     let mut acknowledged: HashSet<u64> = HashSet::new();
     for _ in 0..count {
         let mut clients = JoinSet::new();
-        for _ in 0..CLIENTS {
-            clients.spawn(write_until_cut(larder.config.listen, Arc::clone(&next)));
+        for client in 0..CLIENTS {
+            let local = Ipv4Addr::new(127, 0, 0, 1 + client);
+            let writing = write_until_cut(local, larder.config.listen, Arc::clone(&next));
+            clients.spawn(writing);
         }
         sleep(Duration::from_millis(rng.u64(..LIFE_MILLIS_MAX))).await;
         larder.kill().await?;
@@ -76,9 +79,13 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
 }
 
 /// Writes in bulk until the connection ends; returns what was acknowledged.
-async fn write_until_cut(target: SocketAddr, next: Arc<AtomicU64>) -> anyhow::Result<Vec<u64>> {
+async fn write_until_cut(
+    local: Ipv4Addr,
+    target: SocketAddr,
+    next: Arc<AtomicU64>,
+) -> anyhow::Result<Vec<u64>> {
     let mut acknowledged = Vec::new();
-    let Ok(mut connection) = HttpConnection::connect(target).await else {
+    let Ok(mut connection) = HttpConnection::connect_from(local, target).await else {
         return Ok(acknowledged);
     };
     loop {

@@ -1,12 +1,12 @@
 //! A small HTTP/1.1 client: keep-alive, pipelining, and answers that borrow the buffer.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const HEADERS_MAX: usize = 32;
 const READ_BYTES: usize = 64 * 1024;
@@ -45,7 +45,20 @@ struct AnswerParts {
 
 impl HttpConnection {
     pub(crate) async fn connect(address: SocketAddr) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+        Self::new(TcpStream::connect(address).await?)
+    }
+
+    /// The same from the address `local`, which is a client of its own for larder's limits.
+    pub(crate) async fn connect_from(
+        local: Ipv4Addr,
+        address: SocketAddr,
+    ) -> std::io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(local.into(), 0))?;
+        Self::new(socket.connect(address).await?)
+    }
+
+    fn new(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
