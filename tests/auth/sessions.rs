@@ -408,3 +408,17 @@ async fn a_stale_or_long_cookie_hides_no_valid_one() {
     let renewed = larder.request(Method::POST, "/refresh", &headers).await;
     assert_eq!(renewed.status, StatusCode::OK, "{renewed:?}");
 }
+
+/// It would be taken for JSON that is wrong, and a password is too short to encode.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encoded_body_does_not_sign_in() {
+    let larder = signing("").await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("content-encoding", "gzip"),
+    ];
+    let good = r#"{"name":"anna","password":"anna's"}"#;
+    let answer = larder.send(Method::POST, "/signin", &headers, good).await;
+    assert_problem(&answer, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert_eq!(answer.header("accept-encoding"), "identity");
+}
