@@ -49,6 +49,7 @@
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
 //! - [`life`]: an older copy of the database is put back.
 //! - [`prepared`]: transactions that were prepared before PostgreSQL crashed have lost their rows of the log.
+//! - [`segments`]: the files of the disk tier lose what they have not flushed, each on its own.
 //!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
@@ -62,6 +63,7 @@ pub mod life;
 mod normal;
 pub mod prepared;
 mod properties;
+pub mod segments;
 mod state;
 mod steps;
 #[cfg(test)]
