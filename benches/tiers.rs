@@ -128,14 +128,19 @@ fn time_disk(criterion: &mut Criterion) -> anyhow::Result<()> {
     /// `[disk] batch`.
     const BATCH: u64 = 10_000;
     let directory = tempfile::tempdir()?;
-    let store = Store::open(directory.path(), 1 << 30)?;
+    let store = Store::open(directory.path(), 4 << 30, 1 << 30)?;
     // sled skips writes that change nothing, so every round writes other bytes.
     let round = Cell::new(0_u64);
     let epoch = Versions::new(1).epoch(DEPTS);
     let batch = || {
         round.set(round.get() + 1);
         let mut batch = DiskBatch::default();
-        let body = format!("{:0DOCUMENT_BYTES$}", round.get());
+        // Text that shrinks to about a half.
+        let mut body = String::new();
+        let mut letters = Random(round.get());
+        while body.len() < DOCUMENT_BYTES {
+            body.push_str(&letters.next().to_string());
+        }
         let first = round.get() % (DOCUMENTS / BATCH) * BATCH;
         for number in first..first + BATCH {
             let key = number.to_string();

@@ -255,35 +255,42 @@ async fn another_shape_of_the_resource_finds_nothing_of_the_old_one() {
     }
 }
 
+/// Memory holds a few documents only.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_tier_begins_again_empty() {
+async fn a_full_tier_keeps_what_was_read_last() {
+    const DOCUMENTS: u32 = 2_000;
     let url = TestCluster::database().await.url;
-    // Each of md5's blocks is another one, so that nothing shrinks.
+    // Each of md5's blocks is another one, so that they shrink to a half at most: some 20 MB.
     execute(
         &url,
         "create table item (id int primary key, name text); insert into item \
          select n, (select string_agg(md5(n || '-' || m), '') from generate_series(1, 600) m) \
-         from generate_series(1, 300) n",
+         from generate_series(1, 2000) n",
     )
     .await;
     let settings = [
         &PROMPT[..],
-        &[("disk.max_bytes", "1MiB"), ("disk.cache", "1MiB")],
+        &[("disk.max_bytes", "16MiB"), ("memory.max_bytes", "100KiB")],
     ]
     .concat();
     let larder = TestService::start_on(&url, ITEMS, &settings).await;
-    for key in 1..=300 {
+    for key in 1..=DOCUMENTS {
         get(&larder, key).await;
     }
-    eventually("a smaller tier", async || {
-        let status = larder.admin("/status").await.json();
-        let entries = status["disk"]["entries"].as_u64();
-        (status["disk"]["in_use"] == true && entries < Some(200)).then_some(())
+    let status = larder.admin("/status").await.json();
+    assert_eq!(status["disk"]["in_use"], true);
+    let entries = status["disk"]["entries"].as_u64().unwrap();
+    assert!((200..1_500).contains(&entries), "{entries} entries");
+    let bytes = status["disk"]["bytes"].as_u64().unwrap();
+    assert!(bytes < 20 << 20, "{bytes} bytes");
+    eventually("the documents read last", async || {
+        let response = get(&larder, DOCUMENTS - 100).await;
+        (response.cache_status() == DISK_HIT).then_some(())
     })
     .await;
-    execute(&url, "update item set name = 'short' where id = 7").await;
+    execute(&url, "update item set name = 'short' where id > 1900").await;
     eventually("the change", async || {
-        (name(&get(&larder, 7).await) == "short").then_some(())
+        (name(&get(&larder, 1_950).await) == "short").then_some(())
     })
     .await;
 }

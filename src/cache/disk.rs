@@ -1,32 +1,52 @@
 //! The disk tier's files. Only this module and its children name sled.
 //!
-//! One tree holds the entries and the mark, so that a batch of both is atomic. Everything read is checked, and a value
-//! that fails a check is treated as missing. sled panics on some damage, so panics are caught and returned as errors.
-//! After any error the whole directory has to be replaced.
+//! A directory holds *segments*, databases of sled of equal size. Entries, their removals and the mark are written to
+//! the youngest one, so that a batch of them is atomic; the others are only read. Once the youngest is full, another is
+//! begun, and the oldest are removed until there is room for it. sled gives space back too slowly to remove entries
+//! instead: with the oldest ones removed, a database grows to 6 times its content and on.
+//!
+//! - What a younger segment says of a key hides what older ones have. `places` knows the segment of each entry.
+//! - A segment is flushed before the next one is begun, and the next one begins with the same mark. So after a crash
+//!   either all older segments are whole, or the next one has no mark, and is removed.
+//! - An entry that is read from one of the oldest segments is written again, to the youngest (`is_aging`).
+//!
+//! Everything read is checked, and a value that fails a check is treated as missing. sled panics on some damage, so
+//! panics are caught and returned as errors. After any error the whole directory has to be replaced.
 //!
 //! Damage to sled's log can bring back an earlier version of a page, with documents that were overtaken since, or lose
-//! newer ones. So every batch also writes a tally of the whole content, and a directory is used only if its content
-//! agrees with its tally.
+//! newer ones. So every batch also writes a tally of the segment's whole content, and a directory is used only if each
+//! segment agrees with its tally.
 //!
 //! `layout` describes the values, and `chunk` how they are split.
 
+mod batch;
 mod chunk;
+mod compression;
 pub(super) mod directory;
 pub mod layout;
+mod places;
+mod segment;
 mod tally;
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+
+pub use crate::cache::disk::batch::DiskBatch;
+use crate::cache::disk::batch::{Entry, Piece};
+use crate::cache::disk::compression::Compression;
+use crate::cache::disk::directory::remove_set_aside;
 use crate::cache::disk::layout::{
-    DiskEntry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, entry_key,
-    hashed_key_prefix, is_same_entry, key_text,
+    DiskEntry, MARK_KEY, Mark, TALLY_KEY, decode, decode_mark, encode, encode_mark, encode_removal,
+    entry_key, hashed_key_prefix, is_removal, is_same_entry, key_text, stored_epoch,
 };
+use crate::cache::disk::places::{Place, Places};
+use crate::cache::disk::segment::Segment;
 use crate::cache::disk::tally::Tally;
-use crate::cache::document::Found;
 use crate::cache::generation::Epoch;
 use crate::feed::ranges::Ranges;
 
@@ -35,9 +55,9 @@ use crate::feed::ranges::Ranges;
 pub struct DiskConfig {
     /// The directory that holds the tier's files.
     pub directory: PathBuf,
-    /// Bytes on disk, beyond which the tier is emptied.
+    /// Bytes on disk, beyond which the oldest entries are removed.
     pub bytes_max: u64,
-    /// sled's page cache, in bytes.
+    /// sled's page caches, in bytes.
     pub cache_bytes: u64,
     /// Entries in one batch, at most.
     pub batch_entries: usize,
@@ -45,12 +65,17 @@ pub struct DiskConfig {
     pub linger: Duration,
 }
 
+/// Segments of a full directory: with the youngest one empty, an eighth of the space is unused.
+const SEGMENTS: u64 = 8;
+
+/// An entry whose segment is removed before so many more are full is written again when it is read.
+const AGING: u64 = 2;
+
+/// Bytes of keys and values after which a batch is cut, so that a segment gets little larger than its share.
+const PIECE_BYTES: usize = 512 << 10;
+
 /// Entries that a sweep removes in one batch, at most.
 const SWEEP_BATCH_ENTRIES: usize = 10_000;
-
-/// Attempts to open a directory, and the pause between them.
-const OPEN_ATTEMPTS: u32 = 10;
-const OPEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// An error of the disk tier.
 #[derive(Debug, thiserror::Error)]
@@ -70,70 +95,63 @@ pub enum DiskError {
     /// The mark can't be written as JSON.
     #[error("the mark can't be written: {0}")]
     Mark(String),
-    /// The content does not agree with its tally.
+    /// The content of a segment does not agree with its tally, or a segment is missing.
     #[error("some entries are missing or are from an earlier state")]
     Damaged,
+    /// The directory holds something that is no segment.
+    #[error("{0} is not of this version of larder")]
+    Unknown(String),
 }
 
 /// An open directory.
 pub struct Store {
-    /// `None` only in drop.
-    db: Option<sled::Db>,
-    /// Of the whole content.
-    tally: Mutex<Tally>,
-}
-
-/// Changes that are written together. Of several for one key the last counts.
-#[derive(Default)]
-pub struct DiskBatch {
-    changes: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    mark: Option<Mark>,
-}
-
-impl DiskBatch {
-    /// Writes the key's document or absence.
-    pub fn put(&mut self, prefix: u64, key: &str, epoch: Epoch, found: &Found) {
-        self.changes
-            .insert(entry_key(prefix, key), Some(encode(key, epoch, found)));
-    }
-
-    pub(super) fn remove(&mut self, prefix: u64, key: &str) {
-        self.changes.insert(entry_key(prefix, key), None);
-    }
-
-    pub(super) fn mark(&mut self, mark: Mark) {
-        self.mark = Some(mark);
-    }
-
-    /// The number of entries that are written or removed.
-    pub(super) fn len(&self) -> usize {
-        self.changes.len()
-    }
+    directory: PathBuf,
+    bytes_max: u64,
+    cache_bytes: u64,
+    /// The oldest first; never empty.
+    segments: ArcSwap<Vec<Arc<Segment>>>,
+    /// Segments up to this number are removed before [`AGING`] more are full.
+    aging: AtomicU32,
+    places: Places,
+    /// As it is stored.
+    mark: Mutex<Option<Vec<u8>>>,
+    compression: Compression,
 }
 
 impl Store {
-    /// Opens or creates the directory. May take long on a large one.
+    /// Opens or creates the directory. May take long on a large one. What is in it is used only after
+    /// [`Store::recover`].
     ///
     /// # Errors
     /// Those of sled and of the directory.
-    pub fn open(directory: &Path, cache_bytes: u64) -> Result<Self, DiskError> {
-        let config = sled::Config::new()
-            .path(directory)
-            .cache_capacity(cache_bytes);
-        let mut attempt = 1;
-        let db = loop {
-            match catch_panic(|| config.open()) {
-                // sled's threads release the lock a little after the last handle is dropped.
-                Err(DiskError::Sled(sled::Error::Io(_))) if attempt < OPEN_ATTEMPTS => {
-                    attempt += 1;
-                    std::thread::sleep(OPEN_PAUSE);
-                }
-                outcome => break outcome?,
-            }
-        };
+    pub fn open(directory: &Path, bytes_max: u64, cache_bytes: u64) -> Result<Self, DiskError> {
+        std::fs::create_dir_all(directory)?;
+        remove_set_aside(directory);
+        let mut numbers = Vec::new();
+        for entry in std::fs::read_dir(directory)? {
+            let name = entry?.file_name();
+            let name = name.to_string_lossy();
+            let number = name.parse();
+            numbers.push(number.map_err(|_| DiskError::Unknown(name.into_owned()))?);
+        }
+        numbers.sort_unstable();
+        if numbers.is_empty() {
+            numbers.push(1);
+        }
+        let cache = cache_bytes / SEGMENTS;
+        let segments: Result<_, _> = numbers
+            .into_iter()
+            .map(|number| Segment::open(directory, number, cache).map(Arc::new))
+            .collect();
         Ok(Self {
-            db: Some(db),
-            tally: Mutex::default(),
+            directory: directory.to_owned(),
+            bytes_max,
+            cache_bytes: cache,
+            segments: ArcSwap::from_pointee(segments?),
+            aging: AtomicU32::new(0),
+            places: Places::new(),
+            mark: Mutex::default(),
+            compression: Compression::new()?,
         })
     }
 
@@ -147,41 +165,173 @@ impl Store {
         prefix: u64,
         key: &str,
         epoch: Epoch,
-        goes_on: impl FnMut() -> bool,
+        mut goes_on: impl FnMut() -> bool,
     ) -> Result<Option<DiskEntry>, DiskError> {
-        let value = self.call(|db| chunk::get(db, &entry_key(prefix, key), goes_on))?;
-        Ok(value.and_then(|value| decode(&value, key, epoch)))
+        let entry_key = entry_key(prefix, key);
+        let Some(place) = self.places.get(self.places.hash(&entry_key)) else {
+            return Ok(None);
+        };
+        let segments = self.segments.load();
+        // Removed since, or of an epoch that is over.
+        let Some(segment) = find(&segments, place).filter(|_| epoch.has(place.epoch())) else {
+            return Ok(None);
+        };
+        let Some(value) = segment.call(|db| chunk::get(db, &entry_key, &mut goes_on))? else {
+            return Ok(None);
+        };
+        let entry = decode(&value, key, epoch, &self.compression, goes_on);
+        Ok(entry.map(|(found, written_at)| DiskEntry {
+            found,
+            written_at,
+            is_aging: self.is_aging(place),
+        }))
     }
 
-    /// Applies the batch, all of it or nothing.
+    /// Applies the batch. After a crash a part of its entries and removals may be there, but the mark only with all of
+    /// them.
     ///
     /// # Errors
-    /// Those of sled.
+    /// Those of sled and of the directory.
     pub fn apply(&self, batch: DiskBatch) -> Result<(), DiskError> {
-        let mut tally = self.lock_tally().clone();
-        let mut inner = sled::Batch::default();
-        let mark = batch.mark.as_ref().map(encode_mark).transpose()?;
-        let mark = mark.map(|mark| (MARK_KEY.to_vec(), Some(mark)));
-        for (key, value) in batch.changes.into_iter().chain(mark) {
-            // As after a lookup that took too long. To write a long value costs far more than to read it.
-            if let Some(value) = value.as_ref().filter(|value| chunk::is_long(value))
-                && let Some(old) = self.call(|db| chunk::get(db, &key, || true))?
-                && is_same_entry(&old, value)
+        let mut mark = batch.mark.as_ref().map(encode_mark).transpose()?;
+        let mut changes = batch.changes.into_iter().peekable();
+        while changes.peek().is_some() || mark.is_some() {
+            let segments = self.segments.load_full();
+            let Some(youngest) = segments.last() else {
+                return Err(DiskError::Closed);
+            };
+            let mut piece = Piece::new(*youngest.tally());
+            while piece.bytes < PIECE_BYTES
+                && let Some((key, entry)) = changes.next()
             {
-                continue;
+                self.add(&segments, youngest, &mut piece, &key, entry)?;
             }
-            let old = self.call(|db| chunk::remove(db, &mut inner, &key))?;
-            if let Some(old) = old {
-                tally.remove(&key, &old);
+            let mark = mark.take_if(|_| changes.peek().is_none());
+            if let Some(mark) = &mark {
+                piece.put(youngest, MARK_KEY, mark)?;
             }
-            if let Some(value) = value {
-                tally.add(&key, &value);
-                chunk::insert(&mut inner, &key, &value);
+            if piece.bytes > 0 {
+                self.write(youngest, piece)?;
+            }
+            if mark.is_some() {
+                *self.lock_mark() = mark;
+            }
+            self.make_room(&segments, youngest)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a change to a piece for the youngest segment.
+    fn add(
+        &self,
+        segments: &[Arc<Segment>],
+        youngest: &Segment,
+        piece: &mut Piece,
+        key: &[u8],
+        entry: Option<Entry>,
+    ) -> Result<(), DiskError> {
+        let hash = self.places.hash(key);
+        let place = self.places.get(hash);
+        let Some(Entry {
+            key: text,
+            epoch,
+            found,
+        }) = entry
+        else {
+            // Older segments may have an earlier entry of the key, also if the youngest has one.
+            if place.is_some() {
+                match segments {
+                    [_] => piece.remove(youngest, key)?,
+                    _ => piece.put(youngest, key, &encode_removal())?,
+                }
+                piece.places.push((hash, None));
+            }
+            return Ok(());
+        };
+        let value = encode(&text, epoch, &found, &self.compression);
+        if value.len() as u64 > self.share() / 2 {
+            return Ok(());
+        }
+        // As after a lookup that took too long. To write a long value costs far more than to read it.
+        if chunk::is_long(&value)
+            && let Some(place) = place.filter(|place| !self.is_aging(*place))
+            && let Some(segment) = find(segments, place)
+            && let Some(old) = segment.call(|db| chunk::get(db, key, || true))?
+            && is_same_entry(&old, &value)
+        {
+            return Ok(());
+        }
+        piece.put(youngest, key, &value)?;
+        let place = Place::new(youngest.number, epoch.number(found.is_some()));
+        piece.places.push((hash, Some(place)));
+        Ok(())
+    }
+
+    /// Writes a piece to the youngest segment.
+    fn write(&self, youngest: &Segment, mut piece: Piece) -> Result<(), DiskError> {
+        chunk::insert(&mut piece.batch, TALLY_KEY, &piece.tally.encode());
+        youngest.call(|db| db.apply_batch(piece.batch))?;
+        *youngest.tally() = piece.tally;
+        for (hash, place) in piece.places {
+            match place {
+                Some(place) => self.places.insert(hash, place),
+                None => self.places.remove(hash),
             }
         }
-        chunk::insert(&mut inner, TALLY_KEY, &tally.encode());
-        self.call(|db| db.apply_batch(inner))?;
-        *self.lock_tally() = tally;
+        Ok(())
+    }
+
+    /// Begins another segment if the youngest is full, and removes the oldest ones until there is room for it.
+    fn make_room(&self, segments: &[Arc<Segment>], youngest: &Segment) -> Result<(), DiskError> {
+        if youngest.bytes()? < self.share() {
+            return Ok(());
+        }
+        // What a mark in the next one implies must not be lost from this one.
+        youngest.flush()?;
+        let next = Segment::open(&self.directory, youngest.number + 1, self.cache_bytes)?;
+        if let Some(mark) = &*self.lock_mark() {
+            let mut piece = Piece::new(Tally::default());
+            piece.put(&next, MARK_KEY, mark)?;
+            self.write(&next, piece)?;
+        }
+        next.flush()?;
+        let segments = segments.iter().cloned().chain([Arc::new(next)]);
+        self.segments.store(Arc::new(segments.collect()));
+        self.remove_oldest()
+    }
+
+    /// Removes the oldest segments until the youngest one has room.
+    fn remove_oldest(&self) -> Result<(), DiskError> {
+        let segments = self.segments.load_full();
+        let Some((_, older)) = segments.split_last() else {
+            return Ok(());
+        };
+        let sizes: Result<Vec<u64>, _> = older.iter().map(|segment| segment.bytes()).collect();
+        let sizes = sizes?;
+        let mut bytes: u64 = sizes.iter().sum();
+        // Full segments are little larger than a share.
+        for (segment, size) in older.iter().zip(sizes) {
+            if bytes + self.share() > self.bytes_max {
+                self.remove_segment(segment)?;
+            } else if bytes + (1 + AGING) * self.share() > self.bytes_max {
+                self.aging.store(segment.number, Ordering::Relaxed);
+            }
+            bytes -= size;
+        }
+        Ok(())
+    }
+
+    fn remove_segment(&self, removed: &Segment) -> Result<(), DiskError> {
+        let all = self.segments.load_full();
+        let rest = all
+            .iter()
+            .filter(|segment| segment.number != removed.number);
+        self.segments.store(Arc::new(rest.cloned().collect()));
+        self.places.remove_segment(removed.number);
+        // Renamed first: a part of it must not be taken for the whole after a crash.
+        let aside = self.directory.join(format!("aside-{}", removed.number));
+        std::fs::rename(&removed.directory, aside)?;
+        remove_set_aside(&self.directory);
         Ok(())
     }
 
@@ -198,16 +348,34 @@ impl Store {
     }
 
     fn sweep_from(&self, begin: &[u8], covered: impl Fn(&[u8]) -> bool) -> Result<(), DiskError> {
+        for segment in self.segments.load_full().iter() {
+            let is_covered = |key: &[u8]| {
+                let place = covered(key).then(|| self.places.get(self.places.hash(key)));
+                place
+                    .flatten()
+                    .is_some_and(|place| place.segment == segment.number)
+            };
+            self.sweep_segment(segment, begin, is_covered)?;
+        }
+        Ok(())
+    }
+
+    fn sweep_segment(
+        &self,
+        segment: &Segment,
+        begin: &[u8],
+        is_covered: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), DiskError> {
         let mut from = begin.to_vec();
         loop {
-            let (keys, next) = self.call(|db| {
+            let (keys, next) = segment.call(|db| {
                 let mut keys = Vec::new();
                 for item in chunk::keys(db, &from) {
                     let key = item?;
                     if !key.starts_with(begin) {
                         break;
                     }
-                    if covered(&key) {
+                    if is_covered(&key) {
                         keys.push(key.to_vec());
                     }
                     if keys.len() == SWEEP_BATCH_ENTRIES {
@@ -230,89 +398,105 @@ impl Store {
         }
     }
 
-    /// The mark, if there is one. Reads the whole content to compare it with its tally.
+    /// The mark, if there is one. Reads the whole content to compare it with its tallies, and to know where it is.
     ///
     /// # Errors
     /// [`DiskError::Damaged`] if they differ.
     pub(super) fn recover(&self) -> Result<Option<Mark>, DiskError> {
-        let Some(value) = self.call(|db| chunk::get(db, TALLY_KEY, || true))? else {
-            return Ok(None);
-        };
-        let tally = self.call(|db| {
-            let mut tally = Tally::default();
-            for item in chunk::value_starts(db) {
-                let (key, start) = item?;
-                if key != TALLY_KEY {
-                    tally.add(&key, &start);
-                }
-            }
-            Ok(tally)
-        })?;
-        if tally.encode() != *value {
+        self.places.clear();
+        let segments = self.segments.load_full();
+        let numbers = segments.iter().map(|segment| segment.number);
+        if !numbers
+            .clone()
+            .zip(numbers.skip(1))
+            .all(|(a, b)| a + 1 == b)
+        {
             return Err(DiskError::Damaged);
         }
-        let mark = self.call(|db| chunk::get(db, MARK_KEY, || true))?;
-        *self.lock_tally() = tally;
-        Ok(mark.and_then(|mark| decode_mark(&mark)))
-    }
-
-    fn lock_tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, DiskError> {
-        match &self.db {
-            Some(db) => catch_panic(|| call(db)),
-            None => Err(DiskError::Closed),
+        let mut removed = HashSet::new();
+        let mut found = None;
+        for segment in segments.iter().rev() {
+            let is_oldest = self.segments.load().len() == 1;
+            if !segment.is_written()? {
+                match &found {
+                    // It was begun just before a crash.
+                    None if !is_oldest => self.remove_segment(segment)?,
+                    None => return Ok(None),
+                    Some(_) => return Err(DiskError::Damaged),
+                }
+                continue;
+            }
+            let mark = segment.recover(|key, start| {
+                let hash = self.places.hash(key);
+                if self.places.get(hash).is_some() || removed.contains(&hash) {
+                    return;
+                }
+                match stored_epoch(start).filter(|_| !is_removal(start)) {
+                    Some(epoch) => self.places.insert(hash, Place::new(segment.number, epoch)),
+                    None => drop(removed.insert(hash)),
+                }
+            })?;
+            match (&found, mark) {
+                (None, Some(mark)) => found = Some(mark),
+                (None, None) => return Ok(None),
+                (Some(_), _) => {}
+            }
         }
+        self.remove_oldest()?;
+        let mark = found.map(|mark| mark.to_vec());
+        let decoded = mark.as_deref().and_then(decode_mark);
+        *self.lock_mark() = mark;
+        Ok(decoded)
+    }
+
+    fn is_aging(&self, place: Place) -> bool {
+        place.segment <= self.aging.load(Ordering::Relaxed)
+    }
+
+    fn lock_mark(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes on disk that a segment fills.
+    fn share(&self) -> u64 {
+        self.bytes_max / SEGMENTS
     }
 
     /// Removes everything, the mark included.
     #[cfg(test)]
     pub(super) fn clear(&self) -> Result<(), DiskError> {
-        *self.lock_tally() = Tally::default();
-        self.call(|db| db.clear())
+        self.places.clear();
+        *self.lock_mark() = None;
+        for segment in self.segments.load().iter() {
+            *segment.tally() = Tally::default();
+            segment.call(|db| db.clear())?;
+        }
+        Ok(())
     }
 
     pub(super) fn bytes(&self) -> Result<u64, DiskError> {
-        self.call(|db| db.size_on_disk())
+        let segments = self.segments.load();
+        segments.iter().map(|segment| segment.bytes()).sum()
     }
 
     /// The number of entries with one of these numbers as their epoch.
     pub(super) fn entries(&self, epochs: &[u64]) -> u64 {
-        let tally = self.lock_tally();
-        epochs.iter().map(|epoch| tally.entries_of(*epoch)).sum()
+        self.places.entries(epochs)
     }
 
     pub(super) fn flush(&self) -> Result<(), DiskError> {
-        self.call(|db| db.flush()).map(|_| ())
-    }
-}
-
-impl Drop for Store {
-    /// sled flushes when its last handle is dropped, and may panic then, too.
-    fn drop(&mut self) {
-        if let Some(db) = self.db.take()
-            && let Err(error) = catch_panic(|| {
-                drop(db);
-                Ok(())
-            })
-        {
-            tracing::warn!("closing the disk tier: {error}");
+        match self.segments.load().last() {
+            Some(youngest) => youngest.flush(),
+            None => Err(DiskError::Closed),
         }
     }
 }
 
-/// Calls sled, and turns a panic into an error.
-fn catch_panic<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, DiskError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => Ok(result?),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(DiskError::Panicked(text.unwrap_or("no message").to_owned()))
-        }
-    }
+/// The segment of a place, if it was not removed.
+fn find(segments: &[Arc<Segment>], place: Place) -> Option<&Arc<Segment>> {
+    segments
+        .iter()
+        .find(|segment| segment.number == place.segment)
 }
 
 /// The kernel's ID of this boot of the machine; empty if it can't be read.
@@ -323,153 +507,4 @@ pub(super) fn boot_id() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::cache::disk::layout::ResourceMark;
-    use crate::cache::disk::layout::tests::document;
-
-    fn mark(position: &str) -> Mark {
-        Mark {
-            system: "1".into(),
-            database: 2,
-            epoch_table: 3,
-            history: Uuid::nil().to_string(),
-            nonce: Uuid::nil().to_string(),
-            position: position.into(),
-            resources: vec![ResourceMark {
-                prefix: 9,
-                fingerprint: "f".into(),
-                epoch: 7,
-                absences: 7,
-            }],
-            boot: boot_id(),
-            clean: false,
-        }
-    }
-
-    #[test]
-    fn a_long_entry_is_not_written_again_unless_it_differs() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(directory.path(), 1 << 20).unwrap();
-        let written_at = |epoch: u64, text: &str| {
-            let mut batch = DiskBatch::default();
-            batch.put(9, "42", Epoch::both(epoch), &document(text));
-            store.apply(batch).unwrap();
-            let entry = store
-                .get(9, "42", Epoch::both(epoch), || true)
-                .unwrap()
-                .unwrap();
-            assert_eq!(entry.found.unwrap().body(), text.as_bytes());
-            entry.written_at
-        };
-        let long = |letter: &str| format!("\"{}\"", letter.repeat(10_000));
-        let first = written_at(7, &long("a"));
-        std::thread::sleep(std::time::Duration::from_millis(2));
-        assert_eq!(written_at(7, &long("a")), first);
-        assert!(written_at(7, &long("b")) > first);
-        assert!(written_at(8, &long("b")) > first);
-        assert_eq!(store.entries(&[8]), 1);
-    }
-
-    #[test]
-    fn a_batch_is_atomic_with_its_mark_and_survives_reopening() {
-        let directory = tempfile::tempdir().unwrap();
-        let mark = mark("1:1:");
-        {
-            let store = Store::open(directory.path(), 1 << 20).unwrap();
-            let mut batch = DiskBatch::default();
-            batch.put(9, "42", Epoch::both(7), &document("{}"));
-            batch.put(9, "43", Epoch::both(7), &None);
-            batch.remove(9, "42");
-            batch.mark(mark.clone());
-            store.apply(batch).unwrap();
-            store.flush().unwrap();
-        }
-        let store = Store::open(directory.path(), 1 << 20).unwrap();
-        assert_eq!(store.get(9, "42", Epoch::both(7), || true).unwrap(), None);
-        assert_eq!(
-            store
-                .get(9, "43", Epoch::both(7), || true)
-                .unwrap()
-                .map(|entry| entry.found),
-            Some(None)
-        );
-        assert_eq!(store.entries(&[7]), 0);
-        assert_eq!(store.recover().unwrap(), Some(mark));
-        assert_eq!(store.entries(&[7]), 1);
-    }
-
-    /// After damage to its log, sled may show some pages as they were earlier, each whole in itself.
-    #[test]
-    fn content_that_is_partly_of_an_earlier_state_is_not_used() {
-        type Corruption = fn(&sled::Db, &sled::Db) -> sled::Result<()>;
-        fn copy(from: &sled::Db, to: &sled::Db, key: &[u8]) -> sled::Result<()> {
-            let key = [key, &[0; 4]].concat();
-            match from.get(&key)? {
-                Some(value) => to.insert(&key, value)?,
-                None => to.remove(&key)?,
-            };
-            Ok(())
-        }
-        let corruptions: [Corruption; 4] = [
-            |_, _| Ok(()),
-            |before, now| copy(before, now, &entry_key(9, "42")),
-            |before, now| copy(before, now, &entry_key(9, "43")),
-            |before, now| copy(before, now, MARK_KEY),
-        ];
-        for (number, corrupt) in corruptions.iter().enumerate() {
-            let [earlier, later] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-            let open = |directory: &tempfile::TempDir| Store::open(directory.path(), 1 << 20);
-            let [before, now] = [&earlier, &later].map(|directory| open(directory).unwrap());
-            for store in [&before, &now] {
-                let mut batch = DiskBatch::default();
-                batch.put(9, "42", Epoch::both(7), &document("{}"));
-                batch.mark(mark("1:1:"));
-                store.apply(batch).unwrap();
-            }
-            let mut batch = DiskBatch::default();
-            batch.remove(9, "42");
-            batch.put(9, "43", Epoch::both(7), &None);
-            batch.mark(mark("2:2:"));
-            now.apply(batch).unwrap();
-            let handles = (before.db.as_ref().unwrap(), now.db.as_ref().unwrap());
-            corrupt(handles.0, handles.1).unwrap();
-            drop(now);
-            let found = open(&later).unwrap().recover();
-            match number {
-                0 => assert_eq!(found.unwrap(), Some(mark("2:2:"))),
-                _ => assert!(matches!(found, Err(DiskError::Damaged)), "{number}"),
-            }
-        }
-    }
-
-    #[test]
-    fn no_page_needs_a_file_of_its_own() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(directory.path(), 1 << 20).unwrap();
-        for round in 0..20 {
-            let mut batch = DiskBatch::default();
-            for number in 0..20 {
-                let key = format!("{}{round}-{number}", "k".repeat(number * 200));
-                batch.put(
-                    9,
-                    &key,
-                    Epoch::both(7),
-                    &document(&"x".repeat(number * 3_000)),
-                );
-            }
-            store.apply(batch).unwrap();
-            let key = format!("{}{round}-19", "k".repeat(3_800));
-            let entry = store
-                .get(9, &key, Epoch::both(7), || true)
-                .unwrap()
-                .unwrap();
-            assert_eq!(entry.found.unwrap().body().len(), 57_000);
-        }
-        store.flush().unwrap();
-        let blobs = std::fs::read_dir(directory.path().join("blobs")).unwrap();
-        assert_eq!(blobs.count(), 0);
-    }
-}
+mod tests;

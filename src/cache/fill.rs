@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::cache::disk_tier::DiskTier;
 use crate::cache::document::{Document, Found};
 use crate::cache::encoding::Encoding;
+use crate::cache::generation::Version;
 use crate::cache::lease::{Grant, Lease, LoadOutcome, Waiter};
 use crate::cache::orders::Put;
 #[cfg(test)]
@@ -217,14 +219,7 @@ impl Cache {
             {
                 #[cfg(test)]
                 reach(Point::Putting);
-                stored |= disk.queue_put(Put {
-                    resource,
-                    prefix: cached.prefix.load(Ordering::SeqCst),
-                    stripe,
-                    version,
-                    key: Arc::clone(key),
-                    found: found.clone(),
-                });
+                stored |= self.queue_put(disk, resource, version, key, found);
             }
         }
         if !is_current() {
@@ -233,5 +228,24 @@ impl Cache {
         #[cfg(test)]
         reach(Point::Ending);
         stored
+    }
+
+    /// Queues what was found at `version` for the disk. Returns false if too much is queued already.
+    pub(super) fn queue_put(
+        &self,
+        disk: &DiskTier,
+        resource: ResourceId,
+        version: Version,
+        key: &Arc<str>,
+        found: &Found,
+    ) -> bool {
+        disk.queue_put(Put {
+            resource,
+            prefix: self.cached(resource).prefix.load(Ordering::SeqCst),
+            stripe: self.versions.stripe(resource, key),
+            version,
+            key: Arc::clone(key),
+            found: found.clone(),
+        })
     }
 }

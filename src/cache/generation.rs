@@ -42,6 +42,11 @@ impl Epoch {
         }
     }
 
+    /// Whether documents or absences have this number.
+    pub(super) fn has(self, number: u64) -> bool {
+        number == self.documents || number == self.absences
+    }
+
     /// The same number for documents and absences.
     #[cfg(test)]
     pub(super) fn both(number: u64) -> Self {

@@ -205,13 +205,17 @@ impl Cache {
         let stripe = self.versions.stripe(resource, key);
         let version = self.versions.clean_version(resource, stripe)?;
         let key: Arc<str> = Arc::from(key);
-        let found = disk
+        let entry = disk
             .get(cached.prefix.load(Ordering::SeqCst), &key, version.epoch)
-            .await?
-            .found;
+            .await?;
+        let found = entry.found;
         if cached.tiers.memory {
             self.memory
                 .install_if_current(resource, &key, found.clone(), &self.versions, version);
+        }
+        if entry.is_aging && cached.is_kept() {
+            // If the queue is full, it is written again at a later read, or is lost with its segment.
+            self.queue_put(disk, resource, version, &key, &found);
         }
         cached.hits_disk.fetch_add(1, Ordering::Relaxed);
         Some(found)

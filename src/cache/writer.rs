@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::cache::disk::directory::{create, current, remove_set_aside, set_aside};
 use crate::cache::disk::layout::Mark;
-use crate::cache::disk::{DiskBatch, DiskError, Store};
+use crate::cache::disk::{DiskBatch, DiskConfig, DiskError, Store};
 use crate::cache::generation::Stripe;
 use crate::cache::orders::{DiskOrder, DiskState, KeyDrop, Put, RangeSweep};
 #[cfg(test)]
@@ -62,8 +62,6 @@ pub(super) struct Writer {
     mark_written_at: Instant,
     /// When an empty directory was last opened after an error, or could not be opened.
     reopened_at: Option<Instant>,
-    /// When the tier was last emptied because it was too large.
-    emptied_at: Option<Instant>,
     /// Those of purges that have been applied, or failed, in this turn.
     purges: Vec<oneshot::Sender<()>>,
 }
@@ -78,7 +76,6 @@ impl Writer {
             mark_written: false,
             mark_written_at: Instant::now(),
             reopened_at: None,
-            emptied_at: None,
             purges: Vec::new(),
         }
     }
@@ -115,7 +112,7 @@ impl Writer {
         remove_set_aside(&config.directory);
         let found = create(&config.directory)
             .map_err(DiskError::from)
-            .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes))
+            .and_then(|()| open_store(config))
             .and_then(|store| Ok((store.recover()?, store)));
         match found {
             Ok((Some(mark), store)) => {
@@ -254,7 +251,6 @@ impl Writer {
                     self.shared.in_use.store(true, Ordering::SeqCst);
                     tracing::info!("the disk tier is in use");
                 }
-                self.check_size();
             }
             Err(error) => self.shared.turn_off(&error.to_string()),
         }
@@ -329,33 +325,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Empties the tier if it is larger than `bytes_max`: sled gives space back too slowly to shrink.
-    fn check_size(&mut self) {
-        let Some(store) = self.shared.store.load_full() else {
-            return;
-        };
-        match store.bytes() {
-            Ok(bytes) if bytes > self.shared.config.bytes_max => {
-                drop(store);
-                tracing::info!(
-                    "the disk tier exceeds its limit with {bytes} bytes and was emptied"
-                );
-                let emptied_at = self.emptied_at.replace(Instant::now());
-                match emptied_at.map(|at| at + REOPEN_PAUSE) {
-                    // Emptying costs more than the tier gains if it fills up as soon as that.
-                    Some(retry_at) if Instant::now() < retry_at => {
-                        self.close_and_set_aside();
-                        let retry_at = Some(Instant::now() + REOPEN_PAUSE);
-                        self.state = WriterState::Off { retry_at };
-                    }
-                    _ => self.open_empty(),
-                }
-            }
-            Ok(_) => {}
-            Err(error) => self.shared.turn_off(&error.to_string()),
-        }
-    }
-
     /// Closes the directory. Another is opened at once the first time, later after a pause: what broke it, such as a
     /// full disk, may break it again.
     fn close(&mut self) {
@@ -381,7 +350,7 @@ impl Writer {
         let config = &self.shared.config;
         let opened = set_aside(&config.directory)
             .map_err(DiskError::from)
-            .and_then(|()| Store::open(&current(&config.directory), config.cache_bytes));
+            .and_then(|()| open_store(config));
         match opened {
             Ok(store) => {
                 self.start_with(store);
@@ -442,6 +411,11 @@ impl Writer {
             tracing::warn!("the disk tier's last entries may be lost: {error}");
         }
     }
+}
+
+fn open_store(config: &DiskConfig) -> Result<Store, DiskError> {
+    let directory = current(&config.directory);
+    Store::open(&directory, config.bytes_max, config.cache_bytes)
 }
 
 /// Adds the removal of entries to a batch, and their stripes to those that it makes clean.

@@ -203,9 +203,9 @@ pub(super) const SETTINGS: [Setting; 70] = [
     })
     .help("Size of the memory tier: documents, keys and overhead."),
     default("disk.max_bytes", "4GiB", |c| {
-        Slot::Bytes(&mut c.disk.bytes_max, 1_000_000..=PIB)
+        Slot::Bytes(&mut c.disk.bytes_max, 16 * MIB..=PIB)
     })
-    .help("Size on disk above which the tier is emptied."),
+    .help("Size on disk above which the oldest entries are removed."),
     default("disk.cache", "256MiB", |c| {
         Slot::Bytes(&mut c.disk.cache_bytes, 64 * KIB..=TIB)
     })

@@ -9,19 +9,32 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::cache::disk::DiskError;
+use crate::cache::disk::compression::Compression;
 use crate::cache::document::{Document, Found};
 use crate::cache::generation::Epoch;
 use crate::feed::position::Position;
 use crate::source::session::Identity;
 
 /// The version of this layout. Values of another version are treated as missing.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 
 /// The key of the mark.
 pub(super) const MARK_KEY: &[u8] = b"m";
 
 /// The key of the tally.
 pub(super) const TALLY_KEY: &[u8] = b"t";
+
+/// What a value holds, its tenth byte: the absence of a document.
+const ABSENCE: u8 = 0;
+/// A document as it is.
+const DOCUMENT: u8 = 1;
+/// A compressed document.
+const COMPRESSED: u8 = 2;
+/// That the key has no entry, whatever older segments have.
+const REMOVAL: u8 = 3;
+
+/// The place of the flag in a value.
+const FLAG_BYTE: usize = 9;
 
 /// The place of the epoch in a value.
 const EPOCH_BYTES: std::ops::Range<usize> = 10..18;
@@ -52,6 +65,8 @@ pub struct DiskEntry {
     pub found: Found,
     /// When it was written.
     pub written_at: SystemTime,
+    /// It is in a segment that will be removed soon.
+    pub is_aging: bool,
 }
 
 /// What entries of one resource must have to be used in a later run.
@@ -123,24 +138,53 @@ pub(super) fn stored_epoch(value: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*epoch))
 }
 
-/// The value of an entry: checksum (8 bytes, XXH3 over the rest), format, flag (1 for a document, 0 for an absence),
-/// epoch (8), time of writing (8, milliseconds since 1970), length of the key (4), key, body.
-pub(super) fn encode(key: &str, epoch: Epoch, found: &Found) -> Vec<u8> {
-    let body = found.as_ref().map_or(&[][..], |document| document.body());
+/// Whether a value says that its key has no entry. `start` is at least its first 10 bytes.
+pub(super) fn is_removal(start: &[u8]) -> bool {
+    start.get(FLAG_BYTE) == Some(&REMOVAL)
+}
+
+/// The value of an entry: checksum (8 bytes, XXH3 over the rest), format, flag, epoch (8), time of writing (8,
+/// milliseconds since 1970), length of the key (4), and the text, which is key and body. A compressed one is preceded by
+/// its length (4).
+pub(super) fn encode(key: &str, epoch: Epoch, found: &Found, compression: &Compression) -> Vec<u8> {
+    let document = found.as_ref();
+    let body = document.map_or(&[][..], |document| document.body());
+    let text = [key.as_bytes(), body].concat();
+    let compressed = document.and_then(|_| compression.compress(&text));
+    let flag = match (document, &compressed) {
+        (None, _) => ABSENCE,
+        (Some(_), None) => DOCUMENT,
+        (Some(_), Some(_)) => COMPRESSED,
+    };
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    let mut value = Vec::with_capacity(30 + key.len() + body.len());
-    value.extend_from_slice(&[0; 8]);
+    let mut value = vec![0; 8];
+    value.reserve_exact(26 + compressed.as_ref().map_or(text.len(), Vec::len));
     value.push(FORMAT);
-    value.push(u8::from(found.is_some()));
+    value.push(flag);
     value.extend_from_slice(&epoch.number(found.is_some()).to_be_bytes());
     value.extend_from_slice(&now.to_be_bytes());
-    // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
+    // Keys are bounded by KEY_BYTES_MAX for each part, and documents by document_max, far below 2^32.
     value.extend_from_slice(&(key.len() as u32).to_be_bytes());
-    value.extend_from_slice(key.as_bytes());
-    value.extend_from_slice(body);
+    match compressed {
+        Some(blocks) => {
+            value.extend_from_slice(&(text.len() as u32).to_be_bytes());
+            value.extend_from_slice(&blocks);
+        }
+        None => value.extend_from_slice(&text),
+    }
+    with_checksum(value)
+}
+
+/// The value of a key that has no entry.
+pub(super) fn encode_removal() -> Vec<u8> {
+    with_checksum([&[0; 8][..], &[FORMAT, REMOVAL]].concat())
+}
+
+/// Fills in the checksum, the first 8 bytes.
+fn with_checksum(mut value: Vec<u8>) -> Vec<u8> {
     let checksum = xxh3_64(&value[8..]);
     value[..8].copy_from_slice(&checksum.to_be_bytes());
     value
@@ -153,8 +197,15 @@ pub(super) fn is_same_entry(value: &[u8], other: &[u8]) -> bool {
         && value.get(EPOCH_BYTES.end + 8..) == other.get(EPOCH_BYTES.end + 8..)
 }
 
-/// The entry of `key` that a value holds; `None` if it is damaged, or of another key or epoch.
-pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<DiskEntry> {
+/// The document or absence of `key` that a value holds, and when it was written; `None` if it is damaged, or of another
+/// key or epoch. `goes_on` is that of [`Compression::decompress`].
+pub(super) fn decode(
+    value: &[u8],
+    key: &str,
+    epoch: Epoch,
+    compression: &Compression,
+    goes_on: impl FnMut() -> bool,
+) -> Option<(Found, SystemTime)> {
     let (checksum, rest) = value.split_first_chunk::<8>()?;
     if xxh3_64(rest).to_be_bytes() != *checksum {
         return None;
@@ -162,23 +213,30 @@ pub(super) fn decode(value: &[u8], key: &str, epoch: Epoch) -> Option<DiskEntry>
     let (&[format, flag], rest) = rest.split_first_chunk::<2>()?;
     let (stored_epoch, rest) = rest.split_first_chunk::<8>()?;
     let (written_at, rest) = rest.split_first_chunk::<8>()?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    let (stored_key, _body) = rest.split_at_checked(length)?;
-    let fits = format == FORMAT
-        && u64::from_be_bytes(*stored_epoch) == epoch.number(flag == 1)
-        && stored_key == key.as_bytes();
-    let found = match flag {
-        _ if !fits => return None,
-        0 => None,
-        1 => Some(Document::from_text(length, epoch.number(true), rest, true)),
+    let (key_bytes, rest) = rest.split_first_chunk::<4>()?;
+    let key_bytes = usize::try_from(u32::from_be_bytes(*key_bytes)).ok()?;
+    if format != FORMAT || u64::from_be_bytes(*stored_epoch) != epoch.number(flag != ABSENCE) {
+        return None;
+    }
+    let decompressed;
+    let text = match flag {
+        ABSENCE | DOCUMENT => rest,
+        COMPRESSED => {
+            let (length, blocks) = rest.split_first_chunk::<4>()?;
+            let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+            decompressed = compression.decompress(blocks, length, goes_on)?;
+            &decompressed
+        }
         _ => return None,
     };
+    let (stored_key, _body) = text.split_at_checked(key_bytes)?;
+    if stored_key != key.as_bytes() {
+        return None;
+    }
+    let found =
+        (flag != ABSENCE).then(|| Document::from_text(key_bytes, epoch.number(true), text, true));
     let written_at = Duration::from_millis(u64::from_be_bytes(*written_at));
-    Some(DiskEntry {
-        found,
-        written_at: SystemTime::UNIX_EPOCH.checked_add(written_at)?,
-    })
+    Some((found, SystemTime::UNIX_EPOCH.checked_add(written_at)?))
 }
 
 pub(super) fn encode_mark(mark: &Mark) -> Result<Vec<u8>, DiskError> {
@@ -208,28 +266,33 @@ pub(super) mod tests {
 
     #[test]
     fn entries_round_trip_and_damage_is_detected() {
-        for found in [document("{\"a\":1}"), None] {
-            let value = encode("42", Epoch::both(7), &found);
-            assert_eq!(
-                decode(&value, "42", Epoch::both(7)).map(|entry| entry.found),
-                Some(found.clone())
-            );
-            assert_eq!(decode(&value, "43", Epoch::both(7)), None);
-            assert_eq!(decode(&value, "42", Epoch::both(8)), None);
+        let compression = Compression::new().unwrap();
+        let long = format!("{{\"a\":\"{}\"}}", "abc".repeat(100));
+        for (found, is_compressed) in [
+            (document("{\"a\":1}"), false),
+            (document(&long), true),
+            (None, false),
+        ] {
+            let value = encode("42", Epoch::both(7), &found, &compression);
+            assert_eq!(value[FLAG_BYTE] == COMPRESSED, is_compressed);
+            let decode = |value: &[u8], key: &str, epoch| {
+                let entry = decode(value, key, Epoch::both(epoch), &compression, || true);
+                entry.map(|(found, _)| found)
+            };
+            assert_eq!(decode(&value, "42", 7), Some(found.clone()));
+            assert_eq!(decode(&value, "43", 7), None);
+            assert_eq!(decode(&value, "42", 8), None);
             for position in 0..value.len() {
                 let mut damaged = value.clone();
                 damaged[position] ^= 1;
+                assert_eq!(decode(&damaged, "42", 7), None, "byte {position}");
                 assert_eq!(
-                    decode(&damaged, "42", Epoch::both(7)),
-                    None,
-                    "byte {position}"
-                );
-                assert_eq!(
-                    decode(&value[..position], "42", Epoch::both(7)),
+                    decode(&value[..position], "42", 7),
                     None,
                     "cut at {position}"
                 );
             }
         }
+        assert!(is_removal(&encode_removal()));
     }
 }

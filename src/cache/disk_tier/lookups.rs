@@ -270,6 +270,7 @@ mod tests {
         Some(DiskEntry {
             found: None,
             written_at: std::time::SystemTime::UNIX_EPOCH,
+            is_aging: false,
         })
     }
 

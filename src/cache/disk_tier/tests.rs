@@ -42,12 +42,13 @@ pub(in crate::cache) struct Orders(
 
 impl Orders {
     /// Answers the pending lookup with a document, as the reading thread would.
-    pub(in crate::cache) fn answer_lookup(&mut self) {
+    pub(in crate::cache) fn answer_lookup(&mut self, is_aging: bool) {
         let batch = self.1.try_recv().expect("a lookup is pending");
         let lookup = &batch.lookups[0];
         let entry = DiskEntry {
             found: Some(Document::new(&lookup.key, lookup.epoch, b"{}")),
             written_at: std::time::SystemTime::now(),
+            is_aging,
         };
         assert!(batch.results.send(vec![Some(entry)]).is_ok());
     }
@@ -218,7 +219,7 @@ async fn a_failed_tier_calls_nothing_clean_and_writes_no_mark() {
         let config = config(directory.path(), Duration::ZERO);
         let shared = Arc::new(DiskState::new(config, Arc::clone(&versions), metrics));
         let mut writer = Writer::new(Arc::clone(&shared), mpsc::channel(1).1);
-        writer.start_with(Store::open(directory.path(), 1 << 20).unwrap());
+        writer.start_with(Store::open(directory.path(), 1 << 30, 1 << 20).unwrap());
         let sweep = RangeSweep {
             ranges: vec![(0, Arc::default())],
             generations: versions.raise_all(),

@@ -381,22 +381,43 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     assert!(matches!(answer, Err(LookupError::NotReady(_))));
 }
 
+/// Begins a lookup that the disk tier answers, and polls it until it waits for the answer.
+macro_rules! wait_for_disk {
+    ($lookup:expr) => {{
+        let mut context = Context::from_waker(Waker::noop());
+        // At the first poll it waits for others to join its batch.
+        for _ in 0..2 {
+            assert!($lookup.as_mut().poll(&mut context).is_pending());
+        }
+    }};
+}
+
 /// The document has been read from disk, and is not in memory yet, when a pass is applied.
 #[tokio::test]
 async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
     let (cache, mut orders) = with_queue();
     for (key, overtaken) in [("1", false), ("2", true)] {
         let mut lookup = pin!(cache.lookup(ITEMS, key));
-        let mut context = Context::from_waker(Waker::noop());
-        // At the first poll it waits for others to join its batch.
-        for _ in 0..2 {
-            assert!(lookup.as_mut().poll(&mut context).is_pending());
-        }
+        wait_for_disk!(lookup);
         if overtaken {
             cache.apply_event(pass(key));
         }
-        orders.answer_lookup();
+        orders.answer_lookup(false);
         assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);
         assert_eq!(in_memory(&cache, key), !overtaken);
+    }
+}
+
+/// Otherwise it would go with its segment, although it is read.
+#[tokio::test]
+async fn what_is_read_from_an_aging_segment_is_queued_again() {
+    let (cache, mut orders) = with_queue();
+    for (key, is_aging) in [("1", false), ("2", true)] {
+        let mut lookup = pin!(cache.lookup(ITEMS, key));
+        wait_for_disk!(lookup);
+        orders.answer_lookup(is_aging);
+        assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);
+        let queued = orders.names();
+        assert_eq!(queued, vec!["put"; usize::from(is_aging)], "{key}");
     }
 }

@@ -102,7 +102,7 @@ fn choose(state: &State, random: &mut Random) -> Option<Action> {
 #[test]
 fn the_real_cache_does_what_the_model_does() {
     let directory = tempfile::tempdir().unwrap();
-    let mut store = Some(Store::open(directory.path(), 1 << 20).unwrap());
+    let mut store = Some(Store::open(directory.path(), 1 << 30, 1 << 20).unwrap());
     let mut seen = Seen::default();
     for number in 0..TRACES {
         let mut random = Random(SEED ^ (number << 32));

@@ -96,7 +96,7 @@ impl Replay<'_> {
         self.seen.crashes += 1;
         if self.seen.crashes.is_multiple_of(REOPEN_EVERY) {
             drop(store);
-            store = Store::open(self.directory, 1 << 20).unwrap();
+            store = Store::open(self.directory, 1 << 30, 1 << 20).unwrap();
         }
         self.run = Some(Run::start(store, self.times.now()));
     }
