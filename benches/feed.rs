@@ -18,7 +18,7 @@ use larder::feed::{Affected, Change, Event, OnLoss, Pass, PassCause};
 use larder::metrics::Metrics;
 use larder::resource::ResourceId;
 use larder::resource::definition::Tiers;
-use larder::source::SourceConfig;
+use larder::source::connections::Connections;
 use larder::source::loader::Loader;
 use larder::source::session::Database;
 use tokio::runtime::Handle;
@@ -61,12 +61,6 @@ fn main() -> anyhow::Result<()> {
 fn cache() -> anyhow::Result<Arc<Cache>> {
     let timeout = Duration::from_secs(1);
     let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout)?;
-    let source = SourceConfig {
-        connections: 1,
-        statement_timeout: timeout,
-        pooler: false,
-        document_bytes_max: 1 << 20,
-    };
     let tiers = Tiers {
         memory: true,
         disk: false,
@@ -86,7 +80,12 @@ fn cache() -> anyhow::Result<Arc<Cache>> {
         request_timeout: timeout,
         audit: AuditConfig { sample: 0.0 },
     };
-    let loader = Loader::start(database, &source, &[Handle::current()], |_| ());
+    let loader = Loader::start(
+        Connections::new(database, 4, timeout),
+        1 << 20,
+        &[Handle::current()],
+        |_| (),
+    );
     Ok(Cache::start(config, loader, Arc::new(Metrics::new()?))?)
 }
 

@@ -13,6 +13,7 @@ use larder::config::Config;
 use larder::resource::Resource;
 use larder::resource::resolve::resolve;
 use larder::source::catalogue::read_catalogue;
+use larder::source::connections::Connections;
 use larder::source::loader::{Load, Loader, SentAt};
 use larder::source::session::{Database, read_identity};
 use sqlx::postgres::{PgConnection, PgRow};
@@ -49,9 +50,10 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         let record = record(&mut connection, &resource).await?;
         let identity = read_identity(&mut connection).await?;
         connection.close().await?;
+        let wait_max = config.request_timeout;
         let loader = Loader::start(
-            database.clone(),
-            &config.source,
+            Connections::new(database.clone(), config.source.connections, wait_max),
+            usize::MAX,
             &[Handle::current()],
             |_| {},
         );

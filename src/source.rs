@@ -3,7 +3,9 @@
 //! This module knows no tier and no HTTP. larder checks which database a connection has reached before it reads a
 //! document over it.
 
+mod availability;
 pub mod catalogue;
+pub mod connections;
 pub mod embedded;
 pub mod loader;
 pub mod session;
@@ -18,7 +20,7 @@ use crate::source::session::url::UrlError;
 /// How larder connects to PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct SourceConfig {
-    /// The number of connections that load documents.
+    /// The most connections of larder, those of the feed among them.
     pub connections: usize,
     /// The longest time that one statement may take.
     pub statement_timeout: Duration,
@@ -37,6 +39,9 @@ pub enum SourceError {
     /// PostgreSQL cannot be reached, or it closed the connection.
     #[error("PostgreSQL cannot be reached: {0}")]
     Unavailable(String),
+    /// PostgreSQL, the database or the role has as many connections as it may have.
+    #[error("too many connections (SQLSTATE 53300): {0}")]
+    TooManyConnections(String),
     /// The server is a standby or in recovery.
     #[error("the server is a standby or in recovery; larder follows the primary")]
     Standby,
@@ -103,7 +108,7 @@ impl SourceError {
 
     /// Whether the same statement may succeed later: the connection was lost, or another transaction held a lock.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable(_)) || self.is_lock_timeout()
+        matches!(self, Self::Unavailable(_) | Self::TooManyConnections(_)) || self.is_lock_timeout()
     }
 
     /// Whether the statement waited for a lock for as long as `lock_timeout` allows.
@@ -116,6 +121,7 @@ impl SourceError {
         matches!(
             self,
             Self::Unavailable(_)
+                | Self::TooManyConnections(_)
                 | Self::OtherDatabase
                 | Self::Standby
                 | Self::Pooler(_)
@@ -175,6 +181,9 @@ const SIZE_ERRORS: [&str; 3] = ["54000", "53200", "XX000"];
 /// `insufficient_privilege` (PostgreSQL manual, appendix A).
 const CHECK_UNAVAILABLE: [&str; 4] = ["42704", "42883", "3F000", "42501"];
 
+/// `too_many_connections`: the limit of the server, the database or the role (PostgreSQL manual, appendix A).
+const TOO_MANY_CONNECTIONS: &str = "53300";
+
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";
 
@@ -194,7 +203,8 @@ impl From<sqlx::Error> for SourceError {
                     _ if STATEMENT_NAME_ERRORS.contains(&code.as_str()) => Self::Pooler(
                         "other clients prepare statements on the same server connection",
                     ),
-                    // 08: connection exception, 53: too many connections or out of memory, 57: shutdown.
+                    _ if code == TOO_MANY_CONNECTIONS => Self::TooManyConnections(message),
+                    // 08: connection exception, 53: insufficient resources, 57: shutdown.
                     Some("08" | "53" | "57") => Self::Unavailable(message),
                     _ => Self::Refused { code, message },
                 }

@@ -60,7 +60,7 @@ async fn a_thousand_requests_for_one_key_are_one_statement() {
 async fn a_thousand_keys_are_a_few_statements() {
     let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
-    let settings = [("database.connections", "2")];
+    let settings = [("database.connections", "7")];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
     let paths = (1..=1_000).map(|number| format!("/items/{number}"));
     let (answers, sent) = herd(&larder, paths.collect()).await;
@@ -75,7 +75,7 @@ async fn a_thousand_keys_are_a_few_statements() {
 async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
     let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
-    let settings = [("database.connections", "1")];
+    let settings = [("database.connections", "5")];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
     let paths = (1..=10_600).map(|number| format!("/items/{number}"));
     let (answers, _) = herd(&larder, paths.collect()).await;
@@ -111,7 +111,7 @@ async fn beside_a_gate(settings: &[(&str, &str)]) -> TestService {
 /// must get the document; once, the first got an error, and the second, which may be kept, that there is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_load_and_its_successor_share_a_statement() {
-    let settings = [("database.connections", "1"), ("feed.max_staleness", "30s")];
+    let settings = [("database.connections", "5"), ("feed.max_staleness", "30s")];
     let larder = beside_a_gate(&settings).await;
     let status = async || larder.admin("/status").await.json();
     let waiting = async |count: u64| {
@@ -157,7 +157,7 @@ async fn an_overtaken_load_and_its_successor_share_a_statement() {
 /// Few keys wait for the statement that is under way to end, but not for one that is stuck.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_statement_keeps_no_key_waiting() {
-    let larder = beside_a_gate(&[("database.connections", "2")]).await;
+    let larder = beside_a_gate(&[("database.connections", "7")]).await;
     let item = async {
         eventually("busy is asked for", async || {
             (batches(&larder).await == (1, 1)).then_some(())
@@ -191,7 +191,7 @@ async fn one_key_fails_alone() {
         ),
     )
     .await;
-    let settings = [("database.connections", "1")];
+    let settings = [("database.connections", "5")];
     let items = format!("{ITEMS}row_security = 'as-larder'\n");
     let larder = TestService::start_on(&role.url, &items, &settings).await;
     let paths = (1..=20).map(|number| format!("/items/{number}"));

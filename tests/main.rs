@@ -9,6 +9,7 @@ mod auth;
 mod catalogue;
 mod coexistence;
 mod command;
+mod connections;
 mod database_encodings;
 mod defaults;
 mod demo;

@@ -45,7 +45,7 @@ async fn run(connection: &mut PgConnection, sql: &str) {
 /// A larder with two connections for loads, by way of the pooler.
 async fn behind(pooler: &SwappingPooler, direct: &str) -> TestService {
     let settings = [
-        ("database.connections", "2"),
+        ("database.connections", "7"),
         ("database.listen_url", direct),
     ];
     TestService::start_on(&pooler.url, CONFIG, &settings).await
@@ -128,7 +128,7 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
     let config = CONFIG.replacen("'public.a'", "'public.a'\nrow_security = 'as-larder'", 1);
     // Statements of one resource have a share of them, which is two.
     let settings = [
-        ("database.connections", "3"),
+        ("database.connections", "8"),
         ("database.listen_url", &*role.url),
     ];
     let larder = TestService::start_on(&pooler.url, &config, &settings).await;

@@ -22,7 +22,7 @@ use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
-use crate::source::SourceConfig;
+use crate::source::connections::Connections;
 use crate::source::loader::Loader;
 use crate::source::session::{Database, Identity};
 
@@ -32,13 +32,8 @@ const MAX_STALENESS: Duration = Duration::from_nanos(1 << 60);
 fn loader() -> Loader {
     let timeout = Duration::from_secs(1);
     let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout).unwrap();
-    let config = SourceConfig {
-        connections: 1,
-        statement_timeout: timeout,
-        pooler: false,
-        document_bytes_max: 1 << 20,
-    };
-    Loader::start(database, &config, &[Handle::current()], |_| ())
+    let connections = Connections::new(database, 4, timeout);
+    Loader::start(connections, 1 << 20, &[Handle::current()], |_| ())
 }
 
 /// A cache whose tiers are fresh and whose resource is trusted but has no definition: what no tier has is an error.

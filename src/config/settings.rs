@@ -187,9 +187,9 @@ pub(super) const SETTINGS: [Setting; 70] = [
     )
     .help("A direct connection for the change feed if url leads to a pooler."),
     default("database.connections", "8", |c| {
-        Slot::Count(&mut c.source.connections, 1..=1000)
+        Slot::Count(&mut c.source.connections, 4..=1000)
     })
-    .help("Connections that read documents; up to 8 of as many more write, and up to 8 write in bulk."),
+    .help("The most connections to PostgreSQL: two for the change feed, the others for reads and writes."),
     default("database.statement_timeout", "5s", |c| {
         Slot::Duration(&mut c.source.statement_timeout, MILLISECOND..=HOUR)
     })

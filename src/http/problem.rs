@@ -474,6 +474,7 @@ impl From<SourceError> for Problem {
         match error {
             SourceError::Url(_)
             | SourceError::Unavailable(_)
+            | SourceError::TooManyConnections(_)
             | SourceError::Standby
             | SourceError::OtherDatabase
             | SourceError::Pooler(_)

@@ -1,8 +1,8 @@
 //! The loader: reads the documents of many waiting keys with one statement.
 //!
-//! A fixed number of workers, each with a connection of its own, serve the resources in turn. A free worker takes all
-//! keys of a resource that wait, up to `KEYS_PER_STATEMENT`: a single key costs one round trip and no timer, and many
-//! keys share a statement. A further worker is woken only if many keys wait, or if a statement is late. Workers are
+//! A fixed number of workers serve the resources in turn, each over a connection that it takes for one statement. A free
+//! worker takes all keys of a resource that wait, up to `KEYS_PER_STATEMENT`: a single key costs one round trip and no
+//! timer, and many keys share a statement. A further worker is woken only if many keys wait, or if a statement is late. Workers are
 //! tasks of their own, so no request cancels a load: a future dropped in the middle of a statement would leave its
 //! connection in an unknown state. At most `WAITING_KEYS_MAX` keys wait.
 //!
@@ -27,17 +27,15 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
-use crate::source::loader::connection::{TIMEOUT_MARGIN, VerifiedConnection};
-pub(in crate::source) use crate::source::loader::connection::{
-    verify_identity, wait_for_new_identity,
-};
+use crate::source::SourceError;
+use crate::source::connections::{Connections, Purpose};
+use crate::source::loader::connection::TIMEOUT_MARGIN;
 use crate::source::loader::pages::Pages;
 use crate::source::loader::queue::{Batch, LoadQueue};
 pub(crate) use crate::source::loader::statement::documents_query;
 pub(in crate::source) use crate::source::loader::statement::read_documents;
 use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
 use crate::source::session::{Database, Identity};
-use crate::source::{SourceConfig, SourceError};
 
 /// A statement that takes longer is late: keys that wait for its end are taken by another worker.
 const LATE_AFTER: Duration = Duration::from_millis(5);
@@ -107,7 +105,7 @@ struct Shared {
     /// Wakes [`end_pauses`] when the pause of a queue begins.
     pause_begun: Notify,
     pages: Pages,
-    database: Database,
+    connections: Arc<Connections>,
     document_bytes_max: usize,
     /// The database that the feed follows; `None` while it follows none. Each time that the feed finds it, it is
     /// another `Arc`: connections that were opened before are not used any more.
@@ -119,6 +117,10 @@ struct Shared {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, LoadQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn database(&self) -> &Database {
+        self.connections.database()
     }
 
     fn wake(&self, worker: Option<usize>) {
@@ -150,30 +152,31 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts `config.connections` workers on `runtimes` in turn. They connect when the first key waits.
+    /// Starts workers on `runtimes` in turn. They connect when the first key waits. A document longer than
+    /// `document_bytes_max` is an error.
     pub fn start(
-        database: Database,
-        config: &SourceConfig,
+        connections: Arc<Connections>,
+        document_bytes_max: usize,
         runtimes: &[Handle],
         on_batch: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
+        let count = connections.loads_max();
         let shared = Arc::new(Shared {
-            queue: Mutex::new(LoadQueue::new(config.connections)),
-            wake_ups: (0..config.connections).map(|_| Notify::new()).collect(),
+            queue: Mutex::new(LoadQueue::new(count)),
+            wake_ups: (0..count).map(|_| Notify::new()).collect(),
             pause_begun: Notify::new(),
-            pages: Pages::default(),
-            database,
-            document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
+            pages: Pages::new(connections.lists_max()),
+            connections,
+            document_bytes_max,
             followed: watch::channel(None).0,
             on_batch: Box::new(on_batch),
         });
         let (stop, stopped) = watch::channel(false);
         let mut workers = JoinSet::new();
-        for (number, runtime) in (0..config.connections).zip(runtimes.iter().cycle()) {
+        for (number, runtime) in (0..count).zip(runtimes.iter().cycle()) {
             let worker = Worker {
                 number,
                 shared: Arc::clone(&shared),
-                connection: VerifiedConnection::default(),
             };
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
@@ -185,6 +188,29 @@ impl Loader {
             stop,
             workers: Mutex::new(workers),
         }
+    }
+
+    /// Begins to find out by connections of its own, on `runtime`, whether documents can be read and written while no
+    /// request shows it.
+    pub fn start_probes(&self, runtime: &Handle) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for purpose in [Purpose::Read, Purpose::Write] {
+            let probing = Arc::clone(&self.shared.connections).probe(purpose, self.followed());
+            let mut stopped = self.stop.subscribe();
+            let probing = async move {
+                tokio::select! {
+                    () = probing => {}
+                    // An error means that the loader is gone.
+                    _ = stopped.wait_for(|&stop| stop) => {}
+                }
+            };
+            workers.spawn_on(probing, runtime);
+        }
+    }
+
+    /// The connections over which documents are read and written.
+    pub fn connections(&self) -> &Connections {
+        &self.shared.connections
     }
 
     /// Sets the database that the feed follows. Connections that reach another one are not used.
@@ -243,6 +269,7 @@ impl Loader {
         if tokio::time::timeout(STOP_GRACE, ended).await.is_err() {
             workers.shutdown().await;
         }
+        self.shared.connections.close();
     }
 }
 
@@ -271,7 +298,6 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
-    connection: VerifiedConnection,
 }
 
 impl Worker {
@@ -319,7 +345,7 @@ impl Worker {
         (self.shared.on_batch)(batch.loads.len());
         let shared = &self.shared;
         let statement = DocumentsStatement::new(shared, &batch.loads);
-        let outcome = self.connection.run_with_retry(shared, &statement).await;
+        let outcome = shared.run_with_retry(&statement).await;
         let (outcome, keep) = self.retry_unchecked(&batch.loads, outcome).await;
         match outcome {
             Err(error) if error.is_lock_timeout() => self.put_back(batch),
@@ -344,7 +370,7 @@ impl Worker {
 
     /// Lets keys of a locked table wait again, unless they have waited too long.
     fn put_back(&self, batch: Batch) {
-        let wait_max = self.shared.database.statement_timeout();
+        let wait_max = self.shared.database().statement_timeout();
         let over = self.shared.queue().put_back(batch, wait_max);
         self.shared.pause_begun.notify_one();
         for load in over {
@@ -355,7 +381,7 @@ impl Worker {
     /// Reads each document with a statement of its own, within the time that two statements may take.
     async fn load_each(&mut self, batch: Batch) {
         let until =
-            Instant::now() + 2 * (self.shared.database.statement_timeout() + TIMEOUT_MARGIN);
+            Instant::now() + 2 * (self.shared.database().statement_timeout() + TIMEOUT_MARGIN);
         let mut given_up: Option<SourceError> = None;
         let Batch { queue, loads } = batch;
         let mut loads = loads.into_iter();
@@ -386,16 +412,16 @@ impl Worker {
     async fn read_single(&mut self, load: &Load) -> (Result<Vec<Loaded>, SourceError>, Keep) {
         let loads = std::slice::from_ref(load);
         let statement = DocumentsStatement::new(&self.shared, loads);
-        let outcome = self.connection.run(&self.shared, &statement).await;
+        let outcome = self.shared.run(&statement).await;
         let (outcome, keep) = self.retry_unchecked(loads, outcome).await;
         let outcome = match outcome {
             // Either the key or a value of its row has no counterpart in the other encoding.
             Err(error) if error.is_encoding_error() => {
                 let check = KeyEncodingCheck {
                     key: &load.key,
-                    persistent: !self.shared.database.pooler(),
+                    persistent: !self.shared.database().pooler(),
                 };
-                match self.connection.run(&self.shared, &check).await {
+                match self.shared.run(&check).await {
                     Ok(true) => Err(error),
                     Ok(false) => Ok(vec![Ok(None)]),
                     Err(error) => Err(error),
@@ -416,10 +442,7 @@ impl Worker {
         match (outcome, DocumentsStatement::unchecked(&self.shared, loads)) {
             (Err(error), Some(statement)) if error.is_row_security_error() => {
                 tracing::debug!("documents that were read are not kept: {error}");
-                (
-                    self.connection.run(&self.shared, &statement).await,
-                    Keep::No,
-                )
+                (self.shared.run(&statement).await, Keep::No)
             }
             (outcome, _) => (outcome, Keep::Yes),
         }

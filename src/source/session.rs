@@ -1,12 +1,13 @@
 //! Connections to PostgreSQL: how larder opens them, which settings they have, and which database they reach.
 
+mod identity;
 mod password_file;
 mod settings;
 pub mod url;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
@@ -15,9 +16,13 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Postgres, Row, raw_sql};
 use uuid::Uuid;
 
 use crate::resource::proof::Proof;
-use crate::source::SourceError;
+pub use crate::source::session::identity::{Identity, read_identity, read_server_identity};
+pub(in crate::source) use crate::source::session::identity::{
+    verify_identity, wait_for_new_identity,
+};
 use crate::source::session::settings::Settings;
 use crate::source::session::url::ConnectionUrl;
+use crate::source::{SourceError, TOO_MANY_CONNECTIONS};
 
 /// A step of opening a connection may take 800 ms. The time is counted in polls of 100 ms: a thread that serves
 /// thousands of clients may come late to a response that has arrived in time, and then still gets its poll.
@@ -51,8 +56,6 @@ pub struct Database {
     last_host: Arc<AtomicUsize>,
     pooler: bool,
     statement_timeout: Duration,
-    /// A refused connection was logged, and no connection has succeeded since.
-    refusal_logged: Arc<AtomicBool>,
 }
 
 /// A connection over which documents are read or written.
@@ -163,7 +166,6 @@ impl Database {
             last_host: Arc::default(),
             pooler,
             statement_timeout,
-            refusal_logged: Arc::default(),
         })
     }
 
@@ -196,9 +198,8 @@ impl Database {
         settings: &[(&'static str, &str)],
     ) -> Result<PgConnection, SourceError> {
         let settings = Settings::for_feed(settings);
-        let opened = self.open_direct(&settings, StepTimeout::Short).await;
-        self.log_refusal(&opened);
-        Ok(opened?.0)
+        let (connection, _) = self.open_direct(&settings, StepTimeout::Short).await?;
+        Ok(connection)
     }
 
     /// Opens a connection that writes documents. It has the search path of the role or database, since triggers may
@@ -299,9 +300,7 @@ impl Database {
                 None,
             ));
         }
-        let opened = self.open_direct(settings, timeout).await;
-        self.log_refusal(&opened);
-        let (mut connection, process) = opened?;
+        let (mut connection, process) = self.open_direct(settings, timeout).await?;
         timeout
             .limit(raw_sql(KEEP_HEAP).execute(&mut connection))
             .await
@@ -323,22 +322,6 @@ impl Database {
         let checked = timeout.limit(checked).await;
         let process = checked.map_err(|error| unavailable(&error))??;
         Ok((connection, process))
-    }
-
-    /// Logs why a connection cannot be used if a pooler or its settings are the reason: as a warning the first time,
-    /// then as a debug message until a connection succeeds.
-    pub(in crate::source) fn log_refusal<T>(&self, outcome: &Result<T, SourceError>) {
-        match outcome {
-            Err(error @ (SourceError::Pooler(_) | SourceError::Setting { .. })) => {
-                if !self.refusal_logged.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("larder does not use a connection to PostgreSQL: {error}")
-                } else {
-                    tracing::debug!("larder does not use a connection to PostgreSQL: {error}")
-                }
-            }
-            Ok(_) => self.refusal_logged.store(false, Ordering::Relaxed),
-            Err(_) => {}
-        }
     }
 
     /// Begins a transaction behind a pooler, which keeps only a transaction on one server connection. The transaction
@@ -372,15 +355,11 @@ impl Database {
                 } else {
                     error.into()
                 }
-            });
-        self.log_refusal(&begun);
-        let begun = begun?;
+            })?;
         let process = begun.last().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         session.process = Some(process);
         if !session.checked.contains(&process) {
-            let checked = settings.check_transaction(connection, read_only).await;
-            self.log_refusal(&checked);
-            checked?;
+            settings.check_transaction(connection, read_only).await?;
             if session.checked.len() >= CHECKED_PROCESSES_MAX {
                 session.checked.clear();
             }
@@ -411,9 +390,14 @@ impl StepTimeout {
     }
 }
 
-/// While a connection is being opened, every error means that PostgreSQL cannot be reached.
+/// While a connection is being opened, every error means that PostgreSQL cannot be reached, or has too many connections.
 fn unavailable(error: &sqlx::Error) -> SourceError {
-    SourceError::Unavailable(error.to_string())
+    match error.as_database_error() {
+        Some(refusal) if has_code(error, TOO_MANY_CONNECTIONS) => {
+            SourceError::TooManyConnections(refusal.message().to_owned())
+        }
+        _ => SourceError::Unavailable(error.to_string()),
+    }
 }
 
 /// The meaning of an error that the server, or a pooler before it, returned to the startup message.
@@ -439,100 +423,6 @@ pub(super) async fn within_connect_timeout<T>(step: impl Future<Output = T>) -> 
         }
     }
     None
-}
-
-/// Which database a connection reaches, and in which run of its server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// `pg_control_system().system_identifier`: the cluster.
-    pub system: String,
-    /// The database's oid.
-    pub database: u32,
-    /// The oid of `larder.epoch`, which a copy of the database does not share; 0 where there is no epoch.
-    pub epoch_table: u32,
-    /// The content of `larder.epoch`, which is gone after a crash and on a promoted standby; nil where there is no
-    /// epoch.
-    pub nonce: Uuid,
-    /// A random number that this larder chose when it first followed the database, and again when the database was put
-    /// back to an earlier state; nil in an identity that was read from a connection.
-    pub history: Uuid,
-    /// When the server was started. A connection to a later run of the server than the feed's may show data that is
-    /// lost again when a copy of the database is put back. Empty where no connection told it.
-    pub server_start: String,
-}
-
-impl Identity {
-    /// Whether both are the same history of the same database: they differ at most in the run of the server.
-    pub fn is_same_history(&self, other: &Self) -> bool {
-        let Self {
-            system,
-            database,
-            epoch_table,
-            nonce,
-            history,
-            server_start: _,
-        } = self;
-        *system == other.system
-            && *database == other.database
-            && *epoch_table == other.epoch_table
-            && *nonce == other.nonce
-            && *history == other.history
-    }
-}
-
-/// Reads the identity of the database behind `connection`; without epoch and nonce where larder's schema is missing or
-/// its epoch is empty.
-///
-/// Each statement is one message of the simple protocol, which no pooler can divide.
-///
-/// # Errors
-/// [`SourceError::Standby`] if the server is in recovery; else the error of a statement.
-pub async fn read_identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
-    let mut identity = read_server_identity(connection).await?;
-    if identity.epoch_table == 0 {
-        return Ok(identity);
-    }
-    // A table that is being restored may have any number of rows.
-    let nonce: Option<String> = raw_sql(
-        "select case when pg_catalog.count(*) operator(pg_catalog.=) 1 then pg_catalog.min(nonce::pg_catalog.text) end \
-         from larder.epoch",
-    )
-    .fetch_one(&mut *connection)
-    .await?
-    .try_get(0)?;
-    match nonce.and_then(|nonce| Uuid::try_parse(&nonce).ok()) {
-        Some(nonce) => identity.nonce = nonce,
-        None => identity.epoch_table = 0,
-    }
-    Ok(identity)
-}
-
-/// As [`read_identity`], without the nonce.
-///
-/// # Errors
-/// As [`read_identity`].
-pub async fn read_server_identity(connection: &mut PgConnection) -> Result<Identity, SourceError> {
-    let row = raw_sql(
-        "select pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('larder.epoch')::pg_catalog.oid::pg_catalog.int8, \
-         (select d.oid::pg_catalog.int8 from pg_catalog.pg_database d \
-          where d.datname operator(pg_catalog.=) pg_catalog.current_database()), \
-         (select system_identifier::pg_catalog.text from pg_catalog.pg_control_system()), \
-         extract(epoch from pg_catalog.pg_postmaster_start_time())::pg_catalog.text",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    if row.try_get::<bool, _>(0)? {
-        return Err(SourceError::Standby);
-    }
-    let oid = |oid: i64| u32::try_from(oid).unwrap_or(0);
-    Ok(Identity {
-        epoch_table: row.try_get::<Option<i64>, _>(1)?.map_or(0, oid),
-        database: oid(row.try_get(2)?),
-        system: row.try_get(3)?,
-        server_start: row.try_get(4)?,
-        nonce: Uuid::nil(),
-        history: Uuid::nil(),
-    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Writes of whole documents.
 //!
-//! A fixed number of workers, each with a connection of its own, take the writes that wait. Workers are tasks of their
+//! A fixed number of workers take the writes that wait, and a connection for each transaction. Workers are tasks of their
 //! own: a client that leaves cancels a write that has not begun, but none that has. Documents that are only inserted
 //! share a transaction if several wait, since a commit costs more than a row. If that transaction fails, each document
 //! is inserted in one of its own, so that each has its own outcome. A document that comes alone waits for no timer. One
 //! that comes while others are inserted waits until those are written or late. Other writes only wait for a worker. At
-//! most `WAITING_WRITES_MAX` writes wait. Bulk writes have connections of their own, as many as there are workers.
+//! most `WAITING_WRITES_MAX` writes wait. A bulk write has a connection of its own.
 
 mod actions;
 mod bulk;
@@ -28,8 +28,9 @@ use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
-use crate::source::loader::verify_identity;
-use crate::source::session::{Database, Identity, Session};
+use crate::source::SourceError;
+use crate::source::connections::{Connections, Purpose, UsedConnection};
+use crate::source::session::{Database, Identity};
 use crate::source::token::Token;
 pub use crate::source::writes::bulk::{BulkError, BulkPermit, BulkTransaction};
 use crate::source::writes::error::Failure;
@@ -37,13 +38,6 @@ pub use crate::source::writes::error::{Refusal, WriteError};
 pub use crate::source::writes::idempotency::IdempotentRequest;
 use crate::source::writes::queue::WriteQueue;
 use crate::source::writes::worker::Worker;
-use crate::source::{SourceConfig, SourceError};
-
-/// More connections do not make commits faster. Several are needed, since each may wait for a lock.
-const CONNECTIONS_MAX: usize = 8;
-
-/// A write waits longer for a connection to a busy PostgreSQL than a read, since no tier can answer it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A transaction may take as long as this many statements may take, and `TIMEOUT_MARGIN`.
 const STATEMENTS_PER_TRANSACTION: u32 = 2;
@@ -146,7 +140,7 @@ struct Shared {
     wake_up: Notify,
     /// Wakes the feed after each commit.
     committed: Arc<Notify>,
-    database: Database,
+    connections: Arc<Connections>,
     document_bytes_max: usize,
     /// Whether the outcomes of writes with an `Idempotency-Key` are kept.
     keeps_answers: bool,
@@ -155,51 +149,59 @@ struct Shared {
 }
 
 impl Shared {
+    fn database(&self) -> &Database {
+        self.connections.database()
+    }
+
     fn queue(&self) -> MutexGuard<'_, WriteQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes a worker if one is needed: the one that was busy last, since its connection is warm.
+    /// Wakes a worker if one is needed.
     fn wake_worker(&self) {
         if self.queue().must_wake_worker() {
-            self.wake_up.notify_last();
+            self.wake_up.notify_one();
         }
     }
 
     /// The longest time that a transaction of single writes, or a step of a bulk write, may take.
     fn time_limit(&self) -> Duration {
-        self.database.statement_timeout() * STATEMENTS_PER_TRANSACTION + TIMEOUT_MARGIN
+        self.database().statement_timeout() * STATEMENTS_PER_TRANSACTION + TIMEOUT_MARGIN
     }
 
     /// The end of the time in which a write that begins now may begin further attempts.
     fn attempts_end(&self) -> Instant {
-        Instant::now() + self.database.statement_timeout()
+        Instant::now() + self.database().statement_timeout()
     }
 
-    async fn connect(&self, followed: &Identity) -> Result<Session, Failure> {
-        let connecting = async {
-            let mut session = self.database.connect_for_writes().await?;
-            if !self.database.pooler() {
-                verify_identity(&mut session.connection, followed).await?;
-            }
-            Ok(session)
-        };
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
-        connected
-            .unwrap_or_else(|_| Err(SourceError::no_response()))
-            .map_err(|error| Failure {
-                error: error.into(),
-                is_retryable: true,
-            })
+    async fn connect(
+        &self,
+        purpose: Purpose,
+        followed: &Arc<Identity>,
+    ) -> Result<UsedConnection, Failure> {
+        let connected = self.connections.connect(purpose, followed).await;
+        connected.map_err(|error| Failure {
+            is_retryable: error.is_connection_error(),
+            error: error.into(),
+        })
+    }
+
+    /// Notes what the outcome of a write says about the connection to PostgreSQL.
+    fn note_outcome<T>(&self, outcome: &Result<T, WriteError>) {
+        let availability = self.connections.availability(Purpose::Write);
+        match outcome {
+            Err(WriteError::Source(error)) => availability.note_error(error),
+            Err(WriteError::Unknown | WriteError::Deadline) => {}
+            _ => availability.note_success(),
+        }
     }
 }
 
 /// Writes documents to PostgreSQL.
 pub struct Writes {
     shared: Arc<Shared>,
-    /// One permit for each connection that bulk writes may have.
+    /// One permit for each bulk write that may run.
     bulk: Arc<Semaphore>,
-    bulk_max: usize,
     stop: watch::Sender<bool>,
     workers: Mutex<JoinSet<()>>,
 }
@@ -209,8 +211,8 @@ impl Writes {
     /// that the feed follows: larder writes to no other. With `keeps_answers`, the outcomes of writes with an
     /// `Idempotency-Key` are kept.
     pub fn start(
-        database: Database,
-        config: &SourceConfig,
+        connections: Arc<Connections>,
+        document_bytes_max: usize,
         keeps_answers: bool,
         runtimes: &[Handle],
         followed: watch::Receiver<Option<Arc<Identity>>>,
@@ -219,22 +221,22 @@ impl Writes {
             queue: Mutex::default(),
             wake_up: Notify::new(),
             committed: Arc::default(),
-            database,
-            document_bytes_max: usize::try_from(config.document_bytes_max).unwrap_or(usize::MAX),
+            connections,
+            document_bytes_max,
             keeps_answers,
             followed,
         });
         let (stop, stopped) = watch::channel(false);
         let mut workers = JoinSet::new();
-        let count = config.connections.min(CONNECTIONS_MAX);
+        let count = shared.connections.writes_max();
         for (_, runtime) in (0..count).zip(runtimes.iter().cycle()) {
             let worker = Worker::new(Arc::clone(&shared));
             workers.spawn_on(worker.run(stopped.clone()), runtime);
         }
+        let bulk = Arc::new(Semaphore::new(shared.connections.bulk_writes_max()));
         Self {
             shared,
-            bulk: Arc::new(Semaphore::new(count)),
-            bulk_max: count,
+            bulk,
             stop,
             workers: Mutex::new(workers),
         }

@@ -51,7 +51,7 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     // debug build, and eight handshakes at once take too long.
     let config = format!(
         "request_timeout = '1m'\n{CONFIG}[feed]\nmax_staleness = '1m'\n\
-         [database]\nstatement_timeout = '1m'\nconnections = 1\n"
+         [database]\nstatement_timeout = '1m'\nconnections = 5\n"
     );
     let (_directory, url, mut serving) = start(&config).await;
     let holder = lock_table(&url, "item").await;

@@ -104,7 +104,7 @@ async fn document_above_document_max_fails_alone() {
         "insert into item values (1, repeat('x', 5000)), (2, 'small'), (3, repeat('x', 900))",
     )
     .await;
-    let settings = [("document_max", "1KiB"), ("database.connections", "1")];
+    let settings = [("document_max", "1KiB"), ("database.connections", "5")];
     let larder = TestService::start_on(&url, CONFIG, &settings).await;
     let mut holder = lock_table(&url, "item").await;
     let release = async {

@@ -301,7 +301,7 @@ async fn a_client_that_disconnects_stores_nothing() {
     let url = larder.url.clone();
     let state = larder.stop().await;
     let one = [
-        ("database.connections", "1"),
+        ("database.connections", "5"),
         ("database.statement_timeout", "2s"),
     ];
     let larder = TestService::start_in(state, &url, CONFIG, &one).await;
@@ -361,6 +361,11 @@ async fn a_stream_is_read_no_faster_than_it_is_inserted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_has_a_quarter_of_the_bulk_writes() {
     let larder = start().await;
+    let url = larder.url.clone();
+    let state = larder.stop().await;
+    // Eight bulk writes.
+    let many = [("database.connections", "26")];
+    let larder = TestService::start_in(state, &url, CONFIG, &many).await;
     let begun = |first| {
         let begun = stream::iter([Ok::<_, Infallible>(lines(first, 30_000))]);
         request(Body::from_stream(begun.chain(stream::pending())))

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::server::rate::RateLimiter;
 use crate::server::{ClientCounts, ServerConfig};
+use crate::source::connections::Connections;
 use crate::source::loader::Loader;
 use crate::source::session::Database;
 use crate::source::writes::Writes;
@@ -68,13 +69,7 @@ impl Service {
         let timeout = config.source.statement_timeout;
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
-        let batches = Arc::clone(&metrics);
-        // Batches are far below 2^52, so the cast is exact.
-        let loader = Loader::start(source.clone(), &config.source, runtimes, move |keys| {
-            batches.source_batch_keys.observe(keys as f64)
-        });
-        let answers = config.feed.answers;
-        let writes = Writes::start(source, &config.source, answers, runtimes, loader.followed());
+        let (loader, writes) = start_source(config, source, runtimes, &metrics);
         let resources = config.resources.iter();
         let cache_config = CacheConfig {
             resources: resources
@@ -190,6 +185,28 @@ impl Service {
         }
         self.cache.stop().await;
     }
+}
+
+/// Starts the loader and the writes, which share the connections to `database`, on `runtimes`.
+fn start_source(
+    config: &Config,
+    database: Database,
+    runtimes: &[Handle],
+    metrics: &Arc<Metrics>,
+) -> (Loader, Writes) {
+    let connections = Connections::new(database, config.source.connections, config.request_timeout);
+    let bytes_max = usize::try_from(config.source.document_bytes_max).unwrap_or(usize::MAX);
+    let batches = Arc::clone(metrics);
+    // Batches are far below 2^52, so the cast is exact.
+    let loader = Loader::start(Arc::clone(&connections), bytes_max, runtimes, move |keys| {
+        batches.source_batch_keys.observe(keys as f64)
+    });
+    if let Some(runtime) = runtimes.first() {
+        loader.start_probes(runtime);
+    }
+    let (answers, followed) = (config.feed.answers, loader.followed());
+    let writes = Writes::start(connections, bytes_max, answers, runtimes, followed);
+    (loader, writes)
 }
 
 /// The access log, and a receiver that ends once all of it is written.

@@ -1,12 +1,12 @@
 //! Pages of a resource's keys, in PostgreSQL's order.
 //!
-//! No tier knows which keys exist, so each page is read from PostgreSQL. Pages have connections of their own, so that a
-//! slow list holds up no document. Lists of one resource have at most half of these connections.
+//! No tier knows which keys exist, so each page is read from PostgreSQL. Pages have at most half of the connections that
+//! read, so that a slow list holds up no document. Lists of one resource have at most half of these.
 
 mod stored;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -20,24 +20,21 @@ use crate::resource::page::Page;
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
-use crate::source::loader::connection::{LoaderStatement, TIMEOUT_MARGIN, VerifiedConnection};
+use crate::source::loader::connection::{LoaderStatement, TIMEOUT_MARGIN};
 use crate::source::loader::pages::stored::read_representable_keys;
 use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 use crate::source::session::Session;
 
-/// The most connections that read pages. Each is opened when it is needed.
-const CONNECTIONS_MAX: usize = 4;
-
 /// The most pages that may wait for a connection.
 const WAITING_PAGES_MAX: usize = 256;
 
-/// The connections that read pages, and the limits on their use.
+/// The limits on reading pages.
 pub(super) struct Pages {
+    /// The most pages that are read at a time.
+    running_max: usize,
     all: PageLimits,
     /// The limits of each resource, by its name.
     by_resource: Mutex<HashMap<String, PageLimits>>,
-    /// Connections that run no statement.
-    idle: Mutex<Vec<VerifiedConnection>>,
 }
 
 /// Limits the pages that are being read or wait.
@@ -50,30 +47,23 @@ struct PageLimits {
 }
 
 impl PageLimits {
-    /// Allows one in `divisor` of all connections and waiting pages.
-    fn new(divisor: usize) -> Self {
+    /// Allows `running` pages to be read while `waiting` wait.
+    fn new(running: usize, waiting: usize) -> Self {
         Self {
-            pending: Arc::new(Semaphore::new(
-                (CONNECTIONS_MAX + WAITING_PAGES_MAX) / divisor,
-            )),
-            running: Arc::new(Semaphore::new(CONNECTIONS_MAX / divisor)),
-        }
-    }
-}
-
-impl Default for Pages {
-    fn default() -> Self {
-        Self {
-            all: PageLimits::new(1),
-            by_resource: Mutex::default(),
-            idle: Mutex::default(),
+            pending: Arc::new(Semaphore::new(running + waiting)),
+            running: Arc::new(Semaphore::new(running)),
         }
     }
 }
 
 impl Pages {
-    fn idle(&self) -> MutexGuard<'_, Vec<VerifiedConnection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For at most `running_max` pages at a time.
+    pub(super) fn new(running_max: usize) -> Self {
+        Self {
+            running_max,
+            all: PageLimits::new(running_max, WAITING_PAGES_MAX),
+            by_resource: Mutex::default(),
+        }
     }
 
     fn limits(&self, resource: &Resource) -> PageLimits {
@@ -84,7 +74,8 @@ impl Pages {
         match by_resource.get(&resource.name) {
             Some(limits) => limits.clone(),
             None => {
-                let limits = PageLimits::new(2);
+                let running = self.running_max.div_ceil(2);
+                let limits = PageLimits::new(running, WAITING_PAGES_MAX / 2);
                 by_resource.insert(resource.name.clone(), limits.clone());
                 limits
             }
@@ -113,7 +104,7 @@ impl Loader {
         let statement = PageStatement {
             resource,
             page,
-            persistent: !shared.database.pooler(),
+            persistent: !shared.database().pooler(),
             checked: true,
         };
         let reading = tokio::spawn(async move {
@@ -134,7 +125,7 @@ impl Shared {
         limits: &PageLimits,
         statement: &PageStatement,
     ) -> Result<Vec<String>, SourceError> {
-        let until = Instant::now() + self.database.statement_timeout();
+        let until = Instant::now() + self.database().statement_timeout();
         // Held between attempts, since other pages of the resource would meet the same lock.
         let _permit = limits.running.acquire().await.map_err(is_stopping)?;
         let mut pause = PAUSE_MIN;
@@ -160,28 +151,19 @@ impl Shared {
             .acquire()
             .await
             .map_err(is_stopping)?;
-        // The connection that was used last is warm.
-        let mut connection = self.pages.idle().pop().unwrap_or_default();
-        let keys = match self.read_page_once(&mut connection, statement).await {
+        match self.read_page_once(statement).await {
             Err(error) if statement.row_security().is_some() && error.is_row_security_error() => {
-                self.read_page_once(&mut connection, &statement.unchecked())
-                    .await
+                self.read_page_once(&statement.unchecked()).await
             }
             keys => keys,
-        };
-        self.pages.idle().push(connection);
-        keys
+        }
     }
 
-    async fn read_page_once(
-        &self,
-        connection: &mut VerifiedConnection,
-        statement: &PageStatement,
-    ) -> Result<Vec<String>, SourceError> {
-        match connection.run_with_retry(self, statement).await {
+    async fn read_page_once(&self, statement: &PageStatement) -> Result<Vec<String>, SourceError> {
+        match self.run_with_retry(statement).await {
             Err(error) if error.is_encoding_error() => {
-                let limit = 2 * (self.database.statement_timeout() + TIMEOUT_MARGIN);
-                let reading = read_representable_keys(connection, self, statement);
+                let limit = 2 * (self.database().statement_timeout() + TIMEOUT_MARGIN);
+                let reading = read_representable_keys(self, statement);
                 let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
             }
@@ -189,10 +171,9 @@ impl Shared {
         }
     }
 
-    /// Refuses further pages, and closes the idle connections.
+    /// Refuses further pages.
     pub(super) fn stop_pages(&self) {
         self.pages.all.running.close();
-        self.pages.idle().clear();
     }
 }
 

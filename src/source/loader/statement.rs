@@ -151,7 +151,7 @@ async fn read_loads(
         (true, Some(sql)) => sql,
         _ => &resource.documents_sql,
     };
-    let persistent = checked && !shared.database.pooler();
+    let persistent = checked && !shared.database().pooler();
     let bytes_max = shared.document_bytes_max;
     let found = read_documents(session, resource, sql, &keys, persistent, bytes_max).await?;
     let outcomes = loads.iter().map(|load| {

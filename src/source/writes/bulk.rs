@@ -12,8 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
-use crate::source::loader::wait_for_new_identity;
-use crate::source::session::Identity;
+use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
@@ -25,7 +24,7 @@ use crate::source::writes::{Shared, TIMEOUT_MARGIN, Writes, followed};
 const SAVEPOINT: &str = "savepoint larder";
 const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
 
-/// Allows one bulk write. There are as many as connections for bulk writes.
+/// Allows one bulk write.
 #[derive(Debug)]
 pub struct BulkPermit {
     _permit: OwnedSemaphorePermit,
@@ -58,10 +57,10 @@ pub struct BulkTransaction<'w> {
 }
 
 impl Writes {
-    /// Reserves a connection for a bulk write until the permit is dropped.
+    /// Allows a bulk write until the permit is dropped.
     ///
     /// # Errors
-    /// [`SourceError::Overloaded`] if all connections for bulk writes are in use.
+    /// [`SourceError::Overloaded`] if as many bulk writes run as may.
     pub fn bulk_permit(&self) -> Result<BulkPermit, SourceError> {
         let permit = Arc::clone(&self.bulk).try_acquire_owned();
         let permit = permit.map_err(|_| SourceError::Overloaded)?;
@@ -70,7 +69,7 @@ impl Writes {
 
     /// The most bulk writes at a time.
     pub fn bulk_max(&self) -> usize {
-        self.bulk_max
+        self.shared.connections.bulk_writes_max()
     }
 
     /// Begins a transaction for documents of `resource`. The caller must hold a [`BulkPermit`]. PostgreSQL aborts the
@@ -86,13 +85,16 @@ impl Writes {
         let shared = &*self.shared;
         let mut following = shared.followed.clone();
         let mut known = followed(&mut following)?;
-        let mut session = shared.connect(&known).await;
+        let purpose = shared.connections.bulk_purpose();
+        let mut session = shared.connect(purpose, &known).await;
         let is_other = session.as_ref().is_err_and(Failure::is_other_database);
         if is_other && wait_for_new_identity(&mut following, Some(&known)).await {
             known = followed(&mut following)?;
-            session = shared.connect(&known).await;
+            session = shared.connect(purpose, &known).await;
         }
-        let session = session.map_err(|failure| failure.error)?;
+        let session = session.map_err(|failure| failure.error);
+        shared.note_outcome(&session);
+        let session = session?;
         let transaction = Transaction::new(shared, session, known, LockRetry::Never);
         let mut bulk = BulkTransaction {
             shared,

@@ -11,8 +11,9 @@ use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
-use crate::source::loader::{read_documents, verify_identity};
-use crate::source::session::{Access, Database, Identity, Session};
+use crate::source::connections::UsedConnection;
+use crate::source::loader::read_documents;
+use crate::source::session::{Access, Database, Identity, verify_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, write_failure};
 use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
@@ -20,7 +21,7 @@ use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINI
 use crate::source::writes::{Action, Shared, Write, WriteEffect, WriteResult, Written};
 
 pub(super) struct Transaction<'t> {
-    pub(super) session: Session,
+    pub(super) session: UsedConnection,
     database: &'t Database,
     document_bytes_max: usize,
     pub(super) followed: Arc<Identity>,
@@ -65,13 +66,13 @@ pub(super) struct WrittenDocument {
 impl<'t> Transaction<'t> {
     pub(super) fn new(
         shared: &'t Shared,
-        session: Session,
+        session: UsedConnection,
         followed: Arc<Identity>,
         lock_retry: LockRetry,
     ) -> Self {
         Self {
             session,
-            database: &shared.database,
+            database: shared.database(),
             document_bytes_max: shared.document_bytes_max,
             followed,
             lock_retry,

@@ -1,4 +1,4 @@
-//! The workers: each takes writes that wait, and runs them over a connection of its own.
+//! The workers: each takes writes that wait, and runs them over a connection that it takes for a transaction.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::source::SourceError;
-use crate::source::loader::wait_for_new_identity;
-use crate::source::session::{Identity, Session};
+use crate::source::connections::Purpose;
+use crate::source::session::wait_for_new_identity;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
@@ -29,19 +29,14 @@ const CONNECTION_ATTEMPTS: usize = 2;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    /// The connection, with the identity that it was verified to have.
-    session: Option<(Arc<Identity>, Session)>,
 }
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            session: None,
-        }
+        Self { shared }
     }
 
-    pub(super) async fn run(mut self, mut stopped: watch::Receiver<bool>) {
+    pub(super) async fn run(self, mut stopped: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         while !*stopped.borrow() {
             let taken = shared.queue().take_next();
@@ -60,7 +55,7 @@ impl Worker {
     }
 
     /// Runs the writes of `group`. If they are late, wakes another worker for the documents that wait.
-    async fn write_group(&mut self, group: Vec<QueuedWrite>, in_flight: InFlightGuard<'_>) {
+    async fn write_group(&self, group: Vec<QueuedWrite>, in_flight: InFlightGuard<'_>) {
         let shared = Arc::clone(&self.shared);
         let mut written = std::pin::pin!(self.write(group));
         if tokio::time::timeout(LATE_AFTER, &mut written)
@@ -73,7 +68,7 @@ impl Worker {
         }
     }
 
-    async fn write(&mut self, group: Vec<QueuedWrite>) {
+    async fn write(&self, group: Vec<QueuedWrite>) {
         let until = self.shared.attempts_end();
         let lock_retry = match group.len() {
             0 | 1 => LockRetry::Always,
@@ -109,7 +104,7 @@ impl Worker {
 
     /// Writes one document, unless its client has left.
     async fn write_single(
-        &mut self,
+        &self,
         queued: &QueuedWrite,
         lock_retry: LockRetry,
         until: Instant,
@@ -126,7 +121,20 @@ impl Worker {
 
     /// Runs `writes` in one transaction, and repeats it if it may succeed then. No attempt begins after `until`.
     async fn write_with_retries(
-        &mut self,
+        &self,
+        writes: &[&Write],
+        lock_retry: LockRetry,
+        until: Instant,
+    ) -> Result<Vec<WriteResult>, WriteError> {
+        let outcomes = self.repeat(writes, lock_retry, until).await;
+        if self.shared.followed.borrow().is_some() {
+            self.shared.note_outcome(&outcomes);
+        }
+        outcomes
+    }
+
+    async fn repeat(
+        &self,
         writes: &[&Write],
         lock_retry: LockRetry,
         until: Instant,
@@ -162,20 +170,15 @@ impl Worker {
     }
 
     async fn attempt(
-        &mut self,
+        &self,
         writes: &[&Write],
         lock_retry: LockRetry,
     ) -> Result<Vec<WriteResult>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
-        let kept = self.session.take();
-        let kept = kept.filter(|(verified, _)| Arc::ptr_eq(verified, &followed));
-        let session = match kept {
-            Some((_, session)) => session,
-            None => self.shared.connect(&followed).await?,
-        };
-        let mut transaction =
-            Transaction::new(&self.shared, session, Arc::clone(&followed), lock_retry);
+        let session = self.shared.connect(Purpose::Write, &followed).await?;
+        let was_reused = session.is_reused();
+        let mut transaction = Transaction::new(&self.shared, session, followed, lock_retry);
         let limit = self.shared.time_limit();
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
@@ -206,7 +209,11 @@ impl Worker {
             }
         };
         if is_reusable {
-            self.session = Some((followed, transaction.session));
+            transaction.session.put_back();
+        } else if was_reused {
+            // It may have been lost while it was idle, and others with it.
+            drop(transaction);
+            self.shared.connections.close_idle(Purpose::Write);
         }
         outcome
     }

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::Shared;
-use crate::source::loader::connection::{LoaderStatement, VerifiedConnection};
+use crate::source::loader::connection::LoaderStatement;
 use crate::source::loader::pages::PageStatement;
 use crate::source::session::Session;
 
@@ -22,7 +22,6 @@ const SQL_ASCII: &str = "SQL_ASCII";
 /// Those of the statements. [`SourceError::is_encoding_error`] if the page begins after a key that the database's encoding
 /// cannot represent.
 pub(super) async fn read_representable_keys(
-    connection: &mut VerifiedConnection,
     shared: &Shared,
     keys: &PageStatement,
 ) -> Result<Vec<String>, SourceError> {
@@ -31,7 +30,7 @@ pub(super) async fn read_representable_keys(
     let mut offset = 0;
     loop {
         let statement = StoredKeysStatement { keys, offset };
-        let stored = match connection.run(shared, &statement).await {
+        let stored = match shared.run(&statement).await {
             Ok(stored) => stored,
             // The value of a filter cannot be represented, so no row has it.
             Err(error) if error.is_encoding_error() && keys.page.after.is_none() => {
@@ -45,7 +44,7 @@ pub(super) async fn read_representable_keys(
             let texts = stored.keys.into_iter().map(String::from_utf8);
             found.extend(texts.filter_map(Result::ok));
         } else {
-            convert(connection, shared, keys, stored.keys, &mut found).await?;
+            convert(shared, keys, stored.keys, &mut found).await?;
         }
         if count < limit || found.len() >= limit {
             found.truncate(limit);
@@ -56,7 +55,6 @@ pub(super) async fn read_representable_keys(
 
 /// Adds the keys of `stored` that can be converted to `found`, in their order.
 async fn convert(
-    connection: &mut VerifiedConnection,
     shared: &Shared,
     keys: &PageStatement,
     stored: Vec<Vec<u8>>,
@@ -69,7 +67,7 @@ async fn convert(
             stored: &part,
             persistent: keys.persistent,
         };
-        match connection.run(shared, &conversion).await {
+        match shared.run(&conversion).await {
             Ok(texts) => found.extend(texts),
             Err(error) if !error.is_encoding_error() => return Err(error),
             Err(_) if part.len() > 1 => {
