@@ -61,7 +61,7 @@ use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
 use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{
-    EntryStatus, Explanation, FeedStatus, ResourceStatus, Status, TierStatus,
+    EntryStatus, Explanation, FeedStatus, ResourceStatus, SourceStatus, Status, TierStatus,
 };
 use crate::clock::Boottime;
 use crate::feed::OnLoss;

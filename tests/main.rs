@@ -25,6 +25,7 @@ mod locks;
 mod openapi;
 mod outage;
 mod pooler;
+mod readiness;
 mod seed;
 mod slow;
 mod state;

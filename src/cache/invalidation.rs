@@ -72,6 +72,9 @@ impl Cache {
         cached
             .uncached
             .fetch_or(uncached.is_some(), Ordering::SeqCst);
+        if definition.writable.is_ok() {
+            self.loader.connections().require_writes();
+        }
         cached.current.store(Some(definition));
         cached.unfit.store(false, Ordering::SeqCst);
         // Connections may have plans, types and roles in memory from between the two definitions.

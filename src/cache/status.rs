@@ -24,6 +24,17 @@ pub struct Status {
     pub feed: FeedStatus,
     /// Keys that wait for PostgreSQL.
     pub source_waiting_keys: usize,
+    /// The connections to PostgreSQL over which documents are read and written.
+    pub source: SourceStatus,
+}
+
+/// Whether documents can be read from PostgreSQL and written to it.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceStatus {
+    /// Why documents can't be read; `None` if they can.
+    pub reads_lost: Option<String>,
+    /// Why documents can't be written; `None` if they can, or if no resource is writable.
+    pub writes_lost: Option<String>,
 }
 
 /// One resource's part of the status.
@@ -146,6 +157,15 @@ impl Cache {
             disk,
             feed: self.feed_status(),
             source_waiting_keys: self.loader.waiting_keys(),
+            source: self.source_status(),
+        }
+    }
+
+    fn source_status(&self) -> SourceStatus {
+        let connections = self.loader.connections();
+        SourceStatus {
+            reads_lost: connections.reads_unavailable(),
+            writes_lost: connections.writes_unavailable(),
         }
     }
 
@@ -176,8 +196,8 @@ impl Cache {
         self.resources.iter().filter_map(why).collect()
     }
 
-    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, or no resource fits. `None` if
-    /// it is ready.
+    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, no resource fits, or documents
+    /// can't be read or written. `None` if it is ready.
     pub fn unready_reason(&self) -> Option<String> {
         let age = self.feed_age();
         let behind = !self.freshness.is_fresh(Boottime::now());
@@ -207,7 +227,7 @@ impl Cache {
         match age {
             None => Some("the feed has not completed a pass yet".into()),
             Some(age) if behind => Some(format!("the feed is {:.1} s behind", age.as_secs_f64())),
-            Some(_) => None,
+            Some(_) => self.source_status().unready_reason(),
         }
     }
 
@@ -270,6 +290,21 @@ impl Cache {
                 .position()
                 .map(|position| position.to_string()),
         }
+    }
+}
+
+impl SourceStatus {
+    fn unready_reason(self) -> Option<String> {
+        let reads = self
+            .reads_lost
+            .map(|reason| format!("documents can't be read from PostgreSQL: {reason}"));
+        let writes = || {
+            let reason = self.writes_lost?;
+            Some(format!(
+                "documents can't be written to PostgreSQL: {reason}"
+            ))
+        };
+        reads.or_else(writes)
     }
 }
 

@@ -1,0 +1,131 @@
+//! `/readyz`: larder is ready if it can read and write documents, not only follow their changes.
+
+use axum::http::{Method, StatusCode};
+use fault_proxy::{FaultProxy, NetworkFault};
+use tempfile::TempDir;
+
+use crate::harness::cluster::TestCluster;
+use crate::harness::eventually;
+use crate::harness::larder_process::LarderProcess;
+use crate::harness::raw_http::fetch;
+use crate::harness::service::{TestService, execute};
+use crate::harness::swapping_pooler::SwappingPooler;
+
+const SQL: &str = "create table item (id int primary key, name text); \
+                   insert into item select n, 'first' from generate_series(1, 60) n";
+
+const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
+
+const CANNOT_READ: &str = "documents can't be read from PostgreSQL";
+const CANNOT_WRITE: &str = "documents can't be written to PostgreSQL";
+
+/// Waits until larder is not ready, and says `reason`.
+async fn unready(larder: &TestService, reason: &str) {
+    eventually(reason, async || {
+        let answer = larder.admin("/readyz").await;
+        let is_told = answer.body.contains(reason);
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE && is_told).then_some(())
+    })
+    .await;
+}
+
+async fn ready(larder: &TestService) {
+    eventually("ready", async || {
+        (larder.admin("/readyz").await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+}
+
+/// `url` led nowhere while `listen_url` was good: larder was ready, and refused each request.
+#[tokio::test(flavor = "multi_thread")]
+async fn larder_is_ready_while_it_can_read() {
+    let direct = TestCluster::database().await.url;
+    execute(&direct, SQL).await;
+    let proxy = FaultProxy::start(&direct).await.unwrap();
+    proxy.set(NetworkFault::Cut);
+    let settings = [("database.listen_url", direct.as_str())];
+    let larder = TestService::begin_in(TempDir::new().unwrap(), &proxy.url, CONFIG, &settings);
+    // Without any request.
+    unready(
+        &larder,
+        &format!("{CANNOT_READ}: PostgreSQL cannot be reached"),
+    )
+    .await;
+    let status = larder.admin("/status").await.json();
+    assert!(status["source"]["reads_lost"].is_string(), "{status}");
+    assert_eq!(
+        larder.get("/items/1").await.status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    proxy.set(NetworkFault::None);
+    ready(&larder).await;
+    let status = larder.admin("/status").await.json();
+    for kind in ["reads_lost", "writes_lost"] {
+        assert!(status["source"][kind].is_null(), "{status}");
+    }
+    assert_eq!(larder.get("/items/1").await.status, StatusCode::OK);
+    // A request finds out.
+    proxy.set(NetworkFault::Cut);
+    assert_eq!(
+        larder.get("/items/2").await.status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    let answer = larder.admin("/readyz").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
+    proxy.set(NetworkFault::None);
+    ready(&larder).await;
+}
+
+/// Only connections that write are not opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn larder_is_ready_while_it_can_write() {
+    let direct = TestCluster::database().await.url;
+    execute(&direct, SQL).await;
+    let pooler = SwappingPooler::start(&direct).await;
+    // Only they keep the search path of the role.
+    pooler.hold_answers_to("regexp_replace");
+    let settings = [("database.listen_url", direct.as_str())];
+    let larder = TestService::begin_in(TempDir::new().unwrap(), &pooler.url, CONFIG, &settings);
+    unready(
+        &larder,
+        &format!("{CANNOT_WRITE}: PostgreSQL cannot be reached"),
+    )
+    .await;
+    assert_eq!(larder.get("/items/1").await.status, StatusCode::OK);
+    let status = larder.admin("/status").await.json();
+    assert!(status["source"]["reads_lost"].is_null(), "{status}");
+    assert!(status["source"]["writes_lost"].is_string(), "{status}");
+    pooler.release();
+    ready(&larder).await;
+    let body = "{\"id\":1,\"name\":\"second\"}";
+    let answer = larder.write(Method::PUT, "/items/1", &[], body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+}
+
+/// Every request was refused, and the log was empty.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_logged_when_it_begins_and_when_it_ends() {
+    let direct = TestCluster::database().await.url;
+    execute(&direct, SQL).await;
+    let proxy = FaultProxy::start(&direct).await.unwrap();
+    let directory = TempDir::new().unwrap();
+    let toml = format!("[database]\nlisten_url = '{direct}'\n{CONFIG}");
+    std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
+    let larder = LarderProcess::start(directory.path(), Some(&proxy.url), &[]).await;
+    larder.ready().await;
+    proxy.set(NetworkFault::Cut);
+    for id in 1..=20 {
+        let answer = fetch(larder.listen, "GET", &format!("/items/{id}")).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    proxy.set(NetworkFault::None);
+    larder.ready().await;
+    let log = std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    let count = |text: &str| log.matches(text).count();
+    assert_eq!(count(CANNOT_READ), 1, "{log}");
+    assert_eq!(
+        count("documents can be read from PostgreSQL again"),
+        1,
+        "{log}"
+    );
+}
