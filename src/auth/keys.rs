@@ -429,6 +429,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pauses_after_failures_double_and_begin_anew_after_a_success() {
+        let down = "HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let mut answers = vec![down.to_owned(); 7];
+        answers.extend([good(&set("a")), down.to_owned()]);
+        let keys = keys_of(answers).await;
+        for milliseconds in [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000, 500] {
+            let began = Instant::now();
+            keys.fetch_newer().await;
+            let pause = Duration::from_millis(milliseconds);
+            let next = keys.lock_fetches().next.unwrap();
+            assert!(next >= began + pause, "{pause:?}");
+            assert!(next <= Instant::now() + pause, "{pause:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn requests_wait_a_second_at_most_for_one_fetch() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = JwtConfig {

@@ -84,7 +84,30 @@ pub(super) fn read_text(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use std::fs::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_may_read_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pgpass");
+        std::fs::write(&file, "db:5432:shop:app:secret\n").unwrap();
+        let options = PgConnectOptions::new_without_pgpass()
+            .port(5432)
+            .username("app")
+            .database("shop");
+        let read = |mode| {
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            password(Some(file.clone()), "db", &options)
+        };
+        assert_eq!(read(0o600).as_deref(), Some("secret"));
+        for mode in [0o640, 0o604, 0o620, 0o602] {
+            assert_eq!(read(mode), None, "{mode:o}");
+        }
+        let of_directory = password(Some(directory.path().to_owned()), "db", &options);
+        assert_eq!(of_directory, None);
+    }
 
     #[test]
     fn the_first_line_that_matches_counts() {
