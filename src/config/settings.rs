@@ -186,7 +186,7 @@ pub(super) const SETTINGS: [Setting; 70] = [
         |c| Slot::Url(&mut c.listen_url),
     )
     .help("A direct connection for the change feed if url leads to a pooler."),
-    default("database.connections", "8", |c| {
+    default("database.connections", "16", |c| {
         Slot::Count(&mut c.source.connections, 4..=1000)
     })
     .help("The most connections to PostgreSQL: two for the change feed, the others for reads and writes."),
