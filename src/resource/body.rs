@@ -107,10 +107,17 @@ impl Mismatches {
     /// Counts a number by the digits that PostgreSQL will write for it: 1e131071 is stored in a few bytes and read as
     /// 131,072 digits. Adds a mismatch and returns false if the document has too many.
     fn count_digits(&mut self, number: &str) -> bool {
-        if number.contains(['e', 'E']) {
-            let digits = Decimal::parse(number).map_or(0, |number| number.written_digits());
-            self.digits = self.digits.saturating_add(digits);
-        }
+        let digits = match number.contains(['e', 'E']) {
+            true => Decimal::parse(number).map_or(0, |number| number.written_digits()),
+            false => 0,
+        };
+        self.add_digits(digits)
+    }
+
+    /// Counts digits that PostgreSQL will write for numbers with an exponent. Adds a mismatch and returns false if the
+    /// document has too many.
+    fn add_digits(&mut self, digits: usize) -> bool {
+        self.digits = self.digits.saturating_add(digits);
         let fits = self.digits <= WRITTEN_DIGITS_MAX;
         if !fits {
             self.add(format!(

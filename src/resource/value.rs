@@ -66,6 +66,9 @@ pub enum ValueType {
     Array(Box<ValueType>),
     /// A composite type, with its attributes' names and types; an object in documents
     Composite(Vec<(String, ValueType)>),
+    /// A type whose text may have numbers that PostgreSQL writes digit by digit, without exponents: `jsonpath`, and ranges
+    /// of `numeric` and of types that have it. A string.
+    NumericText,
     /// Any other type. A body has the type's text as a string; a document has what PostgreSQL's `to_json` makes of it,
     /// which is the same for most types.
     Other,
@@ -99,6 +102,11 @@ pub enum TypeForm {
         /// The elements' type.
         element: u32,
     },
+    /// A range or multirange of values of another type.
+    Range {
+        /// The type of the bounds.
+        subtype: u32,
+    },
     /// An enum.
     Enum {
         /// In order.
@@ -126,6 +134,12 @@ impl ValueType {
             TypeForm::Domain { base, modifier } => Self::below(types, *base, *modifier, depth),
             TypeForm::Array { element } => {
                 Self::Array(Box::new(Self::below(types, *element, modifier, depth)))
+            }
+            TypeForm::Range { subtype } => {
+                match Self::below(types, *subtype, -1, depth).has_numeric() {
+                    true => Self::NumericText,
+                    false => Self::Other,
+                }
             }
             TypeForm::Enum { labels } => Self::Enum(labels.clone()),
             TypeForm::Composite { attributes } => {
@@ -167,7 +181,18 @@ impl ValueType {
             "bytea" => Self::Bytea,
             "json" => Self::Json,
             "jsonb" => Self::Jsonb,
+            "jsonpath" => Self::NumericText,
             _ => Self::Other,
+        }
+    }
+
+    /// Whether values may have numbers of type `numeric`.
+    fn has_numeric(&self) -> bool {
+        match self {
+            Self::Numeric { .. } | Self::Jsonb | Self::NumericText => true,
+            Self::Array(element) => element.has_numeric(),
+            Self::Composite(attributes) => attributes.iter().any(|(_, value)| value.has_numeric()),
+            _ => false,
         }
     }
 
@@ -264,6 +289,11 @@ mod tests {
                     },
                 ),
             ),
+            (7, form("numeric", true, TypeForm::Base)),
+            (8, form("numrange", true, TypeForm::Range { subtype: 7 })),
+            (9, form("moods", false, TypeForm::Range { subtype: 4 })),
+            (10, form("ranges", false, TypeForm::Range { subtype: 11 })),
+            (11, form("_numrange", true, TypeForm::Array { element: 8 })),
             // No catalogue has such a type.
             (6, form("loop", false, TypeForm::Array { element: 6 })),
         ]
@@ -279,5 +309,9 @@ mod tests {
             ValueType::Composite(attributes)
         );
         ValueType::of(&types, 6, -1);
+        assert_eq!(ValueType::of(&types, 8, -1), ValueType::NumericText);
+        assert_eq!(ValueType::of(&types, 9, -1), ValueType::Other);
+        assert_eq!(ValueType::of(&types, 10, -1), ValueType::NumericText);
+        assert_eq!(ValueType::of(&types, 11, -1), array(ValueType::NumericText));
     }
 }

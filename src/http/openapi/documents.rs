@@ -167,7 +167,9 @@ fn keep_written(writable: &Writable, level: &Level, purpose: Purpose, example: &
             MemberKind::Lookup => false,
             MemberKind::Rows(_) => purpose != Purpose::Patch,
             MemberKind::Column(at) => level.columns.get(at).is_some_and(|column| {
-                !is_given(level, at, column, purpose) && column.value != ValueType::Other
+                let has_example =
+                    !matches!(column.value, ValueType::Other | ValueType::NumericText);
+                !is_given(level, at, column, purpose) && has_example
             }),
         };
         if !kept {
@@ -226,7 +228,7 @@ fn value_example(value: &ValueType, name: &str) -> Value {
                 .map(|(name, value)| (name.clone(), value_example(value, name)))
                 .collect(),
         ),
-        ValueType::Other => Value::Null,
+        ValueType::Other | ValueType::NumericText => Value::Null,
     }
 }
 

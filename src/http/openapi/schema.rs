@@ -55,7 +55,9 @@ pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
                 .iter()
                 .map(|(name, value)| (name.as_str(), read(value, true), true)),
         ),
-        ValueType::Other => json!({"description": "The result of PostgreSQL's to_json."}),
+        ValueType::Other | ValueType::NumericText => {
+            json!({"description": "The result of PostgreSQL's to_json."})
+        }
         value => common(value),
     };
     if nullable { or_null(schema) } else { schema }
@@ -85,7 +87,7 @@ pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
                 .iter()
                 .map(|(name, value)| (name.as_str(), written(value, true), false)),
         ),
-        ValueType::Other => json!({
+        ValueType::Other | ValueType::NumericText => json!({
             "type": "string",
             "description": "The type's text form in PostgreSQL."
         }),

@@ -119,6 +119,36 @@ impl<'t> Decimal<'t> {
     }
 }
 
+/// The most digits that PostgreSQL may write for the numbers with an exponent in `text`, which is of a type that has
+/// numbers among other things. A range may have quotes and backslashes within a number, and numbers underscores: they are
+/// skipped.
+pub(super) fn digits_of_numbers_in(text: &str) -> usize {
+    const NUMBER_DIGITS_MAX: usize = (DIGITS_BEFORE_MAX + DIGITS_AFTER_MAX) as usize;
+    let is_skipped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'_');
+    let mut bytes = text.bytes().filter(|byte| !is_skipped(byte)).peekable();
+    // Digits of the number before its exponent, so far.
+    let (mut digits, mut mantissa) = (0_usize, 0_usize);
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'0'..=b'9' => mantissa += 1,
+            b'.' => {}
+            b'e' | b'E' if mantissa > 0 => {
+                bytes.next_if(|byte| matches!(byte, b'+' | b'-'));
+                let mut exponent = 0_usize;
+                while let Some(digit) = bytes.next_if(u8::is_ascii_digit) {
+                    let digit = usize::from(digit - b'0');
+                    exponent = exponent.saturating_mul(10).saturating_add(digit);
+                }
+                let written = mantissa.saturating_add(exponent).min(NUMBER_DIGITS_MAX);
+                digits = digits.saturating_add(written);
+                mantissa = 0;
+            }
+            _ => mantissa = 0,
+        }
+    }
+    digits
+}
+
 /// Parses an exponent. One that is too large for every type is replaced by a smaller one that is still too large.
 fn power(text: &str) -> Option<i64> {
     let (negative, digits) = sign_and_digits(text)?;
@@ -172,6 +202,21 @@ mod tests {
             assert_eq!(decimal(text).written_digits(), digits, "{text}");
         }
         assert!(decimal("1e99999999999999").written_digits() > 1 << 39);
+    }
+
+    #[test]
+    fn numbers_in_texts_are_counted_at_least_as_postgres_writes_them() {
+        for (text, digits) in [
+            ("[1.5,1000)", 0),
+            ("[1e3,2.5E-2)", 4 + 4),
+            ("{[1e+3,1e3],(5,)}", 8),
+            (r#"["1""e3",1\e3)"#, 8),
+            ("$.e1 ? (@ > 1_0e1_0)", 12),
+            ("$[*] == 1e999999999999999999999", 147_455),
+            ("1e 1e] e5", 2),
+        ] {
+            assert_eq!(digits_of_numbers_in(text), digits, "{text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod composed;
 mod scalar;
 
 use crate::resource::body::Mismatches;
-use crate::resource::body::decimal::Decimal;
+use crate::resource::body::decimal::{Decimal, digits_of_numbers_in};
 use crate::resource::body::parse::{Json, JsonNode};
 use crate::resource::value::ValueType;
 use crate::resource::writable::ColumnInput;
@@ -37,9 +37,14 @@ fn text(
     json: Json<'_>,
     mismatches: &mut Mismatches,
 ) -> Option<String> {
-    if let (ValueType::Numeric { .. }, Json::Number(number)) = (value, &json)
-        && !mismatches.count_digits(number)
-    {
+    let fits = match (value, &json) {
+        (ValueType::Numeric { .. }, Json::Number(number)) => mismatches.count_digits(number),
+        (ValueType::NumericText, Json::String(text)) => {
+            mismatches.add_digits(digits_of_numbers_in(text))
+        }
+        _ => true,
+    };
+    if !fits {
         return None;
     }
     match (value, json) {
@@ -186,6 +191,18 @@ mod tests {
         for value in [&ValueType::Jsonb, &numbers] {
             assert!(read(value, &array(8)).is_ok(), "{value:?}");
             let refused = read(value, &array(9)).unwrap_err();
+            assert!(refused.contains("longer than 1048576 digits"), "{refused}");
+        }
+        let ranges = ValueType::Array(Box::new(ValueType::NumericText));
+        for text in [
+            "[1e131071,)",
+            "$.a > 1e131071",
+            r#"[1\"e13\"107\\1,)"#,
+            "[1e13_1071,)",
+        ] {
+            let strings = |count| format!("[{}]", vec![format!("\"{text}\""); count].join(","));
+            assert!(read(&ranges, &strings(7)).is_ok(), "{text}");
+            let refused = read(&ranges, &strings(9)).unwrap_err();
             assert!(refused.contains("longer than 1048576 digits"), "{refused}");
         }
         // Its text is kept as it is.

@@ -21,6 +21,7 @@ pub(super) async fn read_types(
            union select part.oid from used join pg_type t on t.oid = used.oid cross join lateral ( \
              select t.typbasetype where t.typtype = 'd' \
              union all select t.typelem where t.typcategory = 'A' \
+             union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid) \
              union all select a.atttypid from pg_attribute a \
                where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part (oid)) \
          select t.oid::int8 as oid, t.typname::text as name, \
@@ -28,6 +29,7 @@ pub(super) async fn read_types(
            case when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim = ',' \
              and t.typname not in ('int2vector', 'oidvector') then 'a' else t.typtype end::text as kind, \
            t.typbasetype::int8 as base, t.typtypmod as modifier, t.typelem::int8 as element, \
+           (select r.rngsubtype::int8 from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)) as subtype, \
            array(select enumlabel::text from pg_enum where enumtypid = t.oid order by enumsortorder) as labels, \
            array(select attname::text from pg_attribute where t.typtype = 'c' and attrelid = t.typrelid \
              and attnum > 0 and not attisdropped order by attnum) as attribute_names, \
@@ -60,6 +62,9 @@ fn form(row: &PgRow) -> Result<TypeForm, SourceError> {
         },
         'a' => TypeForm::Array {
             element: oid(row, "element")?,
+        },
+        'r' | 'm' => TypeForm::Range {
+            subtype: oid(row, "subtype")?,
         },
         'e' => TypeForm::Enum {
             labels: row.try_get("labels")?,

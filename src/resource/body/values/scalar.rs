@@ -138,7 +138,7 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
                 Err(one_of(labels).into())
             }
         }
-        ValueType::Interval | ValueType::Other => Ok(text.to_owned()),
+        ValueType::Interval | ValueType::NumericText | ValueType::Other => Ok(text.to_owned()),
         ValueType::Composite(_) => Err("must be an object".into()),
         ValueType::Array(_) => Err("must be an array".into()),
         // Values of the other types are not strings.
