@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 
 use crate::cache::document::Document;
@@ -50,7 +50,8 @@ pub struct Lookups<'r> {
 }
 
 /// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
-/// 16 MiB, if they are as long as those before. So few long documents and many short ones are in memory.
+/// 16 MiB, if they are as long as those before. So few long documents and many short ones are in memory. If they are
+/// longer, [`Lookups::next`] returns those that fit, and one more.
 #[derive(Debug, Default)]
 pub struct Window {
     documents: usize,
@@ -89,10 +90,6 @@ impl<'r> Lookups<'r> {
         if self.keys.is_empty() {
             return Ok(None);
         }
-        let length = |answer: &Option<Answer>| {
-            let found = answer.as_ref().and_then(|answer| answer.found.as_ref());
-            found.map_or(0, |document| document.body().len())
-        };
         let window = self.window.size();
         let mut answers: Vec<Option<Answer>> = Vec::new();
         let mut first_places = HashMap::with_capacity(self.keys.len());
@@ -120,23 +117,66 @@ impl<'r> Lookups<'r> {
             bytes += length(&answer);
             answers.push(answer);
         }
-        let lookups = missed.iter().map(|(_, key)| self.lookup(key));
         // One limit for all windows of a request.
         let waited = Boottime::now().since(self.began);
         let left = self.documents.request_timeout().saturating_sub(waited);
-        let found = timeout(left, join_all(lookups)).await;
-        let found = found.map_err(|_| LookupError::Deadline)?;
+        let found = timeout(left, self.lookup_all(&missed)).await;
+        let found = found.map_err(|_| LookupError::Deadline)??;
+        if let Some((place, _)) = missed.get(found.len()) {
+            answers.truncate(*place);
+        }
         for ((place, _), found) in missed.iter().zip(found) {
-            let found = found?;
             self.window.add(length(&found));
             answers[*place] = found;
         }
         for (place, first) in repeated {
-            answers[place] = answers[first].clone();
+            if place < answers.len() {
+                answers[place] = answers[first].clone();
+            }
         }
         let (looked_up, rest) = self.keys.split_at(answers.len());
         self.keys = rest;
         Ok(Some((looked_up, answers)))
+    }
+
+    /// Looks up the keys of `missed` at the same time. Returns their answers in order: all, or the first ones if these have
+    /// more than [`Window::BYTES`]. Answers beyond are dropped while others are awaited.
+    async fn lookup_all(
+        &self,
+        missed: &[(usize, &String)],
+    ) -> Result<Vec<Option<Answer>>, LookupError> {
+        let mut lookups: FuturesUnordered<_> = missed
+            .iter()
+            .enumerate()
+            .map(|(number, (_, key))| async move { (number, self.lookup(key).await) })
+            .collect();
+        let mut found: Vec<Option<Option<Answer>>> = vec![None; missed.len()];
+        let (mut ready, mut bytes) = (0, 0);
+        while ready < found.len()
+            && let Some((number, answer)) = lookups.next().await
+        {
+            let Some(slot) = found.get_mut(number) else {
+                continue;
+            };
+            let answer = answer?;
+            bytes += length(&answer);
+            *slot = Some(answer);
+            while found.get(ready).is_some_and(Option::is_some) {
+                ready += 1;
+            }
+            while bytes > Window::BYTES && ready < found.len() {
+                let dropped = match found.iter().rposition(Option::is_some) {
+                    Some(last) if last > ready => last,
+                    _ if ready > 0 => ready,
+                    // The first one is not there yet.
+                    _ => break,
+                };
+                let last = found.get_mut(dropped).and_then(Option::take);
+                bytes -= last.as_ref().map_or(0, length);
+                found.truncate(dropped);
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// Reads a document that memory does not have.
@@ -147,15 +187,17 @@ impl<'r> Lookups<'r> {
         };
         match found {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_of_one_document() => {
-                let name = self.documents.names().nth(self.id.index());
-                let name = name.unwrap_or_default();
-                tracing::warn!("{name}/{key} can't be read and is left out of an answer: {error}");
-                Ok(None)
-            }
+            // The cache has logged it.
+            Err(error) if error.is_of_one_document() => Ok(None),
             Err(error) => Err(error),
         }
     }
+}
+
+/// The length of the document, if there is one.
+fn length(answer: &Option<Answer>) -> usize {
+    let found = answer.as_ref().and_then(|answer| answer.found.as_ref());
+    found.map_or(0, |document| document.body().len())
 }
 
 impl Documents {

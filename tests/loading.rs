@@ -71,6 +71,27 @@ async fn a_thousand_keys_are_a_few_statements() {
     assert!(sent <= 10, "{sent} statements");
 }
 
+/// A statement for many keys returns at most 16 MiB: here 167 kB for each.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_documents_are_read_one_by_one() {
+    let sql = "create table item (id int primary key, name text not null); \
+               insert into item select n, repeat('x', case when n % 10 = 0 then 1000000 else 10 end) \
+               from generate_series(1, 100) n";
+    let database = TestCluster::database().await;
+    execute(&database.url, sql).await;
+    let settings = [("database.connections", "1")];
+    let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
+    let paths = (1..=100).map(|number| format!("/items/{number}"));
+    let (answers, sent) = herd(&larder, paths.collect()).await;
+    for (answer, id) in answers.iter().zip(1..) {
+        let length = if id % 10 == 0 { 1_000_000 } else { 10 };
+        let document = answer.json();
+        assert_eq!(document["id"], id);
+        assert_eq!(document["name"].as_str().unwrap().len(), length, "{id}");
+    }
+    assert!(sent <= 30, "the keys did not meet");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
     let database = TestCluster::database().await;

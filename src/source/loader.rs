@@ -2,7 +2,9 @@
 //!
 //! A fixed number of workers serve the resources in turn, each over a connection that it takes for one statement. A free
 //! worker takes all keys of a resource that wait, up to `KEYS_PER_STATEMENT`: a single key costs one round trip and no
-//! timer, and many keys share a statement. A further worker is woken only if many keys wait, or if a statement is late. Workers are
+//! timer, and many keys share a statement. The documents that it returns have at most `STATEMENT_BYTES_MAX` together:
+//! the longer the resource's documents are, the fewer keys it has, and documents that are too long for their share are
+//! read one by one. A further worker is woken only if many keys wait, or if a statement is late. Workers are
 //! tasks of their own, so no request cancels a load: a future dropped in the middle of a statement would leave its
 //! connection in an unknown state. At most `WAITING_KEYS_MAX` keys wait.
 //!
@@ -31,10 +33,10 @@ use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose};
 use crate::source::loader::connection::TIMEOUT_MARGIN;
 use crate::source::loader::pages::Pages;
-use crate::source::loader::queue::{Batch, LoadQueue};
+use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
 pub(crate) use crate::source::loader::statement::documents_query;
-pub(in crate::source) use crate::source::loader::statement::read_documents;
 use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
+pub(in crate::source) use crate::source::loader::statement::read_documents;
 use crate::source::session::{Database, Identity};
 
 /// A statement that takes longer is late: keys that wait for its end are taken by another worker.
@@ -121,6 +123,11 @@ impl Shared {
 
     fn database(&self) -> &Database {
         self.connections.database()
+    }
+
+    /// The most bytes that each document of a statement for `keys` keys may have.
+    fn bytes_max(&self, keys: usize) -> usize {
+        share(keys).min(self.document_bytes_max)
     }
 
     fn wake(&self, worker: Option<usize>) {
@@ -295,6 +302,13 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     }
 }
 
+/// Notes the length of a document that was read.
+fn note_length(lengths: &mut RecentLengths, loaded: &Loaded) {
+    if let Ok(Some(document)) = loaded {
+        lengths.note(document.len());
+    }
+}
+
 struct Worker {
     number: usize,
     shared: Arc<Shared>,
@@ -344,14 +358,29 @@ impl Worker {
     async fn load(&mut self, batch: Batch) {
         (self.shared.on_batch)(batch.loads.len());
         let shared = &self.shared;
+        let is_share = shared.bytes_max(batch.loads.len()) < shared.document_bytes_max;
         let statement = DocumentsStatement::new(shared, &batch.loads);
         let outcome = shared.run_with_retry(&statement).await;
         let (outcome, keep) = self.retry_unchecked(&batch.loads, outcome).await;
         match outcome {
             Err(error) if error.is_lock_timeout() => self.put_back(batch),
             Ok(found) => {
-                for (load, loaded) in batch.loads.into_iter().zip(found) {
-                    (load.done)(loaded, keep);
+                let Batch { queue, loads } = batch;
+                let mut lengths = RecentLengths::default();
+                let mut longer = Vec::new();
+                for (load, loaded) in loads.into_iter().zip(found) {
+                    match loaded {
+                        Err(SourceError::TooLarge) if is_share => longer.push(load),
+                        loaded => {
+                            note_length(&mut lengths, &loaded);
+                            (load.done)(loaded, keep);
+                        }
+                    }
+                }
+                self.shared.queue().note_lengths(queue, lengths);
+                if !longer.is_empty() {
+                    let loads = longer;
+                    self.load_each(Batch { queue, loads }).await;
                 }
             }
             Err(error)
@@ -385,11 +414,16 @@ impl Worker {
         let mut given_up: Option<SourceError> = None;
         let Batch { queue, loads } = batch;
         let mut loads = loads.into_iter();
+        let mut lengths = RecentLengths::default();
         while let Some(load) = loads.next() {
             let (loaded, keep) = match &given_up {
                 Some(error) => (Err(error.clone()), Keep::No),
                 None => match self.read_single(&load).await {
-                    (Ok(mut found), keep) => (found.pop().unwrap_or(Ok(None)), keep),
+                    (Ok(mut found), keep) => {
+                        let loaded = found.pop().unwrap_or(Ok(None));
+                        note_length(&mut lengths, &loaded);
+                        (loaded, keep)
+                    }
                     (Err(error), _) if error.is_lock_timeout() => {
                         let loads = std::iter::once(load).chain(loads).collect();
                         return self.put_back(Batch { queue, loads });
@@ -406,6 +440,7 @@ impl Worker {
             };
             (load.done)(loaded, keep);
         }
+        self.shared.queue().note_lengths(queue, lengths);
     }
 
     /// Reads the document of one key. Returns a list of one outcome.

@@ -22,6 +22,16 @@ const KEYS_PER_STATEMENT: usize = 256;
 /// measured on 2 cores, 64 clients got 1.3 times as many documents with one or two statements at a time as with eight.
 const KEYS_WORTH_A_STATEMENT: usize = 32;
 
+/// The most bytes of the documents that a statement for several keys returns.
+const STATEMENT_BYTES_MAX: usize = 16 << 20;
+
+/// A statement gets so few keys that each has this many times the mean length of the resource's documents. At most one
+/// document in eight is longer, since lengths are not negative.
+const TIMES_MEAN: usize = 8;
+
+/// After so many documents, those before count half.
+const RECENT_DOCUMENTS: usize = 1_024;
+
 /// The most keys that may wait. One resource may have half of them.
 const WAITING_KEYS_MAX: usize = 20_000;
 
@@ -48,12 +58,56 @@ pub(super) struct LoadQueue {
 #[derive(Default)]
 struct ResourceQueue {
     loads: VecDeque<Load>,
+    lengths: RecentLengths,
     /// Running statements.
     statements: usize,
     /// The length of the last pause; zero if the last statement met no lock.
     pause: Duration,
     /// The end of the pause, while the queue pauses.
     resumes_at: Option<Instant>,
+}
+
+/// The most bytes of each document that a statement for `keys` keys returns. A longer one is not sent, and is read by a
+/// statement of its own.
+pub(super) fn share(keys: usize) -> usize {
+    match keys {
+        0 | 1 => usize::MAX,
+        keys => STATEMENT_BYTES_MAX / keys,
+    }
+}
+
+/// The lengths of the documents that were read recently.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RecentLengths {
+    documents: usize,
+    bytes: usize,
+}
+
+impl RecentLengths {
+    /// Notes a document that was read.
+    pub(super) fn note(&mut self, bytes: usize) {
+        self.documents += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn add(&mut self, later: Self) {
+        self.documents += later.documents;
+        self.bytes = self.bytes.saturating_add(later.bytes);
+        while self.documents > RECENT_DOCUMENTS {
+            self.documents /= 2;
+            self.bytes /= 2;
+        }
+    }
+
+    /// The number of keys of the next statement.
+    fn keys_max(self) -> usize {
+        match self.bytes.checked_div(self.documents) {
+            None => KEYS_PER_STATEMENT,
+            Some(mean) => {
+                (STATEMENT_BYTES_MAX / TIMES_MEAN / mean.max(1)).clamp(1, KEYS_PER_STATEMENT)
+            }
+        }
+    }
 }
 
 /// Loads of one resource, all under the same definition of it.
@@ -171,11 +225,12 @@ impl LoadQueue {
         let mut turns = self.turns.iter();
         let turn = turns.position(|&number| self.may_begin(&self.queues[number]))?;
         let number = self.turns.remove(turn)?;
+        let keys_max = self.queues[number].lengths.keys_max();
         let queue = &mut self.queues[number].loads;
         let definition = Arc::clone(&queue.front()?.resource);
         let same = queue
             .iter()
-            .take(KEYS_PER_STATEMENT)
+            .take(keys_max)
             .take_while(|load| Arc::ptr_eq(&load.resource, &definition))
             .count();
         let loads: Vec<Load> = queue.drain(..same).collect();
@@ -187,6 +242,11 @@ impl LoadQueue {
             queue: number,
             loads,
         })
+    }
+
+    /// Notes the lengths of the documents that a statement of the queue with the number `queue` has returned.
+    pub(super) fn note_lengths(&mut self, queue: usize, lengths: RecentLengths) {
+        self.queues[queue].lengths.add(lengths);
     }
 
     /// Puts back the keys of a statement that met a lock. Their queue pauses, longer each time.
@@ -301,6 +361,38 @@ mod tests {
             let table = Table::new(&half.to_string());
             let taken_in = std::iter::from_fn(|| queue.push(table.load()).ok());
             assert_eq!(taken_in.count(), half);
+        }
+    }
+
+    #[test]
+    fn the_documents_of_a_statement_are_bounded_together() {
+        assert_eq!(share(1), usize::MAX);
+        for keys in 2..=KEYS_PER_STATEMENT {
+            assert!(keys * share(keys) <= STATEMENT_BYTES_MAX, "{keys}");
+        }
+    }
+
+    #[test]
+    fn long_documents_share_a_statement_with_few_others() {
+        let mut queue = LoadQueue::new(1);
+        let table = Table::new("long");
+        for (documents, bytes, keys) in [
+            (1, 1_000, KEYS_PER_STATEMENT),
+            // The one before still counts.
+            (15, 64 << 10, 34),
+            (RECENT_DOCUMENTS, 1 << 20, 2),
+            (RECENT_DOCUMENTS, 8 << 20, 1),
+            (RECENT_DOCUMENTS, usize::MAX, 1),
+        ] {
+            table.push_many(&mut queue);
+            let mut lengths = RecentLengths::default();
+            for _ in 0..documents {
+                lengths.note(bytes);
+            }
+            queue.note_lengths(0, lengths);
+            let batch = queue.begin_statement(0).unwrap();
+            queue.end_statement(batch.queue, false);
+            assert_eq!(batch.loads.len(), keys, "{documents} of {bytes}");
         }
     }
 

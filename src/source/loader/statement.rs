@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use futures_util::{TryStream, TryStreamExt};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row, ValueRef};
+use sqlx::{AssertSqlSafe, Connection, Postgres, Row, ValueRef};
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
@@ -116,6 +116,9 @@ fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<
     parts.map(|part| part.parse().map_err(no_integer)).collect()
 }
 
+/// A connection keeps a buffer as long as the longest message. It is freed after messages that are longer than this.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
+
 /// The size of the buffer that documents share. A longer document gets one of its own length.
 const TEXTS_BYTES: usize = 64 << 10;
 
@@ -152,7 +155,7 @@ async fn read_loads(
         _ => &resource.documents_sql,
     };
     let persistent = checked && !shared.database().pooler();
-    let bytes_max = shared.document_bytes_max;
+    let bytes_max = shared.bytes_max(keys.len());
     let found = read_documents(session, resource, sql, &keys, persistent, bytes_max).await?;
     let outcomes = loads.iter().map(|load| {
         let place = places.get(&*load.key);
@@ -177,11 +180,17 @@ pub(in crate::source) async fn read_documents(
 ) -> Result<Vec<Loaded>, SourceError> {
     let query = documents_query(resource, sql, keys, document_bytes_max)?.persistent(persistent);
     let mut proof = None;
+    let mut record_bytes = 0;
     let reading = async {
         let rows = query.fetch(&mut session.connection);
+        let rows = rows.inspect_ok(|row| record_bytes = record_bytes.max(row_bytes(row)));
         collect(rows, resource, keys, document_bytes_max, &mut proof).await
     };
-    match reading.await {
+    let outcome = reading.await;
+    if record_bytes > BUFFER_BYTES_MAX {
+        session.connection.shrink_buffers();
+    }
+    match outcome {
         // A result of another statement rarely fits this one, so the proof is checked after an unexpected result, too.
         outcome @ (Ok(_) | Err(SourceError::Altered(_) | SourceError::Unexpected(_))) => {
             session.check_proof(sql.proof(), proof.as_deref())?;
@@ -239,6 +248,13 @@ async fn collect(
     }
     let found = found.into_iter().map(|found| found.unwrap_or(Ok(None)));
     Ok(found.collect())
+}
+
+/// The length of the record in a row of the statement.
+fn row_bytes(row: &PgRow) -> usize {
+    let record = row.try_get_raw(1).ok();
+    let bytes = record.and_then(|record| record.as_bytes().map(<[u8]>::len).ok());
+    bytes.unwrap_or_default()
 }
 
 /// Renders the document in a row of the statement into `json`, whose content it replaces.
