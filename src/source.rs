@@ -140,11 +140,17 @@ impl SourceError {
     pub(crate) fn is_of_one_document(&self) -> bool {
         match self {
             Self::TooLarge | Self::Ambiguous => true,
-            Self::Refused { code, .. } => {
-                ENCODING_ERRORS.contains(&code.as_str()) || SIZE_ERRORS.contains(&code.as_str())
-            }
-            _ => false,
+            error => error.is_encoding_error() || error.is_size_error(),
         }
+    }
+
+    /// Whether a value is longer as text than PostgreSQL can write in one piece.
+    pub(crate) fn is_size_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { code, message }
+                if code == PROGRAM_LIMIT_EXCEEDED || message.starts_with(ALLOCATION_TOO_LARGE)
+        )
     }
 
     /// Whether a statement that checks row security failed because row security has changed, or because it could not
@@ -172,9 +178,12 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
 const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
 
-/// What PostgreSQL reports for a value that is too long as text: `program_limit_exceeded`, `out_of_memory`, and
-/// `internal_error`, which is "invalid memory alloc request size" (PostgreSQL manual, appendix A).
-const SIZE_ERRORS: [&str; 3] = ["54000", "53200", "XX000"];
+/// `program_limit_exceeded` (PostgreSQL manual, appendix A): among others, a text of more than 1 GiB.
+const PROGRAM_LIMIT_EXCEEDED: &str = "54000";
+
+/// The message of an `internal_error`, which is not translated, for a value of more than 1 GiB (PostgreSQL's mcxt.c). Other
+/// internal errors may pass: a table was just dropped, for example.
+const ALLOCATION_TOO_LARGE: &str = "invalid memory alloc request size";
 
 /// The errors of a statement that checks row security if the domain or the function of the check is missing, or
 /// larder's role may not use it: `undefined_object`, `undefined_function`, `invalid_schema_name` and

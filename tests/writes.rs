@@ -9,6 +9,7 @@ mod encoded_bodies;
 mod errors;
 mod idempotency;
 mod locks;
+mod sizes;
 mod unenforced_foreign_keys;
 mod visibility;
 

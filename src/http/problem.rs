@@ -23,6 +23,9 @@ use crate::source::writes::{Refusal, WriteError};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// The type of problems of a document that can't be returned until it changes.
+const UNREADABLE: &str = "urn:problem-type:unreadable-document";
+
 /// Seconds after which a client may try again: the feed connects within one second once PostgreSQL can be reached.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
@@ -32,6 +35,7 @@ const UNIQUE_VIOLATION: &str = "23505";
 /// The error in a response.
 #[derive(Debug)]
 pub(super) struct Problem {
+    r#type: &'static str,
     status: StatusCode,
     detail: Cow<'static, str>,
     /// SQLSTATE.
@@ -124,6 +128,8 @@ problems! {
 
     INVALID_DOCUMENT = UNPROCESSABLE_ENTITY, "the document does not match the resource; `errors` lists what is wrong";
     STORED_TOO_LARGE = PAYLOAD_TOO_LARGE, "the stored document would be longer than document_max";
+    TOO_LONG_TO_PATCH = PAYLOAD_TOO_LARGE,
+        "the stored document is longer than four times document_max: PUT and DELETE replace it";
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
     EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
     COMMIT_UNKNOWN = SERVICE_UNAVAILABLE,
@@ -148,6 +154,7 @@ impl Problem {
             _ => None,
         };
         Self {
+            r#type: "about:blank",
             status,
             detail,
             code: None,
@@ -331,7 +338,7 @@ impl Problem {
     /// The body of the response.
     pub(super) fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
-            r#type: "about:blank",
+            r#type: self.r#type,
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,
@@ -427,6 +434,7 @@ impl From<WriteError> for Problem {
             WriteError::Absent => Self::NO_SUCH_DOCUMENT,
             WriteError::Precondition => Self::PRECONDITION_FAILED,
             WriteError::Body(error) => Self::from(error),
+            WriteError::TooLongToPatch => Self::TOO_LONG_TO_PATCH,
             WriteError::KeyReused => Self::KEY_REUSED,
             WriteError::Refused {
                 code,
@@ -471,6 +479,21 @@ impl Problem {
 
 impl From<SourceError> for Problem {
     fn from(error: SourceError) -> Self {
+        let is_unreadable = error.is_of_one_document();
+        let problem = Self::of_source(error);
+        if is_unreadable {
+            Self {
+                r#type: UNREADABLE,
+                ..problem
+            }
+        } else {
+            problem
+        }
+    }
+}
+
+impl Problem {
+    fn of_source(error: SourceError) -> Self {
         match error {
             SourceError::Url(_)
             | SourceError::Unavailable(_)

@@ -142,6 +142,8 @@ struct Shared {
     committed: Arc<Notify>,
     connections: Arc<Connections>,
     document_bytes_max: usize,
+    /// The right to patch a document that is longer than `document_bytes_max`: one at a time, for its memory.
+    long_patches: Semaphore,
     /// Whether the outcomes of writes with an `Idempotency-Key` are kept.
     keeps_answers: bool,
     /// The database that the feed follows.
@@ -223,6 +225,7 @@ impl Writes {
             committed: Arc::default(),
             connections,
             document_bytes_max,
+            long_patches: Semaphore::new(1),
             keeps_answers,
             followed,
         });

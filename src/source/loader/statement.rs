@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::str::FromStr;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::{TryStream, TryStreamExt};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -156,13 +156,31 @@ async fn read_loads(
     };
     let persistent = checked && !shared.database().pooler();
     let bytes_max = shared.bytes_max(keys.len());
-    let found = read_documents(session, resource, sql, &keys, persistent, bytes_max).await?;
+    let found = read_documents(
+        session,
+        resource,
+        sql,
+        &keys,
+        persistent,
+        bytes_max,
+        Returned::Text,
+    )
+    .await?;
     let outcomes = loads.iter().map(|load| {
         let place = places.get(&*load.key);
         let loaded = place.and_then(|&place| found.get(place).cloned());
         loaded.unwrap_or(Ok(None))
     });
     Ok(outcomes.collect())
+}
+
+/// What [`read_documents`] returns of the documents that it has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::source) enum Returned {
+    /// Their text.
+    Text,
+    /// Empty texts: they can be read.
+    Nothing,
 }
 
 /// Reads the documents of `keys`, which are canonical and differ, in their order: by one statement `sql`, in one
@@ -177,6 +195,7 @@ pub(in crate::source) async fn read_documents(
     keys: &[&str],
     persistent: bool,
     document_bytes_max: usize,
+    returned: Returned,
 ) -> Result<Vec<Loaded>, SourceError> {
     let query = documents_query(resource, sql, keys, document_bytes_max)?.persistent(persistent);
     let mut proof = None;
@@ -184,7 +203,8 @@ pub(in crate::source) async fn read_documents(
     let reading = async {
         let rows = query.fetch(&mut session.connection);
         let rows = rows.inspect_ok(|row| record_bytes = record_bytes.max(row_bytes(row)));
-        collect(rows, resource, keys, document_bytes_max, &mut proof).await
+        let bytes_max = document_bytes_max;
+        collect(rows, resource, keys, bytes_max, returned, &mut proof).await
     };
     let outcome = reading.await;
     if record_bytes > BUFFER_BYTES_MAX {
@@ -206,6 +226,7 @@ async fn collect(
     resource: &Resource,
     keys: &[&str],
     document_bytes_max: usize,
+    returned: Returned,
     proof: &mut Option<Vec<u8>>,
 ) -> Result<Vec<Loaded>, SourceError> {
     let numbers = keys.iter().enumerate();
@@ -229,6 +250,9 @@ async fn collect(
                     Err(SourceError::Ambiguous)
                 } else {
                     rendered.map(|()| {
+                        if returned == Returned::Nothing {
+                            return Some(Bytes::new());
+                        }
                         if texts.capacity() < json.len() {
                             texts = BytesMut::with_capacity(TEXTS_BYTES.max(json.len()));
                         }

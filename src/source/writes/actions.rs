@@ -10,6 +10,7 @@ use crate::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
+use crate::source::loader::Returned;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::{Inputs, join_documents};
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
@@ -18,6 +19,10 @@ use crate::source::writes::{Action, Write, WriteEffect};
 /// How often a replacement tries to lock or to insert the document, which other transactions may insert and delete
 /// meanwhile.
 const INSERT_ATTEMPTS: usize = 3;
+
+/// A stored document that is longer than `document_max`, but not longer than so many times it, can be patched: a patch may
+/// shorten it.
+const LONG_PATCHED_TIMES: usize = 4;
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
@@ -118,8 +123,17 @@ impl Transaction<'_> {
     }
 
     /// Reads the stored document, all of whose rows are locked.
-    async fn read_locked(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<Bytes, Failure> {
-        let document = self.read(target, &[key]).await?.pop().transpose()?;
+    ///
+    /// # Errors
+    /// [`SourceError::TooLarge`] if it has more than `bytes_max`.
+    async fn read_locked(
+        &mut self,
+        target: &WriteTarget<'_>,
+        key: &str,
+        bytes_max: usize,
+    ) -> Result<Bytes, Failure> {
+        let read = self.read(target, &[key], bytes_max, Returned::Text).await?;
+        let document = read.into_iter().next().transpose()?;
         let gone = || SourceError::Unexpected("a locked document is gone".into());
         Ok(document.flatten().ok_or_else(gone)?)
     }
@@ -166,7 +180,18 @@ impl Transaction<'_> {
             return Ok(None);
         };
         let document = if exists {
-            Some(self.read_locked(target, key).await?)
+            match self.read_locked(target, key, self.document_bytes_max).await {
+                Ok(document) => Some(document),
+                // No client has seen it, so it has no entity tag, as an empty text has none that a client has seen. The
+                // write may shorten it.
+                Err(failure) if failure.is_too_large() => {
+                    return match holds(Some(b"")) {
+                        true => Ok(None),
+                        false => Err(WriteError::Precondition.into()),
+                    };
+                }
+                Err(failure) => return Err(failure),
+            }
         } else {
             None
         };
@@ -252,7 +277,22 @@ impl Transaction<'_> {
             return Err(absent(write).into());
         };
         self.lock_below(target, key).await?;
-        let document = self.read_locked(target, key).await?;
+        let document = self.read_locked(target, key, self.document_bytes_max).await;
+        let (document, _permit) = match document {
+            Err(failure) if failure.is_too_large() => {
+                let long_patches = self.long_patches;
+                let permit = long_patches.try_acquire();
+                let permit = permit.map_err(|_| SourceError::Overloaded)?;
+                let bytes_max = self.document_bytes_max.saturating_mul(LONG_PATCHED_TIMES);
+                let document = self.read_locked(target, key, bytes_max).await;
+                let document = document.map_err(|failure| match failure.is_too_large() {
+                    true => WriteError::TooLongToPatch.into(),
+                    false => failure,
+                })?;
+                (document, Some(permit))
+            }
+            document => (document?, None),
+        };
         if let Some(holds) = &write.precondition
             && !holds(Some(&document))
         {

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::resource::Resource;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
+use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
@@ -160,7 +161,8 @@ impl BulkTransaction<'_> {
     /// Inserts the documents of `rows`. Returns the canonical key of each.
     ///
     /// # Errors
-    /// Why PostgreSQL refused the first document that it refuses, or all of them. The transaction cannot be continued.
+    /// Why PostgreSQL refused the first document that it refuses, or all of them; [`SourceError::TooLarge`] if a stored
+    /// document is longer than `document_max`. The transaction cannot be continued.
     pub async fn insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
         let resource = &*self.resource;
         let transaction = &mut self.transaction;
@@ -172,11 +174,12 @@ impl BulkTransaction<'_> {
         let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
             Ok(inserted) => {
                 self.xid = inserted.xid;
-                let keys = inserted.keys;
-                return keys.map_err(|existing| BulkError {
+                let keys = inserted.keys.map_err(|existing| BulkError {
                     error: WriteError::Exists,
                     document: Some(existing),
-                });
+                })?;
+                self.check(&keys).await?;
+                return Ok(keys);
             }
             Err(error) => error,
         };
@@ -195,22 +198,46 @@ impl BulkTransaction<'_> {
         Err(found.ok().flatten().unwrap_or(error))
     }
 
-    /// Reads the stored documents of `keys`, in their order.
-    ///
-    /// # Errors
-    /// Why one of them cannot be read.
-    pub async fn read(&mut self, keys: &[String]) -> Result<Vec<Bytes>, WriteError> {
+    /// Checks that the stored documents of `keys` can be read.
+    async fn check(&mut self, keys: &[String]) -> Result<(), BulkError> {
+        let found = self.read_written(keys, Returned::Nothing).await;
+        let found = found.map_err(|error| BulkError {
+            error,
+            document: None,
+        })?;
+        for (document, found) in found.into_iter().enumerate() {
+            found.map_err(|error| BulkError {
+                error: error.into(),
+                document: Some(document),
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn read_written(
+        &mut self,
+        keys: &[String],
+        returned: Returned,
+    ) -> Result<Vec<Loaded>, WriteError> {
         let transaction = &mut self.transaction;
         let resource = &*self.resource;
         let reading = async {
             let target = WriteTarget::of(resource)?;
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            let found = transaction.read(&target, &keys).await?;
-            let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
-            let found = found.into_iter().map(|found| found?.ok_or_else(gone));
-            Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
+            transaction.read_written(&target, &keys, returned).await
         };
         bounded(&mut self.following, self.shared.time_limit(), reading).await
+    }
+
+    /// Reads the stored documents of `keys`, in their order.
+    ///
+    /// # Errors
+    /// Why one of them cannot be read.
+    pub async fn read(&mut self, keys: &[String]) -> Result<Vec<Bytes>, WriteError> {
+        let found = self.read_written(keys, Returned::Text).await?;
+        let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
+        let found = found.into_iter().map(|found| found?.ok_or_else(gone));
+        Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
     }
 
     /// Commits. Returns the transaction; `None` if nothing was inserted.

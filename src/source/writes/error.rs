@@ -31,6 +31,9 @@ pub enum WriteError {
     /// The result of a patch does not fit the resource.
     #[error("the result of the patch does not fit the resource")]
     Body(BodyError),
+    /// The document to patch is several times as long as `document_max`.
+    #[error("the stored document is too long to be patched")]
+    TooLongToPatch,
     /// Another request was sent with the same `Idempotency-Key`.
     #[error("another request was sent with this Idempotency-Key")]
     KeyReused,
@@ -154,6 +157,11 @@ pub(super) struct Failure {
 }
 
 impl Failure {
+    /// Whether a document is longer than it may be.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(self.error, WriteError::Source(SourceError::TooLarge))
+    }
+
     /// Whether the connection reached another database than the one that the feed follows.
     pub(super) fn is_other_database(&self) -> bool {
         matches!(self.error, WriteError::Source(SourceError::OtherDatabase))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sqlx::postgres::PgRow;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 use crate::resource::Resource;
@@ -12,10 +12,10 @@ use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
 use crate::source::connections::UsedConnection;
-use crate::source::loader::read_documents;
+use crate::source::loader::{Returned, read_documents};
 use crate::source::session::{Access, Database, Identity, verify_identity};
 use crate::source::token::Token;
-use crate::source::writes::error::{Failure, write_failure};
+use crate::source::writes::error::{Failure, WriteError, write_failure};
 use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
 use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
 use crate::source::writes::{Action, Shared, Write, WriteEffect, WriteResult, Written};
@@ -23,7 +23,8 @@ use crate::source::writes::{Action, Shared, Write, WriteEffect, WriteResult, Wri
 pub(super) struct Transaction<'t> {
     pub(super) session: UsedConnection,
     database: &'t Database,
-    document_bytes_max: usize,
+    pub(super) document_bytes_max: usize,
+    pub(super) long_patches: &'t Semaphore,
     pub(super) followed: Arc<Identity>,
     lock_retry: LockRetry,
     /// When it requested its first lock; `None` once it waits for no further lock.
@@ -74,6 +75,7 @@ impl<'t> Transaction<'t> {
             session,
             database: shared.database(),
             document_bytes_max: shared.document_bytes_max,
+            long_patches: &shared.long_patches,
             followed,
             lock_retry,
             locks_held_since: None,
@@ -190,39 +192,61 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// Adds the stored document to each write that requested it.
+    /// Adds the stored document to each write that requested it, and checks that the others can be read, too.
+    ///
+    /// # Errors
+    /// [`SourceError::TooLarge`] if a document is longer than `document_max`; else that it can't be read.
     async fn add_documents(
         &mut self,
         target: &WriteTarget<'_>,
         writes: &[&Write],
         written: &mut [WriteResult],
     ) -> Result<(), Failure> {
-        let requested: Vec<&mut Written> = written
-            .iter_mut()
-            .zip(writes)
-            .filter(|(_, write)| write.representation)
-            .filter_map(|(outcome, _)| outcome.as_mut().ok())
-            .filter(|written| written.effect != WriteEffect::Deleted)
-            .collect();
-        if requested.is_empty() {
-            return Ok(());
-        }
-        let keys: Vec<&str> = requested.iter().map(|written| &*written.key).collect();
-        let found = self.read(target, &keys).await?;
-        for (written, document) in requested.into_iter().zip(found) {
-            written.document = document?;
+        for returned in [Returned::Text, Returned::Nothing] {
+            let read: Vec<&mut Written> = written
+                .iter_mut()
+                .zip(writes)
+                .filter(|(_, write)| write.representation == (returned == Returned::Text))
+                .filter_map(|(outcome, _)| outcome.as_mut().ok())
+                .filter(|written| written.effect != WriteEffect::Deleted)
+                .collect();
+            if read.is_empty() {
+                continue;
+            }
+            let keys: Vec<&str> = read.iter().map(|written| &*written.key).collect();
+            let found = self.read_written(target, &keys, returned).await?;
+            for (written, document) in read.into_iter().zip(found) {
+                let document = document?;
+                written.document = document.filter(|_| returned == Returned::Text);
+            }
         }
         Ok(())
+    }
+
+    /// Reads documents that the transaction has written.
+    pub(super) async fn read_written(
+        &mut self,
+        target: &WriteTarget<'_>,
+        keys: &[&str],
+        returned: Returned,
+    ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
+        let bytes_max = self.document_bytes_max;
+        let found = self.read(target, keys, bytes_max, returned).await;
+        found.map_err(|failure| match failure.error {
+            WriteError::Source(error) if error.is_size_error() => SourceError::TooLarge.into(),
+            _ => failure,
+        })
     }
 
     pub(super) async fn read(
         &mut self,
         target: &WriteTarget<'_>,
         keys: &[&str],
+        bytes_max: usize,
+        returned: Returned,
     ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
         self.limit_lock_waits().await?;
         let persistent = self.is_persistent(target);
-        let bytes_max = self.document_bytes_max;
         let reading = read_documents(
             &mut self.session,
             target.resource,
@@ -230,6 +254,7 @@ impl<'t> Transaction<'t> {
             keys,
             persistent,
             bytes_max,
+            returned,
         );
         Ok(reading.await?)
     }
