@@ -17,6 +17,7 @@
 //! This module knows neither HTTP nor SQL. Its main parts:
 //!
 //! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
+//! - `unreadable`: documents that PostgreSQL can't return.
 //! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
 //! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
 //! - `disk_tier`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
@@ -42,6 +43,7 @@ mod resumption;
 mod status;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 mod writer;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,6 +65,7 @@ use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{
     EntryStatus, Explanation, FeedStatus, ResourceStatus, SourceStatus, Status, TierStatus,
 };
+use crate::cache::unreadable::Unreadable;
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::feed::position::Persisted;
@@ -190,6 +193,7 @@ pub struct Cache {
     versions: Arc<Versions>,
     memory: Memory,
     disk: Option<DiskTier>,
+    unreadable: Unreadable,
     leases: Arc<Leases>,
     loader: Loader,
     metrics: Arc<Metrics>,
@@ -249,6 +253,7 @@ impl Cache {
             memory: Memory::new(&config.memory, count),
             versions,
             disk,
+            unreadable: Unreadable::new(count),
             leases: Arc::default(),
             loader,
             metrics,
@@ -340,6 +345,11 @@ impl CachedResource {
     /// Whether tiers keep its documents.
     fn is_kept(&self) -> bool {
         self.trusted.load(Ordering::SeqCst) && !self.is_uncached()
+    }
+
+    /// Whether it uses a tier.
+    fn has_tier(&self) -> bool {
+        self.tiers.memory || self.tiers.disk
     }
 
     fn is_uncached(&self) -> bool {

@@ -192,9 +192,26 @@ impl Cache {
         let found = loaded.map(|body| body.map(|body| Document::new(lease.key(), epoch, &body)));
         let stored = match &found {
             Ok(found) if keep == Keep::Yes => self.store(&lease, found),
+            Err(error) if error.is_of_one_document() => {
+                self.note_unreadable(&lease, error, keep);
+                false
+            }
             _ => false,
         };
         lease.complete(LoadOutcome { found, stored });
+    }
+
+    /// Remembers that a document can't be read, if that may be kept, and logs it.
+    fn note_unreadable(&self, lease: &Lease, error: &SourceError, keep: Keep) {
+        let (resource, key) = (lease.resource(), lease.key());
+        let noted = keep == Keep::No || {
+            let error = error.clone();
+            self.unreadable.note(resource, key, lease.version(), error)
+        };
+        if noted {
+            let name = &self.cached(resource).name;
+            tracing::warn!("the document {name}/{key} can't be read until it changes: {error}");
+        }
     }
 
     /// Installs what was loaded in memory, and queues it for the disk. Returns whether a tier has it.

@@ -107,8 +107,8 @@ impl Cache {
         self.lookup_below(resource, key, now, is_fresh).await
     }
 
-    /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, the
-    /// disk tier, PostgreSQL.
+    /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, what is
+    /// remembered of an unreadable document, the disk tier, PostgreSQL.
     async fn lookup_below(
         self: &Arc<Self>,
         resource: ResourceId,
@@ -133,6 +133,12 @@ impl Cache {
             None
         };
         cached.misses_memory.fetch_add(1, Ordering::Relaxed);
+        if is_fresh
+            && cached.has_tier()
+            && let Some(error) = self.unreadable.get(resource, key, &self.versions)
+        {
+            return Err(error.into());
+        }
         if (is_fresh || stale.is_some())
             && let Some(found) = self.lookup_disk(resource, key).await
         {

@@ -7,6 +7,7 @@ use crate::http::problem::Problem;
 use crate::source::token::{Token, TokenError};
 
 pub(super) const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
+pub(super) const LARDER_UNREADABLE: HeaderName = HeaderName::from_static("larder-unreadable");
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const PREFER: HeaderName = HeaderName::from_static("prefer");
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");

@@ -3,7 +3,8 @@
 use axum::http::{Method, StatusCode};
 use serde_json::json;
 
-use super::assert_problem;
+use super::{UNREADABLE, assert_problem};
+use crate::harness::eventually;
 use crate::harness::service::TestService;
 
 const SCHEMA: &str = "
@@ -132,18 +133,93 @@ async fn documents_that_can_not_be_read_are_left_out_and_named() {
         name = 'notes'
         table = 'note'";
     let larder = TestService::start(schema, config).await;
-    assert_problem(&larder.get("/notes/5").await, 500);
-    assert_problem(&larder.get("/notes/6").await, 500);
+    let statements = async || larder.metric("larder_source_batch_keys_count").await;
+    for path in ["/notes/5", "/notes/6"] {
+        let problem = larder.get(path).await;
+        assert_problem(&problem, 500);
+        assert_eq!(problem.json()["type"], UNREADABLE);
+    }
     let batch = larder.get("/notes?keys=6,1,9,5,2").await;
     assert_eq!(
         batch.body,
         r#"{"documents":[{"id":1,"j":"x"},{"id":2,"j":"xx"}],"missing":[9],"unreadable":[6,5]}"#
     );
-    // It came from PostgreSQL.
-    let alone = larder.get("/notes?keys=5").await;
-    let expected = r#"{"documents":[],"missing":[],"unreadable":[5]}"#;
-    assert_eq!(alone.body, expected);
-    assert_eq!(alone.cache_status(), "larder; fwd=miss; detail=postgres");
     let list = larder.get("/notes").await;
     assert_eq!(list.json().as_array().unwrap().len(), 4);
+    assert_eq!(list.header("larder-unreadable"), "5 6");
+    // They are remembered until they change.
+    let before = statements().await;
+    assert_eq!(
+        larder.get("/notes").await.header("larder-unreadable"),
+        "5 6"
+    );
+    assert_problem(&larder.get("/notes/6").await, 500);
+    assert_eq!(statements().await, before);
+    larder
+        .execute("update note set j = '7' where id in (5, 6)")
+        .await;
+    eventually("they can be read", async || {
+        let list = larder.get("/notes").await;
+        (list.json().as_array().unwrap().len() == 6 && list.header("larder-unreadable").is_empty())
+            .then_some(())
+    })
+    .await;
+    assert_eq!(larder.get("/notes/6").await.body, r#"{"id":6,"j":7}"#);
+}
+
+/// Each page names as many keys as fit into its header.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_name_all_unreadable_documents() {
+    let schema = "
+        create table note (id text primary key, body text);
+        insert into note select lpad(n::text, 1000, '0'), repeat('x', 5000) from generate_series(1, 9) n;
+        insert into note values ('1', 'x');";
+    let config = "
+        document_max = '4KiB'
+        [[resource]]
+        name = 'notes'
+        table = 'note'";
+    let larder = TestService::start(schema, config).await;
+    let mut path = "/notes".to_owned();
+    let (mut named, mut documents) = (Vec::new(), 0);
+    for _ in 0..3 {
+        let page = larder.get(&path).await;
+        let header = page.header("larder-unreadable");
+        assert!(header.len() <= 4_100, "{}", header.len());
+        named.extend(header.split(' ').map(str::to_owned));
+        documents += page.json().as_array().unwrap().len();
+        let next = page.header("link").split(['<', '>']).nth(1);
+        path = next.unwrap_or_default().to_owned();
+    }
+    assert!(path.is_empty(), "{path}");
+    let expected: Vec<String> = (1..=9).map(|n| format!("{n:01000}")).collect();
+    assert_eq!((named, documents), (expected, 1));
+}
+
+/// A request holds 16 MiB of what it reads from PostgreSQL at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_do_not_fit_a_window_come_with_the_next() {
+    let schema = "
+        create table page (id bigint primary key, body text);
+        insert into page select n, repeat('x', case when n < 5 then n else 3000000 end::int) from generate_series(1, 16) n;";
+    let config = CONFIG.replace("1MiB", "64MiB");
+    let larder = TestService::start(schema, &config).await;
+    let ids = [1, 16, 2, 15, 16, 14, 3, 3, 13, 12, 11, 99, 10, 4, 1];
+    let keys: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let batch = larder
+        .get(&format!("/pages?keys={}&fields=id", keys.join(",")))
+        .await
+        .json();
+    let expected: Vec<_> = ids
+        .iter()
+        .filter(|id| **id != 99)
+        .map(|id| json!({"id": id}))
+        .collect();
+    assert_eq!(batch["documents"], json!(expected));
+    assert_eq!(batch["missing"], json!([99]));
+    let list = larder.get("/pages?fields=id").await.json();
+    assert_eq!(
+        list,
+        json!((1..=16).map(|id| json!({"id": id})).collect::<Vec<_>>())
+    );
 }

@@ -13,8 +13,8 @@ use crate::http::full_body::FullBody;
 
 /// Response headers that scripts may read, besides those that are always exposed.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "accept-ranges, age, cache-status, content-encoding, content-range, etag, larder-token, link, location, \
-     preference-applied, retry-after, warning, x-request-id",
+    "accept-ranges, age, cache-status, content-encoding, content-range, etag, larder-token, larder-unreadable, link, \
+     location, preference-applied, retry-after, warning, x-request-id",
 );
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 const ANY: HeaderValue = HeaderValue::from_static("*");

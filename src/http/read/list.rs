@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
 use crate::documents::PageKeys;
+use crate::http::headers::LARDER_UNREADABLE;
 use crate::http::read::ReadResult;
 use crate::http::read::batch::Provenances;
 use crate::http::read::cache_headers::detail;
@@ -16,7 +17,11 @@ use crate::http::read::reading::ReadRequest;
 use crate::http::read::response::composed_response;
 use crate::resource::page::Page;
 
-/// Answers with one page. It ends earlier if the answer would be too long.
+/// A page ends before it names more unreadable documents than fit into so many bytes of its header.
+const UNREADABLE_BYTES_MAX: usize = 4096;
+
+/// Answers with one page. It ends earlier if the answer would be too long. It leaves out documents that can't be read, and
+/// names their keys in a header.
 pub(super) async fn read_page(
     read: &mut ReadRequest<'_>,
     page: Page,
@@ -29,6 +34,7 @@ pub(super) async fn read_page(
     let mut last = keys.last();
     // The last key of the documents before those that are looked up now.
     let mut before = None;
+    let mut unreadable = String::new();
     let bytes_max = read.answers.answer_bytes_max();
     let mut lookups = read
         .documents
@@ -36,8 +42,21 @@ pub(super) async fn read_page(
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         let mut places = Vec::with_capacity(answers.len());
-        for (place, answer) in answers.into_iter().enumerate() {
-            let Some(answer) = answer else { continue };
+        let mut end = None;
+        for (place, (key, answer)) in keys.iter().zip(answers).enumerate() {
+            let Some(answer) = answer else {
+                let key = resource.key.encoded(key);
+                let bytes = unreadable.len() + key.len();
+                if !unreadable.is_empty() {
+                    if bytes > UNREADABLE_BYTES_MAX {
+                        end = Some(place);
+                        break;
+                    }
+                    unreadable.push(' ');
+                }
+                unreadable.push_str(&key);
+                continue;
+            };
             provenances.add(answer.provenance);
             if let Some(document) = answer.found {
                 documents.push(document);
@@ -46,8 +65,9 @@ pub(super) async fn read_page(
         }
         let added;
         (composition, added) = composition.add(documents).await?;
-        if let Some(&left_out) = places.get(added) {
-            // The first document of an answer is never left out, so another one is before it.
+        if let Some(left_out) = places.get(added).copied().or(end) {
+            // The first document of an answer is never left out, nor is the first key of the header, so another key is
+            // before it.
             last = keys.get(..left_out).and_then(<[String]>::last).or(before);
             follows = true;
             break;
@@ -64,6 +84,11 @@ pub(super) async fn read_page(
     };
     let mut response = composed_response(read.request, composition.end("]")).await;
     read.cache_headers.add(&mut response, provenance, None);
+    if let Ok(unreadable) = HeaderValue::try_from(unreadable)
+        && !unreadable.is_empty()
+    {
+        response.headers_mut().insert(LARDER_UNREADABLE, unreadable);
+    }
     if let Some(last) = last.filter(|_| follows) {
         let next = next_page(uri, &resource.key.encoded(last));
         if let Ok(next) = HeaderValue::try_from(next) {
