@@ -35,7 +35,8 @@ const UNIQUE_VIOLATION: &str = "23505";
 /// The error in a response.
 #[derive(Debug)]
 pub(super) struct Problem {
-    r#type: &'static str,
+    /// Of type [`UNREADABLE`].
+    is_unreadable: bool,
     status: StatusCode,
     detail: Cow<'static, str>,
     /// SQLSTATE.
@@ -154,7 +155,7 @@ impl Problem {
             _ => None,
         };
         Self {
-            r#type: "about:blank",
+            is_unreadable: false,
             status,
             detail,
             code: None,
@@ -338,7 +339,11 @@ impl Problem {
     /// The body of the response.
     pub(super) fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
-            r#type: self.r#type,
+            r#type: if self.is_unreadable {
+                UNREADABLE
+            } else {
+                "about:blank"
+            },
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,
@@ -479,21 +484,15 @@ impl Problem {
 
 impl From<SourceError> for Problem {
     fn from(error: SourceError) -> Self {
-        let is_unreadable = error.is_of_one_document();
-        let problem = Self::of_source(error);
-        if is_unreadable {
-            Self {
-                r#type: UNREADABLE,
-                ..problem
-            }
-        } else {
-            problem
+        Self {
+            is_unreadable: error.is_of_one_document(),
+            ..Self::of_source(&error)
         }
     }
 }
 
 impl Problem {
-    fn of_source(error: SourceError) -> Self {
+    fn of_source(error: &SourceError) -> Self {
         match error {
             SourceError::Url(_)
             | SourceError::Unavailable(_)
@@ -507,7 +506,7 @@ impl Problem {
             }
             SourceError::Overloaded => Self::OVERLOADED,
             SourceError::Timeout => Self::TIMEOUT,
-            SourceError::Refused { ref code, .. } if ALTERED.contains(&code.as_str()) => {
+            SourceError::Refused { code, .. } if ALTERED.contains(&code.as_str()) => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED.with_code(code)
             }
@@ -515,7 +514,7 @@ impl Problem {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED
             }
-            SourceError::Refused { ref code, .. } => Self {
+            SourceError::Refused { code, .. } => Self {
                 cause: Some(error.to_string().into()),
                 ..Self::NOT_READABLE.with_code(code)
             },

@@ -107,9 +107,10 @@ impl Mismatches {
     /// Counts a number by the digits that PostgreSQL will write for it: 1e131071 is stored in a few bytes and read as
     /// 131,072 digits. Adds a mismatch and returns false if the document has too many.
     fn count_digits(&mut self, number: &str) -> bool {
-        let digits = match number.contains(['e', 'E']) {
-            true => Decimal::parse(number).map_or(0, |number| number.written_digits()),
-            false => 0,
+        let digits = if number.contains(['e', 'E']) {
+            Decimal::parse(number).map_or(0, |number| number.written_digits())
+        } else {
+            0
         };
         self.add_digits(digits)
     }

@@ -136,9 +136,10 @@ impl ValueType {
                 Self::Array(Box::new(Self::below(types, *element, modifier, depth)))
             }
             TypeForm::Range { subtype } => {
-                match Self::below(types, *subtype, -1, depth).has_numeric() {
-                    true => Self::NumericText,
-                    false => Self::Other,
+                if Self::below(types, *subtype, -1, depth).has_numeric() {
+                    Self::NumericText
+                } else {
+                    Self::Other
                 }
             }
             TypeForm::Enum { labels } => Self::Enum(labels.clone()),

@@ -185,10 +185,10 @@ impl Transaction<'_> {
                 // No client has seen it, so it has no entity tag, as an empty text has none that a client has seen. The
                 // write may shorten it.
                 Err(failure) if failure.is_too_large() => {
-                    return match holds(Some(b"")) {
-                        true => Ok(None),
-                        false => Err(WriteError::Precondition.into()),
-                    };
+                    if holds(Some(b"")) {
+                        return Ok(None);
+                    }
+                    return Err(WriteError::Precondition.into());
                 }
                 Err(failure) => return Err(failure),
             }
@@ -285,9 +285,12 @@ impl Transaction<'_> {
                 let permit = permit.map_err(|_| SourceError::Overloaded)?;
                 let bytes_max = self.document_bytes_max.saturating_mul(LONG_PATCHED_TIMES);
                 let document = self.read_locked(target, key, bytes_max).await;
-                let document = document.map_err(|failure| match failure.is_too_large() {
-                    true => WriteError::TooLongToPatch.into(),
-                    false => failure,
+                let document = document.map_err(|failure| {
+                    if failure.is_too_large() {
+                        WriteError::TooLongToPatch.into()
+                    } else {
+                        failure
+                    }
                 })?;
                 (document, Some(permit))
             }
