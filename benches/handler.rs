@@ -27,6 +27,10 @@ mod postgres;
 
 use crate::postgres::{DEMO, with_postgres};
 
+/// As `larder` has it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const DEPTS: u32 = 1_000;
 const MEMORY: Tiers = Tiers {
     memory: true,

@@ -23,6 +23,10 @@ use larder::cache::generation::Versions;
 use larder::cache::memory::{Memory, MemoryConfig};
 use larder::resource::ResourceId;
 
+/// As `larder` has it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// A department with ten employees.
 const DOCUMENT_BYTES: usize = 1_650;
 /// Documents of the timed benches, and keys of the traces.

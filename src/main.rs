@@ -8,6 +8,10 @@ use larder::commands::config::ConfigCommandError;
 use larder::config::{ConfigError, Environment};
 use larder::telemetry;
 
+/// glibc's allocator keeps what sled and long documents have freed (docs/decisions/0013-allocator.md).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Wrong configuration (`EX_CONFIG` of BSD's sysexits.h).
 const EXIT_CONFIG: u8 = 78;
 

@@ -48,14 +48,22 @@ impl DocumentHead {
     }
 }
 
-/// A block without key and body: the head, the reference count, the length, and the allocator's own size.
-const BLOCK_BYTES: usize = size_of::<DocumentHead>() + 3 * size_of::<usize>();
+/// A block without key and body: the head, the reference count and the length.
+const BLOCK_BYTES: usize = size_of::<DocumentHead>() + 2 * size_of::<usize>();
 
 /// The end of a block with encodings: the length of each, in the order of [`Encoding::ALL`].
 const LENGTHS_BYTES: usize = Encoding::ALL.len() * size_of::<u32>();
 
-/// Allocators round the size of blocks up to multiples of this (glibc and most others, on 64 bits).
-const BLOCK_STEP: usize = 16;
+/// What jemalloc takes for a block: multiples of 16 bytes up to 128, then four sizes for each doubling (jemalloc(3),
+/// "Implementation notes").
+const fn allocated_bytes(bytes: usize) -> usize {
+    let step = if bytes <= 128 {
+        16
+    } else {
+        bytes.next_power_of_two() / 8
+    };
+    bytes.next_multiple_of(step)
+}
 
 /// One JSON document, or an absence, with its key and the epoch under which it was read. A clone is a reference to the
 /// same block.
@@ -209,7 +217,7 @@ impl Document {
 
     /// The bytes of memory that its block takes.
     pub(super) fn block_bytes(&self) -> usize {
-        (BLOCK_BYTES + self.0.slice.len()).next_multiple_of(BLOCK_STEP)
+        allocated_bytes(BLOCK_BYTES + self.0.slice.len())
     }
 
     /// Counts a touch. Writes only up to the bound, so that a document that many cores read stays in their caches.
@@ -317,9 +325,13 @@ mod tests {
     /// With its places in map and queues a document may take 150 bytes besides key and body.
     #[test]
     fn a_block_costs_little_more_than_its_bytes() {
-        assert_eq!(BLOCK_BYTES, 64);
+        assert_eq!(BLOCK_BYTES, 56);
+        assert_eq!(
+            [1, 128, 129, 256, 257].map(allocated_bytes),
+            [16, 128, 160, 256, 320]
+        );
         let document = Document::new("123456", Epoch::both(1), &[b'x'; 1_650]);
-        assert_eq!(document.block_bytes(), 1_728);
+        assert_eq!(document.block_bytes(), 1_792);
     }
 
     #[test]
@@ -349,7 +361,7 @@ mod tests {
             // Two bytes, none, four, and the lengths.
             let grown = document.0.slice.len() - plain.0.slice.len();
             assert_eq!(grown, 6 + LENGTHS_BYTES);
-            assert!(document.block_bytes() >= plain.block_bytes() + grown - BLOCK_STEP);
+            assert!(document.block_bytes() >= plain.block_bytes() + grown - 16);
         }
     }
 

@@ -86,7 +86,7 @@ mod tests {
         listen_url = "postgres://app@direct.example/app"
         pooler = true
         [disk]
-        max_bytes = 1000001
+        max_bytes = 16777217
         linger = "1500ms"
         [feed]
         on_loss = "serve-stale"
