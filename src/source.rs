@@ -65,6 +65,9 @@ pub enum SourceError {
     /// The document is longer than `document_max`.
     #[error("the document is longer than document_max")]
     TooLarge,
+    /// The statement for this document alone took longer than `statement_timeout`.
+    #[error("PostgreSQL needs longer than statement_timeout for this document")]
+    DocumentTimeout,
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,
@@ -135,11 +138,11 @@ impl SourceError {
         matches!(self, Self::Refused { code, .. } if ENCODING_ERRORS.contains(&code.as_str()))
     }
 
-    /// Whether the document of one key can't be returned: it is too long, has a character that UTF-8 lacks, or is beyond
+    /// Whether the document of one key can't be returned: it is too long, takes too long, has a character that UTF-8 lacks, or is beyond
     /// what PostgreSQL can write in one piece. For a statement that reads one key.
     pub(crate) fn is_of_one_document(&self) -> bool {
         match self {
-            Self::TooLarge | Self::Ambiguous => true,
+            Self::TooLarge | Self::Ambiguous | Self::DocumentTimeout => true,
             error => error.is_encoding_error() || error.is_size_error(),
         }
     }

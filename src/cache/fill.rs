@@ -210,7 +210,12 @@ impl Cache {
         };
         if noted {
             let name = &self.cached(resource).name;
-            tracing::warn!("the document {name}/{key} can't be read until it changes: {error}");
+            let until = if matches!(error, SourceError::DocumentTimeout) {
+                "for now, and is tried again after growing pauses"
+            } else {
+                "until it changes"
+            };
+            tracing::warn!("the document {name}/{key} can't be read {until}: {error}");
         }
     }
 

@@ -6,6 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::cache::generation::{Version, Versions};
 use crate::cache::lock;
@@ -18,9 +21,16 @@ const BYTES_MAX: usize = 1 << 20;
 /// What an entry takes besides its key: places in map and queue, the error and its message.
 const OVERHEAD_BYTES: usize = 256;
 
+/// How long a document that took too long is not tried again. Doubled each time: each try may take a gigabyte of
+/// PostgreSQL's memory.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(5);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(300);
+
 struct Entry {
     version: Version,
     error: SourceError,
+    /// When the document is tried again, and the pause until then, if it may become readable without a change.
+    retry: Option<(Instant, Duration)>,
 }
 
 /// Remembers why documents can't be read.
@@ -57,7 +67,8 @@ impl Unreadable {
         let state = lock(&self.state);
         let entry = state.entries[resource.index()].get(key)?;
         let stripe = versions.stripe(resource, key);
-        let is_current = versions.is_current(resource, stripe, entry.version);
+        let is_due = entry.retry.is_some_and(|(at, _)| Instant::now() >= at);
+        let is_current = !is_due && versions.is_current(resource, stripe, entry.version);
         is_current.then(|| entry.error.clone())
     }
 
@@ -71,8 +82,20 @@ impl Unreadable {
         error: SourceError,
     ) -> bool {
         let mut state = lock(&self.state);
-        let entry = Entry { version, error };
         let entries = &mut state.entries[resource.index()];
+        let former = entries.get(key).filter(|former| former.version == version);
+        let pause = former
+            .and_then(|former| former.retry)
+            .map_or(RETRY_PAUSE_MIN, |(_, pause)| {
+                (2 * pause).min(RETRY_PAUSE_MAX)
+            });
+        let retry =
+            matches!(error, SourceError::DocumentTimeout).then(|| (Instant::now() + pause, pause));
+        let entry = Entry {
+            version,
+            error,
+            retry,
+        };
         if let Some(former) = entries.insert(Arc::clone(key), entry) {
             return former.version != version;
         }
@@ -100,6 +123,22 @@ mod tests {
     fn note(unreadable: &Unreadable, versions: &Versions, key: &str) -> bool {
         let version = versions.version(ITEMS, versions.stripe(ITEMS, key));
         unreadable.note(ITEMS, &Arc::from(key), version, SourceError::TooLarge)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_document_that_took_too_long_is_tried_again_after_growing_pauses() {
+        let (unreadable, versions) = (Unreadable::new(1), Versions::new(1));
+        let version = versions.version(ITEMS, versions.stripe(ITEMS, "1"));
+        let key = Arc::from("1");
+        for (number, pause) in [5, 10, 20, 40, 80, 160, 300, 300].into_iter().enumerate() {
+            let error = SourceError::DocumentTimeout;
+            let is_new = unreadable.note(ITEMS, &key, version, error);
+            assert_eq!(is_new, number == 0, "it is logged once");
+            tokio::time::advance(Duration::from_secs(pause - 1)).await;
+            assert!(unreadable.get(ITEMS, "1", &versions).is_some());
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(unreadable.get(ITEMS, "1", &versions).is_none());
+        }
     }
 
     #[test]

@@ -122,6 +122,8 @@ problems! {
     TABLE_ALTERED = SERVICE_UNAVAILABLE,
         "a table of the document was dropped or altered, or larder's role may not read it";
     TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time";
+    DOCUMENT_TIMEOUT = GATEWAY_TIMEOUT,
+        "PostgreSQL needs longer than statement_timeout for this document; it is tried again from time to time";
     NOT_READABLE = INTERNAL_SERVER_ERROR, "PostgreSQL could not return this document";
     UNEXPECTED = INTERNAL_SERVER_ERROR, "PostgreSQL returned an unexpected response";
     TOO_LARGE = INTERNAL_SERVER_ERROR, "the document is longer than document_max";
@@ -506,6 +508,7 @@ impl Problem {
             }
             SourceError::Overloaded => Self::OVERLOADED,
             SourceError::Timeout => Self::TIMEOUT,
+            SourceError::DocumentTimeout => Self::DOCUMENT_TIMEOUT,
             SourceError::Refused { code, .. } if ALTERED.contains(&code.as_str()) => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED.with_code(code)

@@ -137,6 +137,14 @@ impl Shared {
     }
 }
 
+/// The error of a statement for so many keys: a timeout of a statement for one key is that document's.
+fn of_single_key(error: SourceError, keys: usize) -> SourceError {
+    match error {
+        SourceError::Timeout if keys == 1 => SourceError::DocumentTimeout,
+        error => error,
+    }
+}
+
 /// A running statement. Dropping it notes its end.
 struct RunningStatement<'s> {
     shared: &'s Shared,
@@ -390,6 +398,7 @@ impl Worker {
                 self.load_each(batch).await;
             }
             Err(error) => {
+                let error = of_single_key(error, batch.loads.len());
                 for load in batch.loads {
                     (load.done)(Err(error.clone()), Keep::No);
                 }
@@ -429,7 +438,7 @@ impl Worker {
                         return self.put_back(Batch { queue, loads });
                     }
                     (Err(error), keep) => {
-                        if !error.concerns_single_keys() {
+                        if !error.concerns_single_keys() && !error.is_of_one_document() {
                             given_up = Some(error.clone());
                         } else if Instant::now() >= until {
                             given_up = Some(SourceError::Timeout);
@@ -462,7 +471,7 @@ impl Worker {
                     Err(error) => Err(error),
                 }
             }
-            outcome => outcome,
+            outcome => outcome.map_err(|error| of_single_key(error, 1)),
         };
         (outcome, keep)
     }

@@ -167,6 +167,36 @@ async fn documents_that_can_not_be_read_are_left_out_and_named() {
     assert_eq!(larder.get("/notes/6").await.body, r#"{"id":6,"j":7}"#);
 }
 
+/// PostgreSQL needs seconds and hundreds of megabytes to write it. Each list that contains it would wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_takes_too_long_is_left_out_and_named() {
+    let schema = "
+        create table note (id bigint primary key, j jsonb);
+        insert into note select n, to_jsonb(n) from generate_series(1, 4) n;
+        insert into note select 5, jsonb_agg(('1e131071')::numeric) from generate_series(1, 1000);";
+    let config = "
+        [database]
+        statement_timeout = '1s'
+        [[resource]]
+        name = 'notes'
+        table = 'note'";
+    let larder = TestService::start(schema, config).await;
+    let problem = larder.get("/notes/5").await;
+    // A fast machine writes it in time, and it is too long.
+    assert!([500, 504].contains(&problem.status.as_u16()));
+    assert_eq!(problem.json()["type"], UNREADABLE, "{}", problem.body);
+    let list = larder.get("/notes").await;
+    assert_eq!(list.status, StatusCode::OK, "{}", list.body);
+    assert_eq!(list.json().as_array().unwrap().len(), 4);
+    assert_eq!(list.header("larder-unreadable"), "5");
+    larder.execute("update note set j = '7' where id = 5").await;
+    eventually("it can be read", async || {
+        let answer = larder.get("/notes/5").await;
+        (answer.body == r#"{"id":5,"j":7}"#).then_some(())
+    })
+    .await;
+}
+
 /// Each page names as many keys as fit into its header.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_name_all_unreadable_documents() {
