@@ -26,7 +26,8 @@ const TOML: &str = "[[resource]]\nname = 'item'\ntable = 'item'\ntiers = []\n\
     [[resource]]\nname = 'w'\ntable = 'w'\ntiers = []\n";
 
 /// Statements and requests may take longer, and a feed that is held up on a busy machine changes nothing.
-const PATIENT: [(&str, &str); 3] = [
+const PATIENT: [(&str, &str); 4] = [
+    ("database.connections", "8"),
     ("database.statement_timeout", "1m"),
     ("request_timeout", "1m"),
     ("feed.max_staleness", "1m"),

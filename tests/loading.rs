@@ -79,7 +79,7 @@ async fn long_documents_are_read_one_by_one() {
                from generate_series(1, 100) n";
     let database = TestCluster::database().await;
     execute(&database.url, sql).await;
-    let settings = [("database.connections", "1")];
+    let settings = [("database.connections", "5")];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
     let paths = (1..=100).map(|number| format!("/items/{number}"));
     let (answers, sent) = herd(&larder, paths.collect()).await;

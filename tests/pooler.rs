@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
-use crate::harness::service::{TestService, execute};
+use crate::harness::service::{TestResponse, TestService, execute};
 use crate::harness::swapping_pooler::SwappingPooler;
 use crate::harness::table_locks::{OPEN_GATE, gate_sql};
 
@@ -120,6 +120,19 @@ async fn an_answer_of_another_statement_is_neither_sent_nor_kept() {
 /// The same statement on another server may run under other settings.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_process_is_refused_though_it_has_the_statement() {
+    // If one of the two connections was closed meanwhile, the read has a server of its own, and is answered.
+    for _ in 0..8 {
+        if let Some(answer) = read_over_swapped_connections().await {
+            assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+            return;
+        }
+    }
+    panic!("no read met another server");
+}
+
+/// Has two connections prepare a statement, and the pooler swap their servers. Returns the response to the next read if
+/// it is refused.
+async fn read_over_swapped_connections() -> Option<TestResponse> {
     let direct = TestCluster::database().await.url;
     execute(&direct, SQL).await;
     let role = TestRole::create(&direct).await;
@@ -149,8 +162,7 @@ async fn another_server_process_is_refused_though_it_has_the_statement() {
     assert_eq!((one.status, other.status), (StatusCode::OK, StatusCode::OK));
     pooler.set_swapping(true);
     let answer = larder.get("/a/3").await;
-    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
-    assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+    (answer.status == StatusCode::SERVICE_UNAVAILABLE).then_some(answer)
 }
 
 /// A transaction stays on one server, where the names of its statements are those of another connection.
