@@ -120,7 +120,7 @@ pub struct Store {
 
 impl Store {
     /// Opens or creates the directory. May take long on a large one. What is in it is used only after
-    /// [`Store::recover`].
+    /// `Store::recover`.
     ///
     /// # Errors
     /// Those of sled and of the directory.
