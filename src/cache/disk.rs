@@ -131,8 +131,12 @@ impl Store {
         for entry in std::fs::read_dir(directory)? {
             let name = entry?.file_name();
             let name = name.to_string_lossy();
-            let number = name.parse();
-            numbers.push(number.map_err(|_| DiskError::Unknown(name.into_owned()))?);
+            // No other spelling: its segment would be looked for under this one.
+            let number = name.parse().ok();
+            match number.filter(|number: &u32| number.to_string() == name) {
+                Some(number) => numbers.push(number),
+                None => return Err(DiskError::Unknown(name.into_owned())),
+            }
         }
         numbers.sort_unstable();
         if numbers.is_empty() {
@@ -288,7 +292,8 @@ impl Store {
         }
         // What a mark in the next one implies must not be lost from this one.
         youngest.flush()?;
-        let next = Segment::open(&self.directory, youngest.number + 1, self.cache_bytes)?;
+        let number = youngest.number.checked_add(1).ok_or(DiskError::Damaged)?;
+        let next = Segment::open(&self.directory, number, self.cache_bytes)?;
         if let Some(mark) = &*self.lock_mark() {
             let mut piece = Piece::new(Tally::default());
             piece.put(&next, MARK_KEY, mark)?;
@@ -409,7 +414,7 @@ impl Store {
         if !numbers
             .clone()
             .zip(numbers.skip(1))
-            .all(|(a, b)| a + 1 == b)
+            .all(|(a, b)| a.checked_add(1) == Some(b))
         {
             return Err(DiskError::Damaged);
         }

@@ -42,6 +42,15 @@ fn small(directory: &Path) -> Store {
     Store::open(directory, 8 << 20, 1 << 20).unwrap()
 }
 
+/// The same, with a mark.
+fn marked(directory: &Path) -> Store {
+    let store = small(directory);
+    let mut batch = DiskBatch::default();
+    batch.mark(mark("1:1:"));
+    store.apply(batch).unwrap();
+    store
+}
+
 /// Opens it again, as the next run would.
 fn reopen(store: Store, directory: &Path) -> (Store, Option<Mark>) {
     store.flush().unwrap();
@@ -103,10 +112,7 @@ fn fill_segments(store: &Store, count: usize) -> u64 {
 #[test]
 fn at_the_bound_the_oldest_entries_are_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let mut batch = DiskBatch::default();
-    batch.mark(mark("1:1:"));
-    let store = small(directory.path());
-    store.apply(batch).unwrap();
+    let store = marked(directory.path());
     let mut keys = 0;
     while store.aging.load(Ordering::Relaxed) == 0 {
         fill(&store, keys..keys + 50);
@@ -143,10 +149,7 @@ fn at_the_bound_the_oldest_entries_are_removed() {
 #[test]
 fn what_was_removed_is_in_no_older_segment_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let store = small(directory.path());
-    let mut batch = DiskBatch::default();
-    batch.mark(mark("1:1:"));
-    store.apply(batch).unwrap();
+    let store = marked(directory.path());
     fill_segments(&store, 3);
     // One of the first segment; one of the first that is in the youngest, too; one that comes back.
     fill(&store, 1..2);
@@ -166,10 +169,7 @@ fn what_was_removed_is_in_no_older_segment_after_a_restart() {
 #[test]
 fn a_sweep_reaches_all_segments() {
     let directory = tempfile::tempdir().unwrap();
-    let store = small(directory.path());
-    let mut batch = DiskBatch::default();
-    batch.mark(mark("1:1:"));
-    store.apply(batch).unwrap();
+    let store = marked(directory.path());
     let keys = fill_segments(&store, 3);
     fill(&store, 0..1);
     fill(&store, 20..21);
@@ -187,10 +187,7 @@ fn a_sweep_reaches_all_segments() {
 #[test]
 fn a_segment_that_was_only_begun_is_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let store = small(directory.path());
-    let mut batch = DiskBatch::default();
-    batch.mark(mark("1:1:"));
-    store.apply(batch).unwrap();
+    let store = marked(directory.path());
     fill_segments(&store, 2);
     let before = segments(&store);
     drop(Segment::open(directory.path(), 3, 1 << 20).unwrap());
@@ -204,10 +201,7 @@ fn a_segment_that_was_only_begun_is_removed() {
 #[test]
 fn a_directory_without_one_of_its_segments_is_not_used() {
     let directory = tempfile::tempdir().unwrap();
-    let store = small(directory.path());
-    let mut batch = DiskBatch::default();
-    batch.mark(mark("1:1:"));
-    store.apply(batch).unwrap();
+    let store = marked(directory.path());
     fill_segments(&store, 3);
     drop(store);
     std::fs::remove_dir_all(directory.path().join("2")).unwrap();
@@ -215,9 +209,13 @@ fn a_directory_without_one_of_its_segments_is_not_used() {
         small(directory.path()).recover(),
         Err(DiskError::Damaged)
     ));
-    std::fs::create_dir(directory.path().join("blobs")).unwrap();
-    let opened = Store::open(directory.path(), 8 << 20, 1 << 20);
-    assert!(matches!(opened, Err(DiskError::Unknown(name)) if name == "blobs"));
+    for unknown in ["blobs", "03"] {
+        let path = directory.path().join(unknown);
+        std::fs::create_dir(&path).unwrap();
+        let opened = Store::open(directory.path(), 8 << 20, 1 << 20);
+        assert!(matches!(opened, Err(DiskError::Unknown(name)) if name == unknown));
+        std::fs::remove_dir(path).unwrap();
+    }
 }
 
 #[test]
