@@ -20,6 +20,10 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::token::Token;
 use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writes, Written};
+use crate::work::wait_for_turn;
+
+/// A request for more documents waits for its turn (see [`wait_for_turn`]).
+const KEYS_AT_ONCE: usize = 16;
 
 /// The operations on documents.
 #[derive(Clone)]
@@ -89,6 +93,9 @@ impl<'r> Lookups<'r> {
     ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
         if self.keys.is_empty() {
             return Ok(None);
+        }
+        if self.keys.len() > KEYS_AT_ONCE {
+            wait_for_turn().await;
         }
         let window = self.window.size();
         let mut answers: Vec<Option<Answer>> = Vec::new();

@@ -100,6 +100,8 @@ pub mod resource;
 
 pub mod clock;
 
+mod work;
+
 mod sync;
 
 pub mod state;

@@ -111,6 +111,8 @@ problems! {
     PRECONDITION_FAILED = PRECONDITION_FAILED, "the condition of If-Match or If-None-Match is not met";
     /// `fields` of a stored document whose bytes are not as larder writes them.
     NOT_PROJECTED = INTERNAL_SERVER_ERROR, "the stored document could not be split into fields";
+    /// Parsing panicked.
+    NOT_PARSED = INTERNAL_SERVER_ERROR, "the body could not be parsed";
 
     NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";

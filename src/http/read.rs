@@ -23,6 +23,10 @@ use crate::http::read::reading::ReadRequest;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
+use crate::work::wait_for_turn;
+
+/// A longer query waits for its turn before it is parsed (see [`wait_for_turn`]).
+const QUERY_BYTES_AT_ONCE: usize = 1_024;
 
 /// A response, and the value of the metrics' label `detail`.
 pub(super) type ReadResult<B> = Result<(&'static str, Response<B>), Problem>;
@@ -34,6 +38,9 @@ pub(super) async fn read_collection(
     resource: ResourceId,
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
+    if request.query().len() > QUERY_BYTES_AT_ONCE {
+        wait_for_turn().await;
+    }
     let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
     read.fields = fields;
     match keys {

@@ -20,9 +20,10 @@ use crate::http::read::response::composed_response;
 use crate::http::read::{ReadResult, query};
 use crate::http::request::Request;
 use crate::http::state::HttpState;
-use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 use crate::resource::writable::pointer_token;
+use crate::resource::{Resource, ResourceId};
+use crate::work;
 
 /// Answers `POST /RESOURCE:batch`.
 pub(in crate::http) async fn read_batch(
@@ -34,7 +35,7 @@ pub(in crate::http) async fn read_batch(
     let mut read = ReadRequest::begin(state, request, resource)?;
     read.fields = query::parse_fields(request.query(), &read.resource)?;
     let body = state.bodies.hold(body, request.client());
-    let keys = keys_in_body(request, body, &read.resource.key).await?;
+    let keys = keys_in_body(request, body, &read.resource).await?;
     read_keys(&mut read, &keys).await
 }
 
@@ -42,13 +43,20 @@ pub(in crate::http) async fn read_batch(
 async fn keys_in_body(
     request: &Request<'_>,
     body: Body,
-    shape: &KeyShape,
+    resource: &Arc<Resource>,
 ) -> Result<Vec<String>, Problem> {
     if request.has_media_type() {
         request.media_type(&[JSON])?;
     }
+    let body = read_body(body, BATCH_BYTES_MAX).await?;
+    let resource = Arc::clone(resource);
+    let keys = work::run(body.len(), move || parse_body(&body, &resource.key));
+    keys.await.unwrap_or(Err(Problem::NOT_PARSED))
+}
+
+fn parse_body(body: &[u8], shape: &KeyShape) -> Result<Vec<String>, Problem> {
     // The parser rewrites what it reads.
-    let mut text = read_body(body, BATCH_BYTES_MAX).await?.to_vec();
+    let mut text = body.to_vec();
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|error| {
         Problem::bad_request(match error.error() {

@@ -6,34 +6,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::cache::document::{Document, ETAG_BYTES, entity_tag};
+use crate::cache::document::{Document, ETAG_BYTES, digest, entity_tag};
 use crate::http::answers::{AnswersMemory, PIECE_BYTES, Reservation};
 use crate::http::problem::Problem;
 use crate::resource::projection::Projection;
+use crate::work;
 
 /// A longer document is sent from its own memory, not copied.
 const COPIED_BYTES_MAX: usize = 4096;
-
-/// Documents with more bytes in all are projected by tokio's threads for blocking work, not by the workers.
-const INLINE_BYTES_MAX: usize = 64 << 10;
-
-/// Answers whose documents are projected by these threads at the same time; others wait.
-static PROJECTIONS: Semaphore = Semaphore::const_new(2);
 
 /// The body between its beginning and its end, and its hash.
 pub(super) struct Composition {
     memory: AnswersMemory,
     fields: Option<Arc<Projection>>,
     bytes_max: usize,
-    /// How long it waits for one of [`PROJECTIONS`].
+    /// How long documents may take to be projected.
     wait_max: Duration,
     /// `HEAD` needs the hash and the length only.
     is_kept: bool,
+    /// Of the documents' digests and the end. The beginning is the same for each kind of body.
     hash: Xxh3,
     parts: Vec<Bytes>,
     part: Vec<u8>,
@@ -94,34 +88,24 @@ impl Composition {
                 .filter(|body| seen.insert(body.as_ptr()));
             window.grow(once.map(<[u8]>::len).sum())?;
         }
-        if self.fields.is_none() || bytes <= INLINE_BYTES_MAX {
-            let added = self.add_all(&documents)?;
+        let Some(fields) = self.fields.clone() else {
+            let added = self.add_whole(&documents)?;
             return Ok((self, added));
-        }
-        // The semaphore is never closed, and the task does not panic.
-        let permit = timeout(self.wait_max, PROJECTIONS.acquire()).await;
-        let permit = permit.map_err(|_| Problem::ANSWERS_FULL)?;
-        let task = spawn_blocking(move || {
-            let added = self.add_all(&documents)?;
+        };
+        let wait_max = self.wait_max;
+        let projected = work::run(bytes, move || {
+            let added = self.add_projected(&documents, &fields)?;
             Ok((self, added))
         });
-        let added = task.await.unwrap_or(Err(Problem::NOT_PROJECTED));
-        drop(permit);
-        added
-    }
-
-    fn add_all(&mut self, documents: &[Document]) -> Result<usize, Problem> {
-        match self.fields.clone() {
-            None => self.add_whole(documents),
-            Some(fields) => self.add_projected(documents, &fields),
-        }
+        let projected = timeout(wait_max, projected).await;
+        let projected = projected.map_err(|_| Problem::ANSWERS_FULL)?;
+        projected.unwrap_or(Err(Problem::NOT_PROJECTED))
     }
 
     fn add_whole(&mut self, documents: &[Document]) -> Result<usize, Problem> {
         for (added, document) in documents.iter().enumerate() {
             let shared = || Bytes::from_owner(document.clone());
-            // Documents' tags are hashes of their bytes, so this is one of all bytes.
-            if !self.push(document.body(), shared, &document.digest())? {
+            if !self.push(document.body(), shared, document.digest())? {
                 return Ok(added);
             }
         }
@@ -134,7 +118,7 @@ impl Composition {
         fields: &Projection,
     ) -> Result<usize, Problem> {
         // What was projected of long documents, by their address: a key may be named often.
-        let mut projected: HashMap<*const u8, Bytes> = HashMap::new();
+        let mut projected: HashMap<*const u8, (Bytes, [u8; 16])> = HashMap::new();
         let mut short = Vec::new();
         for (added, document) in documents.iter().enumerate() {
             let body = document.body();
@@ -142,20 +126,21 @@ impl Composition {
                 short.clear();
                 let written = fields.write(body, &mut short);
                 written.ok_or(Problem::NOT_PROJECTED)?;
-                self.push(&short, || Bytes::copy_from_slice(&short), &short)?
+                self.push(&short, || Bytes::copy_from_slice(&short), digest(&short))?
             } else {
-                let text = match projected.get(&body.as_ptr()) {
-                    Some(text) => text.clone(),
+                let (text, digest) = match projected.get(&body.as_ptr()) {
+                    Some(known) => known.clone(),
                     None => {
                         let mut text = Vec::new();
                         let written = fields.write(body, &mut text);
                         written.ok_or(Problem::NOT_PROJECTED)?;
-                        let text = Bytes::from(text);
-                        projected.insert(body.as_ptr(), text.clone());
-                        text
+                        let digest = digest(&text);
+                        let new = (Bytes::from(text), digest);
+                        projected.insert(body.as_ptr(), new.clone());
+                        new
                     }
                 };
-                self.push(&text, || text.clone(), &text)?
+                self.push(&text, || text.clone(), digest)?
             };
             if !is_added {
                 return Ok(added);
@@ -169,7 +154,7 @@ impl Composition {
         &mut self,
         text: &[u8],
         shared: impl FnOnce() -> Bytes,
-        hashed: &[u8],
+        digest: [u8; 16],
     ) -> Result<bool, Problem> {
         if self.documents > 0 && self.bytes + text.len() > self.bytes_max {
             return Ok(false);
@@ -177,7 +162,7 @@ impl Composition {
         if self.documents > 0 {
             self.push_text(b",");
         }
-        self.hash.update(hashed);
+        self.hash.update(&digest);
         self.documents += 1;
         self.bytes += text.len();
         if !self.is_kept {
@@ -198,9 +183,6 @@ impl Composition {
 
     /// Adds what stands around documents.
     fn push_text(&mut self, text: &[u8]) {
-        if self.fields.is_some() {
-            self.hash.update(text);
-        }
         self.bytes += text.len();
         if self.is_kept {
             self.part.extend_from_slice(text);
@@ -216,9 +198,7 @@ impl Composition {
     /// Completes the body with `end`.
     pub(super) fn end(mut self, end: &str) -> Composed {
         self.push_text(end.as_bytes());
-        if self.fields.is_none() {
-            self.hash.update(end.as_bytes());
-        }
+        self.hash.update(end.as_bytes());
         self.end_part();
         Composed {
             etag: entity_tag(self.hash.digest128().to_be_bytes()),

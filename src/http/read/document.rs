@@ -20,6 +20,7 @@ use crate::http::request::{MissedKey, Request, TargetPart};
 use crate::http::state::HttpState;
 use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
+use crate::work;
 
 /// The response, if the request is a `GET` of one document that memory may answer. If memory does not have the key, it is
 /// noted in the request as missed. Other requests are left to [`read_document`]; `HEAD` too, since hyper would send the
@@ -103,10 +104,17 @@ async fn project(
     fields: &Projection,
     document: &Document,
 ) -> Result<Response<FullBody>, Problem> {
-    let mut body = Vec::new();
-    let written = fields.write(document.body(), &mut body);
-    written.ok_or(Problem::NOT_PROJECTED)?;
-    let etag = entity_tag(xxh3_128(&body).to_be_bytes());
+    let (fields, document) = (fields.clone(), document.clone());
+    let projected = work::run(document.body().len(), move || {
+        let mut body = Vec::new();
+        fields.write(document.body(), &mut body)?;
+        Some((entity_tag(xxh3_128(&body).to_be_bytes()), body))
+    });
+    let (etag, body) = projected
+        .await
+        .ok()
+        .flatten()
+        .ok_or(Problem::NOT_PROJECTED)?;
     Ok(build_response(read.request, &etag, || vec![body.into()]).await)
 }
 

@@ -20,9 +20,10 @@ use crate::http::request::{Request, TargetPart};
 use crate::http::write::location;
 use crate::resource::body::{Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
-use crate::resource::writable::{Rows, Writable};
+use crate::resource::writable::Rows;
 use crate::resource::{Resource, ResourceId};
 use crate::source::writes::{Action, IdempotentRequest, Write, WriteEffect, WriteError, Written};
+use crate::work;
 
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
@@ -126,31 +127,29 @@ fn idempotency(request: &Request<'_>, hash: &Xxh3) -> Result<Option<IdempotentRe
 
 /// The action of the request. The body is added to `hash`.
 async fn action(
-    resource: &Resource,
+    resource: &Arc<Resource>,
     part: TargetPart,
     request: &Request<'_>,
     body: Body,
     bytes_max: usize,
     hash: &mut Xxh3,
 ) -> Result<Action, Problem> {
-    let writable = match &resource.writable {
-        Ok(writable) => writable,
-        Err(why) => return Err(Problem::read_only(part.methods(false), why)),
-    };
+    if let Err(why) = &resource.writable {
+        return Err(Problem::read_only(part.methods(false), why));
+    }
     let canonical = |key| resource.key.canonical(request.key(key));
     Ok(match (request.method, part) {
         (&Method::POST, TargetPart::Collection) => {
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(writable, &body, WriteMode::Insert)?;
+            let rows = rows(resource, None, body).await?;
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
             let key = canonical(key)?.into_owned();
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let parts = key_parts(&key, resource.key.columns.len());
-            let rows = rows(writable, &body, WriteMode::Replace(&parts))?;
+            let rows = rows(resource, Some(key.clone()), body).await?;
             Action::Replace { key, rows }
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
@@ -167,10 +166,25 @@ async fn action(
     })
 }
 
-fn rows(writable: &Writable, body: &[u8], mode: WriteMode<'_>) -> Result<Rows, Problem> {
-    let mut rows = Rows::of(writable);
-    rows_of(writable, body, mode, &mut Scratch::default(), &mut rows)?;
-    Ok(rows)
+/// The rows of a new document, or of the one that replaces the document of `key`.
+async fn rows(resource: &Arc<Resource>, key: Option<String>, body: Bytes) -> Result<Rows, Problem> {
+    let resource = Arc::clone(resource);
+    let rows = work::run(body.len(), move || {
+        let writable = resource
+            .writable
+            .as_ref()
+            .map_err(|_| Problem::NOT_PARSED)?;
+        let parts = key
+            .as_deref()
+            .map(|key| key_parts(key, resource.key.columns.len()));
+        let mode = parts
+            .as_deref()
+            .map_or(WriteMode::Insert, WriteMode::Replace);
+        let mut rows = Rows::of(writable);
+        rows_of(writable, &body, mode, &mut Scratch::default(), &mut rows)?;
+        Ok(rows)
+    });
+    rows.await.unwrap_or(Err(Problem::NOT_PARSED))
 }
 
 /// Reads the body of a request.

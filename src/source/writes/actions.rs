@@ -1,10 +1,12 @@
 //! What a transaction does to documents: insert, replace, patch, delete.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tokio::task::JoinError;
 
 use crate::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
@@ -15,6 +17,7 @@ use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::{Inputs, join_documents};
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
+use crate::work;
 
 /// How often a replacement tries to lock or to insert the document, which other transactions may insert and delete
 /// meanwhile.
@@ -271,7 +274,7 @@ impl Transaction<'_> {
         target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
-        patch: &[u8],
+        patch: &Bytes,
     ) -> Result<WrittenDocument, Failure> {
         let Some(xid) = self.lock_root(target, key).await? else {
             return Err(absent(write).into());
@@ -302,16 +305,7 @@ impl Transaction<'_> {
             return Err(WriteError::Precondition.into());
         }
         let stored = self.stored_rows(target, key, &document).await?;
-        let mut rows = Rows::of(target.writable);
-        let parts = key_parts(key, target.resource.key.columns.len());
-        let mut scratch = Scratch::default();
-        let writable = target.writable;
-        let patched = merge_patch(writable, &document, patch, &mut scratch);
-        let patched = patched.and_then(|patched| {
-            let mode = WriteMode::Replace(&parts);
-            rows_of(writable, &patched, mode, &mut scratch, &mut rows)
-        });
-        patched.map_err(WriteError::Body)?;
+        let mut rows = patched_rows(write, key, document, patch).await?;
         self.draw_defaults(target, &mut rows).await?;
         let inputs = Inputs {
             key,
@@ -365,4 +359,29 @@ fn absent(write: &Write) -> WriteError {
         Some(holds) if !holds(None) => WriteError::Precondition,
         _ => WriteError::Absent,
     }
+}
+
+/// The rows of `document` after `patch`.
+async fn patched_rows(
+    write: &Write,
+    key: &str,
+    document: Bytes,
+    patch: &Bytes,
+) -> Result<Rows, Failure> {
+    let bytes = document.len() + patch.len();
+    let (resource, key, patch) = (Arc::clone(&write.resource), key.to_owned(), patch.clone());
+    let rows = work::run(bytes, move || {
+        let writable = WriteTarget::of(&resource)?.writable;
+        let mut scratch = Scratch::default();
+        let patched = merge_patch(writable, &document, &patch, &mut scratch);
+        let patched = patched.map_err(WriteError::Body)?;
+        let parts = key_parts(&key, resource.key.columns.len());
+        let mode = WriteMode::Replace(&parts);
+        let mut rows = Rows::of(writable);
+        let read = rows_of(writable, &patched, mode, &mut scratch, &mut rows);
+        read.map_err(WriteError::Body)?;
+        Ok(rows)
+    });
+    let unexpected = |error: JoinError| SourceError::Unexpected(error.to_string());
+    rows.await.map_err(unexpected)?
 }

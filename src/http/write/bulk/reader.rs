@@ -1,7 +1,6 @@
 //! Reads the documents of a body of any length, in batches.
 //!
-//! Memory is bounded: a batch or one document, and the rest of the frame that it arrived in. Long texts are parsed by
-//! tokio's threads for blocking work, not by the workers.
+//! Memory is bounded: a batch or one document, and the rest of the frame that it arrived in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::resource::body::{
     BodyError, Framing, Scratch, SplitError, Splitter, WriteMode, rows_of,
 };
 use crate::resource::writable::Rows;
+use crate::work;
 
 /// The text of a batch, unless one document alone is longer: about 1,000 rows and more. More text in a statement does not
 /// insert rows faster.
@@ -27,9 +27,6 @@ const DOCUMENTS_MAX: usize = 4_096;
 
 /// If documents are written separately, those that have arrived after this time are written, even if they are few.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
-
-/// A longer text is parsed by a thread for blocking work.
-const INLINE_BYTES_MAX: usize = 16 << 10;
 
 /// Documents that follow each other.
 pub(super) struct BulkBatch<D> {
@@ -115,17 +112,11 @@ impl BulkReader {
                 Err(problem) => return Err(problem),
             };
             let mut parser = self.parser;
-            let (parser, batch) = if parser.splitter.pending() <= INLINE_BYTES_MAX {
+            let parsed = work::run(parser.splitter.pending(), move || {
                 let batch = parse(&mut parser);
                 (parser, batch)
-            } else {
-                tokio::task::spawn_blocking(move || {
-                    let batch = parse(&mut parser);
-                    (parser, batch)
-                })
-                .await
-                .map_err(|_| Problem::internal("the body could not be parsed"))?
-            };
+            });
+            let (parser, batch) = parsed.await.map_err(|_| Problem::NOT_PARSED)?;
             self.parser = parser;
             match batch? {
                 Some(batch) => {
