@@ -133,7 +133,8 @@ pub(crate) enum CheckCommand {
     },
     /// Thousands of idle connections and of slowloris: do hits stay fast, are the slow ones closed, what does each cost?
     IdleClients(IdleClientsArgs),
-    /// Clients that open, reset, half-close, send garbage, never read: does anything panic, is memory back afterwards?
+    /// Clients that open, reset, half-close, send garbage, never read, or ask for much memory: does anything panic, do hits
+    /// stay fast, is memory bounded and back afterwards?
     HostileClients(HostileClientsArgs),
     /// SIGTERM under a fixed rate of requests: is each that was sent answered, and is larder done within 10 s?
     Drain(DrainArgs),

@@ -192,7 +192,17 @@ impl Demo {
         tier: WarmTier,
         cores: &str,
     ) -> anyhow::Result<Larder> {
-        let mut config = self.config(name, binary, Some(cores))?;
+        let config = self.config(name, binary, Some(cores))?;
+        self.start_filled(name, config, tier).await
+    }
+
+    /// Starts a larder of this configuration with one tier and fills it.
+    pub(crate) async fn start_filled(
+        &mut self,
+        name: &str,
+        mut config: LarderConfig,
+        tier: WarmTier,
+    ) -> anyhow::Result<Larder> {
         config.arguments = vec!["--tiers".to_owned(), tier.name().to_owned()];
         let mut larder = Larder::new(config)?;
         larder.start_ready().await?;
