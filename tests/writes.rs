@@ -11,6 +11,7 @@ mod idempotency;
 mod locks;
 mod sizes;
 mod unenforced_foreign_keys;
+mod values;
 mod visibility;
 
 use axum::http::{Method, StatusCode};

@@ -76,6 +76,9 @@ fn is_column(writable: &Writable, name: &str) -> bool {
 
 /// Writes what `patch` makes of `target` (RFC 7396, section 2). Null removes a member of this object, unless
 /// `keeps_null` says that null is a value of the member.
+///
+/// A stored value of type `json` may have several members with one name, of which readers use the last. In an object that
+/// the patch changes, the others are left out.
 fn merge(
     target: Option<JsonNode<'_>>,
     patch: JsonNode<'_>,
@@ -85,6 +88,12 @@ fn merge(
     let Json::Object(_) = patch.json() else {
         return out.extend_from_slice(patch.text());
     };
+    if patch.json() == Json::Object(0)
+        && let Some(target) = target
+        && matches!(target.json(), Json::Object(_))
+    {
+        return out.extend_from_slice(target.text());
+    }
     // Of several members with one name the last counts.
     let changes = patch.members().map(|(name, value)| (name.as_str(), value));
     let mut changes: HashMap<&str, JsonNode<'_>> = changes.collect();
@@ -99,7 +108,19 @@ fn merge(
         out.extend_from_slice(name.text());
         out.push(b':');
     };
-    for (name, value) in target.iter().flat_map(|target| target.members()) {
+    let members = || {
+        target
+            .iter()
+            .flat_map(|target| target.members())
+            .enumerate()
+    };
+    let last: HashMap<&str, usize> = members()
+        .map(|(place, (name, _))| (name.as_str(), place))
+        .collect();
+    for (place, (name, value)) in members() {
+        if last.get(name.as_str()) != Some(&place) {
+            continue;
+        }
         match changes.remove(name.as_str()) {
             None => {
                 write_name(name, out);
@@ -194,6 +215,14 @@ mod tests {
                 r#"{"c":0.10,"c":0.20}"#,
                 r#"{"\u0061":1.50,"b":1e400,"c":0.20}"#,
             ),
+            // Also of members that are stored; an object that is not changed stays as it is.
+            (
+                r#"{"a":{"x":1},"b":2,"\u0061":{"y":2},"b":3}"#,
+                r#"{"a":{"z":3}}"#,
+                r#"{"\u0061":{"y":2,"z":3},"b":3}"#,
+            ),
+            (r#"{"a":1,"b":2,"a":3}"#, r#"{"a":null}"#, r#"{"b":2}"#),
+            (r#"{"a": 1,"a":2}"#, "{}", r#"{"a": 1,"a":2}"#),
         ] {
             let document = format!(r#"{{"no":1,"data":{target},"loc":"x"}}"#);
             let result = format!(r#"{{"no":1,"data":{result},"loc":"x"}}"#);

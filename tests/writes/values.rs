@@ -1,0 +1,31 @@
+//! The values of columns, as they are written and stored.
+
+use axum::http::StatusCode;
+use serde_json::json;
+
+use crate::harness::service::TestService;
+
+/// A resource `ts` of a table `t` that has the columns `columns` beside its key.
+async fn start(columns: &str) -> TestService {
+    TestService::start(
+        &format!("create table t (id int primary key, {columns})"),
+        "[[resource]]\nname = 'ts'\ntable = 't'\n",
+    )
+    .await
+}
+
+/// Readers use the last of several members with one name; a patch changed the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patch_changes_the_last_of_several_members_with_one_name() {
+    let larder = start("j json").await;
+    larder
+        .execute(r#"insert into t values (1, '{"a":{"x":1},"b":0,"a":{"y":2}}')"#)
+        .await;
+    let answer = larder.patch("/ts/1", &json!({"j": {}})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert!(answer.body.contains(r#"{"a":{"x":1},"b":0,"a":{"y":2}}"#));
+    let answer = larder.patch("/ts/1", &json!({"j": {"a": {"z": 3}}})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let stored = larder.query("select j::text from t").await;
+    assert_eq!(stored, r#"{"b":0,"a":{"y":2,"z":3}}"#);
+}
