@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use ipnet::IpNet;
@@ -356,6 +356,11 @@ impl<'r> Request<'r> {
     /// Whether `Content-Type` is sent.
     pub(super) fn has_media_type(&self) -> bool {
         self.headers.contains_key(CONTENT_TYPE)
+    }
+
+    /// Whether `Content-Range` is sent: the body is a part of a document.
+    pub(super) fn has_content_range(&self) -> bool {
+        self.headers.contains_key(CONTENT_RANGE)
     }
 
     /// The length of its body, if the client tells it. That of an encoded body is not known.

@@ -146,6 +146,12 @@ async fn action(
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
+            // RFC 9110, section 14.5. For other methods the header has no meaning and is ignored.
+            if request.has_content_range() {
+                let why = "a PUT with Content-Range would replace the whole document by a part; send the whole document, \
+                           or a PATCH";
+                return Err(Problem::bad_request(why));
+            }
             let key = canonical(key)?.into_owned();
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
