@@ -412,6 +412,17 @@ impl Level {
 }
 
 impl WritableColumn {
+    /// Why a body can't change the column, as the end of a sentence about it; `None` if it can.
+    pub fn read_only(&self) -> Option<&'static str> {
+        if self.generated {
+            Some("is read-only, and can't be patched")
+        } else if self.identity_always {
+            Some("is read-only once a row exists, since it is generated always as identity")
+        } else {
+            None
+        }
+    }
+
     fn new(column: &Column) -> Self {
         Self {
             column: column.name.clone(),

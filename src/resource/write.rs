@@ -9,6 +9,7 @@
 //! another statement ran than the one that was sent, the transaction is rolled back.
 
 mod others;
+mod read_only;
 
 use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyShape;
@@ -43,6 +44,9 @@ pub struct WriteSql {
     pub delete: WriteStatement,
     /// The same for a document that was read before: rows below the root that were not read stay.
     pub delete_read: WriteStatement,
+    /// Finds the read-only columns to which the body gives another value than the stored row has: level, column and the
+    /// row's number in its level, counted from 1, or nulls. `None` if no level has such columns.
+    pub read_only_changes: Option<WriteStatement>,
     /// Compute the defaults of columns whose values rows below contain.
     pub default_queries: Vec<DefaultQuery>,
 }
@@ -118,6 +122,7 @@ impl WriteSql {
             replace_read: statements.replace(ChangeScope::RowsRead),
             delete: statements.delete(ChangeScope::AllRows),
             delete_read: statements.delete(ChangeScope::RowsRead),
+            read_only_changes: statements.read_only_changes(),
             default_queries: statements.default_queries(),
         }
     }

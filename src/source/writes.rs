@@ -14,6 +14,7 @@ mod idempotency;
 mod inputs;
 mod locks;
 mod queue;
+mod read_only;
 mod transaction;
 mod worker;
 

@@ -44,3 +44,61 @@ async fn a_part_of_a_document_can_not_be_put() {
     assert!(answer.body.contains("Content-Range"), "{}", answer.body);
     assert_eq!(larder.query("select a::text || b from t").await, "11");
 }
+
+/// The answer was 200, and nothing changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn identity_columns_that_are_generated_always_do_not_change() {
+    let larder = TestService::start(
+        "create table t (id int primary key, n int generated always as identity, note text);
+         create table part (t_id int references t, name text, n bigint generated always as identity, note text,
+                            primary key (t_id, name));",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+         fields = { name = 'name', n = 'n', note = 'note' }\n",
+    )
+    .await;
+    let mut document = json!({"id": 1, "n": 70, "note": "a", "parts": [
+        {"name": "x", "n": 80, "note": "b"}, {"name": "y", "n": 81, "note": "c"}]});
+    let answer = larder.put("/ts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json(), document);
+    document["note"] = json!("other");
+    document["parts"][1]["note"] = json!("other");
+    let answer = larder.put("/ts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = larder.patch("/ts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.json(), document);
+    // A row that is left out of the body, or inserted, or has no value for the column, changes nothing.
+    let stored = document.clone();
+    document["parts"] = json!([{"name": "y", "note": "c"}, {"name": "z", "n": 99, "note": null}]);
+    let mut expected = document.clone();
+    expected["parts"][0]["n"] = json!(81);
+    let answer = larder.put("/ts/1", &document).await;
+    assert_eq!(answer.json(), expected, "{}", answer.body);
+    larder.put("/ts/1", &stored).await;
+    let mut changed = stored.clone();
+    changed["n"] = json!(71);
+    changed["parts"][1]["n"] = json!(82);
+    for answer in [
+        larder.put("/ts/1", &changed).await,
+        larder.patch("/ts/1", &changed).await,
+    ] {
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{}",
+            answer.body
+        );
+        let errors = answer.json()["errors"].clone();
+        assert_eq!(errors[0]["pointer"], "/n", "{errors}");
+        assert_eq!(errors[1]["pointer"], "/parts/1/n", "{errors}");
+    }
+    let answer = larder.patch("/ts/1", &json!({"n": 71})).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        answer.body
+    );
+    assert_eq!(larder.get("/ts/1").await.json(), stored);
+}

@@ -19,7 +19,7 @@ fn differs_sql(one: &str, other: &str) -> String {
 }
 
 /// A condition: row `r` of a level has the identity of row `u`, which is a parameter.
-fn same_row_sql(level: &Level) -> String {
+pub(super) fn same_row_sql(level: &Level) -> String {
     let identity = level.identity();
     let same: Vec<String> = identity
         .iter()

@@ -221,12 +221,13 @@ impl Transaction<'_> {
             let stored = self
                 .check_precondition(target, write, key, xid.is_some())
                 .await?;
+            let inputs = Inputs {
+                key,
+                rows: Some(&rows),
+                stored: stored.as_ref(),
+            };
+            self.check_read_only(target, inputs).await?;
             if let Some(xid) = xid {
-                let inputs = Inputs {
-                    key,
-                    rows: Some(&rows),
-                    stored: stored.as_ref(),
-                };
                 return self.apply_rows(target, inputs, xid).await;
             }
             // Another transaction may insert it at the same time; then the next attempt finds it.
@@ -312,6 +313,7 @@ impl Transaction<'_> {
             rows: Some(&rows),
             stored: stored.as_ref(),
         };
+        self.check_read_only(target, inputs).await?;
         self.apply_rows(target, inputs, xid).await
     }
 
