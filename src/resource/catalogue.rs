@@ -113,7 +113,7 @@ pub struct Column {
     pub name: String,
     /// The type as `format_type` writes it, with domains.
     pub type_text: String,
-    /// The type without a length, in a form that allows any length.
+    /// The type below all domains, without a length, in a form that allows any length.
     pub plain_type_text: String,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,

@@ -9,6 +9,9 @@ const DEPTH_MAX: usize = 32;
 /// `pg_attribute.atttypmod` of a type with a length or a precision is larger than these by this number (`VARHDRSZ`).
 const MODIFIER_BASE: i32 = 4;
 
+/// The most bytes of a value of type `name`: `NAMEDATALEN` - 1.
+pub(in crate::resource) const NAME_BYTES_MAX: usize = 63;
+
 /// The values that a column can have: its type, with domains replaced by the types below them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueType {
@@ -30,7 +33,7 @@ pub enum ValueType {
         /// precision.
         digits: Option<(u16, i16)>,
     },
-    /// `text`, `varchar`, `name`
+    /// `text`, `varchar`
     Text {
         /// The most characters.
         max: Option<u32>,
@@ -39,6 +42,17 @@ pub enum ValueType {
     Char {
         /// The most characters before the trailing blanks; `None` for `bpchar`.
         length: Option<u32>,
+    },
+    /// `name`: PostgreSQL cuts what is longer than [`NAME_BYTES_MAX`]
+    Name,
+    /// `"char"`: a byte, of which PostgreSQL writes those that are not ASCII as `\ooo`
+    Byte,
+    /// `bit(n)`, `bit varying(n)`
+    Bits {
+        /// The number of bits; `None` for `bit varying` without a length.
+        length: Option<u32>,
+        /// Values may be shorter.
+        varying: bool,
     },
     /// `uuid`
     Uuid,
@@ -169,8 +183,13 @@ impl ValueType {
             },
             "text" => Self::Text { max: None },
             "varchar" => Self::Text { max: length },
-            // NAMEDATALEN - 1 bytes, and characters take at least one.
-            "name" => Self::Text { max: Some(63) },
+            "name" => Self::Name,
+            "char" => Self::Byte,
+            // Their modifiers are lengths.
+            "bit" | "varbit" => Self::Bits {
+                length: u32::try_from(modifier).ok(),
+                varying: name == "varbit",
+            },
             "bpchar" => Self::Char { length },
             "uuid" => Self::Uuid,
             "date" => Self::Date,
@@ -220,20 +239,26 @@ mod tests {
 
     #[test]
     fn modifiers_give_lengths_and_digits() {
-        let types: HashMap<u32, CatalogueType> = [(1, "numeric"), (2, "varchar"), (3, "bpchar")]
-            .map(|(oid, name)| {
-                let name = name.to_owned();
-                let (built_in, form) = (true, TypeForm::Base);
-                (
-                    oid,
-                    CatalogueType {
-                        name,
-                        built_in,
-                        form,
-                    },
-                )
-            })
-            .into();
+        let types: HashMap<u32, CatalogueType> = [
+            (1, "numeric"),
+            (2, "varchar"),
+            (3, "bpchar"),
+            (4, "bit"),
+            (5, "varbit"),
+        ]
+        .map(|(oid, name)| {
+            let name = name.to_owned();
+            let (built_in, form) = (true, TypeForm::Base);
+            (
+                oid,
+                CatalogueType {
+                    name,
+                    built_in,
+                    form,
+                },
+            )
+        })
+        .into();
         let of = |oid, modifier| ValueType::of(&types, oid, modifier);
         let digits = |modifier| match of(1, modifier) {
             ValueType::Numeric { digits } => digits,
@@ -246,6 +271,9 @@ mod tests {
         assert_eq!(of(2, -1), ValueType::Text { max: None });
         assert_eq!(of(3, 9), ValueType::Char { length: Some(5) });
         assert_eq!(of(9, -1), ValueType::Other);
+        let bits = |length, varying| ValueType::Bits { length, varying };
+        assert_eq!(of(4, 3), bits(Some(3), false));
+        assert_eq!(of(5, -1), bits(None, true));
     }
 
     #[test]

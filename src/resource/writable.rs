@@ -63,8 +63,8 @@ pub struct WritableColumn {
     pub field: Option<String>,
     /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
     pub type_sql: String,
-    /// Its type without a length. With a cast to this type, PostgreSQL refuses a value that is too long for the column
-    /// when the value is stored.
+    /// Its type below all domains, without a length. With a cast to this type, PostgreSQL refuses a value that is too
+    /// long for the column or its domain when the value is stored.
     pub plain_type_sql: String,
     /// The values that it can have.
     pub value: ValueType,

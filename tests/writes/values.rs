@@ -102,3 +102,77 @@ async fn identity_columns_that_are_generated_always_do_not_change() {
     );
     assert_eq!(larder.get("/ts/1").await.json(), stored);
 }
+
+/// An explicit cast cuts a value; its assignment to a column fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_are_too_long_are_not_cut() {
+    let larder = TestService::start(
+        "create domain v3 as varchar(3);
+         create domain w3 as v3;
+         create domain c3 as char(3);
+         create domain b3 as bit(3);
+         create domain n as name;
+         create table v (k w3 primary key, note text);
+         create table c (k c3 primary key, note text);
+         create table t (id int primary key, v w3, c c3, b bit(3), db b3, vb varbit(3), n n, ch \"char\",
+                         va v3[], ba b3[], cha \"char\"[]);
+         insert into v values ('abc', 'v');
+         insert into c values ('abc', 'c');",
+        "[[resource]]\nname = 'vs'\ntable = 'v'\n[[resource]]\nname = 'cs'\ntable = 'c'\n\
+         [[resource]]\nname = 'ts'\ntable = 't'\n",
+    )
+    .await;
+    for path in ["/vs/abcdef", "/cs/abcdef"] {
+        let answer = larder.put(path, &json!({"note": "other"})).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{path}: {answer:?}"
+        );
+        assert_eq!(larder.get(path).await.status, StatusCode::NOT_FOUND);
+        assert_eq!(larder.delete(path).await.status, StatusCode::NOT_FOUND);
+        let collection = path.strip_suffix("/abcdef").unwrap();
+        let answer = larder.post(collection, &json!({"k": "abcdef"})).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{path}: {answer:?}"
+        );
+    }
+    let kept = "select (select string_agg(k || note, '') from v) || (select string_agg(k || note, '') from c)";
+    assert_eq!(larder.query(kept).await, "abcvabcc");
+    let document = json!({"id": 1, "v": "abc", "c": "abc", "b": "101", "db": "101", "vb": "101", "n": "n", "ch": "x",
+        "va": ["abc"], "ba": ["101"], "cha": ["", "\\377"]});
+    let answer = larder.put("/ts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json(), document);
+    let name = "é".repeat(31) + "n";
+    let answer = larder
+        .patch("/ts/1", &json!({"n": name, "ch": "", "vb": "1"}))
+        .await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let stored = answer.json();
+    assert_eq!(stored["n"], json!(name));
+    for (member, value) in [
+        ("v", json!("abcd")),
+        ("c", json!("abcd")),
+        ("b", json!("1010")),
+        ("b", json!("10")),
+        ("db", json!("1010")),
+        ("vb", json!("1010")),
+        ("n", json!("é".repeat(32))),
+        ("ch", json!("xy")),
+        ("ch", json!("é")),
+        ("va", json!(["abcd"])),
+        ("ba", json!(["1010"])),
+        ("cha", json!(["xy"])),
+    ] {
+        let answer = larder.patch("/ts/1", &json!({member: value})).await;
+        let context = format!("{member}: {}", answer.body);
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{context}");
+        let pointer = answer.json()["errors"][0]["pointer"].clone();
+        let pointer = pointer.as_str().unwrap_or_default();
+        assert!(pointer.starts_with(&format!("/{member}")), "{context}");
+    }
+    assert_eq!(larder.get("/ts/1").await.json(), stored);
+}

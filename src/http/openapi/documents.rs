@@ -167,8 +167,10 @@ fn keep_written(writable: &Writable, level: &Level, purpose: Purpose, example: &
             MemberKind::Lookup => false,
             MemberKind::Rows(_) => purpose != Purpose::Patch,
             MemberKind::Column(at) => level.columns.get(at).is_some_and(|column| {
-                let has_example =
-                    !matches!(column.value, ValueType::Other | ValueType::NumericText);
+                let has_example = !matches!(
+                    column.value,
+                    ValueType::Other | ValueType::NumericText | ValueType::Bits { .. }
+                );
                 !is_given(level, at, column, purpose) && has_example
             }),
         };
@@ -212,6 +214,7 @@ fn value_example(value: &ValueType, name: &str) -> Value {
             let max = max.map_or(usize::MAX, |max| max as usize);
             json!(words(name).chars().take(max).collect::<String>())
         }
+        ValueType::Name => json!(words(name).chars().take(15).collect::<String>()),
         ValueType::Uuid => json!("3f0c3a52-9a0b-4c1e-8f5d-2b7e6a1c9d40"),
         ValueType::Date => json!("2024-05-17"),
         ValueType::Timestamp | ValueType::TimestampTz => json!("2024-05-17T09:30:00+00:00"),
@@ -228,6 +231,8 @@ fn value_example(value: &ValueType, name: &str) -> Value {
                 .map(|(name, value)| (name.clone(), value_example(value, name)))
                 .collect(),
         ),
+        ValueType::Byte => json!("A"),
+        ValueType::Bits { .. } => json!("1"),
         ValueType::Other | ValueType::NumericText => Value::Null,
     }
 }

@@ -10,7 +10,7 @@ use crate::resource::body::decimal::Decimal;
 use crate::resource::body::parse::Json;
 use crate::resource::date_time;
 use crate::resource::document::timestamp_text;
-use crate::resource::value::ValueType;
+use crate::resource::value::{NAME_BYTES_MAX, ValueType};
 
 /// Labels of an enum that a message lists.
 const LABELS_MAX: usize = 20;
@@ -103,6 +103,14 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         ValueType::Text { max } => bounded(text, *max),
         // Trailing blanks do not count.
         ValueType::Char { length } => bounded(text.trim_end_matches(' '), *length),
+        ValueType::Name if text.len() > NAME_BYTES_MAX => {
+            Err(format!("must be at most {NAME_BYTES_MAX} bytes long").into())
+        }
+        ValueType::Byte if !is_byte(text) => {
+            Err("must be one ASCII character or empty, or a byte as PostgreSQL writes it".into())
+        }
+        ValueType::Name | ValueType::Byte => Ok(text.to_owned()),
+        ValueType::Bits { length, varying } => bits(text, *length, *varying),
         ValueType::Uuid => match uuid::Uuid::try_parse(text) {
             Ok(uuid) if text.len() == 36 => Ok(uuid.hyphenated().to_string()),
             _ => Err("must be a uuid of the form 8-4-4-4-12".into()),
@@ -159,6 +167,37 @@ fn bounded(text: &str, max: Option<u32>) -> Result<String, Expected> {
     match text.split_at_checked(end) {
         Some((kept, beyond)) if beyond.bytes().all(|byte| byte == b' ') => Ok(kept.to_owned()),
         _ => Err(format!("must be at most {max} characters long").into()),
+    }
+}
+
+/// Whether PostgreSQL reads all of `text` as a value of type `"char"` (char.c, `charin`).
+fn is_byte(text: &str) -> bool {
+    match text.as_bytes() {
+        [] => true,
+        [byte] => byte.is_ascii(),
+        [b'\\', b'2' | b'3', b'0'..=b'7', b'0'..=b'7'] => true,
+        _ => false,
+    }
+}
+
+/// `text` if it is a bit string of `length` bits, or at most so many if it is `varying`. PostgreSQL also reads `b101` and
+/// hexadecimal digits after `x`, and checks the digits.
+fn bits(text: &str, length: Option<u32>, varying: bool) -> Result<String, Expected> {
+    let given = match text.as_bytes() {
+        [b'x' | b'X', digits @ ..] => 4 * digits.len(),
+        [b'b' | b'B', digits @ ..] => digits.len(),
+        digits => digits.len(),
+    };
+    let fits = |length: u32| match length as usize {
+        length if varying => given <= length,
+        length => given == length,
+    };
+    match length {
+        Some(length) if !fits(length) => {
+            let bound = if varying { "at most " } else { "" };
+            Err(format!("must have {bound}{length} bits").into())
+        }
+        _ => Ok(text.to_owned()),
     }
 }
 
