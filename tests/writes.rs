@@ -8,6 +8,7 @@ mod documents;
 mod encoded_bodies;
 mod errors;
 mod idempotency;
+mod keys;
 mod locks;
 mod sizes;
 mod unenforced_foreign_keys;

@@ -35,7 +35,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::resource::catalogue::Column;
 
-/// The most bytes of a key's text, after percent-decoding. An entry of a btree index has at most 2,704 bytes
+/// The most bytes of a part of a key, as UTF-8: in paths after percent-decoding, in bodies and in lists. An entry of a btree index has at most 2,704 bytes
 /// (PostgreSQL manual, "B-Tree Implementation": a third of a page), so longer keys exist only if they can be
 /// compressed.
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -112,6 +112,20 @@ impl KeyType {
                 simd_json::to_string(canonical).unwrap_or_default()
             }
         }
+    }
+
+    /// The canonical text of a part of a key.
+    ///
+    /// # Errors
+    /// If it is too long, or not a value of this type, the end of a sentence about it.
+    pub(super) fn canonical_part(self, text: &str) -> Result<Cow<'_, str>, String> {
+        if text.len() > KEY_BYTES_MAX {
+            return Err(format!("is longer than {KEY_BYTES_MAX} bytes"));
+        }
+        if text.contains('\0') {
+            return Err("contains a zero byte".to_owned());
+        }
+        self.canonical(text)
     }
 
     /// Whether values of both types that PostgreSQL calls equal have the same canonical text.
@@ -215,6 +229,19 @@ impl KeyShape {
         let parts = given.into_iter().enumerate();
         let parts = parts.map(|(number, part)| self.canonical_part(number, part));
         Ok(Cow::Owned(joined(&parts.collect::<Result<Vec<_>, _>>()?)))
+    }
+
+    /// Checks that a key which PostgreSQL returned can stand in a path.
+    ///
+    /// # Errors
+    /// If a part is too long or has no form there, as `NaN`.
+    pub fn check(&self, canonical: &str) -> Result<(), KeyError> {
+        let parts = key_parts(canonical, self.columns.len());
+        for (number, (column, part)) in self.columns.iter().zip(parts).enumerate() {
+            let checked = column.canonical(&part);
+            checked.map_err(|why| self.refused(number, &why))?;
+        }
+        Ok(())
     }
 
     fn check_count(&self, given: usize) -> Result<(), KeyError> {
@@ -324,13 +351,7 @@ impl KeyColumn {
     /// # Errors
     /// If it is not a value of the column's type, the end of a sentence about it.
     pub(super) fn canonical<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
-        if text.len() > KEY_BYTES_MAX {
-            return Err(format!("is longer than {KEY_BYTES_MAX} bytes"));
-        }
-        if text.contains('\0') {
-            return Err("contains a zero byte".to_owned());
-        }
-        self.key_type.canonical(text)
+        self.key_type.canonical_part(text)
     }
 }
 

@@ -40,17 +40,17 @@ impl Page {
     /// with `after` follow the columns' types and collations. With `row_security` PostgreSQL refuses the statement
     /// unless larder's role sees what `row_security` says.
     pub fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
-        let (key, from) = self.parts(resource);
+        let (key, from) = self.parts(resource, true);
         let unchanged = unchanged_sql(row_security);
         ProvedSql::new(&format!(
             "select {PROOF} as proof, array(select {key} {from}) as keys{unchanged}"
         ))
     }
 
-    /// As [`Self::sql`], for keys that may have no UTF-8 form: it returns them as the bytes that the database stores,
+    /// As [`Self::sql`], for keys that may have no UTF-8 form, also those that can't stand in a path: it returns them as the bytes that the database stores,
     /// with the name of the database's encoding. The last parameter is the number of keys to skip.
     pub fn stored_sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
-        let (key, from) = self.parts(resource);
+        let (key, from) = self.parts(resource, false);
         let parameters = self.parameter_count(resource);
         ProvedSql::new(&format!(
             "select {PROOF} as proof, pg_catalog.getdatabaseencoding()::text as encoding, \
@@ -71,8 +71,9 @@ impl Page {
         after + filters.count()
     }
 
-    /// SQL for the canonical key of a row, and for the rows of the page.
-    fn parts(&self, resource: &Resource) -> (String, String) {
+    /// SQL for the canonical key of a row, and for the rows of the page; if they are `in_path`, only those whose keys can
+    /// stand in a path, since no path leads to other rows and no page can begin after them.
+    fn parts(&self, resource: &Resource, in_path: bool) -> (String, String) {
         let columns = &resource.key.columns;
         let name = |column: &KeyColumn| format!("t0.{}", identifier(&column.name));
         let names: Vec<String> = columns.iter().map(name).collect();
@@ -86,6 +87,11 @@ impl Page {
             .iter()
             .map(|name| format!("{name} is not null"))
             .collect();
+        if in_path {
+            let columns = columns.iter().zip(&names);
+            conditions
+                .extend(columns.filter_map(|(column, name)| column.key_type.in_path_sql(name)));
+        }
         if self.after.is_some() {
             let after: Vec<String> = columns.iter().map(&mut parameter).collect();
             conditions.push(format!("({}) > ({})", names.join(", "), after.join(", ")));

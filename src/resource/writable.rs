@@ -1,7 +1,7 @@
 //! The rows that a document is written to, and the rows that the body of a write consists of.
 
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
-use crate::resource::key::KeyColumn;
+use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::value::ValueType;
 use crate::resource::{Child, Pair, Row};
 
@@ -74,6 +74,8 @@ pub struct WritableColumn {
     pub default: Option<String>,
     /// PostgreSQL computes it from other columns. It can be read, not written.
     pub generated: bool,
+    /// Its type as a part of the resource's key; `None` if it is none.
+    pub key_type: Option<KeyType>,
     /// `generated always as identity`: an explicit value needs `overriding system value`.
     pub identity_always: bool,
 }
@@ -93,8 +95,13 @@ impl Writable {
             catalogue,
             levels: Vec::new(),
         };
-        let key: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
-        levels.add(name, root, &key, None)?;
+        let names: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
+        levels.add(name, root, &names, None)?;
+        if let Some(root) = levels.levels.first_mut() {
+            for (column, &at) in key.iter().zip(&root.key) {
+                root.columns[at].key_type = Some(column.key_type);
+            }
+        }
         Ok(Self {
             levels: levels.levels,
         })
@@ -433,6 +440,7 @@ impl WritableColumn {
             nullable: !column.not_null,
             default: column.default.clone(),
             generated: column.generated,
+            key_type: None,
             identity_always: column.identity_always,
         }
     }

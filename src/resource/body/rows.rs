@@ -117,7 +117,14 @@ impl<'r> RowReader<'r> {
                     column.nullable && !(number == 0 && level.key.contains(&at))
                 };
                 let read = |mismatches: &mut Mismatches| {
-                    values::read_input(&column.value, nullable, value, mismatches)
+                    let given = values::read_input(&column.value, nullable, value, mismatches)?;
+                    if let (Some(key_type), ColumnInput::Text(text)) = (column.key_type, &given)
+                        && let Err(why) = key_type.canonical_part(text)
+                    {
+                        mismatches.add(why);
+                        return None;
+                    }
+                    Some(given)
                 };
                 if let Some(given) = self.mismatches.within(&member.name, read) {
                     self.rows.levels[number].columns[at][row] = given;

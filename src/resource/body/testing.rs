@@ -14,6 +14,7 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         nullable: true,
         default: None,
         generated: false,
+        key_type: None,
         identity_always: false,
     }
 }

@@ -1,6 +1,6 @@
 //! SQL text for keys: as parameters, as canonical text, and as the text that triggers log.
 
-use crate::resource::key::{KeyColumn, KeyType};
+use crate::resource::key::{KEY_BYTES_MAX, KeyColumn, KeyType};
 use crate::resource::sql::identifier;
 
 /// SQL for the canonical text of `columns` of the row called `alias`.
@@ -71,6 +71,20 @@ impl KeyType {
         match self {
             Self::SmallInt | Self::Integer | Self::BigInt => format!("${number}::{own}[]"),
             _ => format!("${number}::text[]::{own}[]"),
+        }
+    }
+
+    /// A condition: the value `expression`, not null, can stand in a path. `None` if each value of the type can.
+    pub(in crate::resource) fn in_path_sql(self, expression: &str) -> Option<String> {
+        // A character has at most four bytes in UTF-8, and at least one as it is stored.
+        let short = KEY_BYTES_MAX / 4;
+        match self {
+            Self::Text | Self::Char => Some(format!(
+                "case when pg_catalog.octet_length({expression}::text) > {short} \
+                 then pg_catalog.octet_length(pg_catalog.convert_to({expression}::text, 'UTF8')) else 0 end <= {KEY_BYTES_MAX}"
+            )),
+            Self::Numeric { .. } => Some(format!("{expression} <> 'NaN'")),
+            _ => None,
         }
     }
 

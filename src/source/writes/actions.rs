@@ -8,7 +8,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::task::JoinError;
 
-use crate::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
+use crate::resource::body::{BodyError, Mismatch, Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
@@ -75,9 +75,11 @@ impl Transaction<'_> {
                 continue;
             };
             if numbers.insert(number) {
+                let key: String = row.try_get(3).map_err(SourceError::from)?;
+                check_key(target, &key)?;
                 let document = WrittenDocument {
                     effect: WriteEffect::Created,
-                    key: row.try_get(3).map_err(SourceError::from)?,
+                    key,
                     xid: xid_of(row)?.ok_or_else(missing_xid)?,
                 };
                 done.push((number.saturating_sub(1), document));
@@ -349,6 +351,16 @@ fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
     let xid: Option<String> = row.try_get(0)?;
     let xid = xid.map(|xid| xid.parse());
     xid.transpose().map_err(|_| missing_xid())
+}
+
+/// Checks that the key of an inserted document, which may be a default, can stand in a path.
+fn check_key(target: &WriteTarget<'_>, key: &str) -> Result<(), WriteError> {
+    target.resource.key.check(key).map_err(|error| {
+        WriteError::Body(BodyError::Mismatches(vec![Mismatch {
+            pointer: String::new(),
+            message: format!("can't be inserted: {error}"),
+        }]))
+    })
 }
 
 fn missing_xid() -> SourceError {

@@ -40,12 +40,17 @@ pub(super) async fn read_representable_keys(
         };
         let count = stored.keys.len();
         offset += count;
+        let before = found.len();
         if stored.encoding == SQL_ASCII {
             let texts = stored.keys.into_iter().map(String::from_utf8);
             found.extend(texts.filter_map(Result::ok));
         } else {
             convert(shared, keys, stored.keys, &mut found).await?;
         }
+        // Those that can't stand in a path.
+        let mut converted = found.split_off(before);
+        converted.retain(|key| keys.resource.key.check(key).is_ok());
+        found.append(&mut converted);
         if count < limit || found.len() >= limit {
             found.truncate(limit);
             return Ok(found);
