@@ -35,6 +35,10 @@ async fn keys_that_are_too_long_are_refused_and_passed_over() {
         );
     }
     assert_refused(&larder.post("/ts", &json!({"n": 1})).await, "");
+    let bulk = larder
+        .post("/ts", &json!([{"id": "a"}, {"id": "b"}, {"n": 1}]))
+        .await;
+    assert_refused(&bulk, "/2");
     assert_eq!(larder.query("select count(*)::text from t").await, "0");
     let longest = "é".repeat(2048);
     let answer = larder.post("/ts", &json!({"id": longest})).await;

@@ -43,7 +43,11 @@ pub struct BulkError {
 impl BulkError {
     fn is_of_one_document(&self) -> bool {
         let refusals = [Refusal::Conflict, Refusal::Invalid];
-        matches!(&self.error, WriteError::Refused { refusal, .. } if refusals.contains(refusal))
+        match &self.error {
+            WriteError::Body(_) => true,
+            WriteError::Refused { refusal, .. } => refusals.contains(refusal),
+            _ => false,
+        }
     }
 }
 
