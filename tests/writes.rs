@@ -12,6 +12,7 @@ mod keys;
 mod locks;
 mod sizes;
 mod unenforced_foreign_keys;
+mod unusual_tables;
 mod values;
 mod visibility;
 

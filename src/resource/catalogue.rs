@@ -57,7 +57,8 @@ pub struct Table {
     pub uncached: Option<String>,
     /// The columns in table order, without dropped ones.
     pub columns: Vec<Column>,
-    /// Unique constraints and indexes that apply to every row: valid, immediate, not partial, on plain columns.
+    /// Unique constraints and indexes that apply to every row: valid, not partial, on plain columns; immediate, but for
+    /// the primary key.
     pub unique_keys: Vec<UniqueKey>,
     /// Foreign keys of this table.
     pub foreign_keys: Vec<ForeignKey>,
@@ -84,6 +85,15 @@ impl Table {
         self.unique_keys
             .iter()
             .any(|key| key.columns.iter().all(|column| columns.contains(column)))
+    }
+
+    /// Whether `columns` contain all columns of a unique key that no statement can violate.
+    pub fn is_always_unique(&self, columns: &[&str]) -> bool {
+        let mut immediate = self.unique_keys.iter().filter(|key| !key.deferrable);
+        immediate.any(|key| {
+            let mut parts = key.columns.iter();
+            parts.all(|column| columns.contains(&column.as_str()))
+        })
     }
 
     /// Whether an index starts with `columns`, in any order.
@@ -153,6 +163,8 @@ pub struct UniqueKey {
     pub columns: Vec<String>,
     /// It is the primary key.
     pub primary: bool,
+    /// Rows may violate it until their transaction ends.
+    pub deferrable: bool,
 }
 
 /// A foreign key.

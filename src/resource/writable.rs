@@ -240,6 +240,12 @@ impl Levels<'_> {
                 rows_at(&path)
             ));
         }
+        if !table.is_always_unique(key) {
+            return Err(format!(
+                "the primary key of {} is deferrable, so several rows may have one key until a transaction ends, and they can't be written",
+                rows_at(&path)
+            ));
+        }
         let mut level = Level {
             name: name.to_owned(),
             parent: above.map(|(parent, _)| parent),

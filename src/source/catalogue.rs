@@ -24,7 +24,7 @@ use crate::source::catalogue::types::read_types;
 const KNOWN_NAMES_MAX: i64 = 10_000;
 
 /// Reads the tables called `names`: `table` (in schema `public`) or `schema.table`, with double quotes around a part
-/// that contains a dot. Names are not folded to lower case.
+/// that contains a dot or begins with a double quote. Names are not folded to lower case.
 ///
 /// # Errors
 /// Those of the statements.
@@ -61,13 +61,17 @@ pub async fn read_catalogue(
     Ok(catalogue)
 }
 
-/// Splits a configured name into schema and table.
+/// Splits a configured name into schema and table. A part may be in double quotes, within which a double quote is
+/// doubled.
 fn split_name(name: &str) -> (String, String) {
     let mut parts = vec![String::new()];
     let mut quoted = false;
-    for character in name.chars() {
+    let mut characters = name.chars().peekable();
+    while let Some(character) = characters.next() {
+        let begins = parts.last().is_some_and(String::is_empty);
         match character {
-            '"' => quoted = !quoted,
+            '"' if quoted && characters.next_if_eq(&'"').is_none() => quoted = false,
+            '"' if !quoted && begins => quoted = true,
             '.' if !quoted => parts.push(String::new()),
             _ => {
                 if let Some(part) = parts.last_mut() {
@@ -224,7 +228,7 @@ async fn read_indexes(
 ) -> Result<(), SourceError> {
     // Column 0 stands for an expression. Such an index does not identify or find a row by its columns alone.
     let sql = "select i.indrelid::int8 as oid, i.indisprimary as primary, \
-           i.indisunique and i.indimmediate as is_unique, \
+           i.indisunique and (i.indimmediate or i.indisprimary) as is_unique, not i.indimmediate as deferrable, \
            array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] order by k) as columns \
          from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
@@ -236,6 +240,7 @@ async fn read_indexes(
             table.unique_keys.push(UniqueKey {
                 columns: columns.clone(),
                 primary: row.try_get("primary")?,
+                deferrable: row.try_get("deferrable")?,
             });
         }
         table.indexes.push(columns);
@@ -335,5 +340,9 @@ mod tests {
         assert_eq!(split("dept"), ("public".into(), "dept".into()));
         assert_eq!(split("Hr.Dept"), ("Hr".into(), "Dept".into()));
         assert_eq!(split("\"a.b\".\"c.d\""), ("a.b".into(), "c.d".into()));
+        for name in ["we\"ird", "\"we\"\"ird\"", "public.we\"ird"] {
+            assert_eq!(split(name), ("public".into(), "we\"ird".into()), "{name}");
+        }
+        assert_eq!(split("\"\"\"\"\"\".x"), ("\"\"".into(), "x".into()));
     }
 }

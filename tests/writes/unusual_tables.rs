@@ -1,0 +1,76 @@
+//! Tables with unusual names and constraints.
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::eventually;
+use crate::harness::service::TestService;
+
+/// Such a table could not be named in the configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_may_have_double_quotes() {
+    let larder = TestService::start(
+        r#"create table "we""ird" (id int primary key, "a""b" text);
+           create table """q" (id int primary key, w int references "we""ird");
+           create index on """q" (w);"#,
+        r#"
+        [[resource]]
+        name = 'ws'
+        table = 'we"ird'
+          [[resource.children]]
+          name = 'qs'
+          table = 'public."""q"'
+        "#,
+    )
+    .await;
+    let document = json!({"id": 1, "a\"b": "x", "qs": [{"id": 2, "w": 1}]});
+    let answer = larder.put("/ws/1", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(larder.get("/ws/1").await.json(), document);
+    larder.execute(r#"update """q" set id = 3"#).await;
+    eventually("the change is seen", async || {
+        larder.get("/ws/1").await.json()["qs"][0]["id"]
+            .eq(&3)
+            .then_some(())
+    })
+    .await;
+}
+
+/// The configuration was refused: the table had "no primary key".
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_with_a_deferrable_primary_key_are_only_read() {
+    let larder = TestService::start(
+        "create table t (id int primary key deferrable initially deferred, n int);
+         create table p (id int primary key);
+         create table c (id int primary key deferrable, p int references p);
+         create index on c (p);
+         insert into t values (1, 1), (2, 2);
+         insert into p values (1);
+         insert into c values (7, 1), (6, 1);",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource]]\nname = 'named'\ntable = 't'\nkey = 'id'\n\
+         [[resource]]\nname = 'ps'\ntable = 'p'\n[[resource.children]]\nname = 'cs'\ntable = 'c'\n",
+    )
+    .await;
+    assert_eq!(larder.get("/ts/1").await.json(), json!({"id": 1, "n": 1}));
+    assert_eq!(larder.get("/named/2").await.json()["n"], 2);
+    let document = json!({"id": 1, "cs": [{"id": 6, "p": 1}, {"id": 7, "p": 1}]});
+    assert_eq!(larder.get("/ps/1").await.json(), document);
+    larder
+        .execute("begin; insert into t values (1, 5); delete from t where n = 1; commit")
+        .await;
+    eventually("the change is seen", async || {
+        larder.get("/ts/1").await.json()["n"].eq(&5).then_some(())
+    })
+    .await;
+    for path in ["/ts/1", "/named/1", "/ps/1"] {
+        let answer = larder.put(path, &json!({})).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        let options = larder.request(Method::OPTIONS, path, &[]).await;
+        assert_eq!(options.header("allow"), "GET, HEAD, OPTIONS");
+        assert!(
+            answer.body.contains("deferrable"),
+            "{path}: {}",
+            answer.body
+        );
+    }
+}
