@@ -418,6 +418,11 @@ impl From<BodyError> for Problem {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::Malformed(detail) => Self::bad_request(detail),
+            // RFC 5789, section 2.2: the request can't be applied to the state of the resource.
+            BodyError::Stored(detail) => {
+                let detail = format!("{detail}, so it can't be patched; replace it by PUT");
+                Self::new(StatusCode::CONFLICT, detail)
+            }
             BodyError::Mismatches(mismatches) => {
                 let errors = mismatches.into_iter().map(|mismatch| FieldError {
                     pointer: mismatch.pointer,

@@ -46,9 +46,28 @@ pub enum BodyError {
     /// It is not JSON. The sentence says why.
     #[error("{0}")]
     Malformed(String),
+    /// It is a stored document that larder can't take back, so no patch can be merged with it. The sentence says why.
+    #[error("{0}")]
+    Stored(String),
     /// It is JSON, but does not fit the resource: all mismatches that were found, at most [`MISMATCHES_MAX`].
     #[error("the body does not fit the resource in {} places", .0.len())]
     Mismatches(Vec<Mismatch>),
+}
+
+impl BodyError {
+    /// The same error about a stored document, which was read as a body.
+    pub fn of_stored(self) -> Self {
+        Self::Stored(match self {
+            Self::Malformed(why) => why.replacen("the body", "the stored document", 1),
+            Self::Stored(why) => why,
+            Self::Mismatches(mismatches) => match mismatches.first() {
+                Some(Mismatch { pointer, message }) => {
+                    format!("{pointer} of the stored document {message}")
+                }
+                None => "the stored document does not fit the resource".to_owned(),
+            },
+        })
+    }
 }
 
 /// A value in a body that does not fit the resource.

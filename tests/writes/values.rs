@@ -176,3 +176,41 @@ async fn values_that_are_too_long_are_not_cut() {
     }
     assert_eq!(larder.get("/ts/1").await.json(), stored);
 }
+
+/// The body was called invalid JSON.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_value_that_can_not_be_read_is_not_blamed_on_the_body() {
+    let larder = TestService::start(
+        r#"create table t (id int primary key, note text, j json);
+           create table part (t_id int references t, name text, primary key (t_id, name));
+           create table one (id int primary key, note text, j json);
+           insert into t values (1, 'a', '["\ud800"]'), (2, 'a', '["\ud800"]');
+           insert into one select * from t;"#,
+        "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+         fields = { name = 'name' }\n[[resource]]\nname = 'ones'\ntable = 'one'\n",
+    )
+    .await;
+    for path in ["/ts/1", "/ones/1"] {
+        let read = larder.get(path).await;
+        assert_eq!(read.status, StatusCode::OK, "{}", read.body);
+        let answer = larder.patch(path, &json!({"note": "b"})).await;
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        let detail = answer.json()["detail"].clone();
+        let detail = detail.as_str().unwrap();
+        assert!(
+            detail.starts_with("the stored document has an invalid escape"),
+            "{detail}"
+        );
+        let matching = [("if-match", read.header("etag"))];
+        let body = json!({"note": "b", "j": 1}).to_string();
+        let answer = larder.write(Method::PUT, path, &matching, &body).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let answer = larder.patch(path, &json!({"note": "c"})).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    }
+    for path in ["/ts/2", "/ones/2"] {
+        let any = [("if-match", "*")];
+        let answer = larder.request(Method::DELETE, path, &any).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    }
+}

@@ -29,10 +29,8 @@ pub fn merge_patch(
             }
         })
     });
-    // A value of a `json` column may nest deeper than a body may.
-    let of_stored = |why: String| why.replacen("the body", "the stored document", 1);
-    read.map_err(of_stored)
-        .flatten()
+    // A value of a `json` column may nest deeper than a body may, or have half of a surrogate pair.
+    read.map_err(|why| BodyError::Malformed(why).of_stored())?
         .map_err(BodyError::Malformed)?;
     if mismatches.found.is_empty() {
         Ok(merged)
@@ -162,7 +160,7 @@ mod tests {
         match merged {
             Ok(merged) => Ok(String::from_utf8(merged).unwrap()),
             Err(BodyError::Mismatches(mismatches)) => Err(mismatches),
-            Err(BodyError::Malformed(why)) => panic!("{why}"),
+            Err(error) => panic!("{error}"),
         }
     }
 

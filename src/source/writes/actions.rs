@@ -158,7 +158,7 @@ impl Transaction<'_> {
         let parts = key_parts(key, target.resource.key.columns.len());
         let mode = WriteMode::Replace(&parts);
         let read = rows_of(writable, document, mode, &mut Scratch::default(), &mut rows);
-        read.map_err(WriteError::Body)?;
+        read.map_err(|error| WriteError::Body(error.of_stored()))?;
         self.draw_defaults(target, &mut rows).await?;
         Ok(Some(rows))
     }
@@ -204,7 +204,14 @@ impl Transaction<'_> {
             return Err(WriteError::Precondition.into());
         }
         match document {
-            Some(document) => self.stored_rows(target, key, &document).await,
+            Some(document) => match self.stored_rows(target, key, &document).await {
+                // What is replaced or deleted need not be read.
+                Err(Failure {
+                    error: WriteError::Body(BodyError::Stored(_)),
+                    ..
+                }) => Ok(None),
+                rows => rows,
+            },
             None => Ok(None),
         }
     }

@@ -22,7 +22,7 @@ fn read(writable: &Writable, body: &str, mode: WriteMode<'_>) -> Result<Rows, Ve
         Err(error) => {
             assert_eq!(rows, Rows::of(writable));
             Err(match error {
-                BodyError::Malformed(why) => vec![why],
+                BodyError::Malformed(why) | BodyError::Stored(why) => vec![why],
                 BodyError::Mismatches(mismatches) => mismatches
                     .into_iter()
                     .map(|mismatch| format!("{} {}", mismatch.pointer, mismatch.message))
