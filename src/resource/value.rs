@@ -83,6 +83,10 @@ pub enum ValueType {
     /// A type whose text may have numbers that PostgreSQL writes digit by digit, without exponents: `jsonpath`, and ranges
     /// of `numeric` and of types that have it. A string.
     NumericText,
+    /// A type whose JSON in documents is not its text form, and which larder can't turn back into a value: `hstore` and
+    /// other types with a cast to `json`, `int2vector`, `oidvector`, arrays whose elements are not separated by commas
+    /// (`box[]`), and what has such a part
+    Unwritable,
     /// Any other type. A body has the type's text as a string; a document has what PostgreSQL's `to_json` makes of it,
     /// which is the same for most types.
     Other,
@@ -121,6 +125,8 @@ pub enum TypeForm {
         /// The type of the bounds.
         subtype: u32,
     },
+    /// [`ValueType::Unwritable`].
+    Unwritable,
     /// An enum.
     Enum {
         /// In order.
@@ -146,9 +152,10 @@ impl ValueType {
         };
         match &found.form {
             TypeForm::Domain { base, modifier } => Self::below(types, *base, *modifier, depth),
-            TypeForm::Array { element } => {
-                Self::Array(Box::new(Self::below(types, *element, modifier, depth)))
-            }
+            TypeForm::Array { element } => match Self::below(types, *element, modifier, depth) {
+                Self::Unwritable => Self::Unwritable,
+                element => Self::Array(Box::new(element)),
+            },
             TypeForm::Range { subtype } => {
                 if Self::below(types, *subtype, -1, depth).has_numeric() {
                     Self::NumericText
@@ -162,8 +169,17 @@ impl ValueType {
                     let value = Self::below(types, *oid, *modifier, depth);
                     (name.clone(), value.in_composite())
                 });
-                Self::Composite(attributes.collect())
+                let attributes: Vec<(String, Self)> = attributes.collect();
+                if attributes
+                    .iter()
+                    .any(|(_, value)| *value == Self::Unwritable)
+                {
+                    Self::Unwritable
+                } else {
+                    Self::Composite(attributes)
+                }
             }
+            TypeForm::Unwritable => Self::Unwritable,
             TypeForm::Base if found.built_in => Self::named(&found.name, modifier),
             TypeForm::Base => Self::Other,
         }

@@ -405,9 +405,13 @@ impl Level {
     /// As [`Self::add`], for a column of a key or a link.
     fn identifying(&mut self, table: &Table, column: &str, path: &str) -> Result<usize, String> {
         let at = self.add(table, column)?;
-        if self.columns[at].generated {
+        if !self.columns[at].is_inserted() {
+            let why = match self.columns[at].generated {
+                true => "is generated",
+                false => "is of a type that larder can't write",
+            };
             return Err(format!(
-                "{} of {} identifies or links rows and is generated, so they can't be written",
+                "{} of {} identifies or links rows and {why}, so they can't be written",
                 self.shown(at),
                 rows_at(path)
             ));
@@ -425,10 +429,17 @@ impl Level {
 }
 
 impl WritableColumn {
+    /// Whether statements that insert rows write the column.
+    pub fn is_inserted(&self) -> bool {
+        !self.generated && self.value != ValueType::Unwritable
+    }
+
     /// Why a body can't change the column, as the end of a sentence about it; `None` if it can.
     pub fn read_only(&self) -> Option<&'static str> {
         if self.generated {
             Some("is read-only, and can't be patched")
+        } else if self.value == ValueType::Unwritable {
+            Some("is read-only, since larder can't write values of its type")
         } else if self.identity_always {
             Some("is read-only once a row exists, since it is generated always as identity")
         } else {

@@ -170,7 +170,7 @@ impl Parameters {
 
 /// Whether the statement must distinguish an absent value from null.
 fn may_be_absent(column: &WritableColumn) -> bool {
-    column.default.is_some()
+    column.default.is_some() || !column.is_inserted()
 }
 
 /// The value of column `number` of row `u`, cast to the type without a length. An absent value is null.
@@ -214,7 +214,7 @@ impl Level {
 
     fn inserted_columns(&self) -> Vec<usize> {
         let all = 0..self.columns.len();
-        all.filter(|&number| !self.columns[number].generated)
+        all.filter(|&number| self.columns[number].is_inserted())
             .collect()
     }
 

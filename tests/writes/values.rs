@@ -2,8 +2,10 @@
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 
-use crate::harness::service::TestService;
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::{TestResponse, TestService, execute};
 
 /// A resource `ts` of a table `t` that has the columns `columns` beside its key.
 async fn start(columns: &str) -> TestService {
@@ -175,6 +177,134 @@ async fn values_that_are_too_long_are_not_cut() {
         assert!(pointer.starts_with(&format!("/{member}")), "{context}");
     }
     assert_eq!(larder.get("/ts/1").await.json(), stored);
+}
+
+/// GET shows these types as objects or arrays; the writer wanted strings, and a patch of another member was 422.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_can_not_be_written_are_read_only() {
+    let larder = TestService::start(
+        "create type pair as (a int2vector, b int);
+         create table t (id int primary key, note text, i int2vector, o oidvector, b box[], p pair, d box[] default '{}');
+         create table part (t_id int references t, name text, i int2vector, note text, primary key (t_id, name));
+         insert into t values (1, 'a', '1 2', '3 4', '{(1,1),(0,0);(2,2),(0,0)}', row('5 6', 7));
+         insert into t (id) values (2);
+         insert into part values (1, 'x', '1', 'n');",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+         fields = { name = 'name', i = 'i', note = 'note' }\n",
+    )
+    .await;
+    let rows =
+        "select string_agg(t::text, ' ' order by id) || (select part::text from part) from t";
+    let before = larder.query(rows).await;
+    let mut document = larder.get("/ts/1").await.json();
+    assert_eq!(document["i"], json!([1, 2]));
+    let answer = larder.put("/ts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(larder.query(rows).await, before);
+    document["note"] = json!("other");
+    document["parts"][0]["note"] = json!("other");
+    let patch = json!({"note": document["note"], "parts": document["parts"]});
+    let answer = larder.patch("/ts/1", &patch).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.json(), document);
+    // What a body leaves out stays.
+    let answer = larder
+        .put(
+            "/ts/1",
+            &json!({"note": "other", "parts": [{"name": "x", "note": "other"}]}),
+        )
+        .await;
+    assert_eq!(answer.json(), document, "{}", answer.body);
+    let refused = |answer: TestResponse, pointer: &str| {
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{}",
+            answer.body
+        );
+        let error = answer.json()["errors"][0].clone();
+        assert_eq!(error["pointer"], pointer, "{error}");
+        assert!(
+            error["detail"].as_str().unwrap().contains("read-only"),
+            "{error}"
+        );
+    };
+    for (member, value) in [
+        ("i", json!([1])),
+        ("i", json!(null)),
+        ("o", json!([])),
+        ("b", json!("x")),
+        ("p", json!({"a": [5, 6], "b": 8})),
+        ("d", json!(["(1,1),(0,0)"])),
+    ] {
+        let mut changed = document.clone();
+        changed[member] = value;
+        refused(larder.put("/ts/1", &changed).await, &format!("/{member}"));
+        refused(
+            larder
+                .patch("/ts/1", &json!({member: changed[member]}))
+                .await,
+            &format!("/{member}"),
+        );
+    }
+    refused(
+        larder.put("/ts/2", &json!({"i": [1], "parts": []})).await,
+        "/i",
+    );
+    refused(
+        larder.put("/ts/3", &json!({"i": [1], "parts": []})).await,
+        "/i",
+    );
+    refused(larder.post("/ts", &json!({"id": 3, "o": [1]})).await, "/o");
+    let parts = json!([document["parts"][0], {"name": "y", "i": [1]}]);
+    refused(
+        larder.patch("/ts/1", &json!({"parts": parts})).await,
+        "/parts/1/i",
+    );
+    let new = json!({"id": 3, "i": null, "parts": [{"name": "y", "i": null, "note": null}]});
+    let answer = larder.post("/ts", &new).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json()["d"], json!([]));
+    assert_eq!(larder.get("/ts/1").await.json(), document);
+}
+
+/// An hstore is an object in documents.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hstore_is_read_only() {
+    let url = TestCluster::database().await.url;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let available = "select exists (select from pg_available_extensions where name = 'hstore')";
+    let available: bool = sqlx::query_scalar(available)
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    if !available {
+        return;
+    }
+    execute(
+        &url,
+        "create extension hstore; create table h (id int primary key, note text, h hstore, hs hstore[]);
+         insert into h values (1, 'a', 'a=>1', array['b=>2'::hstore])",
+    )
+    .await;
+    let larder = TestService::start_on(&url, "[[resource]]\nname = 'hs'\ntable = 'h'\n", &[]).await;
+    let answer = larder.patch("/hs/1", &json!({"note": "b"})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(
+        answer.json(),
+        json!({"id": 1, "note": "b", "h": {"a": "1"}, "hs": [{"b": "2"}]})
+    );
+    let answer = larder.put("/hs/1", &answer.json()).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = larder.put("/hs/1", &json!({"h": {"a": "2"}})).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        answer.body
+    );
+    assert_eq!(answer.json()["errors"][0]["pointer"], "/h");
 }
 
 /// The body was called invalid JSON.

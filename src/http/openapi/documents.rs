@@ -100,7 +100,7 @@ fn written_column(
 fn is_given(level: &Level, at: usize, column: &WritableColumn, purpose: Purpose) -> bool {
     let linked = level.link.iter().any(|&(own, _)| own == at);
     let keyed = level.parent.is_none() && level.key.contains(&at) && purpose != Purpose::New;
-    column.generated || linked || keyed
+    !column.is_inserted() || linked || keyed
 }
 
 /// An example of a document in a response, with the key of [`key_example`].
@@ -233,7 +233,7 @@ fn value_example(value: &ValueType, name: &str) -> Value {
         ),
         ValueType::Byte => json!("A"),
         ValueType::Bits { .. } => json!("1"),
-        ValueType::Other | ValueType::NumericText => Value::Null,
+        ValueType::Other | ValueType::NumericText | ValueType::Unwritable => Value::Null,
     }
 }
 

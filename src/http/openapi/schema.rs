@@ -55,7 +55,7 @@ pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
                 .iter()
                 .map(|(name, value)| (name.as_str(), read(value, true), true)),
         ),
-        ValueType::Other | ValueType::NumericText => {
+        ValueType::Other | ValueType::NumericText | ValueType::Unwritable => {
             json!({"description": "The result of PostgreSQL's to_json."})
         }
         value => common(value),

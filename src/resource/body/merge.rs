@@ -53,8 +53,8 @@ fn check(writable: &Writable, patch: JsonNode<'_>, mismatches: &mut Mismatches) 
             None => "is not a member of this object",
             Some((_, true)) => "is given twice",
             Some((MemberKind::Lookup, _)) => "is read-only, and can't be patched",
-            Some((MemberKind::Column(at), _)) if root.columns[*at].generated => {
-                "is read-only, and can't be patched"
+            Some((MemberKind::Column(at), _)) if !root.columns[*at].is_inserted() => {
+                root.columns[*at].read_only().unwrap_or("is read-only")
             }
             Some((_, seen)) => {
                 *seen = true;

@@ -110,6 +110,13 @@ impl<'r> RowReader<'r> {
         match member.kind {
             MemberKind::Column(at) if !level.columns[at].generated => {
                 let column = &level.columns[at];
+                let is_new = matches!(self.mode, WriteMode::Insert) && value.json() != Json::Null;
+                if let (true, false, Some(why)) = (is_new, column.is_inserted(), column.read_only())
+                {
+                    return self
+                        .mismatches
+                        .within(&member.name, |mismatches| mismatches.add(why));
+                }
                 // A value that a link or the path determines is compared with that later.
                 let nullable = if self.is_determined(number, at) {
                     true
@@ -171,7 +178,7 @@ impl<'r> RowReader<'r> {
         let nullable = column.nullable && !(number == 0 && level.key.contains(&at));
         !nullable
             && column.default.is_none()
-            && !column.generated
+            && column.is_inserted()
             && !self.is_determined(number, at)
     }
 

@@ -20,6 +20,13 @@ pub(super) fn read_input(
         let binary = *value == ValueType::Jsonb;
         return json(binary, nullable, node, mismatches);
     }
+    if *value == ValueType::Unwritable {
+        // It is only compared with the stored value.
+        return Some(match node.json() {
+            Json::Null => ColumnInput::Null,
+            _ => ColumnInput::Text(String::from_utf8_lossy(node.text()).into_owned()),
+        });
+    }
     match node.json() {
         Json::Null if nullable => Some(ColumnInput::Null),
         Json::Null => {

@@ -1,7 +1,8 @@
 //! The statement that finds the columns which a write would change, but can't.
 //!
 //! PostgreSQL refuses every update that names a column `generated always as identity`, even of the same value. So the
-//! statements that update rows leave it out, and a change of its value has to be found before.
+//! statements that update rows leave it out, and a change of its value has to be found before. Values of other types
+//! can't be written at all: their JSON is compared.
 
 use crate::resource::body::MISMATCHES_MAX;
 use crate::resource::proof::PROOF;
@@ -15,20 +16,33 @@ impl StatementBuilder<'_> {
         for (number, level) in self.levels() {
             let identity = level.identity();
             for (column, read_only) in level.columns.iter().enumerate() {
-                if !read_only.identity_always || identity.contains(&column) {
+                let is_inserted = read_only.is_inserted();
+                let is_read_only =
+                    read_only.identity_always || !is_inserted && !read_only.generated;
+                if !is_read_only || identity.contains(&column) {
                     continue;
                 }
                 let columns = [&identity[..], &[column]].concat();
                 let (rows, names) =
                     self.rows_sql(Origin::Body, number, &columns, None, &mut parameters);
+                let name = format!("r.{}", level.column_sql(column));
+                let (join, differs) = if is_inserted {
+                    let value = value_sql(level, column);
+                    ("join", format!("{name} is distinct from {value}"))
+                } else {
+                    let given = format!("u.c{column}");
+                    let differs = format!(
+                        "case when {given} is null then {name} is not null else {name} is null \
+                         or to_json({name})::jsonb is distinct from {given}::jsonb end"
+                    );
+                    ("left join", differs)
+                };
                 found.push(format!(
                     "select {number}::int8 as level, {column}::int8 as col, u.n \
-                     from {rows} with ordinality as u({names}, n) join {table} r on {same} \
-                     where not u.a{column} and r.{name} is distinct from {value}",
+                     from {rows} with ordinality as u({names}, n) {join} {table} r on {same} \
+                     where not u.a{column} and {differs}",
                     table = level.table.sql(),
                     same = same_row_sql(level),
-                    name = level.column_sql(column),
-                    value = value_sql(level, column),
                 ));
             }
         }

@@ -14,7 +14,9 @@ pub(super) async fn read_types(
     connection: &mut PgConnection,
     table_oids: &[i64],
 ) -> Result<HashMap<u32, CatalogueType>, SourceError> {
-    // int2vector and oidvector have elements, but not the text form of an array; only box has another separator.
+    // int2vector and oidvector have elements, but not the text form of an array; only box has another separator. `to_json`
+    // makes arrays of them, and what the cast to json says of other types that are not built in (json.c,
+    // `json_categorize_type`).
     let rows = sqlx::query(
         "with recursive used (oid) as ( \
            select atttypid from pg_attribute where attrelid::int8 = any($1) and attnum > 0 and not attisdropped \
@@ -26,8 +28,12 @@ pub(super) async fn read_types(
                where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part (oid)) \
          select t.oid::int8 as oid, t.typname::text as name, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
-           case when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim = ',' \
-             and t.typname not in ('int2vector', 'oidvector') then 'a' else t.typtype end::text as kind, \
+           case when t.oid in ('int2vector'::regtype, 'oidvector'::regtype) then 'u' \
+             when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim = ',' then 'a' \
+             when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim <> ',' then 'u' \
+             when t.typtype not in ('d', 'c') and t.oid >= 16384 and exists (select from pg_cast c \
+               where c.castsource = t.oid and c.casttarget = 'json'::regtype and c.castmethod = 'f') then 'u' \
+             else t.typtype end::text as kind, \
            t.typbasetype::int8 as base, t.typtypmod as modifier, t.typelem::int8 as element, \
            (select r.rngsubtype::int8 from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)) as subtype, \
            array(select enumlabel::text from pg_enum where enumtypid = t.oid order by enumsortorder) as labels, \
@@ -66,6 +72,7 @@ fn form(row: &PgRow) -> Result<TypeForm, SourceError> {
         'r' | 'm' => TypeForm::Range {
             subtype: oid(row, "subtype")?,
         },
+        'u' => TypeForm::Unwritable,
         'e' => TypeForm::Enum {
             labels: row.try_get("labels")?,
         },
