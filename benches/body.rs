@@ -30,6 +30,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         nullable: true,
         default: None,
         generated: false,
+        key_type: None,
         identity_always: false,
     });
     Level {

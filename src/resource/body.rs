@@ -3,7 +3,7 @@
 //! Nothing here asks PostgreSQL. Each value becomes a text that PostgreSQL reads as a value of the column's type.
 //! PostgreSQL checks what only it can know: a check constraint, or the syntax of an `inet`. Every document that a `GET`
 //! returns is a body that leads to the same rows. So a body may contain lookups and generated columns, which are
-//! ignored.
+//! ignored, and columns of types that can't be written, whose values are compared with the stored ones.
 
 mod decimal;
 mod merge;

@@ -234,18 +234,7 @@ impl Levels<'_> {
         let Some(table) = known.find(|table| table.name == row.table) else {
             return Err(format!("the table of {} was not found", rows_at(&path)));
         };
-        if self.levels.iter().any(|level| level.table == row.table) {
-            return Err(format!(
-                "{} are in a table that the document shows at another place, too, so they can't be written",
-                rows_at(&path)
-            ));
-        }
-        if !table.is_always_unique(key) {
-            return Err(format!(
-                "the primary key of {} is deferrable, so several rows may have one key until a transaction ends, and they can't be written",
-                rows_at(&path)
-            ));
-        }
+        self.check_table(table, key, &path)?;
         let mut level = Level {
             name: name.to_owned(),
             parent: above.map(|(parent, _)| parent),
@@ -304,6 +293,23 @@ impl Levels<'_> {
             self.levels[number].member(&lookup.name, MemberKind::Lookup);
         }
         Ok(number)
+    }
+
+    /// Checks that rows of `table` can be a level, the one at `path`, with the key `key`.
+    fn check_table(&self, table: &Table, key: &[&str], path: &str) -> Result<(), String> {
+        if self.levels.iter().any(|level| level.table == table.name) {
+            return Err(format!(
+                "{} are in a table that the document shows at another place, too, so they can't be written",
+                rows_at(path)
+            ));
+        }
+        if !table.is_always_unique(key) {
+            return Err(format!(
+                "the primary key of {} is deferrable, so several rows may have one key until a transaction ends, and they can't be written",
+                rows_at(path)
+            ));
+        }
+        Ok(())
     }
 
     /// The place of a level in the document, as in `fields=emps.skills`; empty for the root.
@@ -406,9 +412,10 @@ impl Level {
     fn identifying(&mut self, table: &Table, column: &str, path: &str) -> Result<usize, String> {
         let at = self.add(table, column)?;
         if !self.columns[at].is_inserted() {
-            let why = match self.columns[at].generated {
-                true => "is generated",
-                false => "is of a type that larder can't write",
+            let why = if self.columns[at].generated {
+                "is generated"
+            } else {
+                "is of a type that larder can't write"
             };
             return Err(format!(
                 "{} of {} identifies or links rows and {why}, so they can't be written",
