@@ -106,3 +106,16 @@ async fn assert_stored(larder: &TestService, answer: &TestResponse, path: &str, 
     assert_eq!(read.body, answer.body);
     assert_eq!(read.header("etag"), answer.header("etag"));
 }
+
+/// Checks that `answer` is 422 and names `pointer`.
+#[track_caller]
+fn assert_refused(answer: &TestResponse, pointer: &str) {
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        answer.body
+    );
+    let errors = answer.json()["errors"].clone();
+    assert_eq!(errors[0]["pointer"], pointer, "{errors}");
+}

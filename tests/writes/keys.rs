@@ -3,20 +3,8 @@
 use axum::http::StatusCode;
 use serde_json::json;
 
-use crate::harness::service::{TestResponse, TestService};
-
-/// Checks that `answer` is 422 and names `pointer`.
-#[track_caller]
-fn assert_refused(answer: &TestResponse, pointer: &str) {
-    assert_eq!(
-        answer.status,
-        StatusCode::UNPROCESSABLE_ENTITY,
-        "{}",
-        answer.body
-    );
-    let errors = answer.json()["errors"].clone();
-    assert_eq!(errors[0]["pointer"], pointer, "{errors}");
-}
+use crate::harness::service::TestService;
+use crate::writes::assert_refused;
 
 /// POST answered 201 with a `Location` that was 400, and a list could not go on after such a row.
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ mod tests;
 
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Mismatches, WriteMode, values};
+use crate::resource::value::ValueType;
 use crate::resource::writable::{ColumnInput, LevelRows, MemberKind, Rows, Writable};
 
 /// Adds the rows of the document `body` to `into`, which has rows of `writable`.
@@ -214,7 +215,16 @@ impl<'r> RowReader<'r> {
                 ColumnInput::Text(text) => *text != **part,
             };
             *slot = ColumnInput::Text(part.clone().into_owned());
-            if let (true, Some(field)) = (differs, &level.columns[at].field) {
+            let column = &level.columns[at];
+            if let ValueType::Text { max: Some(max) } = column.value
+                && part.chars().count() > max as usize
+                && part.trim_end_matches(' ').chars().count() <= max as usize
+            {
+                self.mismatches.add(format!(
+                    "can't have the key in the path, since PostgreSQL would remove its blanks beyond {max} characters"
+                ));
+            }
+            if let (true, Some(field)) = (differs, &column.field) {
                 let message = "must equal the key in the path, or be left out";
                 self.mismatches
                     .within(field, |mismatches| mismatches.add(message));
