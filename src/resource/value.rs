@@ -43,7 +43,7 @@ pub enum ValueType {
         /// The most characters before the trailing blanks; `None` for `bpchar`.
         length: Option<u32>,
     },
-    /// `name`: PostgreSQL cuts what is longer than [`NAME_BYTES_MAX`]
+    /// `name`: PostgreSQL cuts what is longer than 63 bytes
     Name,
     /// `"char"`: a byte, of which PostgreSQL writes those that are not ASCII as `\ooo`
     Byte,
