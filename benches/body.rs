@@ -45,6 +45,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         columns: columns.collect(),
         key: vec![0],
         link: Vec::new(),
+        has_before_insert: false,
     }
 }
 
@@ -78,6 +79,8 @@ fn depts() -> Writable {
     });
     Writable {
         levels: vec![dept, emp],
+        has_triggers: false,
+        has_deferred: false,
     }
 }
 

@@ -11,6 +11,7 @@ mod idempotency;
 mod keys;
 mod locks;
 mod sizes;
+mod triggers;
 mod unenforced_foreign_keys;
 mod unusual_tables;
 mod values;

@@ -137,6 +137,8 @@ problems! {
         "the stored document is longer than four times document_max: PUT and DELETE replace it";
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
     EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
+    VETOED = CONFLICT, "a trigger of the database prevented the change of a row; nothing was changed";
+    KEY_CHANGED = CONFLICT, "a trigger of the database would change the key; nothing was changed";
     COMMIT_UNKNOWN = SERVICE_UNAVAILABLE,
         "the connection to PostgreSQL was lost during the commit; the write may have been committed";
     WRITE_TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time; the write may have been committed";
@@ -449,6 +451,8 @@ impl From<WriteError> for Problem {
             WriteError::Precondition => Self::PRECONDITION_FAILED,
             WriteError::Body(error) => Self::from(error),
             WriteError::TooLongToPatch => Self::TOO_LONG_TO_PATCH,
+            WriteError::Vetoed => Self::VETOED,
+            WriteError::KeyChanged => Self::KEY_CHANGED,
             WriteError::KeyReused => Self::KEY_REUSED,
             WriteError::Refused {
                 code,
@@ -481,6 +485,10 @@ impl Problem {
             Refusal::Forbidden => Self::WRITE_FORBIDDEN,
             Refusal::Busy => Self::ROWS_LOCKED,
             Refusal::TableLocked => Self::TABLE_LOCKED,
+            Refusal::Raised(status) => Self::new(
+                StatusCode::from_u16(status).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY),
+                "a trigger of the database refused the write",
+            ),
         };
         let fault = pointer.map(|pointer| FieldError {
             pointer,

@@ -66,6 +66,21 @@ pub struct Table {
     pub indexes: Vec<Vec<String>>,
     /// Partitions and inheriting tables at all levels.
     pub descendants: Vec<Descendant>,
+    /// What runs when its rows are written.
+    pub on_write: OnWrite,
+}
+
+/// What PostgreSQL runs when rows of a table, or of its descendants, are written, besides larder's own triggers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnWrite {
+    /// There are triggers that users have made.
+    pub has_triggers: bool,
+    /// One of them is called before a row is inserted, which it may change or leave out.
+    pub has_before_insert: bool,
+    /// A constraint or a trigger is checked or called only before the commit, unless `set constraints` says otherwise.
+    pub has_deferred: bool,
+    /// There are rules (`create rule`), which replace statements by others.
+    pub has_rules: bool,
 }
 
 impl Table {

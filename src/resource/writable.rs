@@ -11,6 +11,10 @@ pub struct Writable {
     /// The level of the root first, then those of its children and their children: each level after the one above it.
     /// There is at least one.
     pub levels: Vec<Level>,
+    /// Writes call triggers of users, which see the rows of one level after those of another, and may veto.
+    pub has_triggers: bool,
+    /// Something may be checked or called only before the commit.
+    pub has_deferred: bool,
 }
 
 /// The rows of one table at one place of the document's structure, such as all rows of one child.
@@ -32,6 +36,8 @@ pub struct Level {
     /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of
     /// the level above. Empty for the root.
     pub link: Vec<(usize, usize)>,
+    /// A trigger is called before a row is inserted, which it may change or leave out.
+    pub has_before_insert: bool,
 }
 
 /// A member of the JSON object of a row.
@@ -94,6 +100,8 @@ impl Writable {
         let mut levels = Levels {
             catalogue,
             levels: Vec::new(),
+            has_triggers: false,
+            has_deferred: false,
         };
         let names: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
         levels.add(name, root, &names, None)?;
@@ -104,6 +112,8 @@ impl Writable {
         }
         Ok(Self {
             levels: levels.levels,
+            has_triggers: levels.has_triggers,
+            has_deferred: levels.has_deferred,
         })
     }
 
@@ -216,6 +226,8 @@ pub enum ColumnInput {
 struct Levels<'a> {
     catalogue: &'a Catalogue,
     levels: Vec<Level>,
+    has_triggers: bool,
+    has_deferred: bool,
 }
 
 impl Levels<'_> {
@@ -243,6 +255,7 @@ impl Levels<'_> {
             members: Vec::new(),
             key: Vec::new(),
             link: Vec::new(),
+            has_before_insert: table.on_write.has_before_insert,
         };
         for field in &row.fields {
             let at = level.add(table, &field.column)?;
@@ -295,8 +308,9 @@ impl Levels<'_> {
         Ok(number)
     }
 
-    /// Checks that rows of `table` can be a level, the one at `path`, with the key `key`.
-    fn check_table(&self, table: &Table, key: &[&str], path: &str) -> Result<(), String> {
+    /// Checks that rows of `table` can be a level, the one at `path`, with the key `key`, and notes what runs when they are
+    /// written.
+    fn check_table(&mut self, table: &Table, key: &[&str], path: &str) -> Result<(), String> {
         if self.levels.iter().any(|level| level.table == table.name) {
             return Err(format!(
                 "{} are in a table that the document shows at another place, too, so they can't be written",
@@ -309,6 +323,15 @@ impl Levels<'_> {
                 rows_at(path)
             ));
         }
+        if table.on_write.has_rules {
+            return Err(format!(
+                "the table of {} has rules, which replace what larder would write, so they can't be written",
+                rows_at(path)
+            ));
+        }
+        self.has_triggers |= table.on_write.has_triggers;
+        // A trigger may write other tables, where something is deferred.
+        self.has_deferred |= table.on_write.has_deferred || table.on_write.has_triggers;
         Ok(())
     }
 

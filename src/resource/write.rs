@@ -1,9 +1,12 @@
 //! The statements that write documents: SQL text only.
 //!
 //! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of
-//! a level, and all levels of a document: PostgreSQL checks foreign keys at the end of a statement. Keys that are
-//! defaults of their columns are computed by separate queries before ([`DefaultQuery`]), since rows below contain them.
-//! No statement relies on the order of rows that another statement returned.
+//! a level. Keys that are defaults of their columns are computed by separate queries before ([`DefaultQuery`]), since rows
+//! below contain them. No statement relies on the order of rows that another statement returned.
+//!
+//! If no table has triggers of users, one statement writes the rows of all levels: PostgreSQL checks foreign keys at the
+//! end of a statement, and promises no order of its parts. Triggers would see that order, so with them there is a statement
+//! for each level: rows are deleted from the lowest level up, and inserted and updated from the root down.
 //!
 //! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
 //! another statement ran than the one that was sent, the transaction is rolled back.
@@ -24,10 +27,8 @@ pub struct WriteSql {
     /// Locks all tables that these statements and the statement that reads documents name. It does not lock partitions
     /// and inheriting tables, since it depends on the rows which of them are needed.
     pub lock_tables: String,
-    /// Inserts documents whose keys do not exist. It returns a row for each inserted document, or one row if none was
-    /// inserted: the transaction's number, the number of inserted root rows, and the document's number counted from 1
-    /// and its canonical key, or nulls.
-    pub insert: WriteStatement,
+    /// Inserts documents.
+    pub insert: InsertSql,
     /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction
     /// ends, no row that refers to the root row can be added, unless the foreign key is not enforced.
     pub lock: WriteStatement,
@@ -41,9 +42,9 @@ pub struct WriteSql {
     /// they are.
     pub replace_read: ReplaceSql,
     /// Deletes a document.
-    pub delete: WriteStatement,
+    pub delete: DeleteSql,
     /// The same for a document that was read before: rows below the root that were not read stay.
-    pub delete_read: WriteStatement,
+    pub delete_read: DeleteSql,
     /// Finds the read-only columns to which the body gives another value than the stored row has: level, column and the
     /// row's number in its level, counted from 1, or nulls. `None` if no level has such columns.
     pub read_only_changes: Option<WriteStatement>,
@@ -51,16 +52,62 @@ pub struct WriteSql {
     pub default_queries: Vec<DefaultQuery>,
 }
 
-/// The statements that make the rows of a document those of the body; `None` for one that no document of the resource
-/// needs.
+/// The statements that insert documents.
+#[derive(Clone, Debug)]
+pub enum InsertSql {
+    /// Without triggers: inserts the documents whose keys do not exist, with the rows of all levels. It returns a row for
+    /// each inserted document, or one row if none was inserted: the transaction's number, the number of inserted root
+    /// rows, and the document's number counted from 1 and its canonical key, or nulls.
+    Together(WriteStatement),
+    /// With triggers: statements for one document.
+    ByLevel {
+        /// Searches for the document. It returns the transaction's number, and the canonical key if the document exists.
+        existing: WriteStatement,
+        /// Inserts the root row. It returns the transaction's number and, unless a trigger has left the row out, the
+        /// canonical key and the parts of [`Level::key`] as texts, which a trigger may have changed.
+        root: WriteStatement,
+        /// Insert the rows below, upper levels first.
+        below: Vec<LevelInsert>,
+    },
+}
+
+/// The statement that inserts rows below the root if there are triggers.
+#[derive(Clone, Debug)]
+pub struct LevelInsert {
+    /// The level, in [`Writable::levels`].
+    pub level: usize,
+    /// Inserts the rows. If [`Self::is_single`], it returns the parts of [`Level::key`] as further columns.
+    pub change: Change,
+    /// It inserts one row, since a trigger may change the key that rows below contain.
+    pub is_single: bool,
+}
+
+/// The statements that make the rows of a document those of the body, in their order.
 #[derive(Clone, Debug)]
 pub struct ReplaceSql {
-    /// Deletes the rows below the root that the body lacks.
-    pub delete_others: Option<WriteStatement>,
-    /// Updates rows that differ from the body.
-    pub update: Option<WriteStatement>,
-    /// Inserts the rows below the root that the body has and the tables lack.
-    pub insert_others: Option<WriteStatement>,
+    /// They delete rows below the root that the body lacks, update rows that differ from the body, and insert rows below
+    /// the root that the body has and the tables lack.
+    pub changes: Vec<Change>,
+}
+
+/// The statements that delete a document.
+#[derive(Clone, Debug)]
+pub struct DeleteSql {
+    /// With triggers: delete the rows below the root, the lowest level first.
+    pub below: Vec<Change>,
+    /// Deletes the root row; without triggers the rows of all levels.
+    pub root: Change,
+}
+
+/// A statement that changes rows. It returns the transaction's number and the number of rows that should have been changed
+/// and were not, since a trigger has prevented it; 0 without triggers.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The statement.
+    pub statement: WriteStatement,
+    /// For rows to insert: counts in its second column those that are not in the table. A trigger may have inserted them
+    /// elsewhere, such as in an inheriting table.
+    pub missing: Option<WriteStatement>,
 }
 
 /// A statement and its parameters.
@@ -82,6 +129,8 @@ pub enum Parameter {
     Values(Origin, usize, usize),
     /// For each value of such a column whether it is absent, as an array of booleans.
     Absent(Origin, usize, usize),
+    /// The number of rows of a level that the body has, as `int8`.
+    Count(usize),
     /// For each row of a level the number of its document in the body, counted from 1, as an array of `int8`.
     Documents(usize),
 }
@@ -138,6 +187,63 @@ enum ChangeScope {
     AllRows,
     /// Those that it sees and that were read before.
     RowsRead,
+}
+
+/// SQL that changes rows of one level.
+struct Part {
+    /// The statement.
+    sql: String,
+    /// The rows that it should change: what follows `from`.
+    rows: String,
+}
+
+/// One statement that consists of `parts`.
+fn together(parts: &[Part], parameters: Parameters) -> Change {
+    let parts = parts.iter().enumerate();
+    let parts: Vec<String> = parts
+        .map(|(number, part)| format!("x{number} as ({})", part.sql))
+        .collect();
+    let template = format!(
+        "with {} select {XID} as xid, 0::int8 as vetoed, {PROOF} as proof",
+        parts.join(", ")
+    );
+    Change {
+        statement: parameters.statement(&template),
+        missing: None,
+    }
+}
+
+/// A statement that consists of one part, and counts the rows that triggers have kept it from changing.
+fn alone(part: impl FnOnce(&mut Parameters) -> Part) -> Change {
+    let mut parameters = Parameters::default();
+    let Part { sql, rows } = part(&mut parameters);
+    let template = format!(
+        "with w as materialized (select from {rows}), x as ({sql} returning 1) \
+         select {XID} as xid, (select count(*) from w) - (select count(*) from x) as vetoed, {PROOF} as proof"
+    );
+    Change {
+        statement: parameters.statement(&template),
+        missing: None,
+    }
+}
+
+/// A condition: row `r` of a level has the key of row `u`, which is a parameter.
+fn has_key_sql(level: &Level) -> String {
+    equal_sql(level, &level.key)
+}
+
+fn equal_sql(level: &Level, columns: &[usize]) -> String {
+    let same: Vec<String> = columns
+        .iter()
+        .map(|&column| {
+            format!(
+                "r.{} = {}",
+                level.column_sql(column),
+                value_sql(level, column)
+            )
+        })
+        .collect();
+    same.join(" and ")
 }
 
 struct StatementBuilder<'a> {
@@ -292,7 +398,19 @@ impl StatementBuilder<'_> {
         (format!("unnest({})", arrays.join(", ")), names.join(", "))
     }
 
-    fn insert(&self) -> WriteStatement {
+    fn insert(&self) -> InsertSql {
+        if !self.writable.has_triggers {
+            return InsertSql::Together(self.insert_together());
+        }
+        let below = self.levels().skip(1);
+        InsertSql::ByLevel {
+            existing: self.existing(),
+            root: self.insert_root(),
+            below: below.map(|(number, _)| self.insert_level(number)).collect(),
+        }
+    }
+
+    fn insert_together(&self) -> WriteStatement {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
         let columns = root.inserted_columns();
@@ -310,13 +428,17 @@ impl StatementBuilder<'_> {
             .iter()
             .map(|&column| format!("g0.c{column} = i0.{}", root.column_sql(column)))
             .collect();
-        // Of two documents with one key the first is inserted, as if the second had come later.
+        // Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
+        // would also hide violations of other constraints.
         let mut sql = format!(
-            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} order by {key}, u.n), \
-             i0 as ({into} select {names} from g0 on conflict do nothing returning {returned}), \
+            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} \
+               where not exists (select from {table} r where {exists}) order by {key}, u.n), \
+             i0 as ({into} select {names} from g0 returning {returned}), \
              d as materialized (select g0.n, {canonical} as key from g0 join i0 on {same})",
             key = key.join(", "),
             values = values.join(", "),
+            table = root.table.sql(),
+            exists = has_key_sql(root),
             into = root.insert_into_sql(),
             names = names.join(", "),
             returned = returned.join(", "),
@@ -338,6 +460,88 @@ impl StatementBuilder<'_> {
             " select x.xid, x.inserted, d.n, d.key, x.proof from (select {XID} as xid, \
              (select count(*) from i0) as inserted, {PROOF} as proof) x left join d on true"
         ));
+        parameters.statement(&sql)
+    }
+
+    fn existing(&self) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let root = &self.writable.levels[0];
+        let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
+        let sql = format!(
+            "select x.xid, d.key, x.proof from (select {XID} as xid, {PROOF} as proof) x \
+             left join (select {key} as key from {table} r, {input} where {same}) d on true",
+            key = canonical_key_sql(&self.key.columns, "r"),
+            table = root.table.sql(),
+            same = has_key_sql(root),
+        );
+        parameters.statement(&sql)
+    }
+
+    fn insert_root(&self) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let root = &self.writable.levels[0];
+        let inserted = self.inserted_rows_sql(0, &mut parameters);
+        let parts = root.key.iter().map(|&column| root.column_sql(column));
+        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
+        let sql = format!(
+            "with i as ({inserted} returning *) select x.xid, d.*, x.proof from (select {XID} as xid, {PROOF} as proof) x \
+             left join (select {key} as key{parts} from i) d on true",
+            key = canonical_key_sql(&self.key.columns, "i"),
+            parts = parts.concat(),
+        );
+        parameters.statement(&sql)
+    }
+
+    fn insert_level(&self, number: usize) -> LevelInsert {
+        let mut parameters = Parameters::default();
+        let level = &self.writable.levels[number];
+        let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
+        let is_single = level.has_before_insert && is_upper;
+        let inserted = self.inserted_rows_sql(number, &mut parameters);
+        let wanted = parameters.placeholder(Parameter::Count(number));
+        let key = if is_single { level.key.as_slice() } else { &[] };
+        let parts = key.iter().map(|&column| level.column_sql(column));
+        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
+        let sql = format!(
+            "with i as ({inserted} returning *) select x.xid, x.vetoed{parts}, x.proof from (select {XID} as xid, \
+             {wanted}::int8 - (select count(*) from i) as vetoed, {PROOF} as proof) x left join i on {single}",
+            parts = parts.concat(),
+            single = is_single,
+        );
+        LevelInsert {
+            level: number,
+            change: Change {
+                statement: parameters.statement(&sql),
+                missing: Some(self.missing(number)),
+            },
+            is_single,
+        }
+    }
+
+    /// Inserts all rows of a level that the body has.
+    fn inserted_rows_sql(&self, number: usize, parameters: &mut Parameters) -> String {
+        let level = &self.writable.levels[number];
+        let columns = level.inserted_columns();
+        let input = self.body_rows_sql(number, &columns, None, parameters);
+        let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
+        format!(
+            "{} select {} from {input}",
+            level.insert_into_sql(),
+            values.join(", ")
+        )
+    }
+
+    /// Counts the rows of a level that the body has and the table lacks.
+    fn missing(&self, number: usize) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let level = &self.writable.levels[number];
+        let input = self.body_rows_sql(number, &level.identity(), None, &mut parameters);
+        let sql = format!(
+            "select {XID} as xid, (select count(*) from {input} where not exists (select from {} r where {})) as missing, \
+             {PROOF} as proof",
+            level.table.sql(),
+            others::same_row_sql(level),
+        );
         parameters.statement(&sql)
     }
 
@@ -413,24 +617,50 @@ impl StatementBuilder<'_> {
         ))
     }
 
-    fn delete(&self, scope: ChangeScope) -> WriteStatement {
-        let mut parameters = Parameters::default();
-        let mut deletes = Vec::new();
-        for (number, level) in self.levels().skip(1).rev() {
-            let (tables, matches) = self.document_rows_sql(number, &mut parameters);
-            let read = self.was_read_sql(scope, number, &mut parameters);
-            let table = level.table.sql();
-            deletes.push(format!(
-                "x{number} as (delete from {table} r using {tables} where {matches}{read})"
-            ));
+    fn delete(&self, scope: ChangeScope) -> DeleteSql {
+        let numbers: Vec<usize> = (0..self.writable.levels.len()).rev().collect();
+        let part = |number: usize, parameters: &mut Parameters| {
+            let table = self.writable.levels[number].table.sql();
+            let (from, using, matches) = match number {
+                0 => {
+                    let matches = self.root_conditions("r", parameters).join(" and ");
+                    (String::new(), String::new(), matches)
+                }
+                number => {
+                    let (tables, matches) = self.document_rows_sql(number, parameters);
+                    let read = self.was_read_sql(scope, number, parameters);
+                    (
+                        format!(", {tables}"),
+                        format!(" using {tables}"),
+                        format!("{matches}{read}"),
+                    )
+                }
+            };
+            Part {
+                sql: format!("delete from {table} r{using} where {matches}"),
+                rows: format!("{table} r{from} where {matches}"),
+            }
+        };
+        if self.writable.has_triggers {
+            let mut below: Vec<Change> = numbers
+                .into_iter()
+                .map(|number| alone(|parameters| part(number, parameters)))
+                .collect();
+            // There is a root.
+            let root = below
+                .pop()
+                .unwrap_or_else(|| alone(|parameters| part(0, parameters)));
+            return DeleteSql { below, root };
         }
-        let matches = self.root_conditions("r", &mut parameters).join(" and ");
-        let table = self.writable.levels[0].table.sql();
-        deletes.push(format!("x0 as (delete from {table} r where {matches})"));
-        parameters.statement(&format!(
-            "with {} select {XID}, {PROOF} as proof",
-            deletes.join(", ")
-        ))
+        let mut parameters = Parameters::default();
+        let parts = numbers
+            .into_iter()
+            .map(|number| part(number, &mut parameters));
+        let parts: Vec<Part> = parts.collect();
+        DeleteSql {
+            below: Vec::new(),
+            root: together(&parts, parameters),
+        }
     }
 
     fn default_queries(&self) -> Vec<DefaultQuery> {

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::catalogue::{
-    Catalogue, Column, Descendant, ForeignKey, Table, TableName, UniqueKey,
+    Catalogue, Column, Descendant, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
 use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
 use crate::resource::value::ValueType;
@@ -50,6 +50,7 @@ pub async fn read_catalogue(
     read_foreign_keys(connection, &table_oids, &mut tables).await?;
     read_descendants(connection, &table_oids, &mut tables).await?;
     read_other_ancestors(connection, &table_oids, &mut tables).await?;
+    read_on_write(connection, &table_oids, &mut tables).await?;
     if found_names.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
     }
@@ -133,6 +134,7 @@ async fn read_table(
         foreign_keys: Vec::new(),
         indexes: Vec::new(),
         descendants: Vec::new(),
+        on_write: OnWrite::default(),
     }))
 }
 
@@ -311,6 +313,39 @@ async fn read_other_ancestors(
          where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)";
     read_for_tables(connection, sql, table_oids, tables, |table, _| {
         table.has_other_ancestors = true;
+        Ok(())
+    })
+    .await
+}
+
+/// Reads what runs when rows are written. `tgtype` is a set of bits: 1 for each row, 2 before, 4 insert (pg_trigger.h).
+/// Triggers that are called only under `session_replication_role = replica` are not called for larder.
+async fn read_on_write(
+    connection: &mut PgConnection,
+    table_oids: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let sql = "with recursive part (top, oid) as ( \
+           select w, w from unnest($1::int8[]::oid[]) w \
+           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
+         select part.top::int8 as oid, \
+           coalesce(bool_or(t.is_user), false) as triggers, \
+           coalesce(bool_or(t.is_user and t.tgtype & 7 = 7), false) as before_insert, \
+           coalesce(bool_or(t.tginitdeferred), false) as deferred, \
+           exists (select from pg_rewrite r join part p on p.oid = r.ev_class \
+             where p.top = part.top and r.ev_type <> '1' and r.ev_enabled in ('O', 'A')) as rules \
+         from part left join lateral (select t.tgtype, t.tginitdeferred, \
+             not t.tgisinternal and n.nspname <> 'larder' as is_user \
+           from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
+           where t.tgrelid = part.oid and t.tgenabled in ('O', 'A')) t on true \
+         group by part.top";
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+        table.on_write = OnWrite {
+            has_triggers: row.try_get("triggers")?,
+            has_before_insert: row.try_get("before_insert")?,
+            has_deferred: row.try_get("deferred")?,
+            has_rules: row.try_get("rules")?,
+        };
         Ok(())
     })
     .await

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::resource::Resource;
-use crate::resource::writable::Rows;
+use crate::resource::writable::{Rows, Writable};
 use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose, UsedConnection};
 use crate::source::session::{Database, Identity};
@@ -96,7 +96,9 @@ pub struct Write {
 impl Write {
     /// Whether it may share a transaction.
     fn is_groupable(&self) -> bool {
+        let has_triggers = |writable: &Writable| writable.has_triggers;
         matches!(self.action, Action::Insert { .. })
+            && !self.resource.writable.as_ref().is_ok_and(has_triggers)
             && self.precondition.is_none()
             && self.idempotency.is_none()
     }
@@ -111,6 +113,8 @@ pub enum WriteEffect {
     Replaced,
     /// The document was deleted.
     Deleted,
+    /// The document was to be deleted, and a trigger has kept it, as it is now.
+    Kept,
 }
 
 /// A write that was committed.

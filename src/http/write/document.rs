@@ -77,12 +77,16 @@ impl DocumentWrite<'_> {
             representation: preferred != Some(RETURN_MINIMAL),
             idempotency,
         };
-        let written = match documents.write(write).await {
+        let mut written = match documents.write(write).await {
             Err(WriteError::Exists) if request.preconditions().is_if_none_match_any() => {
                 return Err(Problem::PRECONDITION_FAILED);
             }
             written => written?,
         };
+        // A trigger that keeps a deleted document returns it whatever was preferred.
+        if !request.may_read(id) {
+            written.document = None;
+        }
         Ok(respond(name, &resource, written, preferred))
     }
 }
@@ -226,7 +230,7 @@ fn respond(
 ) -> Response<FullBody> {
     let status = match (written.effect, &written.document) {
         (WriteEffect::Created, _) => StatusCode::CREATED,
-        (WriteEffect::Replaced, Some(_)) => StatusCode::OK,
+        (WriteEffect::Replaced, Some(_)) | (WriteEffect::Kept, _) => StatusCode::OK,
         (WriteEffect::Replaced, None) | (WriteEffect::Deleted, _) => StatusCode::NO_CONTENT,
     };
     let mut headers = HeaderMap::new();
@@ -239,7 +243,8 @@ fn respond(
     {
         headers.insert(LOCATION, location);
     }
-    if let Some(preferred) = preferred.filter(|_| written.effect != WriteEffect::Deleted) {
+    let applies = !matches!(written.effect, WriteEffect::Deleted | WriteEffect::Kept);
+    if let Some(preferred) = preferred.filter(|_| applies) {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
     }
     let body = written.document.map(|document| {

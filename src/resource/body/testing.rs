@@ -45,6 +45,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
         columns,
         key: vec![0],
         link: Vec::new(),
+        has_before_insert: false,
     }
 }
 
@@ -100,5 +101,7 @@ pub(super) fn depts() -> Writable {
     dept.members.push(member("site", MemberKind::Lookup));
     Writable {
         levels: vec![dept, emp, note],
+        has_triggers: false,
+        has_deferred: false,
     }
 }

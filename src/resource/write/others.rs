@@ -5,11 +5,10 @@
 //! the document was read is neither deleted nor updated. If the document was not read, one statement deletes the rows
 //! that it sees in its snapshot: a row that is added later counts as added after the whole write.
 
-use crate::resource::proof::PROOF;
 use crate::resource::writable::Level;
 use crate::resource::write::{
-    ChangeScope, Origin, Parameters, ReplaceSql, StatementBuilder, WriteStatement, XID,
-    inserted_sql, may_be_absent, stored_sql, value_sql,
+    Change, ChangeScope, Origin, Parameters, Part, ReplaceSql, StatementBuilder, alone, equal_sql,
+    inserted_sql, may_be_absent, stored_sql, together, value_sql,
 };
 
 /// A condition: two values differ in their text. Their type needs no equality operator then. Values that are equal but
@@ -20,27 +19,51 @@ fn differs_sql(one: &str, other: &str) -> String {
 
 /// A condition: row `r` of a level has the identity of row `u`, which is a parameter.
 pub(super) fn same_row_sql(level: &Level) -> String {
-    let identity = level.identity();
-    let same: Vec<String> = identity
-        .iter()
-        .map(|&column| {
-            format!(
-                "r.{} = {}",
-                level.column_sql(column),
-                value_sql(level, column)
-            )
-        })
-        .collect();
-    same.join(" and ")
+    equal_sql(level, &level.identity())
 }
 
 impl StatementBuilder<'_> {
     pub(super) fn replace(&self, scope: ChangeScope) -> ReplaceSql {
-        ReplaceSql {
-            delete_others: self.delete_others(scope),
-            update: self.update(scope),
-            insert_others: self.insert_others(scope),
+        let levels = 0..self.writable.levels.len();
+        let below = 1..levels.end;
+        let mut changes = Vec::new();
+        if self.writable.has_triggers {
+            for number in below.rev() {
+                changes.push(alone(|parameters| {
+                    self.delete_others(scope, number, parameters)
+                }));
+            }
+            for number in levels {
+                if !self.writable.levels[number].updated_columns().is_empty() {
+                    changes.push(alone(|parameters| self.update(scope, number, parameters)));
+                }
+                if number > 0 {
+                    changes.push(Change {
+                        missing: Some(self.missing(number)),
+                        ..alone(|parameters| self.insert_others(scope, number, parameters))
+                    });
+                }
+            }
+            return ReplaceSql { changes };
         }
+        let mut add = |parts: Vec<Part>, parameters| {
+            if !parts.is_empty() {
+                changes.push(together(&parts, parameters));
+            }
+        };
+        let mut parameters = Parameters::default();
+        let parts = below.clone().rev();
+        let parts = parts.map(|number| self.delete_others(scope, number, &mut parameters));
+        add(parts.collect(), parameters);
+        let mut parameters = Parameters::default();
+        let parts =
+            levels.filter(|&number| !self.writable.levels[number].updated_columns().is_empty());
+        let parts = parts.map(|number| self.update(scope, number, &mut parameters));
+        add(parts.collect(), parameters);
+        let mut parameters = Parameters::default();
+        let parts = below.map(|number| self.insert_others(scope, number, &mut parameters));
+        add(parts.collect(), parameters);
+        ReplaceSql { changes }
     }
 
     /// A condition to append, ` and …`: row `r` of a level was read. Empty if all rows may be deleted.
@@ -95,101 +118,101 @@ impl StatementBuilder<'_> {
         }
     }
 
-    fn delete_others(&self, scope: ChangeScope) -> Option<WriteStatement> {
-        let mut parameters = Parameters::default();
-        let mut deletes = Vec::new();
-        for (number, level) in self.levels().skip(1).rev() {
-            let (tables, matches) = self.document_rows_sql(number, &mut parameters);
-            let (table, identity) = (level.table.sql(), level.identity());
-            let input = self.body_rows_sql(number, &identity, None, &mut parameters);
-            let same = same_row_sql(level);
-            deletes.push(match scope {
-                ChangeScope::AllRows => format!(
-                    "x{number} as (delete from {table} r using {tables} where {matches} \
-                     and not exists (select from {input} where {same}))"
-                ),
-                ChangeScope::RowsRead => {
-                    let origins = [Origin::Read, Origin::Body];
-                    let gone = self.difference_sql(origins, number, &identity, &mut parameters);
-                    let columns = identity.iter();
-                    let names: Vec<String> = columns
-                        .map(|&column| format!("r.{}", level.column_sql(column)))
-                        .collect();
-                    let columns = identity.iter();
-                    let values: Vec<String> =
-                        columns.map(|&column| value_sql(level, column)).collect();
+    fn delete_others(
+        &self,
+        scope: ChangeScope,
+        number: usize,
+        parameters: &mut Parameters,
+    ) -> Part {
+        let level = &self.writable.levels[number];
+        let (tables, matches) = self.document_rows_sql(number, parameters);
+        let (table, identity) = (level.table.sql(), level.identity());
+        let input = self.body_rows_sql(number, &identity, None, parameters);
+        let same = same_row_sql(level);
+        let (tables, condition) = match scope {
+            ChangeScope::AllRows => (
+                tables,
+                format!("{matches} and not exists (select from {input} where {same})"),
+            ),
+            ChangeScope::RowsRead => {
+                let origins = [Origin::Read, Origin::Body];
+                let gone = self.difference_sql(origins, number, &identity, parameters);
+                let columns = identity.iter();
+                let names: Vec<String> = columns
+                    .map(|&column| format!("r.{}", level.column_sql(column)))
+                    .collect();
+                let columns = identity.iter();
+                let values: Vec<String> = columns.map(|&column| value_sql(level, column)).collect();
+                (
+                    format!("{gone}, {tables}"),
                     format!(
-                        "x{number} as (delete from {table} r using {gone}, {tables} where {matches} and {same} \
-                         and ({}) not in (select {} from {input}))",
+                        "{matches} and {same} and ({}) not in (select {} from {input})",
                         names.join(", "),
                         values.join(", ")
-                    )
-                }
-            });
+                    ),
+                )
+            }
+        };
+        Part {
+            sql: format!("delete from {table} r using {tables} where {condition}"),
+            rows: format!("{table} r, {tables} where {condition}"),
         }
-        combined(&deletes, parameters)
     }
 
-    fn update(&self, scope: ChangeScope) -> Option<WriteStatement> {
-        let mut parameters = Parameters::default();
-        let mut updates = Vec::new();
-        for (number, level) in self.levels() {
-            let updated = level.updated_columns();
-            if updated.is_empty() {
-                continue;
+    /// Updates the rows of a level that differ from the body; the level must have columns to update.
+    fn update(&self, scope: ChangeScope, number: usize, parameters: &mut Parameters) -> Part {
+        let level = &self.writable.levels[number];
+        let updated = level.updated_columns();
+        let all = [level.identity(), updated.clone()].concat();
+        let input = self.changed_rows_sql(scope, number, &all, parameters);
+        let (mut sets, mut differences) = (Vec::new(), Vec::new());
+        for column in updated {
+            let (name, value) = (level.column_sql(column), value_sql(level, column));
+            let differs = differs_sql(&format!("r.{name}"), &stored_sql(level, column));
+            // A column that the body leaves out keeps its value. A new default would change it with each write.
+            if may_be_absent(&level.columns[column]) {
+                sets.push(format!(
+                    "{name} = case when u.a{column} then r.{name} else {value} end"
+                ));
+                differences.push(format!("not u.a{column} and {differs}"));
+            } else {
+                sets.push(format!("{name} = {value}"));
+                differences.push(differs);
             }
-            let all = [level.identity(), updated.clone()].concat();
-            let input = self.changed_rows_sql(scope, number, &all, &mut parameters);
-            let (mut sets, mut differences) = (Vec::new(), Vec::new());
-            for column in updated {
-                let (name, value) = (level.column_sql(column), value_sql(level, column));
-                let differs = differs_sql(&format!("r.{name}"), &stored_sql(level, column));
-                // A column that the body leaves out keeps its value. A new default would change it with each write.
-                if may_be_absent(&level.columns[column]) {
-                    sets.push(format!(
-                        "{name} = case when u.a{column} then r.{name} else {value} end"
-                    ));
-                    differences.push(format!("not u.a{column} and {differs}"));
-                } else {
-                    sets.push(format!("{name} = {value}"));
-                    differences.push(differs);
-                }
-            }
-            updates.push(format!(
-                "u{number} as (update {} r set {} from {input} where {} and ({}))",
-                level.table.sql(),
-                sets.join(", "),
-                same_row_sql(level),
-                differences.join(" or ")
-            ));
         }
-        combined(&updates, parameters)
+        let table = level.table.sql();
+        let condition = format!("{} and ({})", same_row_sql(level), differences.join(" or "));
+        Part {
+            sql: format!(
+                "update {table} r set {} from {input} where {condition}",
+                sets.join(", ")
+            ),
+            rows: format!("{table} r, {input} where {condition}"),
+        }
     }
 
-    fn insert_others(&self, scope: ChangeScope) -> Option<WriteStatement> {
-        let mut parameters = Parameters::default();
-        let mut inserts = Vec::new();
-        for (number, level) in self.levels().skip(1) {
-            let columns = level.inserted_columns();
-            let input = self.changed_rows_sql(scope, number, &columns, &mut parameters);
-            let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
-            inserts.push(format!(
-                "i{number} as ({} select {} from {input} where not exists (select from {} r where {}))",
+    fn insert_others(
+        &self,
+        scope: ChangeScope,
+        number: usize,
+        parameters: &mut Parameters,
+    ) -> Part {
+        let level = &self.writable.levels[number];
+        let columns = level.inserted_columns();
+        let input = self.changed_rows_sql(scope, number, &columns, parameters);
+        let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
+        let rows = format!(
+            "{input} where not exists (select from {} r where {})",
+            level.table.sql(),
+            same_row_sql(level)
+        );
+        Part {
+            sql: format!(
+                "{} select {} from {rows}",
                 level.insert_into_sql(),
-                values.join(", "),
-                level.table.sql(),
-                same_row_sql(level)
-            ));
+                values.join(", ")
+            ),
+            rows,
         }
-        combined(&inserts, parameters)
     }
-}
-
-/// One statement that consists of `parts`, each of which changes a level; `None` without parts.
-fn combined(parts: &[String], parameters: Parameters) -> Option<WriteStatement> {
-    if parts.is_empty() {
-        return None;
-    }
-    let template = format!("with {} select {XID}, {PROOF} as proof", parts.join(", "));
-    Some(parameters.statement(&template))
 }

@@ -10,32 +10,34 @@ use tokio::task::JoinError;
 
 use crate::resource::body::{BodyError, Mismatch, Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
-use crate::resource::writable::Rows;
+use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
+use crate::resource::write::{Change, InsertSql, LevelInsert, WriteStatement};
 use crate::source::SourceError;
 use crate::source::loader::Returned;
-use crate::source::writes::error::{Failure, Refusal, WriteError};
-use crate::source::writes::inputs::{Inputs, join_documents};
+use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::inputs::{
+    Inputs, join_documents, link_rows, select_documents, select_row,
+};
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
 use crate::work;
-
-/// How often a replacement tries to lock or to insert the document, which other transactions may insert and delete
-/// meanwhile.
-const INSERT_ATTEMPTS: usize = 3;
 
 /// A stored document that is longer than `document_max`, but not longer than so many times it, can be patched: a patch may
 /// shorten it.
 const LONG_PATCHED_TIMES: usize = 4;
 
-/// `unique_violation` (PostgreSQL manual, appendix A).
-const UNIQUE_VIOLATION: &str = "23505";
+/// Kept while a deletion that a trigger may prevent is tried.
+pub(super) const SAVEPOINT: &str = "savepoint larder";
+pub(super) const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
 
 impl Transaction<'_> {
-    /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows.
+    /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows; if there are triggers,
+    /// only after an attempt that `was_violated` by it.
     pub(super) async fn insert(
         &mut self,
         target: &WriteTarget<'_>,
         writes: &[&Write],
+        was_violated: bool,
     ) -> Result<Vec<Result<WrittenDocument, WriteError>>, Failure> {
         let documents = writes.iter().filter_map(|write| match &write.action {
             Action::Insert { rows } => Some(rows),
@@ -43,6 +45,20 @@ impl Transaction<'_> {
         });
         let mut rows = join_documents(target.writable, documents);
         self.draw_defaults(target, &mut rows).await?;
+        if let InsertSql::ByLevel { existing, .. } = &target.sql.insert
+            && was_violated
+        {
+            let found = self
+                .run_statement(target, existing, Inputs::rows(&rows))
+                .await?;
+            let key: Option<String> = match found.first() {
+                Some(found) => found.try_get(1).map_err(SourceError::from)?,
+                None => None,
+            };
+            if key.is_some() {
+                return Ok(vec![Err(WriteError::Exists)]);
+            }
+        }
         let inserted = self.insert_rows(target, &rows).await?;
         let mut outcomes: Vec<_> = writes.iter().map(|_| Err(WriteError::Exists)).collect();
         for (document, done) in inserted {
@@ -53,18 +69,51 @@ impl Transaction<'_> {
         Ok(outcomes)
     }
 
-    /// Inserts the documents of `rows` whose keys do not exist. Returns them with their numbers, counted from 0.
+    /// Inserts the documents of `rows`. Returns them with their numbers, counted from 0. Without triggers of users, those
+    /// whose keys exist are left out.
+    ///
+    /// # Errors
+    /// [`WriteError::Vetoed`] if a trigger has left out a row.
     pub(super) async fn insert_rows(
         &mut self,
         target: &WriteTarget<'_>,
         rows: &Rows,
     ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
-        let inputs = Inputs {
-            rows: Some(rows),
-            ..Inputs::key("")
+        let InsertSql::ByLevel {
+            existing,
+            root,
+            below,
+        } = &target.sql.insert
+        else {
+            return self.insert_together(target, rows).await;
+        };
+        let mut done = Vec::with_capacity(rows.documents());
+        for number in 0..rows.documents() {
+            let mut document = match rows.documents() {
+                1 => rows.clone(),
+                _ => select_documents(target.writable, rows, &(number..number + 1)),
+            };
+            let written = self
+                .insert_root(target, root, existing, &mut document)
+                .await?;
+            for level in below {
+                self.insert_level(target, level, &mut document).await?;
+            }
+            done.push((number, written));
+        }
+        Ok(done)
+    }
+
+    async fn insert_together(
+        &mut self,
+        target: &WriteTarget<'_>,
+        rows: &Rows,
+    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+        let InsertSql::Together(statement) = &target.sql.insert else {
+            return Ok(Vec::new());
         };
         let found = self
-            .run_statement(target, &target.sql.insert, inputs)
+            .run_statement(target, statement, Inputs::rows(rows))
             .await?;
         let mut done = Vec::with_capacity(found.len());
         let (mut inserted, mut numbers) = (0, HashSet::new());
@@ -90,6 +139,94 @@ impl Transaction<'_> {
             return Err(SourceError::Unexpected(message).into());
         }
         Ok(done)
+    }
+
+    /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed.
+    async fn insert_root(
+        &mut self,
+        target: &WriteTarget<'_>,
+        statement: &WriteStatement,
+        existing: &WriteStatement,
+        rows: &mut Rows,
+    ) -> Result<WrittenDocument, Failure> {
+        let found = self
+            .run_statement(target, statement, Inputs::rows(rows))
+            .await?;
+        let inserted = found.first().ok_or_else(missing_xid)?;
+        let mut key: Option<String> = inserted.try_get(1).map_err(SourceError::from)?;
+        if key.is_some() {
+            set_key(target.writable, rows, 0, 0, inserted, 2)?;
+        } else {
+            // The trigger may have inserted the row elsewhere, such as in an inheriting table.
+            let found = self
+                .run_statement(target, existing, Inputs::rows(rows))
+                .await?;
+            let found = found.first().ok_or_else(missing_xid)?;
+            key = found.try_get(1).map_err(SourceError::from)?;
+        }
+        let key = key.ok_or(WriteError::Vetoed)?;
+        check_key(target, &key)?;
+        Ok(WrittenDocument {
+            effect: WriteEffect::Created,
+            key,
+            xid: xid_of(inserted)?.ok_or_else(missing_xid)?,
+        })
+    }
+
+    /// Inserts the rows of one level of the only document of `rows`, below rows that were inserted.
+    async fn insert_level(
+        &mut self,
+        target: &WriteTarget<'_>,
+        insert: &LevelInsert,
+        rows: &mut Rows,
+    ) -> Result<(), Failure> {
+        let level = insert.level;
+        link_rows(target.writable, rows, level);
+        let count = rows.levels.get(level).map_or(0, LevelRows::count);
+        if count == 0 {
+            return Ok(());
+        }
+        if !insert.is_single {
+            let inputs = Inputs::rows(rows);
+            self.run_change(target, &insert.change, inputs).await?;
+            return Ok(());
+        }
+        for row in 0..count {
+            let single = select_row(target.writable, rows, level, row);
+            let found = self
+                .run_change(target, &insert.change, Inputs::rows(&single))
+                .await?;
+            if let Some(found) = found.first() {
+                set_key(target.writable, rows, level, row, found, 2)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a statement that changes rows.
+    ///
+    /// # Errors
+    /// [`WriteError::Vetoed`] if a trigger has prevented the change of a row.
+    async fn run_change(
+        &mut self,
+        target: &WriteTarget<'_>,
+        change: &Change,
+        inputs: Inputs<'_>,
+    ) -> Result<Vec<PgRow>, Failure> {
+        let found = self
+            .run_statement(target, &change.statement, inputs)
+            .await?;
+        let mut vetoed = count_of(&found)?;
+        if vetoed > 0
+            && let Some(missing) = &change.missing
+        {
+            let found = self.run_statement(target, missing, inputs).await?;
+            vetoed = count_of(&found)?;
+        }
+        match vetoed {
+            0 => Ok(found),
+            _ => Err(WriteError::Vetoed.into()),
+        }
     }
 
     /// Runs a write that replaces, patches or deletes a document.
@@ -225,31 +362,25 @@ impl Transaction<'_> {
     ) -> Result<WrittenDocument, Failure> {
         let mut rows = rows.clone();
         self.draw_defaults(target, &mut rows).await?;
-        for _ in 0..INSERT_ATTEMPTS {
-            let xid = self.lock_root(target, key).await?;
-            let stored = self
-                .check_precondition(target, write, key, xid.is_some())
-                .await?;
-            let inputs = Inputs {
-                key,
-                rows: Some(&rows),
-                stored: stored.as_ref(),
-            };
-            self.check_read_only(target, inputs).await?;
-            if let Some(xid) = xid {
-                return self.apply_rows(target, inputs, xid).await;
-            }
-            // Another transaction may insert it at the same time; then the next attempt finds it.
-            if let Some((_, done)) = self.insert_rows(target, &rows).await?.pop() {
-                return Ok(done);
-            }
+        let xid = self.lock_root(target, key).await?;
+        let stored = self
+            .check_precondition(target, write, key, xid.is_some())
+            .await?;
+        let inputs = Inputs {
+            key,
+            rows: Some(&rows),
+            stored: stored.as_ref(),
+        };
+        self.check_read_only(target, inputs).await?;
+        if let Some(xid) = xid {
+            return self.apply_rows(target, inputs, xid).await;
         }
-        Err(WriteError::Refused {
-            code: UNIQUE_VIOLATION.into(),
-            refusal: Refusal::Conflict,
-            pointer: None,
+        match self.insert_rows(target, &rows).await?.pop() {
+            Some((_, done)) if done.key == key => Ok(done),
+            Some(_) => Err(WriteError::KeyChanged.into()),
+            // Another transaction has inserted it meanwhile; the next attempt finds it.
+            None => Err(WriteError::unique_violation().into()),
         }
-        .into())
     }
 
     /// Replaces the rows of a locked document by those of `inputs`. Rows are deleted first, since inserted ones may
@@ -264,13 +395,8 @@ impl Transaction<'_> {
             Some(_) => &target.sql.replace_read,
             None => &target.sql.replace,
         };
-        let statements = [
-            &changes.delete_others,
-            &changes.update,
-            &changes.insert_others,
-        ];
-        for statement in statements.into_iter().flatten() {
-            self.run_statement(target, statement, inputs).await?;
+        for change in &changes.changes {
+            self.run_change(target, change, inputs).await?;
         }
         Ok(WrittenDocument {
             effect: WriteEffect::Replaced,
@@ -336,7 +462,7 @@ impl Transaction<'_> {
             return Err(absent(write).into());
         };
         let stored = self.check_precondition(target, write, key, true).await?;
-        let statement = match stored {
+        let delete = match stored {
             Some(_) => &target.sql.delete_read,
             None => &target.sql.delete,
         };
@@ -344,13 +470,71 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
             ..Inputs::key(key)
         };
-        self.run_statement(target, statement, inputs).await?;
+        let mut effect = WriteEffect::Deleted;
+        if target.writable.has_triggers {
+            self.session
+                .execute(SAVEPOINT)
+                .await
+                .map_err(SourceError::from)?;
+        }
+        for change in &delete.below {
+            self.run_change(target, change, inputs).await?;
+        }
+        let deleted = self.run_change(target, &delete.root, inputs).await;
+        if let Err(failure) = deleted {
+            // A trigger keeps the row, for example to mark it as deleted: then the rows below stay, too.
+            if !matches!(failure.error, WriteError::Vetoed) {
+                return Err(failure);
+            }
+            let undone = self.session.execute(ROLLBACK_TO_SAVEPOINT).await;
+            undone.map_err(SourceError::from)?;
+            match self.run_change(target, &delete.root, inputs).await {
+                Err(failure) if matches!(failure.error, WriteError::Vetoed) => {}
+                Err(failure) => return Err(failure),
+                Ok(_) => return Err(WriteError::Vetoed.into()),
+            }
+            // The trigger may have deleted it by a statement of its own.
+            if self.lock_root(target, key).await?.is_some() {
+                effect = WriteEffect::Kept;
+            }
+        }
         Ok(WrittenDocument {
-            effect: WriteEffect::Deleted,
+            effect,
             key: key.to_owned(),
             xid,
         })
     }
+}
+
+/// The second column of the first row of a result.
+fn count_of(rows: &[PgRow]) -> Result<i64, SourceError> {
+    let count = rows.first().map(|row| row.try_get::<i64, _>(1));
+    Ok(count.transpose()?.unwrap_or_default())
+}
+
+/// Sets the key of a row to the texts that `found` has from column `first` on.
+fn set_key(
+    writable: &Writable,
+    rows: &mut Rows,
+    level: usize,
+    row: usize,
+    found: &PgRow,
+    first: usize,
+) -> Result<(), SourceError> {
+    let (Some(known), Some(of)) = (writable.levels.get(level), rows.levels.get_mut(level)) else {
+        return Ok(());
+    };
+    for (part, &column) in known.key.iter().enumerate() {
+        let text: Option<String> = found.try_get(first + part)?;
+        let input = of
+            .columns
+            .get_mut(column)
+            .and_then(|inputs| inputs.get_mut(row));
+        if let (Some(input), Some(text)) = (input, text) {
+            *input = ColumnInput::Text(text);
+        }
+    }
+    Ok(())
 }
 
 /// The number of the transaction, which is the first column of a row; `None` if the statement found no row of a table.

@@ -15,15 +15,12 @@ use crate::source::SourceError;
 use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
+use crate::source::writes::actions::{ROLLBACK_TO_SAVEPOINT, SAVEPOINT};
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::transaction::{Transaction, WriteTarget};
 use crate::source::writes::{Shared, TIMEOUT_MARGIN, Writes, followed};
-
-/// Kept while [`Transaction::find_refused_document`] tries documents.
-const SAVEPOINT: &str = "savepoint larder";
-const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
 
 /// Allows one bulk write.
 #[derive(Debug)]
@@ -42,10 +39,12 @@ pub struct BulkError {
 
 impl BulkError {
     fn is_of_one_document(&self) -> bool {
-        let refusals = [Refusal::Conflict, Refusal::Invalid];
         match &self.error {
             WriteError::Body(_) => true,
-            WriteError::Refused { refusal, .. } => refusals.contains(refusal),
+            WriteError::Refused { refusal, .. } => matches!(
+                refusal,
+                Refusal::Conflict | Refusal::Invalid | Refusal::Raised(_)
+            ),
             _ => false,
         }
     }
@@ -228,6 +227,9 @@ impl BulkTransaction<'_> {
         let reading = async {
             let target = WriteTarget::of(resource)?;
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            if returned == Returned::Text {
+                transaction.run_deferred(&target).await?;
+            }
             transaction.read_written(&target, &keys, returned).await
         };
         bounded(&mut self.following, self.shared.time_limit(), reading).await

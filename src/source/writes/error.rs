@@ -34,6 +34,12 @@ pub enum WriteError {
     /// The document to patch is several times as long as `document_max`.
     #[error("the stored document is too long to be patched")]
     TooLongToPatch,
+    /// A trigger of a table has prevented the change of a row. Nothing was changed.
+    #[error("a trigger prevented the write")]
+    Vetoed,
+    /// A trigger would give the document another key than the request names. Nothing was changed.
+    #[error("a trigger changes the key")]
+    KeyChanged,
     /// Another request was sent with the same `Idempotency-Key`.
     #[error("another request was sent with this Idempotency-Key")]
     KeyReused,
@@ -62,6 +68,8 @@ pub enum Refusal {
     Busy,
     /// Another transaction holds a lock on a table.
     TableLocked,
+    /// A trigger refused the write with SQLSTATE `PT` and this HTTP status, as for PostgREST.
+    Raised(u16),
 }
 
 impl From<SourceError> for WriteError {
@@ -79,6 +87,20 @@ impl From<SourceError> for WriteError {
 }
 
 impl WriteError {
+    /// A key, or another value that must be unique, exists.
+    pub(super) fn unique_violation() -> Self {
+        Self::Refused {
+            code: UNIQUE_VIOLATION.into(),
+            refusal: Refusal::Conflict,
+            pointer: None,
+        }
+    }
+
+    /// Whether a key, or another value that must be unique, exists.
+    pub(super) fn is_unique_violation(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == UNIQUE_VIOLATION)
+    }
+
     /// Whether each of the documents that shared the transaction may succeed in one of its own.
     pub(super) fn concerns_single_documents(&self) -> bool {
         match self {
@@ -145,6 +167,9 @@ impl WriteError {
     }
 }
 
+/// `unique_violation` (PostgreSQL manual, appendix A).
+const UNIQUE_VIOLATION: &str = "23505";
+
 /// `lock_not_available`, `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
 const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
 
@@ -184,12 +209,15 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         return SourceError::from(error).into();
     };
     let code = database.code().unwrap_or_default().into_owned();
+    let named = database.try_downcast_ref::<PgDatabaseError>();
+    // `raise` of PL/pgSQL may have any code, also those of PostgreSQL itself.
+    let is_raised = named.is_some_and(|error| error.routine() == Some("exec_stmt_raise"));
     let refusal = match code.as_str() {
         "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
         "42501" => Refusal::Forbidden,
         code if BUSY.contains(&code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
-        "25006" => return SourceError::Standby.into(),
+        "25006" if !is_raised => return SourceError::Standby.into(),
         // raise_exception, for example in a trigger, and with_check_option_violation of a view.
         "P0001" | "44000" => Refusal::Invalid,
         // 22: data exception, 23: integrity constraint violation, 54: program limit exceeded, for example by the entry
@@ -200,9 +228,9 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         {
             Refusal::Invalid
         }
+        code if is_raised => raised_status(code).map_or(Refusal::Invalid, Refusal::Raised),
         _ => return SourceError::from(error).into(),
     };
-    let named = database.try_downcast_ref::<PgDatabaseError>();
     let pointer = named
         .zip(writable)
         .and_then(|(error, writable)| pointer(error, writable));
@@ -213,6 +241,12 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         pointer,
     }
     .into()
+}
+
+/// The HTTP status that SQLSTATE `PT400` to `PT599` names.
+fn raised_status(code: &str) -> Option<u16> {
+    let status = code.strip_prefix("PT")?.parse().ok()?;
+    (400..=599).contains(&status).then_some(status)
 }
 
 /// The JSON pointer to the member whose column PostgreSQL names. Only for columns of the root row: for rows below it,

@@ -27,11 +27,12 @@ impl WriteEffect {
             Self::Created => "created",
             Self::Replaced => "replaced",
             Self::Deleted => "deleted",
+            Self::Kept => "kept",
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Created, Self::Replaced, Self::Deleted];
+        let all = [Self::Created, Self::Replaced, Self::Deleted, Self::Kept];
         all.into_iter().find(|effect| effect.as_str() == text)
     }
 }

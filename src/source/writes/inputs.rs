@@ -26,6 +26,14 @@ pub(super) struct Inputs<'r> {
 }
 
 impl<'r> Inputs<'r> {
+    /// Rows without a key.
+    pub(super) fn rows(rows: &'r Rows) -> Self {
+        Self {
+            rows: Some(rows),
+            ..Self::key("")
+        }
+    }
+
     /// A key without rows.
     pub(super) fn key(key: &'r str) -> Self {
         Self {
@@ -58,6 +66,10 @@ pub(super) fn bind_inputs<'q>(
             }
             Parameter::Absent(origin, level, column) => {
                 query.bind(absences(rows(origin), level, column))
+            }
+            Parameter::Count(level) => {
+                let count = written.levels.get(level).map_or(0, LevelRows::count);
+                query.bind(i64::try_from(count).unwrap_or(i64::MAX))
             }
             Parameter::Documents(level) => query.bind(document_numbers(resource, written, level)),
         };
@@ -154,6 +166,19 @@ pub(super) fn select_documents(writable: &Writable, rows: &Rows, range: &Range<u
     part
 }
 
+/// Copies one row of a level. Its parent is not among the copies.
+pub(super) fn select_row(writable: &Writable, rows: &Rows, level: usize, row: usize) -> Rows {
+    let mut part = Rows::of(writable);
+    if let (Some(from), Some(to)) = (rows.levels.get(level), part.levels.get_mut(level)) {
+        to.parents = vec![0];
+        to.places = vec![0];
+        for (to, from) in to.columns.iter_mut().zip(&from.columns) {
+            *to = from.get(row..=row).unwrap_or_default().to_vec();
+        }
+    }
+    part
+}
+
 /// Evaluates the defaults that rows below refer to, and sets them in all rows.
 ///
 /// # Errors
@@ -197,7 +222,7 @@ pub(super) async fn draw_defaults(
 }
 
 /// Copies the values that link the rows of a level to the rows above.
-fn link_rows(writable: &Writable, rows: &mut Rows, number: usize) {
+pub(super) fn link_rows(writable: &Writable, rows: &mut Rows, number: usize) {
     let Some(level) = writable.levels.get(number) else {
         return;
     };

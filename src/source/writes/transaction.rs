@@ -84,8 +84,13 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// Runs `writes`, all of one resource, and commits. Several writes must be inserts.
-    pub(super) async fn run(&mut self, writes: &[&Write]) -> Result<Vec<WriteResult>, Failure> {
+    /// Runs `writes`, all of one resource, and commits if any of them succeeds. Several writes must be inserts.
+    /// `was_violated` tells that an attempt before has violated a unique constraint.
+    pub(super) async fn run(
+        &mut self,
+        writes: &[&Write],
+        was_violated: bool,
+    ) -> Result<Vec<WriteResult>, Failure> {
         let Some(first) = writes.first() else {
             return Ok(Vec::new());
         };
@@ -99,7 +104,7 @@ impl<'t> Transaction<'t> {
             return Ok(vec![Ok(written)]);
         }
         let outcomes = match (&first.action, writes) {
-            (Action::Insert { .. }, _) => self.insert(&target, writes).await?,
+            (Action::Insert { .. }, _) => self.insert(&target, writes, was_violated).await?,
             (_, [write]) => vec![Ok(self.write_single(&target, write).await?)],
             _ => {
                 let message = "writes that cannot share a transaction";
@@ -109,6 +114,11 @@ impl<'t> Transaction<'t> {
         let outcomes = outcomes.into_iter();
         let written = outcomes.map(|outcome| outcome.map(|done| self.written(done)));
         let mut written: Vec<WriteResult> = written.collect();
+        if written.iter().all(Result::is_err) {
+            self.roll_back().await?;
+            return Ok(written);
+        }
+        self.run_deferred(&target).await?;
         self.add_documents(&target, writes, &mut written).await?;
         if let (Some(idempotency), Some(written)) = (&first.idempotency, written.first()) {
             let written = written.as_ref().map_err(Clone::clone)?;
@@ -126,6 +136,17 @@ impl<'t> Transaction<'t> {
         let committed = self.session.execute("commit").await;
         committed.map_err(|error| write_failure(error, Some(target.writable)))?;
         self.committed.notify_one();
+        Ok(())
+    }
+
+    /// Checks and runs what is deferred until the commit, since triggers may change what is read before.
+    pub(super) async fn run_deferred(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
+        if !target.writable.has_deferred {
+            return Ok(());
+        }
+        self.limit_lock_waits().await?;
+        let run = self.session.execute("set constraints all immediate").await;
+        run.map_err(|error| write_failure(error, Some(target.writable)))?;
         Ok(())
     }
 
@@ -206,9 +227,13 @@ impl<'t> Transaction<'t> {
             let read: Vec<&mut Written> = written
                 .iter_mut()
                 .zip(writes)
-                .filter(|(_, write)| write.representation == (returned == Returned::Text))
-                .filter_map(|(outcome, _)| outcome.as_mut().ok())
-                .filter(|written| written.effect != WriteEffect::Deleted)
+                .filter_map(|(outcome, write)| Some((outcome.as_mut().ok()?, write)))
+                .filter(|(written, write)| {
+                    let is_shown = write.representation || written.effect == WriteEffect::Kept;
+                    written.effect != WriteEffect::Deleted
+                        && is_shown == (returned == Returned::Text)
+                })
+                .map(|(written, _)| written)
                 .collect();
             if read.is_empty() {
                 continue;
@@ -217,6 +242,11 @@ impl<'t> Transaction<'t> {
             let found = self.read_written(target, &keys, returned).await?;
             for (written, document) in read.into_iter().zip(found) {
                 let document = document?;
+                let is_followed =
+                    target.writable.has_triggers && target.resource.row_security.is_none();
+                if is_followed && written.effect == WriteEffect::Replaced && document.is_none() {
+                    return Err(WriteError::KeyChanged.into());
+                }
                 written.document = document.filter(|_| returned == Returned::Text);
             }
         }

@@ -15,7 +15,9 @@ use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
-use crate::source::writes::{QueuedWrite, Shared, TIMEOUT_MARGIN, Write, WriteResult, followed};
+use crate::source::writes::{
+    Action, QueuedWrite, Shared, TIMEOUT_MARGIN, Write, WriteResult, followed,
+};
 
 /// A transaction that takes longer is late: documents that wait for its end are taken by another worker.
 const LATE_AFTER: Duration = Duration::from_millis(20);
@@ -23,6 +25,10 @@ const LATE_AFTER: Duration = Duration::from_millis(20);
 /// How often a transaction is attempted that fails by a deadlock or a serialization failure. Attempts that meet a lock
 /// are limited by time.
 const CONFLICT_ATTEMPTS: usize = 4;
+
+/// How often the insertion of a document is attempted that violates a unique constraint. Another transaction may have
+/// inserted its key, or have deleted it since.
+const UNIQUE_ATTEMPTS: usize = 3;
 
 /// How often a transaction is attempted if no connection can be opened, or if it is lost before the commit.
 const CONNECTION_ATTEMPTS: usize = 2;
@@ -142,9 +148,13 @@ impl Worker {
         let mut following = self.shared.followed.clone();
         let mut pauses = AttemptPauses::until(until);
         let mut attempt = 1;
+        let mut unique_attempt = 1;
+        let may_insert =
+            |write: &&Write| matches!(write.action, Action::Insert { .. } | Action::Replace { .. });
         loop {
             let known = following.borrow_and_update().clone();
-            let failure = match self.attempt(writes, lock_retry).await {
+            let was_violated = unique_attempt > 1;
+            let failure = match self.attempt(writes, lock_retry, was_violated).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(failure) => failure,
             };
@@ -152,6 +162,12 @@ impl Worker {
             let (is_connection_error, is_lock_timeout) =
                 (error.is_connection_error(), error.is_lock_timeout());
             attempt += usize::from(!is_lock_timeout);
+            if error.is_unique_violation() && writes.len() == 1 && writes.iter().all(may_insert) {
+                unique_attempt += 1;
+                if unique_attempt <= UNIQUE_ATTEMPTS {
+                    continue;
+                }
+            }
             let is_repeated = match lock_retry {
                 _ if !failure.is_retryable => false,
                 _ if is_connection_error => attempt <= CONNECTION_ATTEMPTS,
@@ -173,6 +189,7 @@ impl Worker {
         &self,
         writes: &[&Write],
         lock_retry: LockRetry,
+        was_violated: bool,
     ) -> Result<Vec<WriteResult>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
@@ -181,7 +198,7 @@ impl Worker {
         let mut transaction = Transaction::new(&self.shared, session, followed, lock_retry);
         let limit = self.shared.time_limit();
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
-        let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
+        let running = AssertUnwindSafe(transaction.run(writes, was_violated)).catch_unwind();
         let few = || SourceError::Pooler("a result has too few columns");
         let running = running.map(|ended| ended.unwrap_or_else(|_| Err(few().into())));
         let ended = tokio::select! {

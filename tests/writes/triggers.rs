@@ -1,0 +1,330 @@
+//! Triggers of users: they see the order of an ordinary transaction, and nothing of a refused request stays.
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::service::TestService;
+use crate::writes::{CONFIG, SCHEMA, assert_stored, dept};
+
+/// Counts each call of a trigger on `dept` in a table of its own.
+const AUDIT: &str = "
+    create table audit (what text);
+    create function audit() returns trigger language plpgsql as $$ begin
+      insert into audit values (tg_op); return coalesce(new, old); end $$;
+    create trigger audit before insert or update or delete on dept for each row execute function audit();
+";
+
+async fn start(triggers: &str) -> TestService {
+    TestService::start(&format!("{SCHEMA} {triggers}"), CONFIG).await
+}
+
+async fn audited(larder: &TestService) -> String {
+    larder
+        .query("select string_agg(what, ' ') from audit")
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_inserts_leave_no_effects_of_triggers() {
+    let larder = start(AUDIT).await;
+    assert_eq!(
+        larder.post("/depts", &dept(1)).await.status,
+        StatusCode::CREATED
+    );
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT);
+    assert_eq!(answer.json()["code"], "23505");
+    let absent = [("if-none-match", "*"), ("content-type", "application/json")];
+    let text = dept(1).to_string();
+    let answer = larder.write(Method::POST, "/depts", &absent, &text).await;
+    assert_eq!(answer.status, StatusCode::PRECONDITION_FAILED);
+    let answer = larder.write(Method::PUT, "/depts/1", &absent, &text).await;
+    assert_eq!(answer.status, StatusCode::PRECONDITION_FAILED);
+    assert_eq!(audited(&larder).await, "INSERT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_lines_of_a_bulk_write_leave_no_effects_of_triggers() {
+    let larder = start(AUDIT).await;
+    larder.post("/depts", &dept(1)).await;
+    let lines = json!([dept(1), dept(2)]).to_string();
+    let lenient = [
+        ("prefer", "handling=lenient"),
+        ("content-type", "application/json"),
+    ];
+    let answer = larder.write(Method::POST, "/depts", &lenient, &lines).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert!(answer.body.contains("\"status\":409"), "{}", answer.body);
+    assert_eq!(audited(&larder).await, "INSERT INSERT");
+    let strict = json!([dept(3), dept(2)]).to_string();
+    let answer = larder.write(Method::POST, "/depts", &[], &strict).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("document 1"), "{}", answer.body);
+    assert_eq!(audited(&larder).await, "INSERT INSERT");
+    assert_eq!(larder.query("select count(*)::text from dept").await, "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_unique_value_that_exists_is_a_conflict() {
+    let larder = start(AUDIT).await;
+    larder.post("/depts", &dept(1)).await;
+    let mut other = dept(2);
+    other["code"] = json!("c1");
+    for answer in [
+        larder.post("/depts", &other).await,
+        larder.put("/depts/2", &other).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        assert_eq!(answer.json()["code"], "23505");
+    }
+    assert_eq!(audited(&larder).await, "INSERT");
+}
+
+/// Rows above are there when a trigger is called for rows below, also when the document is replaced or deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_see_the_rows_above() {
+    let larder = start(
+        "create function above() returns trigger language plpgsql as $$ begin
+           if not exists (select from emp e join dept d using (deptno)
+               where e.empno = coalesce(new.empno, old.empno) and d.loc = 'HERE') then
+             raise exception 'no rows above';
+           end if;
+           return coalesce(new, old); end $$;
+         create trigger above before insert or update or delete on skill for each row execute function above();",
+    )
+    .await;
+    let mut here = dept(1);
+    here["loc"] = json!("HERE");
+    let answer = larder.post("/depts", &here).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &here).await;
+    larder.execute("update dept set loc = 'AWAY'").await;
+    here["emps"][0]["skills"] = json!([{"name": "go", "level": 7}, {"name": "rust", "level": 3}, {"name": "sql", "level": 1}]);
+    here["emps"][1]["skills"] = json!([{"name": "go", "level": 7}]);
+    let answer = larder.put("/depts/1", &here).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &here).await;
+    let answer = larder.delete("/depts/1").await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    assert_eq!(larder.query("select count(*)::text from emp").await, "0");
+}
+
+/// The order between updates and inserts is not the one of tables' names.
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_of_new_rows_see_the_changed_root() {
+    let larder = start(
+        "create function located() returns trigger language plpgsql as $$ begin
+           new.ename := (select loc from dept where deptno = new.deptno); return new; end $$;
+         create trigger located before insert or update on emp for each row execute function located();",
+    )
+    .await;
+    let mut document = dept(1);
+    document["loc"] = json!("OLD");
+    larder.post("/depts", &document).await;
+    document["loc"] = json!("NEW");
+    let emps = document["emps"].as_array_mut().unwrap();
+    emps[0]["sal"] = json!(99);
+    emps.push(json!({"no": 12, "name": "?", "sal": 1, "badge": null, "skills": []}));
+    let answer = larder.put("/depts/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let names = "select string_agg(ename, ' ' order by empno) from emp where sal is not null";
+    assert_eq!(larder.query(names).await, "NEW NEW");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_soft_delete_keeps_the_rows_below_and_returns_the_document() {
+    let larder = start(
+        "create function soft() returns trigger language plpgsql as $$ begin
+           update dept set loc = 'DELETED' where deptno = old.deptno; return null; end $$;
+         create trigger soft before delete on dept for each row execute function soft();",
+    )
+    .await;
+    larder.post("/depts", &dept(1)).await;
+    let mut kept = dept(1);
+    kept["loc"] = json!("DELETED");
+    let minimal = [("prefer", "return=minimal")];
+    let answer = larder.request(Method::DELETE, "/depts/1", &minimal).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.header("preference-applied"), "");
+    assert_stored(&larder, &answer, "/depts/1", &kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_a_trigger_keeps_is_a_conflict_and_nothing_changes() {
+    let larder = start(
+        "create table vetoed (operation text);
+         create function veto() returns trigger language plpgsql as $$ begin
+           if coalesce(new.empno, old.empno) % 10 = 1 and exists (select from vetoed where operation = tg_op) then
+             return null; end if;
+           return coalesce(new, old); end $$;
+         create trigger veto before insert or update or delete on emp for each row execute function veto();",
+    )
+    .await;
+    let same = |answer: &crate::harness::service::TestResponse| {
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        assert!(answer.body.contains("trigger"), "{}", answer.body);
+    };
+    larder.post("/depts", &dept(1)).await;
+    let mut other = dept(1);
+    other["name"] = json!("R&D");
+    for operation in ["INSERT", "UPDATE", "DELETE"] {
+        let vetoed = format!("truncate vetoed; insert into vetoed values ('{operation}')");
+        larder.execute(&vetoed).await;
+        match operation {
+            "INSERT" => {
+                same(&larder.post("/depts", &dept(2)).await);
+                assert_eq!(larder.get("/depts/2").await.status, StatusCode::NOT_FOUND);
+            }
+            "UPDATE" => {
+                let mut raised = other.clone();
+                raised["emps"][1]["sal"] = json!(7);
+                same(&larder.put("/depts/1", &raised).await);
+            }
+            _ => {
+                let mut fewer = other.clone();
+                fewer["emps"].as_array_mut().unwrap().pop();
+                same(&larder.put("/depts/1", &fewer).await);
+                same(&larder.delete("/depts/1").await);
+            }
+        }
+        assert_eq!(larder.get("/depts/1").await.json(), dept(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_triggers_change_are_told_and_taken_by_the_rows_below() {
+    let larder = start(
+        "create function moved() returns trigger language plpgsql as $$ begin
+           if tg_table_name = 'dept' then new.deptno := new.deptno + 100;
+           else new.empno := new.empno + 1000; end if; return new; end $$;
+         create trigger moved before insert on dept for each row execute function moved();
+         create trigger moved before insert on emp for each row execute function moved();",
+    )
+    .await;
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.header("location"), "/depts/101");
+    let mut stored = dept(1);
+    stored["no"] = json!(101);
+    stored["emps"][0]["no"] = json!(1010);
+    stored["emps"][1]["no"] = json!(1011);
+    assert_stored(&larder, &answer, "/depts/101", &stored).await;
+    let answer = larder.put("/depts/2", &dept(2)).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("key"), "{}", answer.body);
+    assert_eq!(larder.query("select count(*)::text from dept").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deferred_triggers_run_before_the_document_is_read() {
+    let larder = start(
+        "create function late() returns trigger language plpgsql as $$ begin
+           update dept set loc = loc || '!' where deptno = new.deptno and loc not like '%!'; return null; end $$;
+         create constraint trigger late after insert or update on dept deferrable initially deferred
+           for each row execute function late();",
+    )
+    .await;
+    let mut document = dept(1);
+    document["loc"] = json!("a");
+    let answer = larder.post("/depts", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    document["loc"] = json!("a!");
+    assert_stored(&larder, &answer, "/depts/1", &document).await;
+}
+
+/// An insert trigger that puts rows into an inheriting table, as before declarative partitioning.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_trigger_inserts_elsewhere_are_no_conflict() {
+    let larder = start(
+        "create table skill_old () inherits (skill);
+         create function routed() returns trigger language plpgsql as $$ begin
+           insert into skill_old values (new.*); return null; end $$;
+         create trigger routed before insert on skill for each row execute function routed();",
+    )
+    .await;
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &dept(1)).await;
+    assert_eq!(
+        larder.query("select count(*)::text from skill_old").await,
+        "2"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_with_rules_are_read_only() {
+    let larder = start("create rule none as on delete to skill do instead nothing;").await;
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::METHOD_NOT_ALLOWED,
+        "{}",
+        answer.body
+    );
+    assert!(answer.body.contains("rules"), "{}", answer.body);
+    assert_eq!(larder.get("/depts").await.status, StatusCode::OK);
+}
+
+/// `on conflict` has no arbiter among deferrable constraints.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deferrable_unique_constraint_does_not_prevent_writes() {
+    let larder = start(
+        "alter table dept drop constraint dept_code_key, add unique (code) deferrable initially deferred;",
+    )
+    .await;
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let mut other = dept(2);
+    other["code"] = json!("c1");
+    let answer = larder.post("/depts", &other).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert_eq!(larder.query("select count(*)::text from dept").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codes_that_triggers_raise_are_statuses_and_no_failures_of_postgresql() {
+    let larder = start(
+        "create function refuse() returns trigger language plpgsql as $$ begin
+           raise exception 'refused' using errcode = new.loc; end $$;
+         create trigger refuse before insert on dept for each row execute function refuse();",
+    )
+    .await;
+    for (code, status) in [
+        ("45000", 422),
+        ("P0002", 422),
+        ("PT409", 409),
+        ("PT503", 503),
+        ("PT399", 422),
+        ("08006", 422),
+        ("53000", 422),
+        ("53300", 422),
+        ("57P01", 422),
+        ("25006", 422),
+        ("42703", 422),
+        ("23505", 409),
+    ] {
+        let mut document = dept(1);
+        document["loc"] = json!(code);
+        let answer = larder.post("/depts", &document).await;
+        assert_eq!(answer.status.as_u16(), status, "{code}: {}", answer.body);
+        assert_eq!(answer.json()["code"], code);
+        let answer = larder.get("/depts/1").await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{code}");
+    }
+}
+
+/// A trigger that is created while larder runs counts from the next definition on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_is_created_later_counts() {
+    let larder = start("").await;
+    larder.post("/depts", &dept(1)).await;
+    larder.execute(AUDIT).await;
+    crate::harness::eventually("the trigger is known", async || {
+        larder.execute("truncate audit").await;
+        larder.post("/depts", &dept(1)).await;
+        larder.delete("/depts/1").await;
+        larder.post("/depts", &dept(1)).await;
+        (audited(&larder).await == "DELETE INSERT").then_some(())
+    })
+    .await;
+}
