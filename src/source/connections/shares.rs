@@ -130,11 +130,11 @@ impl<C> Shares<C> {
         self.serve_waiting(Some(purpose));
     }
 
-    /// Gives back a place for which the server has refused a connection. No other connection is opened for it before
-    /// [`Shares::retry_refused`].
+    /// Gives back a place for which the server has refused a connection. No further connection is opened before
+    /// [`Shares::retry_refused`]: the server would refuse it, too.
     pub(super) fn refuse(&mut self, purpose: Purpose) {
         self.share_mut(purpose).held -= 1;
-        self.refused += 1;
+        self.refused += 1 + std::mem::take(&mut self.unused);
     }
 
     /// Allows the connections again that the server has refused.
@@ -306,10 +306,7 @@ mod tests {
         assert_eq!(shares.take(Read), Some(Place::Free));
         assert_eq!(shares.take(Write), Some(Place::Free));
         shares.refuse(Write);
-        assert_eq!(shares.take(Read), Some(Place::Free));
-        shares.refuse(Read);
-        assert_eq!(shares.take(Write), Some(Place::Free));
-        shares.refuse(Write);
+        assert_eq!(shares.take(Read), None, "the server would refuse it, too");
         assert_eq!(shares.take(Write), None);
         let mut write = shares.wait(Write);
         let read = shares.wait(Read);
