@@ -20,10 +20,6 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::token::Token;
 use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writes, Written};
-use crate::work::wait_for_turn;
-
-/// A request for more documents waits for its turn (see [`wait_for_turn`]).
-const KEYS_AT_ONCE: usize = 16;
 
 /// The operations on documents.
 #[derive(Clone)]
@@ -82,6 +78,11 @@ impl Window {
 }
 
 impl<'r> Lookups<'r> {
+    /// The number of keys that were not looked up yet.
+    pub fn left(&self) -> usize {
+        self.keys.len()
+    }
+
     /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
     /// for a document that is too long or that PostgreSQL can't return: it must not prevent the others from being
     /// returned. Documents in memory need no future.
@@ -93,9 +94,6 @@ impl<'r> Lookups<'r> {
     ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
         if self.keys.is_empty() {
             return Ok(None);
-        }
-        if self.keys.len() > KEYS_AT_ONCE {
-            wait_for_turn().await;
         }
         let window = self.window.size();
         let mut answers: Vec<Option<Answer>> = Vec::new();

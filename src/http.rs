@@ -31,4 +31,5 @@ pub mod read;
 mod request;
 mod router;
 mod state;
+mod work;
 mod write;

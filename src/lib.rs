@@ -100,8 +100,6 @@ pub mod resource;
 
 pub mod clock;
 
-mod work;
-
 mod sync;
 
 pub mod state;

@@ -1,4 +1,4 @@
-//! The memory of answers with many documents, from the time they are made until their clients have read them.
+//! The memory of answers with many or long documents, from the time they are made until their clients have read them.
 //!
 //! All of them share one bound. If an answer finds no room, the answers whose clients have read nothing for the longest
 //! time are dropped, and their connections end.
@@ -18,9 +18,9 @@ use crate::clock::Boottime;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 
-/// What a connection gets at once of an answer. An answer that is not longer needs no reservation, as connections are
-/// limited.
-pub(super) const PIECE_BYTES: usize = 64 << 10;
+/// What a connection, or a stream of HTTP/2, gets at once of an answer. An answer that is not longer needs no reservation, as
+/// these are limited.
+pub(super) const PIECE_BYTES: usize = 16 << 10;
 
 /// A part that is longer is copied piece by piece: a connection that holds a slice of it would hold all of it.
 const WHOLE_PART_BYTES: usize = 2 * PIECE_BYTES;
@@ -54,6 +54,15 @@ struct Held {
     bytes: usize,
     next: u64,
     sending: HashMap<u64, Sending>,
+    /// How many answers hold the bytes that begin at an address, and that they share with others.
+    shared: HashMap<usize, usize>,
+}
+
+/// Bytes that several answers may hold.
+#[derive(Clone, Copy, Debug)]
+struct SharedBytes {
+    address: usize,
+    bytes: usize,
 }
 
 /// An answer that is being sent.
@@ -61,6 +70,7 @@ struct Sending {
     /// The parts that were not sent yet, the next one last.
     parts: Vec<Bytes>,
     reserved: usize,
+    document: Option<SharedBytes>,
     /// When its connection took the last piece.
     progressed_at: Boottime,
 }
@@ -88,6 +98,7 @@ impl AnswersMemory {
             shared: Arc::clone(&self.0),
             used: 0,
             reserved: 0,
+            document: None,
         }
     }
 }
@@ -101,7 +112,28 @@ impl Shared {
     fn reserve(&self, bytes: usize) -> Result<(), Problem> {
         // Freed after the lock is.
         let mut dropped = Vec::new();
+        self.reserve_locked(&mut self.lock(), bytes, &mut dropped)
+    }
+
+    /// Reserves bytes that answers may share, once for all of them.
+    fn reserve_shared(&self, document: SharedBytes) -> Result<(), Problem> {
+        let mut dropped = Vec::new();
         let mut held = self.lock();
+        if let Some(answers) = held.shared.get_mut(&document.address) {
+            *answers += 1;
+            return Ok(());
+        }
+        self.reserve_locked(&mut held, document.bytes, &mut dropped)?;
+        held.shared.insert(document.address, 1);
+        Ok(())
+    }
+
+    fn reserve_locked(
+        &self,
+        held: &mut Held,
+        bytes: usize,
+        dropped: &mut Vec<Sending>,
+    ) -> Result<(), Problem> {
         while held.bytes.saturating_add(bytes) > self.bytes_max {
             let Some(stalled) = held.most_stalled() else {
                 return Err(Problem::ANSWERS_FULL);
@@ -124,10 +156,25 @@ impl Held {
         (now.since(oldest.1.progressed_at) >= STALL_MIN).then_some(*oldest.0)
     }
 
+    /// Releases bytes that others may share.
+    fn release(&mut self, document: SharedBytes) {
+        let Some(answers) = self.shared.get_mut(&document.address) else {
+            return;
+        };
+        *answers -= 1;
+        if *answers == 0 {
+            self.shared.remove(&document.address);
+            self.bytes -= document.bytes;
+        }
+    }
+
     /// Ends an answer, and returns what is left of it, to be freed without the lock.
     fn end(&mut self, id: u64) -> Option<Sending> {
         let sending = self.sending.remove(&id)?;
         self.bytes -= sending.reserved;
+        if let Some(document) = sending.document {
+            self.release(document);
+        }
         Some(sending)
     }
 }
@@ -167,6 +214,7 @@ pub(super) struct Reservation {
     shared: Arc<Shared>,
     used: usize,
     reserved: usize,
+    document: Option<SharedBytes>,
 }
 
 impl Reservation {
@@ -182,6 +230,21 @@ impl Reservation {
             self.shared.reserve(more)?;
             self.reserved += more;
         }
+        Ok(())
+    }
+
+    /// Reserves memory for a body of one part, whose bytes the cache and other answers may hold, too: of the document,
+    /// which has `bytes` in all.
+    ///
+    /// # Errors
+    /// 503 as [`Reservation::grow`].
+    pub(super) fn share(&mut self, part: &Bytes, bytes: usize) -> Result<(), Problem> {
+        let document = SharedBytes {
+            address: part.as_ptr().addr(),
+            bytes: bytes.max(part.len()),
+        };
+        self.shared.reserve_shared(document)?;
+        self.document = Some(document);
         Ok(())
     }
 
@@ -205,6 +268,7 @@ impl Reservation {
         let sending = Sending {
             parts,
             reserved,
+            document: self.document.take(),
             progressed_at: Boottime::now(),
         };
         held.sending.insert(id, sending);
@@ -219,8 +283,12 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.reserved > 0 {
-            self.shared.lock().bytes -= self.reserved;
+        if self.reserved > 0 || self.document.is_some() {
+            let mut held = self.shared.lock();
+            held.bytes -= self.reserved;
+            if let Some(document) = self.document {
+                held.release(document);
+            }
         }
     }
 }
@@ -364,6 +432,26 @@ mod tests {
         assert_eq!(memory.0.dropped.get(), 1);
         drop((first, second, third));
         assert_eq!(held(&memory), 0);
+    }
+
+    #[tokio::test]
+    async fn bytes_that_answers_share_are_counted_once() {
+        let memory = memory(2);
+        let document = mib(1);
+        let share = |part: &Bytes| {
+            let mut reservation = memory.reservation();
+            let shared = reservation.share(part, part.len());
+            shared.map(|()| reservation.into_body(FullBody::new(part.clone())))
+        };
+        let bodies: Vec<Body> = (0..10).map(|_| share(&document[0]).unwrap()).collect();
+        assert_eq!(held(&memory), 1 << 20);
+        let other = share(&mib(2)[0]).unwrap();
+        assert!(share(&mib(3)[0]).is_err());
+        drop(bodies);
+        assert_eq!(held(&memory), 1 << 20);
+        drop(other);
+        assert_eq!(held(&memory), 0);
+        assert!(memory.0.lock().shared.is_empty());
     }
 
     #[test]

@@ -30,11 +30,18 @@ impl FullBody {
 
     /// A body of several parts, one after the other.
     pub(super) fn from_parts(parts: Vec<Bytes>) -> Self {
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let mut rest = parts.into_iter();
         Self {
-            bytes: parts.iter().map(|part| part.len() as u64).sum(),
-            part: Bytes::new(),
-            rest: parts.into_iter(),
+            bytes,
+            part: rest.next().unwrap_or_default(),
+            rest,
         }
+    }
+
+    /// The only part, or the first one.
+    pub(super) fn part(&self) -> &Bytes {
+        &self.part
     }
 
     /// The parts that were not returned yet, none of them empty.

@@ -117,6 +117,8 @@ problems! {
     NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
     ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being made or sent";
+    LONG_REQUESTS = SERVICE_UNAVAILABLE, "too many requests for much data are being processed";
+    BULK_WRITES_FULL = SERVICE_UNAVAILABLE, "as many bulk writes run as may";
     BODIES_FULL = SERVICE_UNAVAILABLE, "too many request bodies are being received";
     BULK_WRITES_OF_CLIENT = SERVICE_UNAVAILABLE,
         "this client's bulk writes already run; one client may have a quarter of all";

@@ -22,8 +22,8 @@ use crate::http::read::query::ListQuery;
 use crate::http::read::reading::ReadRequest;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
+use crate::http::work::wait_for_turn;
 use crate::resource::ResourceId;
-use crate::work::wait_for_turn;
 
 /// A longer query waits for its turn before it is parsed (see [`wait_for_turn`]).
 const QUERY_BYTES_AT_ONCE: usize = 1_024;
@@ -39,7 +39,9 @@ pub(super) async fn read_collection(
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
     if request.query().len() > QUERY_BYTES_AT_ONCE {
-        wait_for_turn().await;
+        wait_for_turn(read.waiting()).await?;
+        // Requests that wait hold no parsed keys.
+        read.has_turn = true;
     }
     let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
     read.fields = fields;

@@ -47,6 +47,7 @@ pub(super) async fn write_documents(
     }
     let write = DocumentWrite {
         documents,
+        answers: &state.answers,
         request,
         id,
         resource,
@@ -54,7 +55,7 @@ pub(super) async fn write_documents(
         name,
     };
     let body = state.bodies.hold(body, request.client());
-    Ok(write.write(body).await?.map(Body::new))
+    write.write(body).await
 }
 
 /// The path of a document.

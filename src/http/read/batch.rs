@@ -20,10 +20,10 @@ use crate::http::read::response::composed_response;
 use crate::http::read::{ReadResult, query};
 use crate::http::request::Request;
 use crate::http::state::HttpState;
+use crate::http::work;
+use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
 use crate::resource::writable::pointer_token;
-use crate::resource::{Resource, ResourceId};
-use crate::work;
 
 /// Answers `POST /RESOURCE:batch`.
 pub(in crate::http) async fn read_batch(
@@ -35,23 +35,20 @@ pub(in crate::http) async fn read_batch(
     let mut read = ReadRequest::begin(state, request, resource)?;
     read.fields = query::parse_fields(request.query(), &read.resource)?;
     let body = state.bodies.hold(body, request.client());
-    let keys = keys_in_body(request, body, &read.resource).await?;
+    let keys = keys_in_body(&read, body).await?;
     read_keys(&mut read, &keys).await
 }
 
 /// The canonical keys of the body `{"keys":[…]}`, in its order. A body without `Content-Type` is taken as JSON.
-async fn keys_in_body(
-    request: &Request<'_>,
-    body: Body,
-    resource: &Arc<Resource>,
-) -> Result<Vec<String>, Problem> {
-    if request.has_media_type() {
-        request.media_type(&[JSON])?;
+async fn keys_in_body(read: &ReadRequest<'_>, body: Body) -> Result<Vec<String>, Problem> {
+    if read.request.has_media_type() {
+        read.request.media_type(&[JSON])?;
     }
     let body = read_body(body, BATCH_BYTES_MAX).await?;
-    let resource = Arc::clone(resource);
-    let keys = work::run(body.len(), move || parse_body(&body, &resource.key));
-    keys.await.unwrap_or(Err(Problem::NOT_PARSED))
+    let resource = Arc::clone(&read.resource);
+    let (bytes, waiting) = (body.len(), read.waiting());
+    let parse = move || parse_body(&body, &resource.key);
+    work::run(waiting, bytes, Problem::NOT_PARSED, parse).await?
 }
 
 fn parse_body(body: &[u8], shape: &KeyShape) -> Result<Vec<String>, Problem> {
@@ -155,9 +152,7 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     let mut provenances = Provenances::default();
     let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let bytes_max = read.answers.answer_bytes_max();
-    let mut lookups = read
-        .documents
-        .read_many(read.id, keys, &read.tokens, bytes_max);
+    let mut lookups = read.look_up(keys);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         for (key, answer) in keys.iter().zip(answers) {

@@ -3,17 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
-use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{Document, ETAG_BYTES, digest, entity_tag};
 use crate::http::answers::{AnswersMemory, PIECE_BYTES, Reservation};
 use crate::http::problem::Problem;
+use crate::http::work::{self, Waiting};
 use crate::resource::projection::Projection;
-use crate::work;
 
 /// A longer document is sent from its own memory, not copied.
 const COPIED_BYTES_MAX: usize = 4096;
@@ -23,8 +21,7 @@ pub(super) struct Composition {
     memory: AnswersMemory,
     fields: Option<Arc<Projection>>,
     bytes_max: usize,
-    /// How long documents may take to be projected.
-    wait_max: Duration,
+    waiting: Waiting,
     /// `HEAD` needs the hash and the length only.
     is_kept: bool,
     /// Of the documents' digests and the end. The beginning is the same for each kind of body.
@@ -53,13 +50,13 @@ impl Composition {
         fields: Option<Projection>,
         begin: &str,
         is_kept: bool,
-        wait_max: Duration,
+        waiting: Waiting,
     ) -> Self {
         let mut composition = Self {
             memory: memory.clone(),
             fields: fields.map(Arc::new),
             bytes_max: memory.answer_bytes_max(),
-            wait_max,
+            waiting,
             is_kept,
             hash: Xxh3::new(),
             parts: Vec::new(),
@@ -92,14 +89,12 @@ impl Composition {
             let added = self.add_whole(&documents)?;
             return Ok((self, added));
         };
-        let wait_max = self.wait_max;
-        let projected = work::run(bytes, move || {
+        let waiting = self.waiting;
+        let project = move || {
             let added = self.add_projected(&documents, &fields)?;
             Ok((self, added))
-        });
-        let projected = timeout(wait_max, projected).await;
-        let projected = projected.map_err(|_| Problem::ANSWERS_FULL)?;
-        projected.unwrap_or(Err(Problem::NOT_PROJECTED))
+        };
+        work::run(waiting, bytes, Problem::NOT_PROJECTED, project).await?
     }
 
     fn add_whole(&mut self, documents: &[Document]) -> Result<usize, Problem> {

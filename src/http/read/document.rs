@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::document::{Document, entity_tag};
 use crate::clock::Boottime;
+use crate::http::answers::PIECE_BYTES;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::detail;
@@ -18,9 +19,12 @@ use crate::http::read::response::{
 use crate::http::read::{ReadResult, query};
 use crate::http::request::{MissedKey, Request, TargetPart};
 use crate::http::state::HttpState;
+use crate::http::work;
 use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
-use crate::work;
+
+/// A longer document takes part in the memory of answers (`http::answers`).
+const UNRESERVED_BYTES_MAX: usize = 64 << 10;
 
 /// The response, if the request is a `GET` of one document that memory may answer. If memory does not have the key, it is
 /// noted in the request as missed. Other requests are left to [`read_document`]; `HEAD` too, since hyper would send the
@@ -50,6 +54,7 @@ pub(in crate::http) fn try_memory(
         return None;
     };
     let mut response = match &answer.found {
+        Some(document) if document.body().len() > UNRESERVED_BYTES_MAX => return None,
         Some(document) => document_response(request, document).ok()?,
         None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
     };
@@ -95,7 +100,18 @@ pub(in crate::http) async fn read_document(
     let key = (&read.resource.key, &*key);
     let cache_headers = read.cache_headers;
     cache_headers.add(&mut response, answer.provenance, Some(key));
-    Ok((detail(answer.provenance), response.map(Body::new)))
+    let body = response.body();
+    let mut reservation = read.answers.reservation();
+    if *request.method != Method::HEAD && body.part().len() > PIECE_BYTES {
+        match &answer.found {
+            Some(document) if read.fields.is_none() => {
+                reservation.share(body.part(), document.body().len())?;
+            }
+            _ => reservation.grow(body.part().len())?,
+        }
+    }
+    let response = response.map(|body| reservation.into_body(body));
+    Ok((detail(answer.provenance), response))
 }
 
 /// The response with the members of `document` that the request names.
@@ -105,16 +121,14 @@ async fn project(
     document: &Document,
 ) -> Result<Response<FullBody>, Problem> {
     let (fields, document) = (fields.clone(), document.clone());
-    let projected = work::run(document.body().len(), move || {
+    let bytes = document.body().len();
+    let project = move || {
         let mut body = Vec::new();
         fields.write(document.body(), &mut body)?;
         Some((entity_tag(xxh3_128(&body).to_be_bytes()), body))
-    });
-    let (etag, body) = projected
-        .await
-        .ok()
-        .flatten()
-        .ok_or(Problem::NOT_PROJECTED)?;
+    };
+    let projected = work::run(read.waiting(), bytes, Problem::NOT_PROJECTED, project).await?;
+    let (etag, body) = projected.ok_or(Problem::NOT_PROJECTED)?;
     Ok(build_response(read.request, &etag, || vec![body.into()]).await)
 }
 

@@ -35,10 +35,7 @@ pub(super) async fn read_page(
     // The last key of the documents before those that are looked up now.
     let mut before = None;
     let mut unreadable = String::new();
-    let bytes_max = read.answers.answer_bytes_max();
-    let mut lookups = read
-        .documents
-        .read_many(read.id, &keys, &read.tokens, bytes_max);
+    let mut lookups = read.look_up(&keys);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         let mut places = Vec::with_capacity(answers.len());

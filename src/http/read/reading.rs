@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 use axum::http::Method;
 
-use crate::documents::Documents;
+use crate::cache::Answer;
+use crate::documents::{Documents, Lookups};
 use crate::http::answers::AnswersMemory;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::composition::Composition;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
+use crate::http::work::{Waiting, wait_for_turn};
 use crate::resource::projection::Projection;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
+
+/// A request for more documents waits for its turn (see [`wait_for_turn`]).
+const KEYS_AT_ONCE: usize = 16;
 
 /// A request that reads documents of a resource.
 pub(super) struct ReadRequest<'r> {
@@ -28,6 +33,8 @@ pub(super) struct ReadRequest<'r> {
     pub(super) tokens: Vec<Token>,
     /// The members to return; `None` for whole documents.
     pub(super) fields: Option<Projection>,
+    /// It may look up documents without waiting for its turn again.
+    pub(super) has_turn: bool,
 }
 
 impl<'r> ReadRequest<'r> {
@@ -53,12 +60,55 @@ impl<'r> ReadRequest<'r> {
             resource: state.documents.resource(id)?,
             request,
             fields: None,
+            has_turn: false,
         })
     }
+
     /// Begins the body of an answer with many documents.
     pub(super) fn compose(&mut self, begin: &str) -> Composition {
         let is_kept = *self.request.method != Method::HEAD;
-        let wait_max = self.documents.request_timeout();
-        Composition::new(self.answers, self.fields.take(), begin, is_kept, wait_max)
+        let waiting = self.waiting();
+        Composition::new(self.answers, self.fields.take(), begin, is_kept, waiting)
+    }
+
+    /// For work that takes long.
+    pub(super) fn waiting(&self) -> Waiting {
+        Waiting {
+            client: self.request.client(),
+            wait_max: self.documents.request_timeout(),
+        }
+    }
+
+    /// Looks up the documents of `keys`.
+    pub(super) fn look_up<'l>(&'l self, keys: &'l [String]) -> DocumentWindows<'l> {
+        let bytes_max = self.answers.answer_bytes_max();
+        let documents = self.documents;
+        DocumentWindows {
+            lookups: documents.read_many(self.id, keys, &self.tokens, bytes_max),
+            waiting: self.waiting(),
+            has_turn: self.has_turn,
+        }
+    }
+}
+
+/// Documents that are looked up some at a time: see [`Lookups`].
+pub(super) struct DocumentWindows<'l> {
+    lookups: Lookups<'l>,
+    waiting: Waiting,
+    has_turn: bool,
+}
+
+impl<'l> DocumentWindows<'l> {
+    /// The next ones. If they are many, the request waits for its turn before.
+    ///
+    /// # Errors
+    /// 503 if its turn does not come; else those of the lookups.
+    pub(super) async fn next(
+        &mut self,
+    ) -> Result<Option<(&'l [String], Vec<Option<Answer>>)>, Problem> {
+        if self.lookups.left() > KEYS_AT_ONCE && !std::mem::take(&mut self.has_turn) {
+            wait_for_turn(self.waiting).await?;
+        }
+        Ok(self.lookups.next().await?)
     }
 }

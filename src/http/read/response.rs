@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
+use crate::http::answers::PIECE_BYTES;
 use crate::http::full_body::FullBody;
 use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
@@ -81,7 +82,12 @@ pub(super) fn range_response(
     let mut response = match part {
         None => Problem::range_not_satisfiable(bytes).into_full_response(),
         Some(part) => {
-            let body = Bytes::from_owner(document.clone()).slice(part);
+            // A short range does not hold a long document while it is sent.
+            let body = if part.len() <= PIECE_BYTES {
+                Bytes::copy_from_slice(document.body().get(part).unwrap_or_default())
+            } else {
+                Bytes::from_owner(document.clone()).slice(part)
+            };
             let mut response = ok_response(&etag, None, bytes, FullBody::new(body));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
             response

@@ -30,6 +30,7 @@ use crate::http::headers::{
 use crate::http::internal_error::{log, request_id};
 use crate::http::problem::{Problem, ProblemBody};
 use crate::http::request::Request;
+use crate::http::work::Waiting;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
 use crate::http::write::location;
 use crate::resource::body::{Framing, is_space};
@@ -60,20 +61,28 @@ pub(super) async fn detect_framing(
     request: &Request<'_>,
     mut body: Body,
 ) -> Result<(Option<Framing>, Body), Problem> {
-    if request.media_type(&[JSON, NDJSON])? == NDJSON {
-        return Ok((Some(Framing::Lines), body));
-    }
+    let is_ndjson = request.media_type(&[JSON, NDJSON])? == NDJSON;
+    // Some of the body is read even of NDJSON, whose framing is known: a client that expects `100 Continue` would take a
+    // response that begins before for the final one.
     let first = loop {
         let Some(frame) = body.frame().await else {
-            return Ok((None, body));
+            return Ok((is_ndjson.then_some(Framing::Lines), body));
         };
         let frame = frame.map_err(|error| body_problem(&error))?;
         let data = frame.into_data().unwrap_or_default();
+        // Blank lines count.
+        if is_ndjson && !data.is_empty() {
+            break data;
+        }
         if let Some(start) = data.iter().position(|byte| !is_space(*byte)) {
             break data.slice(start..);
         }
     };
-    let framing = first.starts_with(b"[").then_some(Framing::Array);
+    let framing = if is_ndjson {
+        Some(Framing::Lines)
+    } else {
+        first.starts_with(b"[").then_some(Framing::Array)
+    };
     let first = stream::once(ready(Ok(first)));
     let body = Body::from_stream(first.chain(body.into_data_stream()));
     Ok((framing, body))
@@ -106,9 +115,15 @@ impl BulkWrite<'_> {
         let client_max = (self.documents.bulk_max() / CLIENTS).max(1);
         let place = self.clients.take(self.request.client(), client_max);
         let place = place.ok_or(Problem::BULK_WRITES_OF_CLIENT)?;
-        let permit = self.documents.bulk_permit()?;
+        let permit = self.documents.bulk_permit();
+        let permit = permit.map_err(|_| Problem::BULK_WRITES_FULL)?;
         let bytes_max = self.documents.document_bytes_max();
-        let reader = BulkReader::new(Arc::clone(&self.resource), framing, body, bytes_max);
+        let waiting = Waiting {
+            client: self.request.client(),
+            wait_max: self.documents.request_timeout(),
+        };
+        let resource = Arc::clone(&self.resource);
+        let reader = BulkReader::new(resource, framing, body, bytes_max, waiting);
         let request = self.request;
         if request.preference(&[HANDLING_LENIENT]).is_some() {
             return Ok(self.insert_each(reader, (permit, place)));

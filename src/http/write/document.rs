@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{digest, entity_tag};
 use crate::documents::Documents;
+use crate::http::answers::AnswersMemory;
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
 use crate::http::headers::{
@@ -17,19 +18,20 @@ use crate::http::headers::{
 };
 use crate::http::problem::Problem;
 use crate::http::request::{Request, TargetPart};
+use crate::http::work::{self, Waiting};
 use crate::http::write::location;
 use crate::resource::body::{Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::resource::{Resource, ResourceId};
 use crate::source::writes::{Action, IdempotentRequest, Write, WriteEffect, WriteError, Written};
-use crate::work;
 
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
 /// A request to change one document of a resource.
 pub(super) struct DocumentWrite<'r> {
     pub(super) documents: &'r Documents,
+    pub(super) answers: &'r AnswersMemory,
     pub(super) request: &'r Request<'r>,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
@@ -40,9 +42,10 @@ pub(super) struct DocumentWrite<'r> {
 
 impl DocumentWrite<'_> {
     /// Performs the write.
-    pub(super) async fn write(self, body: Body) -> Result<Response<FullBody>, Problem> {
+    pub(super) async fn write(self, body: Body) -> Result<Response<Body>, Problem> {
         let Self {
             documents,
+            answers,
             request,
             id,
             resource,
@@ -56,14 +59,23 @@ impl DocumentWrite<'_> {
         }
         let mut hash = request_hash(request);
         let bytes_max = documents.document_bytes_max();
-        let action = action(&resource, part, request, body, bytes_max, &mut hash).await?;
+        let waiting = Waiting {
+            client: request.client(),
+            wait_max: documents.request_timeout(),
+        };
+        let body = BodyOfWrite {
+            body,
+            bytes_max,
+            waiting,
+        };
+        let action = action(&resource, part, request, body, &mut hash).await?;
         if request.idempotency_key().is_some() && !documents.keeps_answers() {
             let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
             return Err(Problem::bad_request(why));
         }
         let idempotency = idempotency(request, &hash)?;
         // A principal that may not read does not see what is stored.
-        let preferred = if request.may_read(id) {
+        let mut preferred = if request.may_read(id) {
             request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
@@ -87,7 +99,15 @@ impl DocumentWrite<'_> {
         if !request.may_read(id) {
             written.document = None;
         }
-        Ok(respond(name, &resource, written, preferred))
+        let mut reservation = answers.reservation();
+        let bytes = written.document.as_ref().map_or(0, Bytes::len);
+        if reservation.grow(bytes).is_err() {
+            // The write is committed. A preference may be ignored (RFC 7240, section 2).
+            written.document = None;
+            preferred = Some(RETURN_MINIMAL);
+        }
+        let response = respond(name, &resource, written, preferred);
+        Ok(response.map(|body| reservation.into_body(body)))
     }
 }
 
@@ -129,15 +149,26 @@ fn idempotency(request: &Request<'_>, hash: &Xxh3) -> Result<Option<IdempotentRe
     }))
 }
 
+/// The body of a write before it is read.
+struct BodyOfWrite {
+    body: Body,
+    bytes_max: usize,
+    waiting: Waiting,
+}
+
 /// The action of the request. The body is added to `hash`.
 async fn action(
     resource: &Arc<Resource>,
     part: TargetPart,
     request: &Request<'_>,
-    body: Body,
-    bytes_max: usize,
+    body: BodyOfWrite,
     hash: &mut Xxh3,
 ) -> Result<Action, Problem> {
+    let BodyOfWrite {
+        body,
+        bytes_max,
+        waiting,
+    } = body;
     if let Err(why) = &resource.writable {
         return Err(Problem::read_only(part.methods(false), why));
     }
@@ -146,7 +177,7 @@ async fn action(
         (&Method::POST, TargetPart::Collection) => {
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(resource, None, body).await?;
+            let rows = rows(resource, None, body, waiting).await?;
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
@@ -159,7 +190,7 @@ async fn action(
             let key = canonical(key)?.into_owned();
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(resource, Some(key.clone()), body).await?;
+            let rows = rows(resource, Some(key.clone()), body, waiting).await?;
             Action::Replace { key, rows }
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
@@ -177,13 +208,17 @@ async fn action(
 }
 
 /// The rows of a new document, or of the one that replaces the document of `key`.
-async fn rows(resource: &Arc<Resource>, key: Option<String>, body: Bytes) -> Result<Rows, Problem> {
+async fn rows(
+    resource: &Arc<Resource>,
+    key: Option<String>,
+    body: Bytes,
+    waiting: Waiting,
+) -> Result<Rows, Problem> {
     let resource = Arc::clone(resource);
-    let rows = work::run(body.len(), move || {
-        let writable = resource
-            .writable
-            .as_ref()
-            .map_err(|_| Problem::NOT_PARSED)?;
+    let bytes = body.len();
+    let parse = move || {
+        let writable = resource.writable.as_ref();
+        let writable = writable.map_err(|_| Problem::NOT_PARSED)?;
         let parts = key
             .as_deref()
             .map(|key| key_parts(key, resource.key.columns.len()));
@@ -193,8 +228,8 @@ async fn rows(resource: &Arc<Resource>, key: Option<String>, body: Bytes) -> Res
         let mut rows = Rows::of(writable);
         rows_of(writable, &body, mode, &mut Scratch::default(), &mut rows)?;
         Ok(rows)
-    });
-    rows.await.unwrap_or(Err(Problem::NOT_PARSED))
+    };
+    work::run(waiting, bytes, Problem::NOT_PARSED, parse).await?
 }
 
 /// Reads the body of a request.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tokio::task::JoinError;
+use tokio::task::{JoinError, spawn_blocking};
 
 use crate::resource::body::{BodyError, Mismatch, Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
@@ -20,11 +20,13 @@ use crate::source::writes::inputs::{
 };
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
-use crate::work;
 
 /// A stored document that is longer than `document_max`, but not longer than so many times it, can be patched: a patch may
 /// shorten it.
 const LONG_PATCHED_TIMES: usize = 4;
+
+/// Longer documents are patched by tokio's threads for blocking work, not by the workers.
+const INLINE_BYTES_MAX: usize = 16 << 10;
 
 /// Kept while a deletion that a trigger may prevent is tried.
 pub(super) const SAVEPOINT: &str = "savepoint larder";
@@ -575,7 +577,7 @@ async fn patched_rows(
 ) -> Result<Rows, Failure> {
     let bytes = document.len() + patch.len();
     let (resource, key, patch) = (Arc::clone(&write.resource), key.to_owned(), patch.clone());
-    let rows = work::run(bytes, move || {
+    let merge = move || {
         let writable = WriteTarget::of(&resource)?.writable;
         let mut scratch = Scratch::default();
         let patched = merge_patch(writable, &document, &patch, &mut scratch);
@@ -586,7 +588,11 @@ async fn patched_rows(
         let read = rows_of(writable, &patched, mode, &mut scratch, &mut rows);
         read.map_err(WriteError::Body)?;
         Ok(rows)
-    });
+    };
+    if bytes <= INLINE_BYTES_MAX {
+        return merge();
+    }
+    // It waits for no other work, since the transaction is open; there are no more of them than connections.
     let unexpected = |error: JoinError| SourceError::Unexpected(error.to_string());
-    rows.await.map_err(unexpected)?
+    spawn_blocking(merge).await.map_err(unexpected)?
 }

@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::http::body::body_problem;
 use crate::http::problem::Problem;
+use crate::http::work::{self, Waiting};
 use crate::resource::Resource;
 use crate::resource::body::{
     BodyError, Framing, Scratch, SplitError, Splitter, WriteMode, rows_of,
 };
 use crate::resource::writable::Rows;
-use crate::work;
 
 /// The text of a batch, unless one document alone is longer: about 1,000 rows and more. More text in a statement does not
 /// insert rows faster.
@@ -42,6 +42,7 @@ pub(super) struct BulkReader {
     parser: BulkParser,
     /// Why the body can't be read any further, if that was not returned yet.
     broken: Option<Problem>,
+    waiting: Waiting,
 }
 
 struct BulkParser {
@@ -60,6 +61,7 @@ impl BulkReader {
         framing: Framing,
         body: Body,
         bytes_max: usize,
+        waiting: Waiting,
     ) -> Self {
         let parser = BulkParser {
             resource,
@@ -72,6 +74,7 @@ impl BulkReader {
             body,
             parser,
             broken: None,
+            waiting,
         }
     }
 
@@ -112,11 +115,13 @@ impl BulkReader {
                 Err(problem) => return Err(problem),
             };
             let mut parser = self.parser;
-            let parsed = work::run(parser.splitter.pending(), move || {
+            let bytes = parser.splitter.pending();
+            let parse = move || {
                 let batch = parse(&mut parser);
                 (parser, batch)
-            });
-            let (parser, batch) = parsed.await.map_err(|_| Problem::NOT_PARSED)?;
+            };
+            let parsed = work::run(self.waiting, bytes, Problem::NOT_PARSED, parse).await;
+            let (parser, batch) = parsed?;
             self.parser = parser;
             match batch? {
                 Some(batch) => {
