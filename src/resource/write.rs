@@ -11,12 +11,12 @@
 //! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
 //! another statement ran than the one that was sent, the transaction is rolled back.
 
+mod insert;
 mod others;
 mod read_only;
 
 use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyShape;
-use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::sql::identifier;
 use crate::resource::writable::{Level, Writable, WritableColumn};
@@ -396,153 +396,6 @@ impl StatementBuilder<'_> {
             names.push(name.to_owned());
         }
         (format!("unnest({})", arrays.join(", ")), names.join(", "))
-    }
-
-    fn insert(&self) -> InsertSql {
-        if !self.writable.has_triggers {
-            return InsertSql::Together(self.insert_together());
-        }
-        let below = self.levels().skip(1);
-        InsertSql::ByLevel {
-            existing: self.existing(),
-            root: self.insert_root(),
-            below: below.map(|(number, _)| self.insert_level(number)).collect(),
-        }
-    }
-
-    fn insert_together(&self) -> WriteStatement {
-        let mut parameters = Parameters::default();
-        let root = &self.writable.levels[0];
-        let columns = root.inserted_columns();
-        let number = (Parameter::Documents(0), "n");
-        let input = self.body_rows_sql(0, &columns, Some(number), &mut parameters);
-        let values: Vec<String> = columns
-            .iter()
-            .map(|&column| format!("{} as c{column}", inserted_sql(root, column)))
-            .collect();
-        let key: Vec<String> = root.key.iter().map(|&n| value_sql(root, n)).collect();
-        let names: Vec<String> = columns.iter().map(|column| format!("c{column}")).collect();
-        let returned: Vec<String> = root.key.iter().map(|&n| root.column_sql(n)).collect();
-        let same: Vec<String> = root
-            .key
-            .iter()
-            .map(|&column| format!("g0.c{column} = i0.{}", root.column_sql(column)))
-            .collect();
-        // Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
-        // would also hide violations of other constraints.
-        let mut sql = format!(
-            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} \
-               where not exists (select from {table} r where {exists}) order by {key}, u.n), \
-             i0 as ({into} select {names} from g0 returning {returned}), \
-             d as materialized (select g0.n, {canonical} as key from g0 join i0 on {same})",
-            key = key.join(", "),
-            values = values.join(", "),
-            table = root.table.sql(),
-            exists = has_key_sql(root),
-            into = root.insert_into_sql(),
-            names = names.join(", "),
-            returned = returned.join(", "),
-            canonical = canonical_key_sql(&self.key.columns, "i0"),
-            same = same.join(" and "),
-        );
-        for (number, level) in self.levels().skip(1) {
-            let columns = level.inserted_columns();
-            let document = (Parameter::Documents(number), "n");
-            let input = self.body_rows_sql(number, &columns, Some(document), &mut parameters);
-            let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
-            sql.push_str(&format!(
-                ", i{number} as ({} select {} from {input} where u.n in (select n from d))",
-                level.insert_into_sql(),
-                values.join(", ")
-            ));
-        }
-        sql.push_str(&format!(
-            " select x.xid, x.inserted, d.n, d.key, x.proof from (select {XID} as xid, \
-             (select count(*) from i0) as inserted, {PROOF} as proof) x left join d on true"
-        ));
-        parameters.statement(&sql)
-    }
-
-    fn existing(&self) -> WriteStatement {
-        let mut parameters = Parameters::default();
-        let root = &self.writable.levels[0];
-        let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
-        let sql = format!(
-            "select x.xid, d.key, x.proof from (select {XID} as xid, {PROOF} as proof) x \
-             left join (select {key} as key from {table} r, {input} where {same}) d on true",
-            key = canonical_key_sql(&self.key.columns, "r"),
-            table = root.table.sql(),
-            same = has_key_sql(root),
-        );
-        parameters.statement(&sql)
-    }
-
-    fn insert_root(&self) -> WriteStatement {
-        let mut parameters = Parameters::default();
-        let root = &self.writable.levels[0];
-        let inserted = self.inserted_rows_sql(0, &mut parameters);
-        let parts = root.key.iter().map(|&column| root.column_sql(column));
-        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
-        let sql = format!(
-            "with i as ({inserted} returning *) select x.xid, d.*, x.proof from (select {XID} as xid, {PROOF} as proof) x \
-             left join (select {key} as key{parts} from i) d on true",
-            key = canonical_key_sql(&self.key.columns, "i"),
-            parts = parts.concat(),
-        );
-        parameters.statement(&sql)
-    }
-
-    fn insert_level(&self, number: usize) -> LevelInsert {
-        let mut parameters = Parameters::default();
-        let level = &self.writable.levels[number];
-        let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
-        let is_single = level.has_before_insert && is_upper;
-        let inserted = self.inserted_rows_sql(number, &mut parameters);
-        let wanted = parameters.placeholder(Parameter::Count(number));
-        let key = if is_single { level.key.as_slice() } else { &[] };
-        let parts = key.iter().map(|&column| level.column_sql(column));
-        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
-        let sql = format!(
-            "with i as ({inserted} returning *) select x.xid, x.vetoed{parts}, x.proof from (select {XID} as xid, \
-             {wanted}::int8 - (select count(*) from i) as vetoed, {PROOF} as proof) x left join i on {single}",
-            parts = parts.concat(),
-            single = is_single,
-        );
-        LevelInsert {
-            level: number,
-            change: Change {
-                statement: parameters.statement(&sql),
-                missing: Some(self.missing(number)),
-            },
-            is_single,
-        }
-    }
-
-    /// Inserts all rows of a level that the body has.
-    fn inserted_rows_sql(&self, number: usize, parameters: &mut Parameters) -> String {
-        let level = &self.writable.levels[number];
-        let columns = level.inserted_columns();
-        let input = self.body_rows_sql(number, &columns, None, parameters);
-        let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
-        format!(
-            "{} select {} from {input}",
-            level.insert_into_sql(),
-            values.join(", ")
-        )
-    }
-
-    /// Counts the rows of a level that the body has and the table lacks.
-    fn missing(&self, number: usize) -> WriteStatement {
-        let mut parameters = Parameters::default();
-        let level = &self.writable.levels[number];
-        let input = self.body_rows_sql(number, &level.identity(), None, &mut parameters);
-        let sql = format!(
-            "select {XID} as xid, (select count(*) from {input} where not exists (select from {} r where {})) as missing, \
-             {PROOF} as proof",
-            level.table.sql(),
-            others::same_row_sql(level),
-        );
-        parameters.statement(&sql)
     }
 
     /// Conditions: the row `alias` is the document's root row.

@@ -12,6 +12,7 @@ mod bulk;
 mod error;
 mod idempotency;
 mod inputs;
+mod insert;
 mod locks;
 mod queue;
 mod read_only;

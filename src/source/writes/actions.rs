@@ -1,6 +1,5 @@
-//! What a transaction does to documents: insert, replace, patch, delete.
+//! What a transaction does to a document that may exist: replace, patch, delete.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,16 +7,14 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::resource::body::{BodyError, Mismatch, Scratch, WriteMode, merge_patch, rows_of};
+use crate::resource::body::{BodyError, Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
-use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
-use crate::resource::write::{Change, InsertSql, LevelInsert, WriteStatement};
+use crate::resource::writable::Rows;
+use crate::resource::write::Change;
 use crate::source::SourceError;
 use crate::source::loader::Returned;
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::inputs::{
-    Inputs, join_documents, link_rows, select_documents, select_row,
-};
+use crate::source::writes::inputs::Inputs;
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
 
@@ -33,183 +30,11 @@ pub(super) const SAVEPOINT: &str = "savepoint larder";
 pub(super) const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
 
 impl Transaction<'_> {
-    /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows; if there are triggers,
-    /// only after an attempt that `was_violated` by it.
-    pub(super) async fn insert(
-        &mut self,
-        target: &WriteTarget<'_>,
-        writes: &[&Write],
-        was_violated: bool,
-    ) -> Result<Vec<Result<WrittenDocument, WriteError>>, Failure> {
-        let documents = writes.iter().filter_map(|write| match &write.action {
-            Action::Insert { rows } => Some(rows),
-            _ => None,
-        });
-        let mut rows = join_documents(target.writable, documents);
-        self.draw_defaults(target, &mut rows).await?;
-        if let InsertSql::ByLevel { existing, .. } = &target.sql.insert
-            && was_violated
-        {
-            let found = self
-                .run_statement(target, existing, Inputs::rows(&rows))
-                .await?;
-            let key: Option<String> = match found.first() {
-                Some(found) => found.try_get(1).map_err(SourceError::from)?,
-                None => None,
-            };
-            if key.is_some() {
-                return Ok(vec![Err(WriteError::Exists)]);
-            }
-        }
-        let inserted = self.insert_rows(target, &rows).await?;
-        let mut outcomes: Vec<_> = writes.iter().map(|_| Err(WriteError::Exists)).collect();
-        for (document, done) in inserted {
-            if let Some(outcome) = outcomes.get_mut(document) {
-                *outcome = Ok(done);
-            }
-        }
-        Ok(outcomes)
-    }
-
-    /// Inserts the documents of `rows`. Returns them with their numbers, counted from 0. Without triggers of users, those
-    /// whose keys exist are left out.
-    ///
-    /// # Errors
-    /// [`WriteError::Vetoed`] if a trigger has left out a row.
-    pub(super) async fn insert_rows(
-        &mut self,
-        target: &WriteTarget<'_>,
-        rows: &Rows,
-    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
-        let InsertSql::ByLevel {
-            existing,
-            root,
-            below,
-        } = &target.sql.insert
-        else {
-            return self.insert_together(target, rows).await;
-        };
-        let mut done = Vec::with_capacity(rows.documents());
-        for number in 0..rows.documents() {
-            let mut document = match rows.documents() {
-                1 => rows.clone(),
-                _ => select_documents(target.writable, rows, &(number..number + 1)),
-            };
-            let written = self
-                .insert_root(target, root, existing, &mut document)
-                .await?;
-            for level in below {
-                self.insert_level(target, level, &mut document).await?;
-            }
-            done.push((number, written));
-        }
-        Ok(done)
-    }
-
-    async fn insert_together(
-        &mut self,
-        target: &WriteTarget<'_>,
-        rows: &Rows,
-    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
-        let InsertSql::Together(statement) = &target.sql.insert else {
-            return Ok(Vec::new());
-        };
-        let found = self
-            .run_statement(target, statement, Inputs::rows(rows))
-            .await?;
-        let mut done = Vec::with_capacity(found.len());
-        let (mut inserted, mut numbers) = (0, HashSet::new());
-        for row in &found {
-            inserted = row.try_get::<i64, _>(1).map_err(SourceError::from)?;
-            let number: Option<i64> = row.try_get(2).map_err(SourceError::from)?;
-            let Some(number) = number.and_then(|number| usize::try_from(number).ok()) else {
-                continue;
-            };
-            if numbers.insert(number) {
-                let key: String = row.try_get(3).map_err(SourceError::from)?;
-                check_key(target, &key)?;
-                let document = WrittenDocument {
-                    effect: WriteEffect::Created,
-                    key,
-                    xid: xid_of(row)?.ok_or_else(missing_xid)?,
-                };
-                done.push((number.saturating_sub(1), document));
-            }
-        }
-        if usize::try_from(inserted) != Ok(done.len()) {
-            let message = format!("{}: a trigger changes keys", target.resource.name);
-            return Err(SourceError::Unexpected(message).into());
-        }
-        Ok(done)
-    }
-
-    /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed.
-    async fn insert_root(
-        &mut self,
-        target: &WriteTarget<'_>,
-        statement: &WriteStatement,
-        existing: &WriteStatement,
-        rows: &mut Rows,
-    ) -> Result<WrittenDocument, Failure> {
-        let found = self
-            .run_statement(target, statement, Inputs::rows(rows))
-            .await?;
-        let inserted = found.first().ok_or_else(missing_xid)?;
-        let mut key: Option<String> = inserted.try_get(1).map_err(SourceError::from)?;
-        if key.is_some() {
-            set_key(target.writable, rows, 0, 0, inserted, 2)?;
-        } else {
-            // The trigger may have inserted the row elsewhere, such as in an inheriting table.
-            let found = self
-                .run_statement(target, existing, Inputs::rows(rows))
-                .await?;
-            let found = found.first().ok_or_else(missing_xid)?;
-            key = found.try_get(1).map_err(SourceError::from)?;
-        }
-        let key = key.ok_or(WriteError::Vetoed)?;
-        check_key(target, &key)?;
-        Ok(WrittenDocument {
-            effect: WriteEffect::Created,
-            key,
-            xid: xid_of(inserted)?.ok_or_else(missing_xid)?,
-        })
-    }
-
-    /// Inserts the rows of one level of the only document of `rows`, below rows that were inserted.
-    async fn insert_level(
-        &mut self,
-        target: &WriteTarget<'_>,
-        insert: &LevelInsert,
-        rows: &mut Rows,
-    ) -> Result<(), Failure> {
-        let level = insert.level;
-        link_rows(target.writable, rows, level);
-        let count = rows.levels.get(level).map_or(0, LevelRows::count);
-        if count == 0 {
-            return Ok(());
-        }
-        if !insert.is_single {
-            let inputs = Inputs::rows(rows);
-            self.run_change(target, &insert.change, inputs).await?;
-            return Ok(());
-        }
-        for row in 0..count {
-            let single = select_row(target.writable, rows, level, row);
-            let found = self
-                .run_change(target, &insert.change, Inputs::rows(&single))
-                .await?;
-            if let Some(found) = found.first() {
-                set_key(target.writable, rows, level, row, found, 2)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Runs a statement that changes rows.
     ///
     /// # Errors
     /// [`WriteError::Vetoed`] if a trigger has prevented the change of a row.
-    async fn run_change(
+    pub(super) async fn run_change(
         &mut self,
         target: &WriteTarget<'_>,
         change: &Change,
@@ -514,49 +339,14 @@ fn count_of(rows: &[PgRow]) -> Result<i64, SourceError> {
     Ok(count.transpose()?.unwrap_or_default())
 }
 
-/// Sets the key of a row to the texts that `found` has from column `first` on.
-fn set_key(
-    writable: &Writable,
-    rows: &mut Rows,
-    level: usize,
-    row: usize,
-    found: &PgRow,
-    first: usize,
-) -> Result<(), SourceError> {
-    let (Some(known), Some(of)) = (writable.levels.get(level), rows.levels.get_mut(level)) else {
-        return Ok(());
-    };
-    for (part, &column) in known.key.iter().enumerate() {
-        let text: Option<String> = found.try_get(first + part)?;
-        let input = of
-            .columns
-            .get_mut(column)
-            .and_then(|inputs| inputs.get_mut(row));
-        if let (Some(input), Some(text)) = (input, text) {
-            *input = ColumnInput::Text(text);
-        }
-    }
-    Ok(())
-}
-
 /// The number of the transaction, which is the first column of a row; `None` if the statement found no row of a table.
-fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
+pub(super) fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
     let xid: Option<String> = row.try_get(0)?;
     let xid = xid.map(|xid| xid.parse());
     xid.transpose().map_err(|_| missing_xid())
 }
 
-/// Checks that the key of an inserted document, which may be a default, can stand in a path.
-fn check_key(target: &WriteTarget<'_>, key: &str) -> Result<(), WriteError> {
-    target.resource.key.check(key).map_err(|error| {
-        WriteError::Body(BodyError::Mismatches(vec![Mismatch {
-            pointer: String::new(),
-            message: format!("can't be inserted: {error}"),
-        }]))
-    })
-}
-
-fn missing_xid() -> SourceError {
+pub(super) fn missing_xid() -> SourceError {
     SourceError::Unexpected("a statement returned no transaction number".into())
 }
 
