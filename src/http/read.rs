@@ -39,9 +39,8 @@ pub(super) async fn read_collection(
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
     if request.query().len() > QUERY_BYTES_AT_ONCE {
-        wait_for_turn(read.waiting()).await?;
-        // Requests that wait hold no parsed keys.
-        read.has_turn = true;
+        // It keeps its turn, so that requests that wait hold no parsed keys.
+        read.turn = Some(wait_for_turn(read.waiting()).await?);
     }
     let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
     read.fields = fields;

@@ -37,17 +37,30 @@ pub(super) struct Waiting {
     pub(super) wait_max: Duration,
 }
 
-/// Waits until the worker has looked for what has arrived on its sockets since the last request left here. It is to be called
-/// before some 100 µs of work. Cancel safe.
+/// A request's turn on its worker. No other request of the worker begins its turn before this one is dropped.
+pub(super) struct WorkerTurn {
+    _permit: Permit,
+}
+
+impl WorkerTurn {
+    /// Lets the worker look for what has arrived on its sockets.
+    pub(super) async fn pause(&self) {
+        // tokio resumes a task that yields only after it has looked at the sockets.
+        yield_now().await;
+    }
+}
+
+/// Waits for a turn, until the worker has looked for what has arrived on its sockets since the turn before. It is to be
+/// called before some 100 µs of work. Cancel safe.
 ///
 /// # Errors
 /// 503 after `wait_max`.
-pub(super) async fn wait_for_turn(waiting: Waiting) -> Result<(), Problem> {
+pub(super) async fn wait_for_turn(waiting: Waiting) -> Result<WorkerTurn, Problem> {
     let turns = WORKER.with(Arc::clone);
-    let _permit = take_turn(turns, waiting).await?;
-    // tokio resumes a task that yields only after it has looked at the sockets.
-    yield_now().await;
-    Ok(())
+    let permit = take_turn(turns, waiting).await?;
+    let turn = WorkerTurn { _permit: permit };
+    turn.pause().await;
+    Ok(turn)
 }
 
 /// Does `work`, which reads or makes so many bytes. If it is dropped after the work has begun, the work is still done.

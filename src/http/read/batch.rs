@@ -152,7 +152,8 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     let mut provenances = Provenances::default();
     let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let bytes_max = read.answers.answer_bytes_max();
-    let mut lookups = read.look_up(keys);
+    let turn = read.turn.take();
+    let mut lookups = read.look_up(keys, turn);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         for (key, answer) in keys.iter().zip(answers) {

@@ -35,7 +35,8 @@ pub(super) async fn read_page(
     // The last key of the documents before those that are looked up now.
     let mut before = None;
     let mut unreadable = String::new();
-    let mut lookups = read.look_up(&keys);
+    let turn = read.turn.take();
+    let mut lookups = read.look_up(&keys, turn);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         let mut places = Vec::with_capacity(answers.len());

@@ -12,7 +12,7 @@ use crate::http::read::cache_headers::CacheHeaders;
 use crate::http::read::composition::Composition;
 use crate::http::request::Request;
 use crate::http::state::HttpState;
-use crate::http::work::{Waiting, wait_for_turn};
+use crate::http::work::{Waiting, WorkerTurn, wait_for_turn};
 use crate::resource::projection::Projection;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
@@ -33,8 +33,8 @@ pub(super) struct ReadRequest<'r> {
     pub(super) tokens: Vec<Token>,
     /// The members to return; `None` for whole documents.
     pub(super) fields: Option<Projection>,
-    /// It may look up documents without waiting for its turn again.
-    pub(super) has_turn: bool,
+    /// The turn in which it was parsed, if it is long.
+    pub(super) turn: Option<WorkerTurn>,
 }
 
 impl<'r> ReadRequest<'r> {
@@ -60,7 +60,7 @@ impl<'r> ReadRequest<'r> {
             resource: state.documents.resource(id)?,
             request,
             fields: None,
-            has_turn: false,
+            turn: None,
         })
     }
 
@@ -79,14 +79,18 @@ impl<'r> ReadRequest<'r> {
         }
     }
 
-    /// Looks up the documents of `keys`.
-    pub(super) fn look_up<'l>(&'l self, keys: &'l [String]) -> DocumentWindows<'l> {
+    /// Looks up the documents of `keys`, with [`Self::turn`] if the request has one.
+    pub(super) fn look_up<'l>(
+        &'l self,
+        keys: &'l [String],
+        turn: Option<WorkerTurn>,
+    ) -> DocumentWindows<'l> {
         let bytes_max = self.answers.answer_bytes_max();
         let documents = self.documents;
         DocumentWindows {
             lookups: documents.read_many(self.id, keys, &self.tokens, bytes_max),
             waiting: self.waiting(),
-            has_turn: self.has_turn,
+            turn,
         }
     }
 }
@@ -95,7 +99,7 @@ impl<'r> ReadRequest<'r> {
 pub(super) struct DocumentWindows<'l> {
     lookups: Lookups<'l>,
     waiting: Waiting,
-    has_turn: bool,
+    turn: Option<WorkerTurn>,
 }
 
 impl<'l> DocumentWindows<'l> {
@@ -106,8 +110,10 @@ impl<'l> DocumentWindows<'l> {
     pub(super) async fn next(
         &mut self,
     ) -> Result<Option<(&'l [String], Vec<Option<Answer>>)>, Problem> {
-        if self.lookups.left() > KEYS_AT_ONCE && !std::mem::take(&mut self.has_turn) {
-            wait_for_turn(self.waiting).await?;
+        match self.turn.take() {
+            Some(turn) => turn.pause().await,
+            None if self.lookups.left() > KEYS_AT_ONCE => drop(wait_for_turn(self.waiting).await?),
+            None => {}
         }
         Ok(self.lookups.next().await?)
     }
