@@ -1,6 +1,7 @@
 //! Questions with yes or no for an answer.
 
 pub(crate) mod bulk_kills;
+pub(crate) mod differential_writes;
 pub(crate) mod drain;
 pub(crate) mod faults;
 pub(crate) mod full_disk;

@@ -11,6 +11,7 @@ use crate::bench::posts::PostsArgs;
 use crate::bench::reads::ReadsArgs;
 use crate::bench::sweep::SweepArgs;
 use crate::bench::triggers::TriggersArgs;
+use crate::checks::differential_writes::DifferentialWritesArgs;
 use crate::checks::drain::DrainArgs;
 use crate::checks::faults::Fault;
 use crate::checks::fuzz::FuzzArgs;
@@ -146,6 +147,11 @@ pub(crate) enum CheckCommand {
         #[arg(long, value_name = "N", default_value_t = 20)]
         count: u32,
     },
+    /// Drawn writes to drawn schemas with triggers and constraints: is the database, and each status, as if an expert had
+    /// run plain statements in one transaction?
+    ///
+    /// Schema number I of a run has seed S + I; `--seed` of a printed difference and `--schemas 1` repeat it.
+    DifferentialWrites(DifferentialWritesArgs),
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
     /// pgbouncer in between, in its settings and not: is each answer of its own resource, or does larder say why it refuses?

@@ -45,8 +45,8 @@ use crate::bench::reads::Reads;
 use crate::bench::triggers::Triggers;
 use crate::bench::{runner, sweep};
 use crate::checks::{
-    bulk_kills, drain, full_disk, fuzz, hostile_clients, idle_clients, installs, lag, outage,
-    poolers, races, restarts, stale,
+    bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
+    installs, lag, outage, poolers, races, restarts, stale,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::binary;
@@ -127,6 +127,9 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
         CheckCommand::Drain(args) => drain::run(args, larder, seed).await,
         CheckCommand::Races(args) => races::run(args, larder, seed).await,
         CheckCommand::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
+        CheckCommand::DifferentialWrites(args) => {
+            differential_writes::run(args, larder, seed).await
+        }
         CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
         CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
         CheckCommand::Installs(args) => installs::run(args, larder, seed).await,
