@@ -16,12 +16,12 @@ use axum::http::header::CONTENT_ENCODING;
 use futures_util::future::{BoxFuture, FutureExt};
 use hyper::body::Frame;
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use crate::http::bodies::BodyShare;
 use crate::http::decoding::decoder::{ContentCoding, Decoder, DecodingError};
 use crate::http::headers::members;
 use crate::http::problem::Problem;
+use crate::http::work::run_blocking;
 
 /// The encoded and decoded bytes at the beginning of a body that the worker itself decodes.
 const INLINE_BYTES_MAX: usize = 64 << 10;
@@ -99,7 +99,7 @@ async fn decode_blocking(mut decoder: Box<Decoder>) -> Result<Decoded, DecodingE
         let decoded = decoder.decode(PIECE_BYTES_MAX);
         (decoder, decoded)
     };
-    spawn_blocking(decode)
+    run_blocking(decode)
         .await
         .map_err(|_| DecodingError::Failed)
 }

@@ -77,11 +77,26 @@ pub(super) async fn run<T: Send + 'static>(
         return Ok(work());
     }
     let permit = take_turn(Arc::clone(&BLOCKING), waiting).await?;
-    let task = spawn_blocking(move || {
+    let done = run_blocking(move || {
         let _permit = permit;
         work()
     });
-    task.await.map_err(|_: JoinError| failed)
+    done.await.map_err(|_| failed)
+}
+
+/// Does `work` on a thread for blocking work. If it is dropped after the work has begun, the work is still done.
+///
+/// The worker looks at its sockets before the request goes on: requests with many such parts, each of which is done soon,
+/// would keep it busy. (gzip bodies in parts of 64 KiB: 61 parts, 5 to 24 ms.)
+///
+/// # Errors
+/// If `work` panics.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let done = spawn_blocking(work).await;
+    yield_now().await;
+    done
 }
 
 async fn take_turn(turns: Arc<Turns>, waiting: Waiting) -> Result<Permit, Problem> {
@@ -181,7 +196,9 @@ mod tests {
     use std::cell::Cell;
     use std::io::Write;
     use std::os::unix::net::UnixStream as StdStream;
+    use std::pin::pin;
     use std::rc::Rc;
+    use std::task::{Context, Wake};
 
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
@@ -244,6 +261,26 @@ mod tests {
                 .is_ok()
         );
         drop(held);
+    }
+
+    #[tokio::test]
+    async fn the_worker_looks_at_its_sockets_after_blocking_work() {
+        struct Woken(std::sync::mpsc::Sender<()>);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                let _ended = self.0.send(());
+            }
+        }
+        let (woken, wakes) = std::sync::mpsc::channel();
+        let waker = Arc::new(Woken(woken)).into();
+        let mut context = Context::from_waker(&waker);
+        let (begin, begun) = std::sync::mpsc::channel();
+        let mut running = pin!(run_blocking(move || begun.recv().unwrap()));
+        assert!(running.as_mut().poll(&mut context).is_pending());
+        begin.send(()).unwrap();
+        wakes.recv().unwrap();
+        assert!(running.as_mut().poll(&mut context).is_pending(), "no pause");
+        assert!(running.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::unconstrained;
+use tokio::task::{unconstrained, yield_now};
 
 use crate::server::activity::Activity;
 use crate::server::stream::Stream;
@@ -25,6 +25,9 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// The same for a single answer, where copying saves the kernel only the handling of two pieces.
 const COPIED_ALONE_BYTES_MAX: usize = 4 << 10;
+/// After so many bytes of long writes without waiting, a connection lets the worker look at its other sockets. The buffer of a
+/// socket on Linux grows to 4 MiB, which hyper would fill in one go.
+const UNINTERRUPTED_BYTES_MAX: usize = 256 << 10;
 
 thread_local! {
     /// The memory for the next connection that gathers writes. Two connections of a thread hardly ever gather at the same
@@ -44,6 +47,10 @@ pub struct Socket {
     writes: usize,
     /// What was read before led to several writes, so the next read is likely to as well.
     several: bool,
+    /// Bytes of long writes since the connection has last waited.
+    uninterrupted: usize,
+    /// The worker is to look at its other sockets.
+    pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Socket {
@@ -55,6 +62,8 @@ impl Socket {
             sent: 0,
             writes: 0,
             several: false,
+            uninterrupted: 0,
+            pause: None,
         }
     }
 
@@ -88,7 +97,12 @@ impl Socket {
             ready!(self.poll_drain(context))?;
         }
         if !gather {
+            ready!(self.poll_pause(context));
             let sent = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+            self.uninterrupted = match &sent {
+                Poll::Ready(sent) => self.uninterrupted + *sent.as_ref().unwrap_or(&0),
+                Poll::Pending => 0,
+            };
             return self.count(sent);
         }
         if self.gathered.is_empty() {
@@ -99,6 +113,18 @@ impl Socket {
         }
         self.activity.is_holding.store(hold, Ordering::Relaxed);
         Poll::Ready(Ok(bytes))
+    }
+
+    /// Waits until the worker has looked at its other sockets, if much has been written without waiting.
+    fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.uninterrupted < UNINTERRUPTED_BYTES_MAX {
+            return Poll::Ready(());
+        }
+        let pause = self.pause.get_or_insert_with(|| Box::pin(yield_now()));
+        ready!(pause.as_mut().poll(context));
+        self.pause = None;
+        self.uninterrupted = 0;
+        Poll::Ready(())
     }
 
     /// Sends what is gathered, and returns its memory to the thread.
@@ -203,5 +229,34 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(context))?;
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_writes_pause_before_the_socket_is_full() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_send_buffer_size(1 << 20).unwrap();
+        let near = socket
+            .connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (_far, _) = listener.accept().await.unwrap();
+        let mut near = Socket::plain(near, Arc::default());
+        let piece = vec![0; 64 << 10];
+        let mut context = Context::from_waker(Waker::noop());
+        let mut written = 0;
+        while let Poll::Ready(sent) = Pin::new(&mut near).poll_write(&mut context, &piece) {
+            written += sent.unwrap();
+        }
+        assert_eq!(written, UNINTERRUPTED_BYTES_MAX);
+        let goes_on = Pin::new(&mut near).poll_write(&mut context, &piece);
+        assert!(goes_on.is_ready(), "{goes_on:?}");
     }
 }
