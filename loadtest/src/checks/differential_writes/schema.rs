@@ -122,9 +122,9 @@ impl Schema {
         add_levels_below(&mut rng, &mut levels, 0, 1);
         let outside = (rng.u8(..4) == 0).then(|| Outside {
             level: rng.usize(..levels.len()),
-            on_delete: *rng
-                .choice(["cascade", "set null", "restrict", "no action"].iter())
-                .unwrap_or(&"cascade"),
+            on_delete: rng
+                .choice(["cascade", "set null", "restrict", "no action"])
+                .unwrap_or("cascade"),
         });
         let triggers = draw_triggers(&mut rng, &levels);
         Self {

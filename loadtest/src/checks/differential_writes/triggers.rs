@@ -139,10 +139,7 @@ fn may_be_inserted(level: &Level) -> bool {
 fn draw_events(rng: &mut fastrand::Rng, action: Action) -> (Timing, String) {
     let any =
         |rng: &mut fastrand::Rng, choices: &[&str]| choices[rng.usize(..choices.len())].to_owned();
-    let before_or_after = |rng: &mut fastrand::Rng| match rng.bool() {
-        true => Timing::Before,
-        false => Timing::After,
-    };
+    let before_or_after = [Timing::After, Timing::Before];
     match action {
         Action::Audit => {
             let timing = match rng.u8(..5) {
@@ -175,7 +172,7 @@ fn draw_events(rng: &mut fastrand::Rng, action: Action) -> (Timing, String) {
             any(rng, &["insert", "insert", "insert", "update"]),
         ),
         Action::NoteParent(_) => (
-            before_or_after(rng),
+            before_or_after[usize::from(rng.bool())],
             any(
                 rng,
                 &["insert", "update", "delete", "insert or update or delete"],

@@ -39,7 +39,7 @@ impl Plan {
             is_told: vec![true; schema.levels.len()],
             is_patch: false,
         };
-        plan.add(schema, 0, 0, document);
+        plan.add(0, 0, document);
         if let (Some(key), Some(root)) = (key, plan.levels[0].first_mut()) {
             let parts = schema.levels[0].primary_key().into_iter().zip(key);
             for (column, part) in parts {
@@ -76,7 +76,7 @@ impl Plan {
         plan
     }
 
-    fn add(&mut self, schema: &Schema, level: usize, parent: usize, node: &Node) {
+    fn add(&mut self, level: usize, parent: usize, node: &Node) {
         let row = self.levels[level].len();
         self.levels[level].push(PlannedRow {
             parent,
@@ -86,7 +86,7 @@ impl Plan {
         });
         for (child, rows) in &node.below {
             for below in rows {
-                self.add(schema, *child, row, below);
+                self.add(*child, row, below);
             }
         }
     }
