@@ -87,7 +87,7 @@ pub(super) async fn run<T: Send + 'static>(
 /// Does `work` on a thread for blocking work. If it is dropped after the work has begun, the work is still done.
 ///
 /// The worker looks at its sockets before the request goes on: requests with many such parts, each of which is done soon,
-/// would keep it busy. (gzip bodies in parts of 64 KiB: 61 parts, 5 to 24 ms.)
+/// would keep it busy (gzip bodies in parts of 64 KiB: 61 parts, 5 to 24 ms).
 ///
 /// # Errors
 /// If `work` panics.

@@ -25,8 +25,8 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// The same for a single answer, where copying saves the kernel only the handling of two pieces.
 const COPIED_ALONE_BYTES_MAX: usize = 4 << 10;
-/// After so many bytes of long writes without waiting, a connection lets the worker look at its other sockets. The buffer of a
-/// socket on Linux grows to 4 MiB, which hyper would fill in one go.
+/// After so many bytes of long writes a connection lets the worker look at its other sockets, if its socket was never full
+/// meanwhile. The buffer of a socket on Linux grows to 4 MiB, which hyper would fill in one go.
 const UNINTERRUPTED_BYTES_MAX: usize = 256 << 10;
 
 thread_local! {
@@ -47,10 +47,8 @@ pub struct Socket {
     writes: usize,
     /// What was read before led to several writes, so the next read is likely to as well.
     several: bool,
-    /// Bytes of long writes since the connection has last waited.
+    /// Bytes of long writes since the socket was last full, or the connection last paused.
     uninterrupted: usize,
-    /// The worker is to look at its other sockets.
-    pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Socket {
@@ -63,7 +61,6 @@ impl Socket {
             writes: 0,
             several: false,
             uninterrupted: 0,
-            pause: None,
         }
     }
 
@@ -115,16 +112,14 @@ impl Socket {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Waits until the worker has looked at its other sockets, if much has been written without waiting.
+    /// Waits until the worker has looked at its other sockets, if much has been written without a pause.
     fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.uninterrupted < UNINTERRUPTED_BYTES_MAX {
             return Poll::Ready(());
         }
-        let pause = self.pause.get_or_insert_with(|| Box::pin(yield_now()));
-        ready!(pause.as_mut().poll(context));
-        self.pause = None;
         self.uninterrupted = 0;
-        Poll::Ready(())
+        // The first poll of `yield_now` is pending, and lets tokio wake the task afterwards.
+        pin!(yield_now()).poll(context)
     }
 
     /// Sends what is gathered, and returns its memory to the thread.

@@ -16,6 +16,7 @@ use crate::http::problem::Problem;
 use crate::http::range::RangeRequest;
 use crate::http::read::composition::Composed;
 use crate::http::request::Request;
+use crate::http::work::run_blocking;
 
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
 const BYTES: HeaderValue = HeaderValue::from_static("bytes");
@@ -157,8 +158,8 @@ pub(super) async fn encode_parts(encoding: Encoding, parts: &[Bytes]) -> Option<
     }
     let _permit = ENCODERS.try_acquire().ok()?;
     let parts = parts.to_vec();
-    let task = tokio::task::spawn_blocking(move || encoding.encode(&parts).unwrap_or_default());
-    task.await.ok()
+    let encoded = run_blocking(move || encoding.encode(&parts).unwrap_or_default());
+    encoded.await.ok()
 }
 
 /// The encoding that the client prefers, if a body of so many bytes is long enough for one.
