@@ -63,8 +63,9 @@ pub enum InsertSql {
     ByLevel {
         /// Searches for the document. It returns the transaction's number, and the canonical key if the document exists.
         existing: WriteStatement,
-        /// Inserts the root row. It returns the transaction's number and, unless a trigger has left the row out, the
-        /// canonical key and the parts of [`Level::key`] as texts, which a trigger may have changed.
+        /// Inserts the root row. It returns the transaction's number; whether a trigger has left the row out and one with
+        /// its key was there before; and, unless the row was left out, the canonical key and the parts of [`Level::key`]
+        /// as texts, which a trigger may have changed.
         root: WriteStatement,
         /// Insert the rows below, upper levels first.
         below: Vec<LevelInsert>,

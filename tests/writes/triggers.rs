@@ -251,6 +251,44 @@ async fn rows_that_a_trigger_inserts_elsewhere_are_no_conflict() {
     );
 }
 
+/// A root row that stood before is not one that the trigger has inserted elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vetoed_insert_of_a_key_that_exists_is_a_conflict() {
+    let larder = start(
+        "create table dept_old () inherits (dept);
+         create function routed() returns trigger language plpgsql as $$ begin
+           if new.loc = 'SKIP' then update dept set dname = 'TOUCHED' where deptno = new.deptno;
+           else insert into dept_old values (new.*); end if;
+           return null; end $$;
+         create trigger routed before insert on dept for each row execute function routed();",
+    )
+    .await;
+    let document =
+        |no: i64, loc| json!({"no": no, "name": "SALES", "loc": loc, "code": null, "emps": []});
+    let answer = larder.post("/depts", &document(1, "HERE")).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &document(1, "HERE")).await;
+    let skipped = document(1, "SKIP").to_string();
+    let answer = larder.write(Method::POST, "/depts", &[], &skipped).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("exists"), "{}", answer.body);
+    let absent = [("if-none-match", "*"), ("content-type", "application/json")];
+    let answer = larder
+        .write(Method::POST, "/depts", &absent, &skipped)
+        .await;
+    assert_eq!(answer.status, StatusCode::PRECONDITION_FAILED);
+    let answer = larder.post("/depts", &document(2, "SKIP")).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("trigger"), "{}", answer.body);
+    // The key of the second line exists, since the first has inserted it in the same transaction.
+    let lines = json!([document(3, "HERE"), document(3, "SKIP")]).to_string();
+    let answer = larder.write(Method::POST, "/depts", &[], &lines).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("document 1"), "{}", answer.body);
+    let stored = "select string_agg(deptno || dname, ' ') from dept";
+    assert_eq!(larder.query(stored).await, "1SALES");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_with_rules_are_read_only() {
     let larder = start("create rule none as on delete to skill do instead nothing;").await;

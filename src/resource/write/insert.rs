@@ -94,9 +94,14 @@ impl StatementBuilder<'_> {
         let inserted = self.inserted_rows_sql(0, &mut parameters);
         let parts = root.key.iter().map(|&column| root.column_sql(column));
         let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
+        let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
+        // The snapshot of the statement does not show what its own triggers have done.
         let sql = format!(
-            "with i as ({inserted} returning *) select x.xid, d.*, x.proof from (select {XID} as xid, {PROOF} as proof) x \
-             left join (select {key} as key{parts} from i) d on true",
+            "with i as ({inserted} returning *) select x.xid, \
+             d.key is null and exists (select from {table} r, {input} where {same}) as existed, d.*, x.proof \
+             from (select {XID} as xid, {PROOF} as proof) x left join (select {key} as key{parts} from i) d on true",
+            table = root.table.sql(),
+            same = has_key_sql(root),
             key = canonical_key_sql(&self.key.columns, "i"),
             parts = parts.concat(),
         );

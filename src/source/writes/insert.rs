@@ -56,8 +56,8 @@ impl Transaction<'_> {
         Ok(outcomes)
     }
 
-    /// Inserts the documents of `rows`. Returns them with their numbers, counted from 0. Without triggers of users, those
-    /// whose keys exist are left out.
+    /// Inserts the documents of `rows`. Returns them with their numbers, counted from 0. Those whose keys exist are left
+    /// out; with triggers of users only if a trigger has left out the root row, else PostgreSQL refuses them.
     ///
     /// # Errors
     /// [`WriteError::Vetoed`] if a trigger has left out a row.
@@ -83,6 +83,9 @@ impl Transaction<'_> {
             let written = self
                 .insert_root(target, root, existing, &mut document)
                 .await?;
+            let Some(written) = written else {
+                continue;
+            };
             for level in below {
                 self.insert_level(target, level, &mut document).await?;
             }
@@ -128,21 +131,25 @@ impl Transaction<'_> {
         Ok(done)
     }
 
-    /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed.
+    /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed. `None` if
+    /// a trigger has left it out and a row with its key was there before.
     async fn insert_root(
         &mut self,
         target: &WriteTarget<'_>,
         statement: &WriteStatement,
         existing: &WriteStatement,
         rows: &mut Rows,
-    ) -> Result<WrittenDocument, Failure> {
+    ) -> Result<Option<WrittenDocument>, Failure> {
         let found = self
             .run_statement(target, statement, Inputs::rows(rows))
             .await?;
         let inserted = found.first().ok_or_else(missing_xid)?;
-        let mut key: Option<String> = inserted.try_get(1).map_err(SourceError::from)?;
+        if inserted.try_get(1).map_err(SourceError::from)? {
+            return Ok(None);
+        }
+        let mut key: Option<String> = inserted.try_get(2).map_err(SourceError::from)?;
         if key.is_some() {
-            set_key(target.writable, rows, 0, 0, inserted, 2)?;
+            set_key(target.writable, rows, 0, 0, inserted, 3)?;
         } else {
             // The trigger may have inserted the row elsewhere, such as in an inheriting table.
             let found = self
@@ -153,11 +160,11 @@ impl Transaction<'_> {
         }
         let key = key.ok_or(WriteError::Vetoed)?;
         check_key(target, &key)?;
-        Ok(WrittenDocument {
+        Ok(Some(WrittenDocument {
             effect: WriteEffect::Created,
             key,
             xid: xid_of(inserted)?.ok_or_else(missing_xid)?,
-        })
+        }))
     }
 
     /// Inserts the rows of one level of the only document of `rows`, below rows that were inserted.
