@@ -2,7 +2,8 @@
 //!
 //! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of
 //! a level. Keys that are defaults of their columns are computed by separate queries before ([`DefaultQuery`]), since rows
-//! below contain them. No statement relies on the order of rows that another statement returned.
+//! below contain them. Only the keys that triggers have changed are taken by the order of rows that a statement
+//! returned: `insert … select from unnest(…)` inserts one row after the other, and returns each as it is inserted.
 //!
 //! If no table has triggers of users, one statement writes the rows of all levels: PostgreSQL checks foreign keys at the
 //! end of a statement, and promises no order of its parts. Triggers would see that order, so with them there is a statement
@@ -77,10 +78,11 @@ pub enum InsertSql {
 pub struct LevelInsert {
     /// The level, in [`Writable::levels`].
     pub level: usize,
-    /// Inserts the rows. If [`Self::is_single`], it returns the parts of [`Level::key`] as further columns.
+    /// Inserts the rows, in the order of the body.
     pub change: Change,
-    /// It inserts one row, since a trigger may change the key that rows below contain.
-    pub is_single: bool,
+    /// A trigger may change keys that rows below contain: for each inserted row the statement returns a row, which has the
+    /// parts of [`Level::key`] as further columns.
+    pub returns_keys: bool,
 }
 
 /// The statements that make the rows of a document those of the body, in their order.

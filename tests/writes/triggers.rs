@@ -215,6 +215,65 @@ async fn keys_that_triggers_change_are_told_and_taken_by_the_rows_below() {
     assert_eq!(larder.query("select count(*)::text from dept").await, "1");
 }
 
+/// Rows that have rows below are inserted by one statement in the order of the body, also if a trigger changes their
+/// keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_level_is_inserted_by_one_statement_in_the_order_of_the_body() {
+    let larder = start(
+        "create table seen (what text);
+         create sequence numbers;
+         create function moved() returns trigger language plpgsql as $$ begin
+           new.empno := new.empno * 10 + nextval('numbers'); return new; end $$;
+         create trigger moved before insert on emp for each row execute function moved();
+         create function inserted() returns trigger language plpgsql as $$ begin
+           insert into seen select string_agg(empno::text, ' ') from rows; return null; end $$;
+         create trigger inserted after insert on emp referencing new table as rows
+           for each statement execute function inserted();",
+    )
+    .await;
+    let mut document = dept(1);
+    let emps: Vec<_> = [30, 10, 20]
+        .map(|no| {
+            let skills = json!([{"name": format!("s{no}"), "level": 1}]);
+            json!({"no": no, "name": "KING", "sal": 1, "badge": null, "skills": skills})
+        })
+        .into();
+    document["emps"] = json!(emps);
+    let answer = larder.post("/depts", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let seen = "select string_agg(what, ';') from seen";
+    assert_eq!(larder.query(seen).await, "301 102 203");
+    let skills = "select string_agg(empno || name, ' ' order by empno) from skill";
+    assert_eq!(larder.query(skills).await, "102s10 203s20 301s30");
+}
+
+/// A row that has rows below is inserted elsewhere by a trigger; another is left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_below_follow_a_row_that_a_trigger_inserts_elsewhere() {
+    let larder = start(
+        "create table emp_old () inherits (emp);
+         create function routed() returns trigger language plpgsql as $$ begin
+           if new.ename = 'NONE' then return null; end if;
+           if new.ename = 'OLD' then insert into emp_old values (new.*); return null; end if;
+           return new; end $$;
+         create trigger routed before insert on emp for each row execute function routed();",
+    )
+    .await;
+    let mut document = dept(1);
+    document["emps"][1]["skills"] = json!([{"name": "sql", "level": 1}]);
+    let old = json!({"no": 9, "name": "OLD", "sal": null, "badge": null, "skills": []});
+    document["emps"].as_array_mut().unwrap().insert(0, old);
+    let answer = larder.post("/depts", &document).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &document).await;
+    let mut document = dept(2);
+    document["emps"][1]["name"] = json!("NONE");
+    let answer = larder.post("/depts", &document).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("trigger"), "{}", answer.body);
+    assert_eq!(larder.query("select count(*)::text from emp").await, "3");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deferred_triggers_run_before_the_document_is_read() {
     let larder = start(

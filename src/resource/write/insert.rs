@@ -112,17 +112,20 @@ impl StatementBuilder<'_> {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
-        let is_single = level.has_before_insert && is_upper;
+        let returns_keys = level.has_before_insert && is_upper;
         let inserted = self.inserted_rows_sql(number, &mut parameters);
         let wanted = parameters.placeholder(Parameter::Count(number));
-        let key = if is_single { level.key.as_slice() } else { &[] };
+        let key = if returns_keys {
+            level.key.as_slice()
+        } else {
+            &[]
+        };
         let parts = key.iter().map(|&column| level.column_sql(column));
         let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
         let sql = format!(
             "with i as ({inserted} returning *) select x.xid, x.vetoed{parts}, x.proof from (select {XID} as xid, \
-             {wanted}::int8 - (select count(*) from i) as vetoed, {PROOF} as proof) x left join i on {single}",
+             {wanted}::int8 - (select count(*) from i) as vetoed, {PROOF} as proof) x left join i on {returns_keys}",
             parts = parts.concat(),
-            single = is_single,
         );
         LevelInsert {
             level: number,
@@ -130,7 +133,7 @@ impl StatementBuilder<'_> {
                 statement: parameters.statement(&sql),
                 missing: Some(self.missing(number)),
             },
-            is_single,
+            returns_keys,
         }
     }
 

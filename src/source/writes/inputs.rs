@@ -166,19 +166,6 @@ pub(super) fn select_documents(writable: &Writable, rows: &Rows, range: &Range<u
     part
 }
 
-/// Copies one row of a level. Its parent is not among the copies.
-pub(super) fn select_row(writable: &Writable, rows: &Rows, level: usize, row: usize) -> Rows {
-    let mut part = Rows::of(writable);
-    if let (Some(from), Some(to)) = (rows.levels.get(level), part.levels.get_mut(level)) {
-        to.parents = vec![0];
-        to.places = vec![0];
-        for (to, from) in to.columns.iter_mut().zip(&from.columns) {
-            *to = from.get(row..=row).unwrap_or_default().to_vec();
-        }
-    }
-    part
-}
-
 /// Evaluates the defaults that rows below refer to, and sets them in all rows.
 ///
 /// # Errors

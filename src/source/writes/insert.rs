@@ -11,9 +11,7 @@ use crate::resource::write::{InsertSql, LevelInsert, WriteStatement};
 use crate::source::SourceError;
 use crate::source::writes::actions::{missing_xid, xid_of};
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::inputs::{
-    Inputs, join_documents, link_rows, select_documents, select_row,
-};
+use crate::source::writes::inputs::{Inputs, join_documents, link_rows, select_documents};
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
 
@@ -180,17 +178,11 @@ impl Transaction<'_> {
         if count == 0 {
             return Ok(());
         }
-        if !insert.is_single {
-            let inputs = Inputs::rows(rows);
-            self.run_change(target, &insert.change, inputs).await?;
-            return Ok(());
-        }
-        for row in 0..count {
-            let single = select_row(target.writable, rows, level, row);
-            let found = self
-                .run_change(target, &insert.change, Inputs::rows(&single))
-                .await?;
-            if let Some(found) = found.first() {
+        let inputs = Inputs::rows(rows);
+        let found = self.run_change(target, &insert.change, inputs).await?;
+        // If a trigger has left out rows, all are in the table with the keys that the body has.
+        if insert.returns_keys && found.len() == count {
+            for (row, found) in found.iter().enumerate() {
                 set_key(target.writable, rows, level, row, found, 2)?;
             }
         }
