@@ -322,10 +322,9 @@ impl Documents {
     /// Writes a document, and waits until this node has applied the change, so that later reads see it.
     ///
     /// # Errors
-    /// Nothing was written, except that after [`WriteError::Unknown`] and [`WriteError::Deadline`] it may have been.
+    /// Nothing was written, except that after [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been.
     pub async fn write(&self, write: Write) -> Result<Written, WriteError> {
-        let written = timeout(self.request_timeout(), self.writes.write(write)).await;
-        let written = written.unwrap_or(Err(WriteError::Deadline))?;
+        let written = self.writes.write(write, self.request_timeout()).await?;
         self.cache.catch_up(&written.token).await;
         Ok(written)
     }

@@ -14,6 +14,9 @@ pub mod writes;
 
 use std::time::Duration;
 
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgDatabaseError;
+
 use crate::resource::row_security::UNCHANGED;
 use crate::source::session::url::UrlError;
 
@@ -199,6 +202,24 @@ const TOO_MANY_CONNECTIONS: &str = "53300";
 /// `query_canceled`, which `statement_timeout` raises (PostgreSQL manual, appendix A).
 const QUERY_CANCELED: &str = "57014";
 
+/// The errors of a server in recovery by SQLSTATE and PostgreSQL's routine: it can't read an unlogged table
+/// (plancat.c), begin a transaction that writes (guc.c) or lock a table as a migration does (utility.c). From other
+/// routines the codes have other meanings.
+const STANDBY_ERRORS: [(&str, &str); 3] = [
+    ("0A000", "get_relation_info"),
+    ("0A000", "call_bool_check_hook"),
+    ("25006", "PreventCommandDuringRecovery"),
+];
+
+fn is_of_standby(error: &dyn DatabaseError, code: &str) -> bool {
+    let routine = error
+        .try_downcast_ref::<PgDatabaseError>()
+        .and_then(PgDatabaseError::routine);
+    STANDBY_ERRORS
+        .iter()
+        .any(|(known, raised_by)| *known == code && routine == Some(raised_by))
+}
+
 /// `invalid_sql_statement_name` and `duplicate_prepared_statement` (PostgreSQL manual, appendix A). On a server
 /// connection that only larder uses they cannot occur: larder prepares each statement once before it executes it.
 const STATEMENT_NAME_ERRORS: [&str; 2] = ["26000", "42P05"];
@@ -212,6 +233,7 @@ impl From<sqlx::Error> for SourceError {
                 match code.get(..2) {
                     _ if database.constraint() == Some(UNCHANGED) => Self::RowSecurity,
                     _ if code == QUERY_CANCELED => Self::Timeout,
+                    _ if is_of_standby(database.as_ref(), &code) => Self::Standby,
                     _ if STATEMENT_NAME_ERRORS.contains(&code.as_str()) => Self::Pooler(
                         "other clients prepare statements on the same server connection",
                     ),

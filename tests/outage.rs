@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use larder::source::SourceError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sqlx::{Connection, PgConnection, raw_sql};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -352,6 +354,105 @@ async fn larder_starts_without_postgres_and_finds_it_later() {
     is_refused_soon(&larder, "/items/1").await;
     proxy.set(NetworkFault::None);
     hit_again(&larder, "/items/1").await;
+}
+
+/// The answer to a write spoke of cached documents, or said that the write may have been committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_without_postgres_says_that_nothing_was_written() {
+    let brief = [("request_timeout", "500ms")];
+    let (larder, proxy, direct) = behind_proxy(&brief).await;
+    hit(&larder, "/items/1").await;
+    let patch = async |name: &str| {
+        let body = format!(r#"{{"name":"{name}"}}"#);
+        larder.write(Method::PATCH, "/items/1", &[], &body).await
+    };
+    let is_told = |answer: &TestResponse| {
+        let body = &answer.body;
+        assert!(body.contains("nothing was written"), "{answer:?}");
+        assert!(!body.contains("cached"), "{answer:?}");
+    };
+    proxy.set(NetworkFault::Cut);
+    let refused = patch("refused").await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    is_told(&refused);
+    proxy.set(NetworkFault::None);
+    eventually("a write", async || {
+        let status = patch("patched").await.status;
+        (status == StatusCode::OK).then_some(())
+    })
+    .await;
+
+    execute(
+        &direct,
+        "create function slow() returns trigger language plpgsql as \
+         'begin perform pg_sleep(2); return new; end'; \
+         create trigger slow before update on item for each row execute function slow()",
+    )
+    .await;
+    let late = patch("late").await;
+    assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT);
+    is_told(&late);
+    // Its transaction ends by a rollback.
+    let running = "select count(*) from pg_stat_activity where datname = current_database() and query like '%item%' \
+                   and backend_type = 'client backend' and pid <> pg_backend_pid() and xact_start is not null \
+                   and backend_xid is not null";
+    let mut connection = PgConnection::connect(&direct).await.unwrap();
+    eventually("the end of the transaction", async || {
+        let count: i64 = sqlx::query_scalar(running)
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        (count == 0).then_some(())
+    })
+    .await;
+    let stored: String = sqlx::query_scalar("select name from item where id = 1")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(stored, "patched");
+}
+
+/// Reading an unlogged table of schema larder fails with 0A000, which said nothing about the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_called_a_standby() {
+    let directory = reachable_directory();
+    let settings = [("wal_level", "replica"), ("max_connections", "30")];
+    let server = start_postgres(directory.path(), &settings).await;
+    execute(server.url(), SQL).await;
+    let larder = TestService::start_on(server.url(), ITEMS, &SETTINGS).await;
+    larder.stop().await;
+    // It is started again.
+    std::fs::write(server.data_directory().join("standby.signal"), "").unwrap();
+    kill(postmaster(server.data_directory()), Signal::SIGINT).unwrap();
+    eventually("a standby", async || {
+        let mut connection = PgConnection::connect(server.url()).await.ok()?;
+        let is_standby =
+            sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut connection);
+        let is_standby: bool = is_standby.await.ok()?;
+        is_standby.then_some(())
+    })
+    .await;
+    for statement in [
+        "select from larder.epoch",
+        "begin read write",
+        "begin; lock table item",
+    ] {
+        let mut connection = PgConnection::connect(server.url()).await.unwrap();
+        let failed = raw_sql(statement).execute(&mut connection).await;
+        let error = SourceError::from(failed.unwrap_err());
+        assert!(
+            matches!(error, SourceError::Standby),
+            "{statement}: {error}"
+        );
+    }
+    let larder = TestService::begin_in(TempDir::new().unwrap(), server.url(), ITEMS, &SETTINGS);
+    eventually("the reason", async || {
+        let ready = larder.admin("/readyz").await;
+        ready.body.contains("standby").then_some(())
+    })
+    .await;
+    larder.stop().await;
+    server.stop().await;
 }
 
 /// As psql does with such a URL: the first host refuses the connection, the second accepts it.

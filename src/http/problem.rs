@@ -116,6 +116,8 @@ problems! {
 
     NOT_READY = SERVICE_UNAVAILABLE, "the resource is not ready; /status on the admin address says why";
     UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached, and the cached documents are not known to be fresh";
+    STANDBY = SERVICE_UNAVAILABLE,
+        "the PostgreSQL server is a standby or in recovery; larder reads from the primary and writes to it";
     ANSWERS_FULL = SERVICE_UNAVAILABLE, "too many answers with many documents are being made or sent";
     LONG_REQUESTS = SERVICE_UNAVAILABLE, "too many requests for much data are being processed";
     BULK_WRITES_FULL = SERVICE_UNAVAILABLE, "as many bulk writes run as may";
@@ -143,7 +145,12 @@ problems! {
     KEY_CHANGED = CONFLICT, "a trigger of the database would change the key; nothing was changed";
     COMMIT_UNKNOWN = SERVICE_UNAVAILABLE,
         "the connection to PostgreSQL was lost during the commit; the write may have been committed";
-    WRITE_TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time; the write may have been committed";
+    COMMIT_TIMEOUT = GATEWAY_TIMEOUT,
+        "PostgreSQL did not answer the commit in time; the write may have been committed";
+    WRITE_TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time; nothing was written";
+    WRITE_UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached; nothing was written";
+    /// PostgreSQL reported an error that the client did not cause.
+    NOT_WRITTEN = INTERNAL_SERVER_ERROR, "PostgreSQL could not write this document; nothing was written";
     CONFLICT = CONFLICT, "it conflicts with an existing row (unique or foreign key constraint)";
     INVALID_VALUES = UNPROCESSABLE_ENTITY, "PostgreSQL rejected the values";
     WRITE_FORBIDDEN = FORBIDDEN, "larder's role may not write this to the tables";
@@ -444,9 +451,9 @@ impl From<BodyError> for Problem {
 impl From<WriteError> for Problem {
     fn from(error: WriteError) -> Self {
         match error {
-            WriteError::Source(SourceError::TooLarge) => Self::STORED_TOO_LARGE,
-            WriteError::Source(error) => Self::from(error),
+            WriteError::Source(error) => Self::of_write(error),
             WriteError::Unknown => Self::COMMIT_UNKNOWN,
+            WriteError::CommitDeadline => Self::COMMIT_TIMEOUT,
             WriteError::Deadline => Self::WRITE_TIMEOUT,
             WriteError::Exists => Self::EXISTS.with_code(UNIQUE_VIOLATION),
             WriteError::Absent => Self::NO_SUCH_DOCUMENT,
@@ -511,12 +518,34 @@ impl From<SourceError> for Problem {
 }
 
 impl Problem {
+    /// For an error before the commit was sent: see [`WriteError::Unknown`] for others.
+    fn of_write(error: SourceError) -> Self {
+        match error {
+            SourceError::TooLarge => Self::STORED_TOO_LARGE,
+            SourceError::Timeout => Self::WRITE_TIMEOUT,
+            SourceError::Standby => Self::STANDBY,
+            error if error.is_connection_error() => {
+                tracing::debug!("a document can't be written: {error}");
+                Self::WRITE_UNREACHABLE
+            }
+            SourceError::Refused { ref code, .. }
+                if !error.is_of_one_document() && !ALTERED.contains(&code.as_str()) =>
+            {
+                Self {
+                    cause: Some(error.to_string().into()),
+                    ..Self::NOT_WRITTEN.with_code(code)
+                }
+            }
+            error => Self::from(error),
+        }
+    }
+
     fn of_source(error: &SourceError) -> Self {
         match error {
+            SourceError::Standby => Self::STANDBY,
             SourceError::Url(_)
             | SourceError::Unavailable(_)
             | SourceError::TooManyConnections(_)
-            | SourceError::Standby
             | SourceError::OtherDatabase
             | SourceError::Pooler(_)
             | SourceError::Setting { .. } => {

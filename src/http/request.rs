@@ -363,13 +363,19 @@ impl<'r> Request<'r> {
         self.headers.contains_key(CONTENT_RANGE)
     }
 
-    /// The length of its body, if the client tells it. That of an encoded body is not known.
-    pub(super) fn content_length(&self) -> Option<usize> {
-        let length = self.headers.get(CONTENT_LENGTH)?;
-        if self.headers.contains_key(CONTENT_ENCODING) {
-            return None;
+    /// Refuses a body before it arrives.
+    ///
+    /// # Errors
+    /// 413 if the client tells that it is longer than `bytes_max`. The length of an encoded body is not known.
+    pub(super) fn check_content_length(&self, bytes_max: usize) -> Result<(), Problem> {
+        let length = self.headers.get(CONTENT_LENGTH);
+        let length = length.filter(|_| !self.headers.contains_key(CONTENT_ENCODING));
+        let length: Option<usize> = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        if length.is_some_and(|length| length > bytes_max) {
+            Err(Problem::body_too_large(bytes_max))
+        } else {
+            Ok(())
         }
-        length.to_str().ok()?.parse().ok()
     }
 
     /// The value of `Idempotency-Key`.

@@ -10,6 +10,7 @@
 mod actions;
 mod bulk;
 mod error;
+mod gate;
 mod idempotency;
 mod inputs;
 mod insert;
@@ -26,7 +27,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::resource::Resource;
 use crate::resource::writable::{Rows, Writable};
@@ -37,6 +38,7 @@ use crate::source::token::Token;
 pub use crate::source::writes::bulk::{BulkError, BulkPermit, BulkTransaction};
 use crate::source::writes::error::Failure;
 pub use crate::source::writes::error::{Refusal, WriteError};
+use crate::source::writes::gate::CommitGate;
 pub use crate::source::writes::idempotency::IdempotentRequest;
 use crate::source::writes::queue::WriteQueue;
 use crate::source::writes::worker::Worker;
@@ -138,6 +140,7 @@ pub type WriteResult = Result<Written, WriteError>;
 struct QueuedWrite {
     write: Write,
     done: oneshot::Sender<WriteResult>,
+    gate: Arc<CommitGate>,
 }
 
 struct Shared {
@@ -199,7 +202,7 @@ impl Shared {
         let availability = self.connections.availability(Purpose::Write);
         match outcome {
             Err(WriteError::Source(error)) => availability.note_error(error),
-            Err(WriteError::Unknown | WriteError::Deadline) => {}
+            Err(WriteError::Unknown | WriteError::Deadline | WriteError::CommitDeadline) => {}
             _ => availability.note_success(),
         }
     }
@@ -251,16 +254,30 @@ impl Writes {
         }
     }
 
-    /// Writes one document. Dropping the future cancels the write if its transaction has not begun.
+    /// Writes one document, unless its commit is not sent within `wait_max`. Dropping the future cancels the write if its
+    /// transaction has not begun.
     ///
     /// # Errors
-    /// Why nothing was written. After [`WriteError::Unknown`] it may have been written.
-    pub async fn write(&self, write: Write) -> WriteResult {
+    /// Why nothing was written. After [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been written.
+    pub async fn write(&self, write: Write, wait_max: Duration) -> WriteResult {
         let (done, outcome) = oneshot::channel();
-        self.shared.queue().push(QueuedWrite { write, done })?;
+        let gate = Arc::new(CommitGate::default());
+        self.shared.queue().push(QueuedWrite {
+            write,
+            done,
+            gate: Arc::clone(&gate),
+        })?;
         self.shared.wake_worker();
-        let ended = || SourceError::Unavailable("larder is stopping".into());
-        outcome.await.unwrap_or_else(|_| Err(ended().into()))
+        match timeout(wait_max, outcome).await {
+            Ok(Ok(outcome)) => outcome,
+            // The workers have ended.
+            Ok(Err(_)) if gate.give_up() => {
+                Err(SourceError::Unavailable("larder is stopping".into()).into())
+            }
+            Ok(Err(_)) => Err(WriteError::Unknown),
+            Err(_) if gate.give_up() => Err(WriteError::Deadline),
+            Err(_) => Err(WriteError::CommitDeadline),
+        }
     }
 
     /// Notified after each commit of this node.

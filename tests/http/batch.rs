@@ -223,6 +223,15 @@ async fn a_body_that_does_not_fit_names_the_place() {
     assert_problem(&batch("/items:batch", &many(1_001)).await, 413);
     let long = format!("{}{}", many(1), " ".repeat(1 << 20));
     assert_problem(&batch("/items:batch", &long).await, 413);
+    // Refused before it has arrived: so far it fits.
+    let announced = [
+        ("content-type", "application/json"),
+        ("content-length", "1048577"),
+    ];
+    let refused = larder
+        .send(Method::POST, "/items:batch", &announced, &many(1))
+        .await;
+    assert_problem(&refused, 413);
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let form = larder
         .send(Method::POST, "/items:batch", &form, &many(1))

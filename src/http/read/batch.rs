@@ -44,6 +44,7 @@ async fn keys_in_body(read: &ReadRequest<'_>, body: Body) -> Result<Vec<String>,
     if read.request.has_media_type() {
         read.request.media_type(&[JSON])?;
     }
+    read.request.check_content_length(BATCH_BYTES_MAX)?;
     let body = read_body(body, BATCH_BYTES_MAX).await?;
     let resource = Arc::clone(&read.resource);
     let (bytes, waiting) = (body.len(), read.waiting());

@@ -243,12 +243,7 @@ async fn read(
     bytes_max: usize,
 ) -> Result<Bytes, Problem> {
     request.media_type(accepted)?;
-    if request
-        .content_length()
-        .is_some_and(|length| length > bytes_max)
-    {
-        return Err(Problem::body_too_large(bytes_max));
-    }
+    request.check_content_length(bytes_max)?;
     let body = read_body(body, bytes_max).await?;
     if body.is_empty() {
         Err(Problem::bad_request("the request has no body"))

@@ -255,9 +255,10 @@ impl BulkTransaction<'_> {
         let target = WriteTarget::of(&self.resource)?;
         let committing = transaction.commit(&target);
         let committed = bounded(&mut self.following, self.shared.time_limit(), committing).await;
+        let was_sent = self.transaction.committing;
         committed.map_err(|error| match error {
-            WriteError::Source(SourceError::Timeout) => WriteError::Unknown,
-            error if error.is_connection_error() => WriteError::Unknown,
+            WriteError::Source(SourceError::Timeout) if was_sent => WriteError::Unknown,
+            error if was_sent && error.is_connection_error() => WriteError::Unknown,
             error => error,
         })?;
         let nonce = self.transaction.followed.nonce;

@@ -16,9 +16,12 @@ pub enum WriteError {
     /// committed.
     #[error("the outcome of the commit is unknown")]
     Unknown,
-    /// PostgreSQL did not respond within the time that a request has. The write may still run, or have been committed.
+    /// The time that a request has was over before the commit was sent. Nothing is written.
     #[error("PostgreSQL did not respond in time")]
     Deadline,
+    /// PostgreSQL did not respond to the commit within the time that a request has. The write may have been committed.
+    #[error("PostgreSQL did not respond to the commit in time")]
+    CommitDeadline,
     /// A document with this key, or with another value that must be unique, exists.
     #[error("the document exists")]
     Exists,
@@ -105,7 +108,7 @@ impl WriteError {
     pub(super) fn concerns_single_documents(&self) -> bool {
         match self {
             Self::Unknown
-            | Self::Deadline
+            | Self::CommitDeadline
             | Self::Refused {
                 refusal: Refusal::TableLocked,
                 ..
@@ -185,6 +188,11 @@ impl Failure {
     /// Whether a document is longer than it may be.
     pub(super) fn is_too_large(&self) -> bool {
         matches!(self.error, WriteError::Source(SourceError::TooLarge))
+    }
+
+    /// Whether nothing was committed.
+    pub(super) fn is_certain(&self) -> bool {
+        !matches!(self.error, WriteError::Unknown)
     }
 
     /// Whether the connection reached another database than the one that the feed follows.

@@ -18,7 +18,9 @@ use crate::source::token::Token;
 use crate::source::writes::error::{Failure, WriteError, write_failure};
 use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
 use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
-use crate::source::writes::{Action, Shared, Write, WriteEffect, WriteResult, Written};
+use crate::source::writes::{
+    Action, QueuedWrite, Shared, Write, WriteEffect, WriteResult, Written,
+};
 
 pub(super) struct Transaction<'t> {
     pub(super) session: UsedConnection,
@@ -84,13 +86,18 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// Runs `writes`, all of one resource, and commits if any of them succeeds. Several writes must be inserts.
-    /// `was_violated` tells that an attempt before has violated a unique constraint.
+    /// Runs the writes of `queued`, all of one resource, and commits if any of them succeeds. Several writes must be
+    /// inserts. `was_violated` tells that an attempt before has violated a unique constraint.
+    ///
+    /// # Errors
+    /// [`WriteError::Deadline`] if the request of one of them has given up.
     pub(super) async fn run(
         &mut self,
-        writes: &[&Write],
+        queued: &[&QueuedWrite],
         was_violated: bool,
     ) -> Result<Vec<WriteResult>, Failure> {
+        let writes: Vec<&Write> = queued.iter().map(|queued| &queued.write).collect();
+        let writes = writes.as_slice();
         let Some(first) = writes.first() else {
             return Ok(Vec::new());
         };
@@ -125,6 +132,9 @@ impl<'t> Transaction<'t> {
             idempotency
                 .keep(&mut self.session, persistent, written)
                 .await?;
+        }
+        if !queued.iter().all(|queued| queued.gate.enter_commit()) {
+            return Err(WriteError::Deadline.into());
         }
         self.commit(&target).await?;
         Ok(written)

@@ -15,9 +15,7 @@ use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
-use crate::source::writes::{
-    Action, QueuedWrite, Shared, TIMEOUT_MARGIN, Write, WriteResult, followed,
-};
+use crate::source::writes::{Action, QueuedWrite, Shared, TIMEOUT_MARGIN, WriteResult, followed};
 
 /// A transaction that takes longer is late: documents that wait for its end are taken by another worker.
 const LATE_AFTER: Duration = Duration::from_millis(20);
@@ -81,7 +79,7 @@ impl Worker {
             _ => LockRetry::TableOnly,
         };
         if group.len() > 1 {
-            let writes: Vec<&Write> = group.iter().map(|queued| &queued.write).collect();
+            let writes: Vec<&QueuedWrite> = group.iter().collect();
             match self.write_with_retries(&writes, lock_retry, until).await {
                 Ok(outcomes) => return send_outcomes(group, outcomes),
                 Err(error) if !error.concerns_single_documents() => {
@@ -119,7 +117,7 @@ impl Worker {
             return Err(SourceError::Unavailable("the client has left".into()).into());
         }
         let mut outcomes = self
-            .write_with_retries(&[&queued.write], lock_retry, until)
+            .write_with_retries(&[queued], lock_retry, until)
             .await?;
         let none = || SourceError::Unexpected("a write without an outcome".into());
         outcomes.pop().unwrap_or_else(|| Err(none().into()))
@@ -128,7 +126,7 @@ impl Worker {
     /// Runs `writes` in one transaction, and repeats it if it may succeed then. No attempt begins after `until`.
     async fn write_with_retries(
         &self,
-        writes: &[&Write],
+        writes: &[&QueuedWrite],
         lock_retry: LockRetry,
         until: Instant,
     ) -> Result<Vec<WriteResult>, WriteError> {
@@ -141,7 +139,7 @@ impl Worker {
 
     async fn repeat(
         &self,
-        writes: &[&Write],
+        writes: &[&QueuedWrite],
         lock_retry: LockRetry,
         until: Instant,
     ) -> Result<Vec<WriteResult>, WriteError> {
@@ -149,8 +147,12 @@ impl Worker {
         let mut pauses = AttemptPauses::until(until);
         let mut attempt = 1;
         let mut unique_attempt = 1;
-        let may_insert =
-            |write: &&Write| matches!(write.action, Action::Insert { .. } | Action::Replace { .. });
+        let may_insert = |queued: &&QueuedWrite| {
+            matches!(
+                queued.write.action,
+                Action::Insert { .. } | Action::Replace { .. }
+            )
+        };
         loop {
             let known = following.borrow_and_update().clone();
             let was_violated = unique_attempt > 1;
@@ -187,7 +189,7 @@ impl Worker {
 
     async fn attempt(
         &self,
-        writes: &[&Write],
+        writes: &[&QueuedWrite],
         lock_retry: LockRetry,
         was_violated: bool,
     ) -> Result<Vec<WriteResult>, Failure> {
@@ -225,6 +227,11 @@ impl Worker {
                 matches!(rolled_back, Ok(Ok(())))
             }
         };
+        if outcome.as_ref().is_err_and(Failure::is_certain) {
+            for queued in writes {
+                queued.gate.leave_commit();
+            }
+        }
         if is_reusable {
             transaction.session.put_back();
         } else if was_reused {
