@@ -15,6 +15,7 @@ mod principal;
 mod signatures;
 mod throttle;
 mod tokens;
+mod turns;
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! Users and their passwords, by argon2.
 //!
 //! A check takes tens of milliseconds and megabytes by design. It runs on threads for blocking work, on at most half of the
-//! cores, so that checks do not delay other requests. Each client has only a few checks at a time, so no client fills the
-//! queue. A check that would wait behind too many others is refused. `throttle` bounds how fast they can be guessed.
+//! cores, so that checks do not delay other requests. Each client has only a few checks at a time. `turns` has those that
+//! wait, `throttle` bounds how fast passwords can be guessed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,17 +14,14 @@ use argon2::{Argon2, Params};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
 
 use crate::auth::Principal;
 use crate::auth::config::UserDefinition;
 use crate::auth::throttle::Throttle;
+use crate::auth::turns::{Turn, Turns};
 use crate::clock::Boottime;
 use crate::server::client_network;
 
-/// The most checks that wait for a core. At about 20 ms each, the last one waits for seconds.
-const WAITING_MAX: usize = 256;
 /// The most checks of one client that wait or run, each of another credential. All clients behind a proxy that is not
 /// trusted count as one.
 const CHECKS_PER_CLIENT_MAX: usize = 8;
@@ -83,14 +80,14 @@ pub fn is_hash(text: &str) -> bool {
 pub(super) enum TooManyChecks {
     /// Too many checks of this client.
     Client,
-    /// Too many checks of all clients.
+    /// Too many checks of all clients, which came first.
     All,
     /// Too many wrong passwords of this user from this client, which may try again after so many seconds.
     Wrong(u64),
 }
 
 /// A running check; its output is the principal if the password is right.
-type Checking = BoxFuture<'static, Option<Arc<Principal>>>;
+type Checking = BoxFuture<'static, Result<Option<Arc<Principal>>, TooManyChecks>>;
 /// Requests with the same credential wait for the same check.
 type Check = Shared<Checking>;
 
@@ -102,12 +99,7 @@ pub(super) struct Passwords {
     decoys: Vec<Arc<str>>,
     /// Its keys are random, so that no client knows which one.
     hasher: RandomState,
-    turns: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    /// The same for checks of users with many wrong passwords, so that they take none of the places in `waiting`.
-    slowed: Arc<Semaphore>,
-    /// Of these checks, only one at a time waits for a turn among all others, so no other check waits for more than one.
-    slowed_turn: Arc<Semaphore>,
+    turns: Turns,
     throttle: Arc<Throttle>,
     /// By credential. Checks that no request waits for any more are removed at the next check.
     checks: Mutex<HashMap<Box<[u8]>, RunningCheck>>,
@@ -140,10 +132,7 @@ impl Passwords {
             decoys: users.values().map(|user| Arc::clone(&user.hash)).collect(),
             hasher: RandomState::new(),
             users,
-            turns: Arc::new(Semaphore::new((cores / 2).max(1))),
-            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
-            slowed: Arc::new(Semaphore::new(WAITING_MAX)),
-            slowed_turn: Arc::new(Semaphore::new(1)),
+            turns: Turns::new((cores / 2).max(1)),
             throttle: Arc::default(),
             checks: Mutex::default(),
         }
@@ -171,7 +160,7 @@ impl Passwords {
             return Ok(None);
         }
         let check = self.join(address, credential, name, password)?;
-        Ok(check.await)
+        check.await
     }
 
     /// The hash that a password of the unknown user `name` is compared with.
@@ -205,36 +194,26 @@ impl Passwords {
         let attempt = self.throttle.begin(name, client, Boottime::now());
         let attempt = attempt.map_err(TooManyChecks::Wrong)?;
         let delay = attempt.delay;
-        let places = if delay.is_zero() {
-            &self.waiting
-        } else {
-            &self.slowed
-        };
-        let place = Arc::clone(places).try_acquire_owned();
-        let place = place.map_err(|_| {
-            self.throttle.forgive(attempt);
+        let throttle = Arc::clone(&self.throttle);
+        let refuse = move || {
+            throttle.forgive(attempt);
             TooManyChecks::All
-        })?;
+        };
+        let place = self.turns.enter(attempt.wrong, !delay.is_zero());
+        let place = place.ok_or_else(&refuse)?;
         let throttle = Arc::clone(&self.throttle);
         let user = self.users.get(name);
         let hash = user.map_or_else(|| self.decoy(name), |user| Arc::clone(&user.hash));
         let principal = user.map(|user| Arc::clone(&user.principal));
         let password = password.to_owned();
-        let turns = Arc::clone(&self.turns);
-        let slowed_turn = (!delay.is_zero()).then(|| Arc::clone(&self.slowed_turn));
         let check = async move {
-            sleep(delay).await;
-            // The semaphores are never closed.
-            let slowed = match slowed_turn {
-                Some(turn) => Some(turn.acquire_owned().await.ok()?),
-                None => None,
-            };
-            let turn = turns.acquire_owned().await.ok()?;
-            drop((place, slowed));
+            let turn = place.turn(delay).await.ok_or_else(refuse)?;
             let verified = verify(turn, hash, password).await;
-            let principal = principal.filter(|_| verified)?;
-            throttle.forgive(attempt);
-            Some(principal)
+            let principal = principal.filter(|_| verified);
+            if principal.is_some() {
+                throttle.forgive(attempt);
+            }
+            Ok(principal)
         };
         let check = check.boxed().shared();
         if let Some(check) = check.downgrade() {
@@ -245,8 +224,8 @@ impl Passwords {
 }
 
 /// Whether `hash` is of `password`.
-async fn verify(turn: OwnedSemaphorePermit, hash: Arc<str>, password: Vec<u8>) -> bool {
-    // The permit is held until the work ends, even if no request waits for the result any more.
+async fn verify(turn: Turn, hash: Arc<str>, password: Vec<u8>) -> bool {
+    // The turn is held until the work ends, even if no request waits for the result any more.
     let verified = tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let hash = PasswordHash::new(&hash);
@@ -261,8 +240,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use tokio::time::sleep;
+
     use super::*;
     use crate::auth::config::Secret;
+    use crate::auth::turns::WAITING_MAX;
 
     #[test]
     fn a_hash_is_of_its_password_alone() {
@@ -313,13 +295,23 @@ mod tests {
         Passwords::new(&[user], |_| Arc::clone(&principal))
     }
 
+    /// All turns, so that checks wait.
+    async fn take_turns(passwords: &Passwords) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for _ in 0..passwords.turns.free() {
+            let place = passwords.turns.enter(0, false).unwrap();
+            turns.push(place.turn(Duration::ZERO).await.unwrap());
+        }
+        turns
+    }
+
     #[tokio::test]
     async fn checks_beyond_the_limits_are_refused() {
         let passwords = of_anna();
-        let all = passwords.turns.available_permits();
+        let turns = take_turns(&passwords).await;
+        let all = turns.len();
         let cores = std::thread::available_parallelism().unwrap().get();
         assert!(all >= 1 && (all < cores || cores == 1), "{all} of {cores}");
-        let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
         let check = |client, credential: &'static [u8]| {
             passwords.join(address(client), credential, "anna", b"anna's")
         };
@@ -327,7 +319,7 @@ mod tests {
         let begin = |client, number: &[u8], name: &str| {
             passwords.join(address(client), number, name, b"anna's")
         };
-        let first: Vec<Check> = numbers
+        let mut first: Vec<Check> = numbers
             .iter()
             .map(|number| begin(1, number, "anna").unwrap())
             .collect();
@@ -340,16 +332,22 @@ mod tests {
                 begin(number, &number.to_be_bytes(), &name).unwrap()
             })
             .collect();
+        // A client's first check has a better place than the others of client 1.
+        for number in 1..first.len() {
+            let client = WAITING_MAX + number;
+            others.push(begin(client, &client.to_be_bytes(), "zoe").unwrap());
+        }
         assert_eq!(
             check(WAITING_MAX, b"another").err(),
             Some(TooManyChecks::All)
         );
+        assert_eq!(first.pop().unwrap().await.err(), Some(TooManyChecks::All));
         // A request that stops waiting makes room for another.
         others.pop();
         let late = check(WAITING_MAX, b"another").unwrap();
         drop((first, others, turns));
         for check in [joined, late] {
-            assert_eq!(check.await.unwrap().name, "anna");
+            assert_eq!(check.await.unwrap().unwrap().name, "anna");
         }
         assert!(check(1, b"another").is_ok());
         let checks = passwords.checks.lock().unwrap().len();
@@ -367,15 +365,15 @@ mod tests {
                 .begin("bert", address(number), now)
                 .unwrap();
         }
-        let all = passwords.turns.available_permits();
-        let turns = passwords.turns.acquire_many(all as u32).await.unwrap();
+        let turns = take_turns(&passwords).await;
+        let all = turns.len();
         let ended = Arc::new(AtomicUsize::new(0));
         let guesses: Vec<_> = (200..230_usize)
             .map(|number| {
                 let guess = passwords.join(address(number), &number.to_be_bytes(), "bert", b"x");
                 let (guess, ended) = (guess.unwrap(), Arc::clone(&ended));
                 tokio::spawn(async move {
-                    guess.await;
+                    guess.await.unwrap();
                     ended.fetch_add(1, Ordering::Relaxed);
                 })
             })
@@ -386,12 +384,57 @@ mod tests {
         let right = tokio::spawn(right.unwrap());
         tokio::task::yield_now().await;
         drop(turns);
-        assert!(right.await.unwrap().is_some());
+        assert!(right.await.unwrap().unwrap().is_some());
         let before = ended.load(Ordering::Relaxed);
         assert!(before <= 2 * all, "{before} guesses were checked before");
         for guess in guesses {
             guess.await.unwrap();
         }
+    }
+
+    /// Beside guesses from 300 addresses a sign-in was refused for tens of seconds: they filled the queue of all.
+    #[tokio::test(start_paused = true)]
+    async fn guesses_from_many_addresses_lock_no_user_out() {
+        let passwords = Arc::new(of_anna());
+        let guess = |number: usize, round: usize| {
+            let passwords = Arc::clone(&passwords);
+            // Half of them guess the password of one user.
+            let name = match number % 2 {
+                0 => "anna".to_owned(),
+                _ => format!("user {round}"),
+            };
+            tokio::spawn(async move {
+                let credential = [number.to_be_bytes(), round.to_be_bytes()].concat();
+                let address = address(number);
+                passwords.check(address, &credential, &name, b"x").await
+            })
+        };
+        // They have guessed for a while.
+        for number in 0..900 {
+            let (name, now) = (format!("user {number}"), Boottime::now());
+            let address = address(number % 300);
+            passwords.throttle.begin(&name, address, now).unwrap();
+        }
+        let turns = take_turns(&passwords).await;
+        let mut guesses = Vec::new();
+        for round in 0..2 {
+            for number in 0..300 {
+                guesses.push(guess(number, round));
+                tokio::task::yield_now().await;
+            }
+        }
+        // All that are waiting have passed their delay.
+        sleep(Duration::from_secs(2)).await;
+        let honest = Arc::clone(&passwords);
+        let honest = tokio::spawn(async move {
+            let credential = b"anna:anna's";
+            honest
+                .check(address(1_000), credential, "anna", b"anna's")
+                .await
+        });
+        sleep(Duration::from_secs(2)).await;
+        drop(turns);
+        assert!(honest.await.unwrap().unwrap().is_some());
     }
 
     #[test]

@@ -22,6 +22,8 @@ const USER_BURST: u64 = 100;
 const USER_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a check waits if there were more.
 const DELAY: Duration = Duration::from_secs(1);
+/// The most recent wrong passwords of one client, of all users together, that are told apart.
+const ADDRESS_BURST: u64 = 20;
 /// The most counts of each kind. Of more, those are dropped that would be forgotten first.
 const COUNTS_MAX: usize = 1 << 14;
 
@@ -39,6 +41,8 @@ struct Counts {
     clients: HashMap<u64, Count>,
     /// By the hash of the user's name.
     users: HashMap<u64, Count>,
+    /// By the hash of the client, of all users together. They refuse and delay nothing, but come later.
+    addresses: HashMap<u64, Count>,
 }
 
 /// A number of wrong passwords: the time, in nanoseconds on the boot-time clock, at which the last of them is forgotten.
@@ -49,6 +53,9 @@ type Count = u64;
 pub(super) struct Attempt {
     client: u64,
     user: u64,
+    address: u64,
+    /// The recent wrong passwords of the client, of all users together, before this one.
+    pub(super) wrong: u64,
     /// How long the check has to wait.
     pub(super) delay: Duration,
 }
@@ -60,6 +67,7 @@ impl Throttle {
     /// The seconds after which the client may try again.
     pub(super) fn begin(&self, name: &str, client: IpAddr, now: Boottime) -> Result<Attempt, u64> {
         let user = self.hasher.hash_one(name);
+        let address = self.hasher.hash_one(client);
         let client = self.hasher.hash_one((name, client));
         // The maps are consistent even if a thread has panicked while it held the lock.
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,9 +81,15 @@ impl Throttle {
         .map_err(|wait| wait.as_secs() + 1)?;
         let is_slowed = add(&mut counts.users, user, now, USER_BURST, USER_INTERVAL).is_err();
         let delay = if is_slowed { DELAY } else { Duration::ZERO };
+        let wrong = recent(&counts.addresses, address, now, CLIENT_INTERVAL);
+        let addresses = &mut counts.addresses;
+        // More are not told apart.
+        let _is_most = add(addresses, address, now, ADDRESS_BURST, CLIENT_INTERVAL).is_err();
         Ok(Attempt {
             client,
             user,
+            address,
+            wrong,
             delay,
         })
     }
@@ -87,6 +101,9 @@ impl Throttle {
         // A check that had to wait was not counted.
         if attempt.delay.is_zero() {
             subtract(&mut counts.users, attempt.user, USER_INTERVAL);
+        }
+        if attempt.wrong < ADDRESS_BURST {
+            subtract(&mut counts.addresses, attempt.address, CLIENT_INTERVAL);
         }
     }
 }
@@ -120,6 +137,17 @@ fn add(
     }
     counts.insert(key, next);
     Ok(())
+}
+
+/// The count of `key`.
+fn recent(
+    counts: &HashMap<u64, Count>,
+    key: u64,
+    Boottime(now): Boottime,
+    interval: Duration,
+) -> u64 {
+    let left = counts.get(&key).map_or(0, |at| at.saturating_sub(now));
+    left.div_ceil(nanos(interval).max(1))
 }
 
 fn subtract(counts: &mut HashMap<u64, Count>, key: u64, interval: Duration) {
@@ -189,6 +217,25 @@ mod tests {
         }
         let later = throttle.begin("anna", client(1), at(10)).unwrap();
         assert_eq!(later.delay, Duration::ZERO);
+    }
+
+    #[test]
+    fn wrong_passwords_of_all_users_count_for_their_client() {
+        let throttle = Throttle::default();
+        let begin = |name: u64, client, seconds| {
+            let name = format!("user {name}");
+            throttle.begin(&name, client, at(seconds)).unwrap()
+        };
+        for number in 0..ADDRESS_BURST * 2 {
+            let attempt = begin(number, client(1), 0);
+            assert_eq!(attempt.wrong, number.min(ADDRESS_BURST));
+        }
+        let right = begin(1, client(2), 0);
+        throttle.forgive(right);
+        assert_eq!(begin(2, client(2), 0).wrong, 0);
+        assert_eq!(begin(2, client(2), 30).wrong, 0);
+        throttle.forgive(begin(3, client(1), 0));
+        assert_eq!(begin(3, client(1), 45).wrong, ADDRESS_BURST - 1);
     }
 
     #[test]
