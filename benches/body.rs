@@ -32,6 +32,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         generated: false,
         key_type: None,
         identity_always: false,
+        has_one_spelling: true,
     });
     Level {
         name: name.to_owned(),

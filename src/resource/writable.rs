@@ -84,6 +84,8 @@ pub struct WritableColumn {
     pub key_type: Option<KeyType>,
     /// `generated always as identity`: an explicit value needs `overriding system value`.
     pub identity_always: bool,
+    /// Bodies give values that PostgreSQL calls equal, or stores as equal ones, only as equal texts.
+    pub has_one_spelling: bool,
 }
 
 impl Writable {
@@ -489,6 +491,26 @@ impl WritableColumn {
             generated: column.generated,
             key_type: None,
             identity_always: column.identity_always,
+            has_one_spelling: has_one_spelling(column),
         }
+    }
+}
+
+/// Whether values of `column` that are equal for PostgreSQL have one text in [`ColumnInput::Text`].
+fn has_one_spelling(column: &Column) -> bool {
+    match column.value {
+        ValueType::Boolean
+        | ValueType::SmallInt
+        | ValueType::Integer
+        | ValueType::BigInt
+        | ValueType::Byte
+        | ValueType::Uuid
+        | ValueType::Date
+        | ValueType::Bytea
+        | ValueType::Enum(_) => true,
+        ValueType::Text { .. } | ValueType::Char { .. } | ValueType::Name => column.deterministic,
+        // With a precision they are rounded.
+        ValueType::Timestamp | ValueType::TimestampTz => column.type_modifier == -1,
+        _ => false,
     }
 }

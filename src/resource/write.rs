@@ -12,6 +12,7 @@
 //! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
 //! another statement ran than the one that was sent, the transaction is rolled back.
 
+mod equal_keys;
 mod insert;
 mod others;
 mod read_only;
@@ -49,6 +50,9 @@ pub struct WriteSql {
     /// Finds the read-only columns to which the body gives another value than the stored row has: level, column and the
     /// row's number in its level, counted from 1, or nulls. `None` if no level has such columns.
     pub read_only_changes: Option<WriteStatement>,
+    /// Finds rows of one document whose keys PostgreSQL calls equal although the body spells them differently: their
+    /// level and the numbers of two of them, counted from 1, or nulls. `None` if all keys have one spelling.
+    pub equal_keys: Option<WriteStatement>,
     /// Compute the defaults of columns whose values rows below contain.
     pub default_queries: Vec<DefaultQuery>,
 }
@@ -175,6 +179,7 @@ impl WriteSql {
             delete: statements.delete(ChangeScope::AllRows),
             delete_read: statements.delete(ChangeScope::RowsRead),
             read_only_changes: statements.read_only_changes(),
+            equal_keys: statements.equal_keys(),
             default_queries: statements.default_queries(),
         }
     }

@@ -9,6 +9,7 @@
 
 mod actions;
 mod bulk;
+mod equal_keys;
 mod error;
 mod gate;
 mod idempotency;

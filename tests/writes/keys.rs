@@ -1,9 +1,9 @@
 //! Keys that PostgreSQL can store and no path can have.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::service::TestService;
+use crate::harness::service::{TestResponse, TestService};
 use crate::writes::assert_refused;
 
 /// POST answered 201 with a `Location` that was 400, and a list could not go on after such a row.
@@ -89,4 +89,72 @@ async fn numeric_keys_are_whole_numbers() {
     let page = larder.get("/ts?limit=2").await;
     assert_eq!(page.json().as_array().unwrap().len(), 2, "{}", page.body);
     assert_eq!(page.header("link"), "", "{}", page.body);
+}
+
+/// One of the rows was lost, and the answer was 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_equal_in_different_spellings_are_refused() {
+    let larder = TestService::start(
+        "create collation nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+         create domain amount as numeric(6, 2);
+         create table root (id int primary key);
+         create table part (id int references root, n amount, t text collate nocase, s interval, note text,
+                            primary key (id, n, t, s));
+         create table item (id int references root, f float8, primary key (id, f));",
+        "[[resource]]\nname = 'roots'\ntable = 'root'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+         fields = { n = 'n', t = 't', s = 's', note = 'note' }\n\
+         [[resource.children]]\nname = 'items'\ntable = 'item'\nfields = { f = 'f' }\n",
+    )
+    .await;
+    let part =
+        |n: &str, t: &str, s: &str| format!(r#"{{"n":{n},"t":"{t}","s":"{s}","note":null}}"#);
+    let root = |no: i32, parts: [&str; 2], items: &str| {
+        let parts = parts.join(",");
+        format!(r#"{{"id":{no},"parts":[{parts}],"items":[{items}]}}"#)
+    };
+    let other = &part("1", "a", "1 day");
+    let good = root(
+        1,
+        [other, &part("1.01", "á", "24:00:00")],
+        r#"{"f":1},{"f":2}"#,
+    );
+    let answer = larder.write(Method::PUT, "/roots/1", &[], &good).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let before = larder.get("/roots/1").await.body;
+    let refused = |answer: &TestResponse, pointer: &str, first: &str| {
+        assert_refused(answer, pointer);
+        let told = answer.body.contains(&format!("equal to that of {first}"));
+        assert!(told, "{}", answer.body);
+    };
+    for equal in [&part("1.0", "a", "1 day"), &part("1.001", "A", "24:00:00")] {
+        let body = root(1, [other, equal], "");
+        let put = larder.write(Method::PUT, "/roots/1", &[], &body).await;
+        refused(&put, "/parts/1", "/parts/0");
+        let current = [("if-match", "*")];
+        let put = larder.write(Method::PUT, "/roots/1", &current, &body).await;
+        refused(&put, "/parts/1", "/parts/0");
+        let body = root(2, [other, equal], "");
+        let put = larder.write(Method::PUT, "/roots/2", &[], &body).await;
+        refused(&put, "/parts/1", "/parts/0");
+        let post = larder.write(Method::POST, "/roots", &[], &body).await;
+        refused(&post, "/parts/1", "/parts/0");
+        let patch = format!(r#"{{"parts":[{other},{equal}]}}"#);
+        let patch = larder.write(Method::PATCH, "/roots/1", &[], &patch).await;
+        refused(&patch, "/parts/1", "/parts/0");
+        let lines = format!(
+            "[{},{body}]",
+            good.replace("\"id\":1", "\"id\":3").replace("1.01", "7")
+        );
+        let bulk = larder.write(Method::POST, "/roots", &[], &lines).await;
+        refused(&bulk, "/1/parts/1", "/parts/0");
+    }
+    let body = root(
+        2,
+        [other, &part("3", "a", "1 day")],
+        r#"{"f":1},{"f":2},{"f":1.0}"#,
+    );
+    let post = larder.write(Method::POST, "/roots", &[], &body).await;
+    refused(&post, "/items/2", "/items/0");
+    assert_eq!(larder.get("/roots/1").await.body, before);
+    assert_eq!(larder.query("select count(*)::text from root").await, "1");
 }

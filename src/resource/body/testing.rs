@@ -16,6 +16,7 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         generated: false,
         key_type: None,
         identity_always: false,
+        has_one_spelling: true,
     }
 }
 

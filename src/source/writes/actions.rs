@@ -218,6 +218,7 @@ impl Transaction<'_> {
         inputs: Inputs<'_>,
         xid: u64,
     ) -> Result<WrittenDocument, Failure> {
+        self.check_equal_keys(target, inputs).await?;
         let changes = match inputs.stored {
             Some(_) => &target.sql.replace_read,
             None => &target.sql.replace,

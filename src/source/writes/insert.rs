@@ -58,12 +58,13 @@ impl Transaction<'_> {
     /// out; with triggers of users only if a trigger has left out the root row, else PostgreSQL refuses them.
     ///
     /// # Errors
-    /// [`WriteError::Vetoed`] if a trigger has left out a row.
+    /// [`WriteError::Vetoed`] if a trigger has left out a row, [`WriteError::Body`] if rows of a document have equal keys.
     pub(super) async fn insert_rows(
         &mut self,
         target: &WriteTarget<'_>,
         rows: &Rows,
     ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+        self.check_equal_keys(target, Inputs::rows(rows)).await?;
         let InsertSql::ByLevel {
             existing,
             root,

@@ -1,0 +1,47 @@
+//! Refuses bodies with equal keys in different spellings.
+
+use sqlx::Row;
+
+use crate::resource::body::{BodyError, Mismatch};
+use crate::source::SourceError;
+use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::inputs::Inputs;
+use crate::source::writes::transaction::{Transaction, WriteTarget};
+
+impl Transaction<'_> {
+    /// Checks that the rows of a document in `inputs` have different keys, as PostgreSQL compares them.
+    ///
+    /// # Errors
+    /// [`BodyError::Mismatches`] with the rows that have the key of an earlier one.
+    pub(super) async fn check_equal_keys(
+        &mut self,
+        target: &WriteTarget<'_>,
+        inputs: Inputs<'_>,
+    ) -> Result<(), Failure> {
+        let (Some(statement), Some(rows)) = (&target.sql.equal_keys, inputs.rows) else {
+            return Ok(());
+        };
+        let mut mismatches = Vec::new();
+        for found in self.run_statement(target, statement, inputs).await? {
+            let number = |at: usize| -> Result<Option<usize>, SourceError> {
+                let number: Option<i64> = found.try_get(at)?;
+                Ok(number.and_then(|number| usize::try_from(number).ok()))
+            };
+            let (Some(level), Some(one), Some(other)) = (number(0)?, number(1)?, number(2)?) else {
+                continue;
+            };
+            let pointer = |row: usize| target.writable.pointer(rows, level, row.saturating_sub(1));
+            mismatches.push(Mismatch {
+                pointer: pointer(other),
+                message: format!(
+                    "has a key that PostgreSQL calls equal to that of {}",
+                    pointer(one)
+                ),
+            });
+        }
+        if mismatches.is_empty() {
+            return Ok(());
+        }
+        Err(WriteError::Body(BodyError::Mismatches(mismatches)).into())
+    }
+}
