@@ -19,6 +19,7 @@ mod docs;
 mod forwarded;
 mod full_body;
 mod headers;
+mod in_progress;
 mod internal_error;
 pub mod middleware;
 mod negotiate;

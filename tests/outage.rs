@@ -218,7 +218,7 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     assert_eq!(name(&larder.get("/items/1").await), "of the other");
 }
 
-/// The number of requests that wait for PostgreSQL is bounded, and hits in memory are not among them.
+/// The number of requests that wait is bounded, of each client, too, and hits in memory are not among them.
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_are_answered_beside_more_misses_than_may_wait() {
     let database = TestCluster::database().await;

@@ -125,6 +125,8 @@ problems! {
     BULK_WRITES_OF_CLIENT = SERVICE_UNAVAILABLE,
         "this client's bulk writes already run; one client may have a quarter of all";
     OVERLOADED = SERVICE_UNAVAILABLE, "too many requests wait for PostgreSQL";
+    REQUESTS_FULL = SERVICE_UNAVAILABLE, "too many requests wait";
+    REQUESTS_OF_CLIENT = SERVICE_UNAVAILABLE, "too many requests wait, which this client has sent";
     TABLE_ALTERED = SERVICE_UNAVAILABLE,
         "a table of the document was dropped or altered, or larder's role may not read it";
     TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time";

@@ -44,8 +44,9 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
     let request = request::Request::resume(&head, context);
     let target = request.resource();
     let resource = target.as_ref().ok().map(|(resource, _)| *resource);
-    let answered = match target {
-        Ok(_) => dispatch(&state, request, body).await,
+    let in_progress = target.and_then(|_| state.in_progress.begin(request.client()));
+    let answered = match in_progress {
+        Ok(_held) => dispatch(&state, request, body).await,
         Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {
             Ok((REQUEST, allow(METHODS).map(Body::new)))
         }
@@ -64,6 +65,9 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
 }
 
 /// Answers a request about a resource by its method: the answer, and the value of the metrics' label `detail`.
+///
+/// What may wait is boxed, but for a document's read: with room for the state of each, every request that waits took
+/// 18,880 bytes (2026-11-26), and takes 3,456 now.
 async fn dispatch(
     state: &HttpState,
     request: request::Request<'_>,
@@ -85,10 +89,10 @@ async fn dispatch(
             read::document::read_document(state, request, resource, key).await
         }
         (&Method::GET | &Method::HEAD, TargetPart::Collection) => {
-            read::read_collection(state, &request, resource).await
+            Box::pin(read::read_collection(state, &request, resource)).await
         }
         (&Method::POST, TargetPart::Batch) => {
-            read::batch::read_batch(state, &request, resource, body).await
+            Box::pin(read::batch::read_batch(state, &request, resource, body)).await
         }
         (&Method::OPTIONS, part) => {
             // While the resource is not ready, it is not known whether its tables can be written; and it is not shown to
@@ -103,8 +107,8 @@ async fn dispatch(
             Ok((REQUEST, allow(part.methods(writable)).map(Body::new)))
         }
         (_, part) => {
-            let response = write::write_documents(state, &request, resource, part, body).await?;
-            Ok((POSTGRES, response))
+            let writing = write::write_documents(state, &request, resource, part, body);
+            Ok((POSTGRES, Box::pin(writing).await?))
         }
     }
 }
@@ -116,4 +120,23 @@ fn allow(methods: &'static str) -> Response<FullBody> {
     let headers = response.headers_mut();
     headers.insert(ALLOW, HeaderValue::from_static(methods));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HANDLER_BYTES_MAX: usize = 6 << 10;
+
+    /// The bytes of the future that `answer` returns.
+    fn bytes_of<A, F>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A client may let thousands of requests wait.
+    #[test]
+    fn a_request_that_waits_takes_little_memory() {
+        let bytes = bytes_of(|(state, request)| handle(State(state), request));
+        assert!(bytes <= HANDLER_BYTES_MAX, "{bytes}");
+    }
 }

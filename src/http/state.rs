@@ -12,6 +12,7 @@ use crate::http::answers::{AnswersConfig, AnswersMemory};
 use crate::http::auth::Auth;
 use crate::http::bodies::{BATCH_BYTES_MAX, BodiesMemory};
 use crate::http::decoding::decoder::DECODER_BYTES_MAX;
+use crate::http::in_progress::InProgress;
 use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
@@ -25,6 +26,7 @@ pub(super) struct HttpState {
     /// `None`: requests need no credential.
     pub(super) auth: Option<Arc<Auth>>,
     pub(super) bodies: BodiesMemory,
+    pub(super) in_progress: InProgress,
     /// The bulk writes of each client.
     pub(super) bulk_clients: ClientCounts,
     metrics: Arc<Metrics>,
@@ -85,6 +87,7 @@ impl HttpState {
             hits,
             cache_headers: cache_headers.into(),
             bulk_clients: ClientCounts::default(),
+            in_progress: InProgress::new(),
         }
     }
 
