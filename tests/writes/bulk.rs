@@ -306,10 +306,14 @@ async fn a_client_that_disconnects_stores_nothing() {
     ];
     let larder = TestService::start_in(state, &url, CONFIG, &one).await;
     let client = tokio::spawn(larder.public().oneshot(request(begun())));
+    // Between two batches it is idle for a moment only.
     let open = "select count(*)::text from pg_stat_activity where datname = current_database() \
-        and state = 'idle in transaction'";
+        and backend_xid is not null";
+    let idle = format!(
+        "{open} and state = 'idle in transaction' and clock_timestamp() - state_change > '200 ms'"
+    );
     eventually("a transaction that waits", async || {
-        (larder.query(open).await == "1").then_some(())
+        (larder.query(&idle).await == "1").then_some(())
     })
     .await;
     // There is one connection for such, and it is taken.

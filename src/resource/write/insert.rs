@@ -39,13 +39,17 @@ impl StatementBuilder<'_> {
             .iter()
             .map(|&column| format!("g0.c{column} = i0.{}", root.column_sql(column)))
             .collect();
+        // PostgreSQL expects one row of `g0`. It compares each row with each for a join, but never for a full join, which
+        // is the same here, since all rows are inserted.
+        //
         // Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
         // would also hide violations of other constraints.
         let mut sql = format!(
             "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} \
                where not exists (select from {table} r where {exists}) order by {key}, u.n), \
              i0 as ({into} select {names} from g0 returning {returned}), \
-             d as materialized (select g0.n, {canonical} as key from g0 join i0 on {same})",
+             d as materialized (select g0.n, case when {same} then {canonical} end as key \
+               from g0 full join i0 on {same})",
             key = key.join(", "),
             values = values.join(", "),
             table = root.table.sql(),

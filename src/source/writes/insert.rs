@@ -109,11 +109,12 @@ impl Transaction<'_> {
         for row in &found {
             inserted = row.try_get::<i64, _>(1).map_err(SourceError::from)?;
             let number: Option<i64> = row.try_get(2).map_err(SourceError::from)?;
-            let Some(number) = number.and_then(|number| usize::try_from(number).ok()) else {
+            let key: Option<String> = row.try_get(3).map_err(SourceError::from)?;
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            let (Some(number), Some(key)) = (number, key) else {
                 continue;
             };
             if numbers.insert(number) {
-                let key: String = row.try_get(3).map_err(SourceError::from)?;
                 check_key(target, &key)?;
                 let document = WrittenDocument {
                     effect: WriteEffect::Created,
