@@ -463,12 +463,14 @@ impl From<WriteError> for Problem {
             WriteError::Body(error) => Self::from(error),
             WriteError::TooLongToPatch => Self::TOO_LONG_TO_PATCH,
             WriteError::Vetoed => Self::VETOED,
+            WriteError::Cycle { constraint } => Self::cycle(constraint.as_deref()),
             WriteError::KeyChanged => Self::KEY_CHANGED,
             WriteError::KeyReused => Self::KEY_REUSED,
             WriteError::Refused {
                 code,
                 refusal,
                 pointer,
+                constraint: _,
             } => Self::refused(code, refusal, pointer),
         }
     }
@@ -487,6 +489,15 @@ impl Problem {
     fn with_code(mut self, code: impl Into<String>) -> Self {
         self.code = Some(code.into().into_boxed_str());
         self
+    }
+
+    fn cycle(constraint: Option<&str>) -> Self {
+        let constraint = constraint.unwrap_or("a constraint");
+        let detail = format!(
+            "rows can't take the values that {constraint} wants to be unique: each has a value of another one or of \
+             another document; nothing was changed"
+        );
+        Self::new(StatusCode::CONFLICT, detail).with_code(UNIQUE_VIOLATION)
     }
 
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {

@@ -5,18 +5,21 @@
 //! below contain them. Only the keys that triggers have changed are taken by the order of rows that a statement
 //! returned: `insert … select from unnest(…)` inserts one row after the other, and returns each as it is inserted.
 //!
-//! If no table has triggers of users, one statement writes the rows of all levels: PostgreSQL checks foreign keys at the
-//! end of a statement, and promises no order of its parts. Triggers would see that order, so with them there is a statement
-//! for each level: rows are deleted from the lowest level up, and inserted and updated from the root down.
+//! If no table has triggers of users, one statement inserts or deletes the rows of all levels: PostgreSQL checks foreign
+//! keys at the end of a statement, and promises no order of its parts. Triggers would see that order, so with them there is
+//! a statement for each level. A document that exists is compared with the body, and only what differs is written, by a
+//! statement for each level and kind of change: rows are deleted from the lowest level up, and updated and inserted from
+//! the root down.
 //!
 //! Each statement returns at least one row, with a column `proof` ([`crate::resource::proof`]). If the proof shows that
 //! another statement ran than the one that was sent, the transaction is rolled back.
 
+mod compare;
 mod equal_keys;
 mod insert;
-mod others;
 mod read_only;
 
+use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
 use crate::resource::key::KeyShape;
 use crate::resource::proof::{PROOF, ProvedSql};
@@ -37,16 +40,23 @@ pub struct WriteSql {
     /// Lock the rows below, a statement for each level, upper levels first. A statement sees all rows of its level only
     /// if those above are locked already.
     pub lock_below: Vec<WriteStatement>,
-    /// Make the rows of a document those of the body. Rows that the first statement sees and the body lacks are
-    /// deleted.
-    pub replace: ReplaceSql,
-    /// The same for a document that was read before: rows that were not read, or that the body does not change, stay as
-    /// they are.
-    pub replace_read: ReplaceSql,
-    /// Deletes a document.
-    pub delete: DeleteSql,
+    /// Compares the rows of a document with those of the body, and locks them. It returns a row for each difference: the
+    /// level, the number of the body's row counted from 1, or null, the columns in which they differ, and the key of the
+    /// stored row and of the one above, as arrays of texts, or null. All are null in one row if nothing differs.
+    pub compare: WriteStatement,
+    /// The same for a document that was read before. Rows that were not read and that the body lacks are no difference.
+    pub compare_read: WriteStatement,
+    /// Delete rows of a level that are given, a statement for each level. They return the number of deleted rows.
+    pub delete_rows: Vec<WriteStatement>,
+    /// Search for rows of a level that are given, a statement for each level. They return the numbers of those that exist,
+    /// counted from 1, or null.
+    pub standing_rows: Vec<WriteStatement>,
+    /// Insert rows below the root, a statement for each level, upper levels first.
+    pub insert_below: Vec<LevelInsert>,
+    /// Without triggers: deletes a document.
+    pub delete: WriteStatement,
     /// The same for a document that was read before: rows below the root that were not read stay.
-    pub delete_read: DeleteSql,
+    pub delete_read: WriteStatement,
     /// Finds the read-only columns to which the body gives another value than the stored row has: level, column and the
     /// row's number in its level, counted from 1, or nulls. `None` if no level has such columns.
     pub read_only_changes: Option<WriteStatement>,
@@ -72,12 +82,10 @@ pub enum InsertSql {
         /// its key was there before; and, unless the row was left out, the canonical key and the parts of [`Level::key`]
         /// as texts, which a trigger may have changed.
         root: WriteStatement,
-        /// Insert the rows below, upper levels first.
-        below: Vec<LevelInsert>,
     },
 }
 
-/// The statement that inserts rows below the root if there are triggers.
+/// The statement that inserts rows below the root.
 #[derive(Clone, Debug)]
 pub struct LevelInsert {
     /// The level, in [`Writable::levels`].
@@ -89,32 +97,15 @@ pub struct LevelInsert {
     pub returns_keys: bool,
 }
 
-/// The statements that make the rows of a document those of the body, in their order.
-#[derive(Clone, Debug)]
-pub struct ReplaceSql {
-    /// They delete rows below the root that the body lacks, update rows that differ from the body, and insert rows below
-    /// the root that the body has and the tables lack.
-    pub changes: Vec<Change>,
-}
-
-/// The statements that delete a document.
-#[derive(Clone, Debug)]
-pub struct DeleteSql {
-    /// With triggers: delete the rows below the root, the lowest level first.
-    pub below: Vec<Change>,
-    /// Deletes the root row; without triggers the rows of all levels.
-    pub root: Change,
-}
-
-/// A statement that changes rows. It returns the transaction's number and the number of rows that should have been changed
-/// and were not, since a trigger has prevented it; 0 without triggers.
+/// A statement that inserts rows. It returns the transaction's number and the number of rows that were not inserted, since a
+/// trigger has prevented it; 0 without triggers.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The statement.
     pub statement: WriteStatement,
-    /// For rows to insert: counts in its second column those that are not in the table. A trigger may have inserted them
-    /// elsewhere, such as in an inheriting table.
-    pub missing: Option<WriteStatement>,
+    /// Counts in its second column the rows that are not in the table. A trigger may have inserted them elsewhere, such as
+    /// in an inheriting table.
+    pub missing: WriteStatement,
 }
 
 /// A statement and its parameters.
@@ -168,20 +159,44 @@ impl WriteSql {
     /// show.
     pub(super) fn new(writable: &Writable, key: &KeyShape, shown: &[&TableName]) -> Self {
         let statements = StatementBuilder { writable, key };
+        let levels = 0..writable.levels.len();
         let below = 1..writable.levels.len();
         Self {
             lock_tables: statements.lock_tables(shown),
             insert: statements.insert(),
             lock: statements.lock(),
-            lock_below: below.map(|level| statements.lock_below(level)).collect(),
-            replace: statements.replace(ChangeScope::AllRows),
-            replace_read: statements.replace(ChangeScope::RowsRead),
+            lock_below: below
+                .clone()
+                .map(|level| statements.lock_below(level))
+                .collect(),
+            compare: statements.compare(ChangeScope::AllRows),
+            compare_read: statements.compare(ChangeScope::RowsRead),
+            delete_rows: levels
+                .clone()
+                .map(|level| statements.delete_rows(level))
+                .collect(),
+            standing_rows: levels
+                .map(|level| statements.standing_rows(level))
+                .collect(),
+            insert_below: below.map(|level| statements.insert_level(level)).collect(),
             delete: statements.delete(ChangeScope::AllRows),
             delete_read: statements.delete(ChangeScope::RowsRead),
             read_only_changes: statements.read_only_changes(),
             equal_keys: statements.equal_keys(),
             default_queries: statements.default_queries(),
         }
+    }
+
+    /// The statement that sets `columns` of rows of a level that are given, as places in [`Level::columns`]. It returns the
+    /// numbers of the rows that were updated, counted from 1.
+    pub(crate) fn update_rows(
+        resource: &Resource,
+        writable: &Writable,
+        level: usize,
+        columns: &[usize],
+    ) -> WriteStatement {
+        let key = &resource.key;
+        StatementBuilder { writable, key }.update_rows(level, columns)
     }
 }
 
@@ -197,47 +212,14 @@ enum ChangeScope {
     RowsRead,
 }
 
-/// SQL that changes rows of one level.
-struct Part {
-    /// The statement.
-    sql: String,
-    /// The rows that it should change: what follows `from`.
-    rows: String,
-}
-
-/// One statement that consists of `parts`.
-fn together(parts: &[Part], parameters: Parameters) -> Change {
-    let parts = parts.iter().enumerate();
-    let parts: Vec<String> = parts
-        .map(|(number, part)| format!("x{number} as ({})", part.sql))
-        .collect();
-    let template = format!(
-        "with {} select {XID} as xid, 0::int8 as vetoed, {PROOF} as proof",
-        parts.join(", ")
-    );
-    Change {
-        statement: parameters.statement(&template),
-        missing: None,
-    }
-}
-
-/// A statement that consists of one part, and counts the rows that triggers have kept it from changing.
-fn alone(part: impl FnOnce(&mut Parameters) -> Part) -> Change {
-    let mut parameters = Parameters::default();
-    let Part { sql, rows } = part(&mut parameters);
-    let template = format!(
-        "with w as materialized (select from {rows}), x as ({sql} returning 1) \
-         select {XID} as xid, (select count(*) from w) - (select count(*) from x) as vetoed, {PROOF} as proof"
-    );
-    Change {
-        statement: parameters.statement(&template),
-        missing: None,
-    }
-}
-
 /// A condition: row `r` of a level has the key of row `u`, which is a parameter.
 fn has_key_sql(level: &Level) -> String {
     equal_sql(level, &level.key)
+}
+
+/// A condition: row `r` of a level has the identity of row `u`, which is a parameter.
+fn same_row_sql(level: &Level) -> String {
+    equal_sql(level, &level.identity())
 }
 
 fn equal_sql(level: &Level, columns: &[usize]) -> String {
@@ -332,12 +314,11 @@ impl Level {
             .collect()
     }
 
-    /// An update leaves the identity of a row as it is, and columns whose values only PostgreSQL generates.
-    fn updated_columns(&self) -> Vec<usize> {
-        let identity = self.identity();
+    /// An update leaves the key of a row as it is, and columns whose values only PostgreSQL generates.
+    fn changeable_columns(&self) -> Vec<usize> {
         let inserted = self.inserted_columns().into_iter();
         inserted
-            .filter(|number| !identity.contains(number) && !self.columns[*number].identity_always)
+            .filter(|number| !self.key.contains(number) && !self.columns[*number].identity_always)
             .collect()
     }
 
@@ -478,49 +459,48 @@ impl StatementBuilder<'_> {
         ))
     }
 
-    fn delete(&self, scope: ChangeScope) -> DeleteSql {
-        let numbers: Vec<usize> = (0..self.writable.levels.len()).rev().collect();
-        let part = |number: usize, parameters: &mut Parameters| {
-            let table = self.writable.levels[number].table.sql();
-            let (from, using, matches) = match number {
-                0 => {
-                    let matches = self.root_conditions("r", parameters).join(" and ");
-                    (String::new(), String::new(), matches)
-                }
+    fn delete(&self, scope: ChangeScope) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let mut parts = Vec::new();
+        for (number, level) in self.levels().rev() {
+            let (using, conditions) = match number {
+                0 => (
+                    String::new(),
+                    self.root_conditions("r", &mut parameters).join(" and "),
+                ),
                 number => {
-                    let (tables, matches) = self.document_rows_sql(number, parameters);
-                    let read = self.was_read_sql(scope, number, parameters);
-                    (
-                        format!(", {tables}"),
-                        format!(" using {tables}"),
-                        format!("{matches}{read}"),
-                    )
+                    let (tables, matches) = self.document_rows_sql(number, &mut parameters);
+                    let read = self.read_before_sql(scope, number, &mut parameters);
+                    (format!(" using {tables}"), format!("{matches}{read}"))
                 }
             };
-            Part {
-                sql: format!("delete from {table} r{using} where {matches}"),
-                rows: format!("{table} r{from} where {matches}"),
-            }
-        };
-        if self.writable.has_triggers {
-            let mut below: Vec<Change> = numbers
-                .into_iter()
-                .map(|number| alone(|parameters| part(number, parameters)))
-                .collect();
-            // There is a root.
-            let root = below
-                .pop()
-                .unwrap_or_else(|| alone(|parameters| part(0, parameters)));
-            return DeleteSql { below, root };
+            let table = level.table.sql();
+            parts.push(format!(
+                "x{number} as (delete from {table} r{using} where {conditions})"
+            ));
         }
-        let mut parameters = Parameters::default();
-        let parts = numbers
-            .into_iter()
-            .map(|number| part(number, &mut parameters));
-        let parts: Vec<Part> = parts.collect();
-        DeleteSql {
-            below: Vec::new(),
-            root: together(&parts, parameters),
+        parameters.statement(&format!(
+            "with {} select {PROOF} as proof",
+            parts.join(", ")
+        ))
+    }
+
+    /// A condition to append, ` and …`: row `r` of a level was read. Empty if all rows may be deleted.
+    fn read_before_sql(
+        &self,
+        scope: ChangeScope,
+        number: usize,
+        parameters: &mut Parameters,
+    ) -> String {
+        let level = &self.writable.levels[number];
+        match scope {
+            ChangeScope::AllRows => String::new(),
+            ChangeScope::RowsRead => {
+                let (read, names) =
+                    self.rows_sql(Origin::Read, number, &level.key, None, parameters);
+                let same = has_key_sql(level);
+                format!(" and exists (select from {read} as u({names}) where {same})")
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod locks;
 mod queue;
 mod read_only;
 mod transaction;
+mod update;
 mod worker;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,7 +118,7 @@ pub enum WriteEffect {
     Replaced,
     /// The document was deleted.
     Deleted,
-    /// The document was to be deleted, and a trigger has kept it, as it is now.
+    /// The document, or rows of it, were to be deleted, and a trigger has kept them. It is as it is now.
     Kept,
 }
 

@@ -112,7 +112,7 @@ async fn privileges_on_columns_are_enough_to_write() {
     let answer = writer.post("/depts", &dept(1)).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.json(), dept(1));
-    // To delete rows takes a privilege that it has not.
+    // To lock rows takes a privilege that it has not.
     let answer = writer.put("/depts/1", &dept(1)).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
 }

@@ -149,46 +149,99 @@ async fn a_soft_delete_keeps_the_rows_below_and_returns_the_document() {
     assert_stored(&larder, &answer, "/depts/1", &kept).await;
 }
 
+/// Prevents the operation that `vetoed` names, for emps whose number ends with 1.
+const VETO: &str = "
+    create table vetoed (operation text);
+    create function veto() returns trigger language plpgsql as $$ begin
+      if coalesce(new.empno, old.empno) % 10 = 1 and exists (select from vetoed where operation = tg_op) then
+        return null; end if;
+      return coalesce(new, old); end $$;
+    create trigger veto before insert or update or delete on emp for each row execute function veto();
+";
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_a_trigger_keeps_is_a_conflict_and_nothing_changes() {
-    let larder = start(
-        "create table vetoed (operation text);
-         create function veto() returns trigger language plpgsql as $$ begin
-           if coalesce(new.empno, old.empno) % 10 = 1 and exists (select from vetoed where operation = tg_op) then
-             return null; end if;
-           return coalesce(new, old); end $$;
-         create trigger veto before insert or update or delete on emp for each row execute function veto();",
-    )
-    .await;
+async fn a_row_that_a_trigger_leaves_out_is_a_conflict_and_nothing_changes() {
+    let larder = start(VETO).await;
     let same = |answer: &crate::harness::service::TestResponse| {
         assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
         assert!(answer.body.contains("trigger"), "{}", answer.body);
     };
     larder.post("/depts", &dept(1)).await;
-    let mut other = dept(1);
-    other["name"] = json!("R&D");
-    for operation in ["INSERT", "UPDATE", "DELETE"] {
-        let vetoed = format!("truncate vetoed; insert into vetoed values ('{operation}')");
-        larder.execute(&vetoed).await;
-        match operation {
-            "INSERT" => {
-                same(&larder.post("/depts", &dept(2)).await);
-                assert_eq!(larder.get("/depts/2").await.status, StatusCode::NOT_FOUND);
-            }
-            "UPDATE" => {
-                let mut raised = other.clone();
-                raised["emps"][1]["sal"] = json!(7);
-                same(&larder.put("/depts/1", &raised).await);
-            }
-            _ => {
-                let mut fewer = other.clone();
-                fewer["emps"].as_array_mut().unwrap().pop();
-                same(&larder.put("/depts/1", &fewer).await);
-                same(&larder.delete("/depts/1").await);
-            }
-        }
-        assert_eq!(larder.get("/depts/1").await.json(), dept(1));
-    }
+    larder.execute("insert into vetoed values ('INSERT')").await;
+    same(&larder.post("/depts", &dept(2)).await);
+    assert_eq!(larder.get("/depts/2").await.status, StatusCode::NOT_FOUND);
+    larder
+        .execute("update vetoed set operation = 'UPDATE'")
+        .await;
+    let mut raised = dept(1);
+    raised["name"] = json!("R&D");
+    raised["emps"][1]["sal"] = json!(7);
+    same(&larder.put("/depts/1", &raised).await);
+    assert_eq!(larder.get("/depts/1").await.json(), dept(1));
+}
+
+/// A trigger on the lowest level keeps a row, and one on an inner level keeps the rows below, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_triggers_keep_are_shown_with_the_rows_below() {
+    let larder = start(&format!(
+        "{VETO} insert into vetoed values ('DELETE');
+         create function keep() returns trigger language plpgsql as $$ begin
+           update skill set level = 0 where empno = old.empno and name = old.name; return null; end $$;
+         create trigger keep before delete on skill for each row when (old.name = 'kept') execute function keep();"
+    ))
+    .await;
+    let mut document = dept(1);
+    document["emps"][1]["skills"] =
+        json!([{"name": "go", "level": 1}, {"name": "rust", "level": 2}]);
+    document["emps"][0]["skills"] =
+        json!([{"name": "go", "level": 1}, {"name": "kept", "level": 2}]);
+    larder.post("/depts", &document).await;
+    let mut fewer = document.clone();
+    fewer["name"] = json!("R&D");
+    fewer["emps"].as_array_mut().unwrap().pop();
+    fewer["emps"][0]["skills"] = json!([]);
+    let minimal = [
+        ("prefer", "return=minimal"),
+        ("content-type", "application/json"),
+    ];
+    let answer = larder
+        .write(Method::PUT, "/depts/1", &minimal, &fewer.to_string())
+        .await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.header("preference-applied"), "");
+    document["name"] = json!("R&D");
+    document["emps"][0]["skills"] = json!([{"name": "kept", "level": 0}]);
+    assert_stored(&larder, &answer, "/depts/1", &document).await;
+    // The root can't be deleted before the emp that the trigger keeps.
+    let answer = larder.delete("/depts/1").await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert_eq!(answer.json()["code"], "23503");
+    assert_eq!(larder.get("/depts/1").await.json(), document);
+}
+
+/// A trigger that keeps one row at first, and two when it is done again without the rows below.
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_that_keep_other_rows_when_it_is_done_again_are_a_conflict() {
+    let larder = start(
+        "create sequence calls;
+         create function other() returns trigger language plpgsql as $$ begin
+           if nextval('calls') in (1, 3, 4) then return null; end if; return old; end $$;
+         create trigger other before delete on emp for each row execute function other();",
+    )
+    .await;
+    let mut document = dept(1);
+    document["emps"][1]["skills"] = json!([{"name": "go", "level": 1}]);
+    larder.post("/depts", &document).await;
+    let mut none = document.clone();
+    none["emps"] = json!([]);
+    let answer = larder.put("/depts/1", &none).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(
+        answer.body.contains("trigger") || answer.json()["code"] == "23503",
+        "{}",
+        answer.body
+    );
+    assert_eq!(larder.get("/depts/1").await.json(), document);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,10 +2,9 @@
 
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::PROOF;
-use crate::resource::write::others::same_row_sql;
 use crate::resource::write::{
     Change, InsertSql, LevelInsert, Parameter, Parameters, StatementBuilder, WriteStatement, XID,
-    has_key_sql, inserted_sql, value_sql,
+    has_key_sql, inserted_sql, same_row_sql, value_sql,
 };
 
 impl StatementBuilder<'_> {
@@ -13,11 +12,9 @@ impl StatementBuilder<'_> {
         if !self.writable.has_triggers {
             return InsertSql::Together(self.insert_together());
         }
-        let below = self.levels().skip(1);
         InsertSql::ByLevel {
             existing: self.existing(),
             root: self.insert_root(),
-            below: below.map(|(number, _)| self.insert_level(number)).collect(),
         }
     }
 
@@ -112,7 +109,7 @@ impl StatementBuilder<'_> {
         parameters.statement(&sql)
     }
 
-    fn insert_level(&self, number: usize) -> LevelInsert {
+    pub(super) fn insert_level(&self, number: usize) -> LevelInsert {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
@@ -135,7 +132,7 @@ impl StatementBuilder<'_> {
             level: number,
             change: Change {
                 statement: parameters.statement(&sql),
-                missing: Some(self.missing(number)),
+                missing: self.missing(number),
             },
             returns_keys,
         }
@@ -155,7 +152,7 @@ impl StatementBuilder<'_> {
     }
 
     /// Counts the rows of a level that the body has and the table lacks.
-    pub(super) fn missing(&self, number: usize) -> WriteStatement {
+    fn missing(&self, number: usize) -> WriteStatement {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let input = self.body_rows_sql(number, &level.identity(), None, &mut parameters);

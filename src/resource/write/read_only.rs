@@ -6,8 +6,9 @@
 
 use crate::resource::body::MISMATCHES_MAX;
 use crate::resource::proof::PROOF;
-use crate::resource::write::others::same_row_sql;
-use crate::resource::write::{Origin, Parameters, StatementBuilder, WriteStatement, value_sql};
+use crate::resource::write::{
+    Origin, Parameters, StatementBuilder, WriteStatement, has_key_sql, value_sql,
+};
 
 impl StatementBuilder<'_> {
     pub(super) fn read_only_changes(&self) -> Option<WriteStatement> {
@@ -42,7 +43,7 @@ impl StatementBuilder<'_> {
                      from {rows} with ordinality as u({names}, n) {join} {table} r on {same} \
                      where not u.a{column} and {differs}",
                     table = level.table.sql(),
-                    same = same_row_sql(level),
+                    same = has_key_sql(level),
                 ));
             }
         }

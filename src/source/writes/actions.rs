@@ -10,7 +10,6 @@ use tokio::task::{JoinError, spawn_blocking};
 use crate::resource::body::{BodyError, Scratch, WriteMode, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
-use crate::resource::write::Change;
 use crate::source::SourceError;
 use crate::source::loader::Returned;
 use crate::source::writes::error::{Failure, WriteError};
@@ -25,37 +24,7 @@ const LONG_PATCHED_TIMES: usize = 4;
 /// Longer documents are patched by tokio's threads for blocking work, not by the workers.
 const INLINE_BYTES_MAX: usize = 16 << 10;
 
-/// Kept while a deletion that a trigger may prevent is tried.
-pub(super) const SAVEPOINT: &str = "savepoint larder";
-pub(super) const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
-
 impl Transaction<'_> {
-    /// Runs a statement that changes rows.
-    ///
-    /// # Errors
-    /// [`WriteError::Vetoed`] if a trigger has prevented the change of a row.
-    pub(super) async fn run_change(
-        &mut self,
-        target: &WriteTarget<'_>,
-        change: &Change,
-        inputs: Inputs<'_>,
-    ) -> Result<Vec<PgRow>, Failure> {
-        let found = self
-            .run_statement(target, &change.statement, inputs)
-            .await?;
-        let mut vetoed = count_of(&found)?;
-        if vetoed > 0
-            && let Some(missing) = &change.missing
-        {
-            let found = self.run_statement(target, missing, inputs).await?;
-            vetoed = count_of(&found)?;
-        }
-        match vetoed {
-            0 => Ok(found),
-            _ => Err(WriteError::Vetoed.into()),
-        }
-    }
-
     /// Runs a write that replaces, patches or deletes a document.
     pub(super) async fn write_single(
         &mut self,
@@ -200,7 +169,8 @@ impl Transaction<'_> {
         };
         self.check_read_only(target, inputs).await?;
         if let Some(xid) = xid {
-            return self.apply_rows(target, inputs, xid).await;
+            let has_kept = self.update(target, key, &mut rows, stored.as_ref()).await?;
+            return Ok(replaced(key, xid, has_kept));
         }
         match self.insert_rows(target, &rows).await?.pop() {
             Some((_, done)) if done.key == key => Ok(done),
@@ -208,29 +178,6 @@ impl Transaction<'_> {
             // Another transaction has inserted it meanwhile; the next attempt finds it.
             None => Err(WriteError::unique_violation().into()),
         }
-    }
-
-    /// Replaces the rows of a locked document by those of `inputs`. Rows are deleted first, since inserted ones may
-    /// have the same unique values.
-    async fn apply_rows(
-        &mut self,
-        target: &WriteTarget<'_>,
-        inputs: Inputs<'_>,
-        xid: u64,
-    ) -> Result<WrittenDocument, Failure> {
-        self.check_equal_keys(target, inputs).await?;
-        let changes = match inputs.stored {
-            Some(_) => &target.sql.replace_read,
-            None => &target.sql.replace,
-        };
-        for change in &changes.changes {
-            self.run_change(target, change, inputs).await?;
-        }
-        Ok(WrittenDocument {
-            effect: WriteEffect::Replaced,
-            key: inputs.key.to_owned(),
-            xid,
-        })
     }
 
     async fn patch(
@@ -277,7 +224,8 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
         };
         self.check_read_only(target, inputs).await?;
-        self.apply_rows(target, inputs, xid).await
+        let has_kept = self.update(target, key, &mut rows, stored.as_ref()).await?;
+        Ok(replaced(key, xid, has_kept))
     }
 
     async fn delete(
@@ -290,41 +238,22 @@ impl Transaction<'_> {
             return Err(absent(write).into());
         };
         let stored = self.check_precondition(target, write, key, true).await?;
-        let delete = match stored {
-            Some(_) => &target.sql.delete_read,
-            None => &target.sql.delete,
-        };
         let inputs = Inputs {
             stored: stored.as_ref(),
             ..Inputs::key(key)
         };
         let mut effect = WriteEffect::Deleted;
         if target.writable.has_triggers {
-            self.session
-                .execute(SAVEPOINT)
-                .await
-                .map_err(SourceError::from)?;
-        }
-        for change in &delete.below {
-            self.run_change(target, change, inputs).await?;
-        }
-        let deleted = self.run_change(target, &delete.root, inputs).await;
-        if let Err(failure) = deleted {
-            // A trigger keeps the row, for example to mark it as deleted: then the rows below stay, too.
-            if !matches!(failure.error, WriteError::Vetoed) {
-                return Err(failure);
-            }
-            let undone = self.session.execute(ROLLBACK_TO_SAVEPOINT).await;
-            undone.map_err(SourceError::from)?;
-            match self.run_change(target, &delete.root, inputs).await {
-                Err(failure) if matches!(failure.error, WriteError::Vetoed) => {}
-                Err(failure) => return Err(failure),
-                Ok(_) => return Err(WriteError::Vetoed.into()),
-            }
-            // The trigger may have deleted it by a statement of its own.
-            if self.lock_root(target, key).await?.is_some() {
+            let has_kept = self.delete_document(target, inputs).await?;
+            if has_kept && self.lock_root(target, key).await?.is_some() {
                 effect = WriteEffect::Kept;
             }
+        } else {
+            let delete = match stored {
+                Some(_) => &target.sql.delete_read,
+                None => &target.sql.delete,
+            };
+            self.run_statement(target, delete, inputs).await?;
         }
         Ok(WrittenDocument {
             effect,
@@ -334,10 +263,17 @@ impl Transaction<'_> {
     }
 }
 
-/// The second column of the first row of a result.
-fn count_of(rows: &[PgRow]) -> Result<i64, SourceError> {
-    let count = rows.first().map(|row| row.try_get::<i64, _>(1));
-    Ok(count.transpose()?.unwrap_or_default())
+/// A document that was replaced. If a trigger `has_kept` rows of it, the client learns what it has now.
+fn replaced(key: &str, xid: u64, has_kept: bool) -> WrittenDocument {
+    WrittenDocument {
+        effect: if has_kept {
+            WriteEffect::Kept
+        } else {
+            WriteEffect::Replaced
+        },
+        key: key.to_owned(),
+        xid,
+    }
 }
 
 /// The number of the transaction, which is the first column of a row; `None` if the statement found no row of a table.

@@ -15,11 +15,11 @@ use crate::source::SourceError;
 use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
-use crate::source::writes::actions::{ROLLBACK_TO_SAVEPOINT, SAVEPOINT};
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::transaction::{Transaction, WriteTarget};
+use crate::source::writes::update::{ROLLBACK_TO_SAVEPOINT, SAVEPOINT};
 use crate::source::writes::{Shared, TIMEOUT_MARGIN, Writes, followed};
 
 /// Allows one bulk write.

@@ -40,6 +40,13 @@ pub enum WriteError {
     /// A trigger of a table has prevented the change of a row. Nothing was changed.
     #[error("a trigger prevented the write")]
     Vetoed,
+    /// Rows of the body exchange values that must be unique, so that no row can be updated before another one. Nothing was
+    /// changed.
+    #[error("rows exchange unique values")]
+    Cycle {
+        /// The name of the constraint or index, if PostgreSQL named it.
+        constraint: Option<String>,
+    },
     /// A trigger would give the document another key than the request names. Nothing was changed.
     #[error("a trigger changes the key")]
     KeyChanged,
@@ -55,6 +62,8 @@ pub enum WriteError {
         refusal: Refusal,
         /// The member that PostgreSQL named, as a JSON pointer.
         pointer: Option<String>,
+        /// The name of the violated constraint, if PostgreSQL named it.
+        constraint: Option<String>,
     },
 }
 
@@ -83,6 +92,7 @@ impl From<SourceError> for WriteError {
                 code,
                 refusal: Refusal::Busy,
                 pointer: None,
+                constraint: None,
             },
             error => Self::Source(error),
         }
@@ -96,12 +106,13 @@ impl WriteError {
             code: UNIQUE_VIOLATION.into(),
             refusal: Refusal::Conflict,
             pointer: None,
+            constraint: None,
         }
     }
 
     /// Whether a key, or another value that must be unique, exists.
     pub(super) fn is_unique_violation(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if code == UNIQUE_VIOLATION)
+        matches!(self, Self::Refused { code, .. } if code == UNIQUE_VIOLATION || code == EXCLUSION_VIOLATION)
     }
 
     /// Whether each of the documents that shared the transaction may succeed in one of its own.
@@ -155,10 +166,12 @@ impl WriteError {
                 code,
                 refusal: Refusal::Busy,
                 pointer,
+                constraint,
             } => Self::Refused {
                 code,
                 refusal: Refusal::TableLocked,
                 pointer,
+                constraint,
             },
             error => error,
         }
@@ -172,6 +185,9 @@ impl WriteError {
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
+
+/// `exclusion_violation` (PostgreSQL manual, appendix A).
+const EXCLUSION_VIOLATION: &str = "23P01";
 
 /// `lock_not_available`, `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
 const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
@@ -243,10 +259,12 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         .zip(writable)
         .and_then(|(error, writable)| pointer(error, writable));
     tracing::debug!("PostgreSQL refuses a write with {code}");
+    let constraint = named.and_then(PgDatabaseError::constraint);
     WriteError::Refused {
         code,
         refusal,
         pointer,
+        constraint: constraint.map(str::to_owned),
     }
     .into()
 }

@@ -166,6 +166,27 @@ pub(super) fn select_documents(writable: &Writable, rows: &Rows, range: &Range<u
     part
 }
 
+/// Copies the rows of one level that have the numbers `selected`. Their parents are not among the copies.
+pub(super) fn select_rows(
+    writable: &Writable,
+    rows: &Rows,
+    level: usize,
+    selected: &[usize],
+) -> Rows {
+    let mut part = Rows::of(writable);
+    if let (Some(from), Some(to)) = (rows.levels.get(level), part.levels.get_mut(level)) {
+        to.parents = vec![0; selected.len()];
+        to.places = vec![0; selected.len()];
+        for (to, from) in to.columns.iter_mut().zip(&from.columns) {
+            *to = selected
+                .iter()
+                .filter_map(|&row| from.get(row).cloned())
+                .collect();
+        }
+    }
+    part
+}
+
 /// Evaluates the defaults that rows below refer to, and sets them in all rows.
 ///
 /// # Errors

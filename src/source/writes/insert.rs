@@ -7,22 +7,23 @@ use sqlx::postgres::PgRow;
 
 use crate::resource::body::{BodyError, Mismatch};
 use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
-use crate::resource::write::{InsertSql, LevelInsert, WriteStatement};
+use crate::resource::write::{Change, InsertSql, LevelInsert, WriteStatement};
 use crate::source::SourceError;
 use crate::source::writes::actions::{missing_xid, xid_of};
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::inputs::{Inputs, join_documents, link_rows, select_documents};
+use crate::source::writes::inputs::{
+    Inputs, join_documents, link_rows, select_documents, select_rows,
+};
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
 
 impl Transaction<'_> {
     /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows; if there are triggers,
-    /// only after an attempt that `was_violated` by it.
+    /// only after an attempt that it has made fail.
     pub(super) async fn insert(
         &mut self,
         target: &WriteTarget<'_>,
         writes: &[&Write],
-        was_violated: bool,
     ) -> Result<Vec<Result<WrittenDocument, WriteError>>, Failure> {
         let documents = writes.iter().filter_map(|write| match &write.action {
             Action::Insert { rows } => Some(rows),
@@ -31,7 +32,7 @@ impl Transaction<'_> {
         let mut rows = join_documents(target.writable, documents);
         self.draw_defaults(target, &mut rows).await?;
         if let InsertSql::ByLevel { existing, .. } = &target.sql.insert
-            && was_violated
+            && self.was_violated
         {
             let found = self
                 .run_statement(target, existing, Inputs::rows(&rows))
@@ -65,12 +66,7 @@ impl Transaction<'_> {
         rows: &Rows,
     ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
         self.check_equal_keys(target, Inputs::rows(rows)).await?;
-        let InsertSql::ByLevel {
-            existing,
-            root,
-            below,
-        } = &target.sql.insert
-        else {
+        let InsertSql::ByLevel { existing, root } = &target.sql.insert else {
             return self.insert_together(target, rows).await;
         };
         let mut done = Vec::with_capacity(rows.documents());
@@ -85,8 +81,9 @@ impl Transaction<'_> {
             let Some(written) = written else {
                 continue;
             };
-            for level in below {
-                self.insert_level(target, level, &mut document).await?;
+            for level in &target.sql.insert_below {
+                self.insert_level(target, level, &mut document, None)
+                    .await?;
             }
             done.push((number, written));
         }
@@ -167,29 +164,63 @@ impl Transaction<'_> {
         }))
     }
 
-    /// Inserts the rows of one level of the only document of `rows`, below rows that were inserted.
-    async fn insert_level(
+    /// Inserts rows of one level of the only document of `rows`, below rows that were inserted: all, or those with the
+    /// numbers `selected`.
+    pub(super) async fn insert_level(
         &mut self,
         target: &WriteTarget<'_>,
         insert: &LevelInsert,
         rows: &mut Rows,
+        selected: Option<&[usize]>,
     ) -> Result<(), Failure> {
-        let level = insert.level;
-        link_rows(target.writable, rows, level);
+        let (writable, level) = (target.writable, insert.level);
+        link_rows(writable, rows, level);
         let count = rows.levels.get(level).map_or(0, LevelRows::count);
-        if count == 0 {
+        let all: Vec<usize> = (0..count).collect();
+        let numbers = selected.unwrap_or(&all);
+        if numbers.is_empty() {
             return Ok(());
         }
-        let inputs = Inputs::rows(rows);
+        let part = selected.map(|selected| select_rows(writable, rows, level, selected));
+        let inputs = Inputs::rows(part.as_ref().unwrap_or(rows));
         let found = self.run_change(target, &insert.change, inputs).await?;
         // If a trigger has left out rows, all are in the table with the keys that the body has.
-        if insert.returns_keys && found.len() == count {
-            for (row, found) in found.iter().enumerate() {
-                set_key(target.writable, rows, level, row, found, 2)?;
+        if insert.returns_keys && found.len() == numbers.len() {
+            for (&row, found) in numbers.iter().zip(&found) {
+                set_key(writable, rows, level, row, found, 2)?;
             }
         }
         Ok(())
     }
+
+    /// Runs a statement that inserts rows.
+    ///
+    /// # Errors
+    /// [`WriteError::Vetoed`] if a trigger has left out a row.
+    async fn run_change(
+        &mut self,
+        target: &WriteTarget<'_>,
+        change: &Change,
+        inputs: Inputs<'_>,
+    ) -> Result<Vec<PgRow>, Failure> {
+        let found = self
+            .run_statement(target, &change.statement, inputs)
+            .await?;
+        if count_of(&found)? == 0 {
+            return Ok(found);
+        }
+        let missing = self.run_statement(target, &change.missing, inputs).await?;
+        match count_of(&missing)? {
+            0 => Ok(found),
+            _ => Err(WriteError::Vetoed.into()),
+        }
+    }
+}
+
+/// The second column of the first row of a result.
+fn count_of(rows: &[PgRow]) -> Result<i64, SourceError> {
+    let count = rows.first().map(|row| row.try_get::<i64, _>(1));
+    Ok(count.transpose()?.unwrap_or_default())
 }
 
 /// Sets the key of a row to the texts that `found` has from column `first` on.

@@ -29,6 +29,8 @@ pub(super) struct Transaction<'t> {
     pub(super) long_patches: &'t Semaphore,
     pub(super) followed: Arc<Identity>,
     lock_retry: LockRetry,
+    /// An attempt before has violated a unique constraint.
+    pub(super) was_violated: bool,
     /// When it requested its first lock; `None` once it waits for no further lock.
     locks_held_since: Option<Instant>,
     /// Whether `commit` was sent. From then on only PostgreSQL's response tells the outcome.
@@ -80,6 +82,7 @@ impl<'t> Transaction<'t> {
             long_patches: &shared.long_patches,
             followed,
             lock_retry,
+            was_violated: false,
             locks_held_since: None,
             committing: false,
             committed: &shared.committed,
@@ -87,14 +90,13 @@ impl<'t> Transaction<'t> {
     }
 
     /// Runs the writes of `queued`, all of one resource, and commits if any of them succeeds. Several writes must be
-    /// inserts. `was_violated` tells that an attempt before has violated a unique constraint.
+    /// inserts.
     ///
     /// # Errors
     /// [`WriteError::Deadline`] if the request of one of them has given up.
     pub(super) async fn run(
         &mut self,
         queued: &[&QueuedWrite],
-        was_violated: bool,
     ) -> Result<Vec<WriteResult>, Failure> {
         let writes: Vec<&Write> = queued.iter().map(|queued| &queued.write).collect();
         let writes = writes.as_slice();
@@ -111,7 +113,7 @@ impl<'t> Transaction<'t> {
             return Ok(vec![Ok(written)]);
         }
         let outcomes = match (&first.action, writes) {
-            (Action::Insert { .. }, _) => self.insert(&target, writes, was_violated).await?,
+            (Action::Insert { .. }, _) => self.insert(&target, writes).await?,
             (_, [write]) => vec![Ok(self.write_single(&target, write).await?)],
             _ => {
                 let message = "writes that cannot share a transaction";
@@ -254,7 +256,7 @@ impl<'t> Transaction<'t> {
                 let document = document?;
                 let is_followed =
                     target.writable.has_triggers && target.resource.row_security.is_none();
-                if is_followed && written.effect == WriteEffect::Replaced && document.is_none() {
+                if is_followed && written.effect != WriteEffect::Created && document.is_none() {
                     return Err(WriteError::KeyChanged.into());
                 }
                 written.document = document.filter(|_| returned == Returned::Text);

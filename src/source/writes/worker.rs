@@ -15,7 +15,7 @@ use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::queue::InFlightGuard;
 use crate::source::writes::transaction::Transaction;
-use crate::source::writes::{Action, QueuedWrite, Shared, TIMEOUT_MARGIN, WriteResult, followed};
+use crate::source::writes::{QueuedWrite, Shared, TIMEOUT_MARGIN, WriteResult, followed};
 
 /// A transaction that takes longer is late: documents that wait for its end are taken by another worker.
 const LATE_AFTER: Duration = Duration::from_millis(20);
@@ -24,8 +24,8 @@ const LATE_AFTER: Duration = Duration::from_millis(20);
 /// are limited by time.
 const CONFLICT_ATTEMPTS: usize = 4;
 
-/// How often the insertion of a document is attempted that violates a unique constraint. Another transaction may have
-/// inserted its key, or have deleted it since.
+/// How often the write of a document is attempted that violates a unique constraint. Another transaction may have
+/// inserted its key, or have deleted it since; or rows have to be updated in another order.
 const UNIQUE_ATTEMPTS: usize = 3;
 
 /// How often a transaction is attempted if no connection can be opened, or if it is lost before the commit.
@@ -147,12 +147,6 @@ impl Worker {
         let mut pauses = AttemptPauses::until(until);
         let mut attempt = 1;
         let mut unique_attempt = 1;
-        let may_insert = |queued: &&QueuedWrite| {
-            matches!(
-                queued.write.action,
-                Action::Insert { .. } | Action::Replace { .. }
-            )
-        };
         loop {
             let known = following.borrow_and_update().clone();
             let was_violated = unique_attempt > 1;
@@ -164,7 +158,7 @@ impl Worker {
             let (is_connection_error, is_lock_timeout) =
                 (error.is_connection_error(), error.is_lock_timeout());
             attempt += usize::from(!is_lock_timeout);
-            if error.is_unique_violation() && writes.len() == 1 && writes.iter().all(may_insert) {
+            if error.is_unique_violation() && writes.len() == 1 {
                 unique_attempt += 1;
                 if unique_attempt <= UNIQUE_ATTEMPTS {
                     continue;
@@ -198,9 +192,10 @@ impl Worker {
         let session = self.shared.connect(Purpose::Write, &followed).await?;
         let was_reused = session.is_reused();
         let mut transaction = Transaction::new(&self.shared, session, followed, lock_retry);
+        transaction.was_violated = was_violated;
         let limit = self.shared.time_limit();
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
-        let running = AssertUnwindSafe(transaction.run(writes, was_violated)).catch_unwind();
+        let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
         let few = || SourceError::Pooler("a result has too few columns");
         let running = running.map(|ended| ended.unwrap_or_else(|_| Err(few().into())));
         let ended = tokio::select! {

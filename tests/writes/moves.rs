@@ -1,0 +1,153 @@
+//! Rows that move within a document, and rows that exchange unique values.
+
+use axum::http::StatusCode;
+use serde_json::json;
+
+use crate::harness::service::TestService;
+use crate::writes::{CONFIG, assert_stored};
+
+/// A skill has a number of its own, so it can move to another emp. `hidden` is not shown; `note` refers to it.
+const SCHEMA: &str = "
+    create table dept (deptno bigint primary key, dname text not null, loc text, code text unique);
+    create table emp (empno bigint primary key, ename text, sal numeric, badge text unique,
+                      deptno bigint not null references dept);
+    create table skill (no bigint primary key, name text, hidden text default 'h',
+                        empno bigint not null references emp on delete cascade, unique (empno, name));
+    create table note (skill bigint references skill on delete cascade, text text);
+";
+
+const SKILLS: &str = "
+    [[resource]]
+    name = 'depts'
+    table = 'dept'
+    fields = { deptno = 'no', dname = 'name' }
+      [[resource.children]]
+      name = 'emps'
+      table = 'emp'
+      fields = { empno = 'no', badge = 'badge' }
+        [[resource.children.children]]
+        name = 'skills'
+        table = 'skill'
+        fields = { no = 'no', name = 'name' }
+";
+
+async fn start() -> TestService {
+    let larder = TestService::start(SCHEMA, SKILLS).await;
+    larder
+        .execute(
+            "insert into dept values (1, 'd', 'here', 'c');
+             insert into emp values (10, 'e', 1, 'a', 1), (11, 'f', 2, 'b', 1);
+             insert into skill values (100, 'go', 'kept', 10), (101, 'sql', 'kept', 10), (110, 'go', 'kept', 11);
+             insert into note values (100, 'n'), (110, 'n')",
+        )
+        .await;
+    larder
+}
+
+const HIDDEN: &str = "select string_agg(concat_ws(' ', no, hidden, empno, text), ', ' order by no) \
+     from skill left join note on skill = no";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_moves_keeps_what_is_not_shown() {
+    let larder = start().await;
+    let moved = json!({"no": 1, "name": "d", "emps": [
+        {"no": 10, "badge": "a", "skills": [{"no": 101, "name": "sql"}]},
+        {"no": 11, "badge": "b", "skills": [{"no": 100, "name": "rust"}, {"no": 110, "name": "go"}]}]});
+    let answer = larder.put("/depts/1", &moved).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_stored(&larder, &answer, "/depts/1", &moved).await;
+    assert_eq!(
+        larder.query(HIDDEN).await,
+        "100 kept 11 n, 101 kept 10, 110 kept 11 n"
+    );
+    // The emp that the rows leave goes, and they go to one that is new.
+    let patch = json!({"emps": [
+        {"no": 10, "badge": "a", "skills": [{"no": 101, "name": "sql"}]},
+        {"no": 12, "badge": "c", "skills": [{"no": 100, "name": "rust"}, {"no": 110, "name": "go"}]}]});
+    let answer = larder.patch("/depts/1", &patch).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.json()["emps"], patch["emps"]);
+    assert_eq!(
+        larder.query(HIDDEN).await,
+        "100 kept 12 n, 101 kept 10, 110 kept 12 n"
+    );
+    assert_eq!(
+        larder
+            .query("select string_agg(empno::text, ' ') from emp")
+            .await,
+        "10 12"
+    );
+    // The badge of the emp that goes is taken by another row, which only another order could do.
+    let patch = json!({"emps": [
+        {"no": 10, "badge": "c", "skills": [{"no": 101, "name": "sql"}, {"no": 100, "name": "rust"}]}]});
+    let answer = larder.patch("/depts/1", &patch).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert_eq!(answer.json()["code"], "23505");
+}
+
+/// The order of the rows in the body decides nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn unique_values_shift_in_any_order() {
+    let larder = TestService::start(crate::writes::SCHEMA, CONFIG).await;
+    const ROWS: i64 = 7;
+    let emps = |shift: i64, order: &dyn Fn(i64) -> i64| {
+        let emps = (0..ROWS).map(order).map(|row| {
+            json!({"no": row, "name": null, "sal": null, "badge": format!("b{}", row + shift), "skills": []})
+        });
+        json!({"no": 1, "name": "x", "loc": null, "code": null, "emps": emps.collect::<Vec<_>>()})
+    };
+    let ascending = |row: i64| row;
+    let descending = |row: i64| ROWS - 1 - row;
+    let mixed = |row: i64| row * 3 % ROWS;
+    larder.post("/depts", &emps(0, &ascending)).await;
+    let orders: [&dyn Fn(i64) -> i64; 3] = [&ascending, &descending, &mixed];
+    for (number, order) in orders.into_iter().enumerate() {
+        for shift in [1, 0, -1, 0] {
+            let answer = larder.put("/depts/1", &emps(shift, order)).await;
+            assert_eq!(
+                answer.status,
+                StatusCode::OK,
+                "{number} {shift}: {}",
+                answer.body
+            );
+            let badges = "select string_agg(badge, ' ' order by empno) from emp";
+            let expected: Vec<String> = (0..ROWS).map(|row| format!("b{}", row + shift)).collect();
+            assert_eq!(larder.query(badges).await, expected.join(" "));
+        }
+        let mut swapped = emps(0, order);
+        let badges = [&swapped["emps"][1]["badge"], &swapped["emps"][0]["badge"]].map(Clone::clone);
+        for (row, badge) in badges.into_iter().enumerate() {
+            swapped["emps"][row]["badge"] = badge;
+        }
+        let answer = larder.put("/depts/1", &swapped).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::CONFLICT,
+            "{number}: {}",
+            answer.body
+        );
+        assert!(answer.body.contains("emp_badge_key"), "{}", answer.body);
+        let code = &answer.json()["code"];
+        assert_eq!(*code, "23505", "{number}");
+    }
+}
+
+/// The same with row triggers, which see each row once, as those of attempts are undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_of_attempts_leave_no_effects() {
+    let larder = start().await;
+    larder
+        .execute(
+            "create table audit (what text);
+             create function audit() returns trigger language plpgsql as $$ begin
+               insert into audit values (old.badge || new.badge); return new; end $$;
+             create trigger audit before update on emp for each row execute function audit();",
+        )
+        .await;
+    let shifted = json!({"emps": [
+        {"no": 10, "badge": "b", "skills": []}, {"no": 11, "badge": "c", "skills": []}]});
+    let answer = larder.patch("/depts/1", &shifted).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let audit = "select string_agg(what, ' ' order by what) from audit";
+    assert_eq!(larder.query(audit).await, "ab bc");
+}
