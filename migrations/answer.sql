@@ -14,4 +14,7 @@ create table if not exists larder.answer (
   answered_at  timestamptz not null default now(),
   primary key (principal, key)
 );
+-- A pass erases the documents of a resource that are deleted. `preference` is that of the first request.
+alter table larder.answer add column if not exists resource text, add column if not exists preference text;
+create index if not exists answer_document on larder.answer (resource, document_key) where document is not null;
 create index if not exists answer_answered_at on larder.answer (answered_at);

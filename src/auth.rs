@@ -312,7 +312,12 @@ impl Authenticator {
         };
         let claims = tokens.verify(token).await?;
         let lasts = Duration::from_secs(claims.until.saturating_sub(unix_time()));
-        let kind = PrincipalKind::Token;
+        let kind = match claims.signed_in_at {
+            Some(_) => PrincipalKind::User,
+            None => PrincipalKind::Token {
+                issuer: claims.issuer,
+            },
+        };
         let principal = Principal::new(&self.rules, kind, &claims.name, &claims.roles);
         Ok((principal, lasts))
     }

@@ -19,6 +19,7 @@
 //! - `node`: heartbeats and pruning. `backlog`: the length of the log.
 //! - `history`: whether the database was put back to an earlier state.
 
+mod answers;
 pub mod backlog;
 mod bell;
 mod change_log;

@@ -108,6 +108,11 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// SQL for the canonical keys that have a document, of the keys that are bound as for `documents_sql`.
+    pub fn stored_keys_sql(&self) -> String {
+        query::stored_keys_sql(&self.key, &self.root)
+    }
+
     /// A hash of all that determines a document's bytes apart from the data.
     pub fn shape(&self) -> u64 {
         // The number is the version of the code that writes JSON.

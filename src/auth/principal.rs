@@ -7,14 +7,17 @@ use crate::auth::grants::{Grants, Right, Rules};
 use crate::resource::ResourceId;
 
 /// The kind of a principal. Principals of two kinds with equal names are different.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrincipalKind {
-    /// `[[auth.user]]`, by password.
+    /// `[[auth.user]]`, by password or by a token that larder has signed.
     User,
     /// `[[auth.key]]`
     Key,
-    /// A JSON Web Token.
-    Token,
+    /// A JSON Web Token of another issuer.
+    Token {
+        /// Its `iss`, which may be empty.
+        issuer: String,
+    },
 }
 
 /// The user or program that a credential identifies.
@@ -37,10 +40,11 @@ impl fmt::Debug for Principal {
 impl Principal {
     /// A text that identifies the principal; `None` if it has no name.
     pub(crate) fn scope(&self) -> Option<String> {
-        let kind = match self.kind {
-            PrincipalKind::User => "user",
-            PrincipalKind::Key => "key",
-            PrincipalKind::Token => "token",
+        let kind = match &self.kind {
+            PrincipalKind::User => "user".to_owned(),
+            PrincipalKind::Key => "key".to_owned(),
+            // In quotes, so that no issuer and subject look like another pair.
+            PrincipalKind::Token { issuer } => format!("token:{issuer:?}"),
         };
         // A token's name may contain the zero character, which PostgreSQL's texts can't.
         let named = !self.name.is_empty() && !self.name.contains('\0');

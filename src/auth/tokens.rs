@@ -21,6 +21,8 @@ const OWN_TYPE: &str = "larder-session+jwt";
 /// The claims of a valid token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Claims {
+    /// The claim `iss`; empty if there is none.
+    pub(super) issuer: String,
     pub(super) name: String,
     pub(super) roles: Vec<String>,
     /// The Unix time, in seconds, from which the token is invalid.
@@ -189,11 +191,13 @@ fn verify(
     if signed_in_at.is_some_and(|at| at > now.saturating_add(config.leeway.as_secs())) {
         return Err(JwtError::Invalid("the token's auth_time is in the future"));
     }
-    let name = match claims.remove("sub") {
-        Some(Value::String(name)) => name,
+    let mut text = |claim| match claims.remove(claim) {
+        Some(Value::String(text)) => text,
         _ => String::new(),
     };
+    let (issuer, name) = (text("iss"), text("sub"));
     Ok(Claims {
+        issuer,
         name,
         roles: roles(config, &claims),
         until,

@@ -45,6 +45,9 @@ const DESCRIPTIONS: [(&str, &str); 5] = [
     ),
 ];
 
+/// The last columns of `larder.answer`, in what [`TABLES_SQL`] returns.
+const ANSWER_COLUMNS: &str = ", resource text, preference text; ";
+
 /// `larder.version()` in `migrations/larder.sql`. A database with a larger number has the schema of a later version.
 const VERSION: i32 = 3;
 
@@ -153,7 +156,9 @@ pub(super) async fn missing(
         let replaces = log.is_some_and(|log| columns(log) != columns(LOG_DESCRIPTION));
         parts.push(Part::Log { replaces });
     }
-    if answers && description("answer").is_none() {
+    // An older version has created it without these columns.
+    let is_current = |(_, found): &(String, String)| found.contains(ANSWER_COLUMNS);
+    if answers && !description("answer").is_some_and(is_current) {
         parts.push(Part::Answers);
     }
     // Creating the log begins an epoch as well.

@@ -32,13 +32,41 @@ pub(super) fn documents_sql(
     row_security: Option<&RowSecurity>,
 ) -> ProvedSql {
     let columns = &key.columns;
+    let from = rows_of_keys(key, root);
+    let mut tables = 0;
+    // offset 0 prevents the planner from copying the expression of the document into both places that use it.
+    ProvedSql::new(&format!(
+        "select null::text as key, {PROOF} as document union all \
+         select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
+         from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
+         then record_send(r.document) end as document \
+         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
+        bound = columns.len() + 1,
+        key = canonical_key_sql(columns, "t0"),
+        document = row_sql(root, &[], "t0", &mut tables),
+        unchanged = unchanged_sql(row_security),
+    ))
+}
+
+/// SQL for the canonical keys of those of the keys in `$1, $2, …` that have a document.
+pub(super) fn stored_keys_sql(key: &KeyShape, root: &Row) -> String {
+    let from = rows_of_keys(key, root);
+    format!(
+        "select {} from {from}",
+        canonical_key_sql(&key.columns, "t0")
+    )
+}
+
+/// The root rows, called `t0`, of the keys in `$1, $2, …`.
+fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
+    let columns = &key.columns;
     let arrays: Vec<String> = columns
         .iter()
         .enumerate()
         .map(|(index, column)| column.key_type.parameter_sql(index + 1))
         .collect();
     let table = root.table.sql();
-    let from = match (columns.as_slice(), arrays.as_slice()) {
+    match (columns.as_slice(), arrays.as_slice()) {
         ([column], [array]) => {
             format!(
                 "{table} t0 where t0.{} = any({array})",
@@ -61,20 +89,7 @@ pub(super) fn documents_sql(
                 matches = matches.join(" and "),
             )
         }
-    };
-    let mut tables = 0;
-    // offset 0 prevents the planner from copying the expression of the document into both places that use it.
-    ProvedSql::new(&format!(
-        "select null::text as key, {PROOF} as document union all \
-         select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
-         from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
-         then record_send(r.document) end as document \
-         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
-        bound = columns.len() + 1,
-        key = canonical_key_sql(columns, "t0"),
-        document = row_sql(root, &[], "t0", &mut tables),
-        unchanged = unchanged_sql(row_security),
-    ))
+    }
 }
 
 /// SQL for the record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases in

@@ -34,9 +34,9 @@ use crate::source::connections::{Connections, Purpose};
 use crate::source::loader::connection::TIMEOUT_MARGIN;
 use crate::source::loader::pages::Pages;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
-pub(crate) use crate::source::loader::statement::documents_query;
 use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
 pub(in crate::source) use crate::source::loader::statement::{Returned, read_documents};
+pub(crate) use crate::source::loader::statement::{bind_keys, documents_query};
 use crate::source::session::{Database, Identity};
 
 /// A statement that takes longer is late: keys that wait for its end are taken by another worker.

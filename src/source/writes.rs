@@ -131,8 +131,17 @@ pub struct Written {
     pub key: String,
     /// The stored document, if the write requested it.
     pub document: Option<Bytes>,
+    /// The write was done for an earlier request with the same `Idempotency-Key`.
+    pub repeated: Option<Repeated>,
     /// The transaction.
     pub token: Token,
+}
+
+/// What the earlier request has preferred.
+#[derive(Clone, Debug)]
+pub struct Repeated {
+    /// As in [`IdempotentRequest::preference`].
+    pub preference: Option<String>,
 }
 
 /// The outcome of a write.

@@ -59,6 +59,25 @@ async fn post_json(larder: &TestService, media_type: &str, body: &str) -> Status
     larder.public().oneshot(request).await.unwrap().status()
 }
 
+/// Repeated with a token, a user's request was executed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_the_same_idempotency_keys_with_password_and_token() {
+    let jwt = format!(
+        "idempotency_keys = true\n[auth.jwt]\nalgorithms = ['HS256']\nsecret = '{SECRET}'\n"
+    );
+    let larder = larder(&(jwt + &principals())).await;
+    let token = token_of(&sign_in(&larder, &[]).await);
+    for credential in [basic("anna", "anna's"), format!("Bearer {token}")] {
+        let headers = [
+            ("authorization", credential.as_str()),
+            ("idempotency-key", "k"),
+        ];
+        let body = r#"{"title":"x"}"#;
+        let answer = larder.write(Method::PUT, "/items/11", &headers, body).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_takes_json_of_a_few_bytes() {
     let larder = signing("").await;

@@ -109,6 +109,12 @@ async fn principals_of_the_same_name_have_separate_idempotency_keys() {
         put(&bearer(OLD, &claims), 12).await.status,
         StatusCode::CREATED
     );
+    // Two issuers may have the same subject.
+    for (id, issuer) in [(14, "https://one"), (15, "https://other")] {
+        let claims = json!({"iss": issuer, "sub": "anna", "exp": now() + 600, "roles": "staff"});
+        let answer = put(&bearer(OLD, &claims), id).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    }
     for nameless in [
         json!({"exp": now() + 600}),
         json!({"sub": "a\0", "exp": now() + 600}),

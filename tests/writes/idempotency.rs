@@ -85,17 +85,97 @@ async fn of_concurrent_repeats_one_is_done() {
     assert_eq!(kept, "5");
 }
 
-/// An installation of an earlier larder lacks the table.
+/// An installation of an earlier larder lacks the table, or columns of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_installation_is_upgraded() {
     let larder = start().await;
     let url = larder.url.clone();
-    let state = larder.stop().await;
-    execute(&url, "drop table larder.answer").await;
-    let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
-    let body = dept(1).to_string();
-    let answer = larder.write(Method::POST, "/depts", &KEY, &body).await;
-    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let mut state = larder.stop().await;
+    for (no, older) in [
+        (1, "drop table larder.answer"),
+        (
+            2,
+            "alter table larder.answer drop resource, drop preference",
+        ),
+    ] {
+        execute(&url, older).await;
+        let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
+        let key = no.to_string();
+        let headers = [("idempotency-key", key.as_str())];
+        let body = dept(no).to_string();
+        let answer = larder.write(Method::POST, "/depts", &headers, &body).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        state = larder.stop().await;
+    }
+}
+
+/// It was that of the request that repeats the first one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_has_the_preference_of_the_first_request() {
+    let larder = start().await;
+    let minimal = ("prefer", "return=minimal");
+    let whole = ("prefer", "return=representation");
+    for (no, preferences) in [(1, [minimal, whole]), (2, [whole, minimal])] {
+        let key = no.to_string();
+        let body = dept(no).to_string();
+        let mut first = None;
+        for preference in preferences {
+            let headers = [("idempotency-key", key.as_str()), preference];
+            let answer = larder.write(Method::POST, "/depts", &headers, &body).await;
+            assert_eq!(answer.status, StatusCode::CREATED);
+            let told = answer.header("preference-applied").to_owned();
+            let (told, body) = first
+                .get_or_insert((told.clone(), answer.body.clone()))
+                .clone();
+            assert_eq!(told, preferences[0].1);
+            assert_eq!(answer.header("preference-applied"), told);
+            assert_eq!(answer.body, body);
+        }
+    }
+}
+
+/// Who repeated a request read documents that were deleted long ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_were_deleted_are_not_returned_and_erased() {
+    let larder = start().await;
+    let bodies = "select count(document)::text from larder.answer";
+    for no in [1, 2, 3] {
+        let key = no.to_string();
+        let headers = [("idempotency-key", key.as_str())];
+        let created = larder
+            .write(Method::POST, "/depts", &headers, &dept(no).to_string())
+            .await;
+        assert!(created.body.contains("SALES"));
+    }
+    larder.delete("/depts/1").await;
+    eventually("the erasure", async || {
+        (larder.query(bodies).await == "2").then_some(())
+    })
+    .await;
+    // Until a pass sees the deletion, the body is there.
+    larder
+        .execute("update larder.answer set document = '{}' where key = '1'")
+        .await;
+    let key = [("idempotency-key", "1")];
+    let again = larder
+        .write(Method::POST, "/depts", &key, &dept(1).to_string())
+        .await;
+    assert_eq!((again.status, &*again.body), (StatusCode::CREATED, ""));
+    assert_eq!(larder.query(bodies).await, "3");
+    larder.delete("/depts/2").await;
+    eventually("the erasure", async || {
+        (larder.query(bodies).await == "2").then_some(())
+    })
+    .await;
+    larder.execute("truncate dept cascade").await;
+    eventually("the erasure of all", async || {
+        (larder.query(bodies).await == "0").then_some(())
+    })
+    .await;
+    let kept = larder
+        .query("select count(*)::text from larder.answer")
+        .await;
+    assert_eq!(kept, "3");
 }
 
 /// The feed deletes what is too old to be repeated.

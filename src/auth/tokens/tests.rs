@@ -55,8 +55,9 @@ fn refused(outcome: Result<Claims, JwtError>, why: &str) {
 fn a_valid_token_has_a_name_and_roles() {
     let (config, keyring) = hmac();
     let until = far();
-    let claims = json!({"sub": "anna", "exp": until, "roles": ["a", 1, "b"], "auth_time": 5});
+    let claims = json!({"iss": "https://issuer", "sub": "anna", "exp": until, "roles": ["a", 1, "b"], "auth_time": 5});
     let expected = Claims {
+        issuer: "https://issuer".to_owned(),
         name: "anna".to_owned(),
         roles: vec!["a".to_owned(), "b".to_owned()],
         until,

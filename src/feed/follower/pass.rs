@@ -6,6 +6,7 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 
 use crate::clock::Boottime;
+use crate::feed::answers::erase_deleted;
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::change_log::{self, PassReading};
 use crate::feed::definition::Fingerprints;
@@ -61,6 +62,7 @@ impl<F: FnMut(Event)> Feed<F> {
         self.last_pass_began = began_at;
         self.last_pass_found = found > 0;
         self.position = Some(read.position.clone());
+        let erased = self.setup.config.answers.then(|| read.changes.clone());
         (self.on_event)(Event::Passed(Pass {
             changes: read.changes,
             position: read.position,
@@ -69,6 +71,16 @@ impl<F: FnMut(Event)> Feed<F> {
             cause,
             lag_from: (found > 0).then_some(lag_from),
         }));
+        if let Some(changes) = erased.filter(|changes| !changes.is_empty()) {
+            let erasing = erase_deleted(connection, &context.cached, &changes);
+            match with_timeout(PASS_TIMEOUT, erasing).await {
+                Err(error) if error.is_connection_error() => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!("kept answers of deleted documents were not erased: {error}");
+                }
+                Ok(()) => {}
+            }
+        }
         Ok(found)
     }
 

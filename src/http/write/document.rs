@@ -28,6 +28,9 @@ use crate::source::writes::{Action, IdempotentRequest, Write, WriteEffect, Write
 
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
+/// What a client may prefer to be returned.
+const RETURNS: [&str; 2] = [RETURN_MINIMAL, RETURN_REPRESENTATION];
+
 /// A request to change one document of a resource.
 pub(super) struct DocumentWrite<'r> {
     pub(super) documents: &'r Documents,
@@ -73,13 +76,13 @@ impl DocumentWrite<'_> {
             let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
             return Err(Problem::bad_request(why));
         }
-        let idempotency = idempotency(request, &hash)?;
         // A principal that may not read does not see what is stored.
         let mut preferred = if request.may_read(id) {
-            request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
+            request.preference(&RETURNS)
         } else {
             Some(RETURN_MINIMAL)
         };
+        let idempotency = idempotency(request, &hash, preferred)?;
         let is_insert = matches!(action, Action::Insert { .. });
         let write = Write {
             resource: Arc::clone(&resource),
@@ -95,6 +98,10 @@ impl DocumentWrite<'_> {
             }
             written => written?,
         };
+        if let Some(first) = &written.repeated {
+            let first = first.preference.as_deref();
+            preferred = RETURNS.into_iter().find(|known| first == Some(known));
+        }
         // A trigger that keeps a deleted document returns it whatever was preferred.
         if !request.may_read(id) {
             written.document = None;
@@ -122,7 +129,11 @@ fn request_hash(request: &Request<'_>) -> Xxh3 {
 }
 
 /// Parses `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
-fn idempotency(request: &Request<'_>, hash: &Xxh3) -> Result<Option<IdempotentRequest>, Problem> {
+fn idempotency(
+    request: &Request<'_>,
+    hash: &Xxh3,
+    preference: Option<&'static str>,
+) -> Result<Option<IdempotentRequest>, Problem> {
     let Some(key) = request.idempotency_key() else {
         return Ok(None);
     };
@@ -146,6 +157,7 @@ fn idempotency(request: &Request<'_>, hash: &Xxh3) -> Result<Option<IdempotentRe
         principal,
         key: key.to_owned(),
         request: hash.digest128().to_be_bytes(),
+        preference,
     }))
 }
 

@@ -92,7 +92,20 @@ pub(crate) fn documents_query<'q>(
     keys: &[&str],
     document_bytes_max: usize,
 ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
-    let mut query = sqlx::query(AssertSqlSafe(sql.as_str()));
+    let query = bind_keys(sqlx::query(AssertSqlSafe(sql.as_str())), resource, keys)?;
+    let record_bytes_max = resource.template.record_bytes_max(document_bytes_max);
+    Ok(query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX)))
+}
+
+/// Binds `keys`, which are canonical.
+///
+/// # Errors
+/// As [`documents_query`].
+pub(crate) fn bind_keys<'q>(
+    mut query: Query<'q, Postgres, PgArguments>,
+    resource: &Resource,
+    keys: &[&str],
+) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
     let columns = &resource.key.columns;
     let parts: Vec<Vec<Cow<'_, str>>> = keys
         .iter()
@@ -107,8 +120,7 @@ pub(crate) fn documents_query<'q>(
             _ => query.bind(parts.collect::<Vec<&str>>()),
         };
     }
-    let record_bytes_max = resource.template.record_bytes_max(document_bytes_max);
-    Ok(query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX)))
+    Ok(query)
 }
 
 fn integers<'k, T: FromStr>(parts: impl Iterator<Item = &'k str>) -> Result<Vec<T>, SourceError> {

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row};
 
+use crate::resource::Resource;
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, WriteError};
-use crate::source::writes::{WriteEffect, Written};
+use crate::source::writes::{Repeated, WriteEffect, Written};
 
 /// Identifies a request that may be repeated.
 pub struct IdempotentRequest {
@@ -19,6 +20,8 @@ pub struct IdempotentRequest {
     pub key: String,
     /// A hash of the request.
     pub request: [u8; 16],
+    /// What the request prefers to be returned, for the responses to requests that repeat it.
+    pub preference: Option<&'static str>,
 }
 
 impl WriteEffect {
@@ -63,7 +66,7 @@ impl IdempotentRequest {
             return Ok(None);
         }
         let read = ProvedSql::new(&format!(
-            "select p.proof, a.request, a.outcome, a.document_key, a.document, a.token from (select {PROOF} as proof) p \
+            "select p.proof, a.request, a.outcome, a.document_key, a.document, a.token, a.preference from (select {PROOF} as proof) p \
              left join larder.answer a on a.principal = $1 and a.key = $2"
         ));
         let query = sqlx::query(AssertSqlSafe(read.as_str()))
@@ -92,13 +95,14 @@ impl IdempotentRequest {
         &self,
         session: &mut Session,
         persistent: bool,
+        resource: &Resource,
         written: &Written,
     ) -> Result<(), Failure> {
         let document = written.document.as_deref();
         let document = document.and_then(|document| std::str::from_utf8(document).ok());
         let keep = ProvedSql::new(&format!(
-            "with kept as (update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6 \
-             where principal = $1 and key = $2) select {PROOF} as proof"
+            "with kept as (update larder.answer set outcome = $3, document_key = $4, document = $5, token = $6, \
+             resource = $7, preference = $8 where principal = $1 and key = $2) select {PROOF} as proof"
         ));
         let query = sqlx::query(AssertSqlSafe(keep.as_str()))
             .bind(&self.principal)
@@ -107,6 +111,8 @@ impl IdempotentRequest {
             .bind(&written.key)
             .bind(document)
             .bind(written.token.to_string())
+            .bind(&resource.name)
+            .bind(self.preference)
             .persistent(persistent);
         session.fetch_checked(query, keep.proof()).await?;
         Ok(())
@@ -128,6 +134,9 @@ fn read_answer(row: &PgRow) -> sqlx::Result<Option<(Vec<u8>, Option<Written>)>> 
             key,
             document: text("document")?.map(Bytes::from),
             token,
+            repeated: Some(Repeated {
+                preference: text("preference")?,
+            }),
         }),
         _ => None,
     };

@@ -107,8 +107,11 @@ impl<'t> Transaction<'t> {
         self.begin(&target).await?;
         let persistent = !self.database.pooler();
         if let Some(idempotency) = &first.idempotency
-            && let Some(written) = idempotency.claim(&mut self.session, persistent).await?
+            && let Some(mut written) = idempotency.claim(&mut self.session, persistent).await?
         {
+            if written.document.is_some() && !self.is_stored(&target, &written.key).await? {
+                written.document = None;
+            }
             self.roll_back().await?;
             return Ok(vec![Ok(written)]);
         }
@@ -132,7 +135,7 @@ impl<'t> Transaction<'t> {
         if let (Some(idempotency), Some(written)) = (&first.idempotency, written.first()) {
             let written = written.as_ref().map_err(Clone::clone)?;
             idempotency
-                .keep(&mut self.session, persistent, written)
+                .keep(&mut self.session, persistent, target.resource, written)
                 .await?;
         }
         if !queued.iter().all(|queued| queued.gate.enter_commit()) {
@@ -218,11 +221,23 @@ impl<'t> Transaction<'t> {
             effect: done.effect,
             key: done.key,
             document: None,
+            repeated: None,
             token: Token {
                 nonce: self.followed.nonce,
                 xid: done.xid,
             },
         }
+    }
+
+    /// Whether there is a document with this key.
+    async fn is_stored(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<bool, Failure> {
+        let bytes_max = self.document_bytes_max;
+        let keys = [key];
+        let found = self
+            .read(target, &keys, bytes_max, Returned::Nothing)
+            .await?;
+        // One that can't be read is there.
+        Ok(found.iter().all(|found| !matches!(found, Ok(None))))
     }
 
     /// Adds the stored document to each write that requested it, and checks that the others can be read, too.
