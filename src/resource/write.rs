@@ -127,6 +127,9 @@ pub enum Parameter {
     Values(Origin, usize, usize),
     /// For each value of such a column whether it is absent, as an array of booleans.
     Absent(Origin, usize, usize),
+    /// For each row of a level which of its columns are absent, as an array of `bytea`: a byte for each column of the
+    /// level, 1 for an absent value.
+    Absences(Origin, usize),
     /// The number of rows of a level that the body has, as `int8`.
     Count(usize),
     /// For each row of a level the number of its document in the body, counted from 1, as an array of `int8`.
@@ -269,6 +272,26 @@ fn may_be_absent(column: &WritableColumn) -> bool {
     column.default.is_some() || !column.is_inserted()
 }
 
+/// The most columns of the rows of a body, of the 1,664 that a row may have in PostgreSQL (`MaxTupleAttributeNumber`). A
+/// table has at most 1,600, and statements add up to three.
+const ROW_COLUMNS_MAX: usize = 1_600;
+
+/// Whether the rows of a level have so many columns that one column has to say for all of them whether they are absent.
+fn is_wide(level: &Level) -> bool {
+    let columns = level.columns.iter();
+    let absent = columns.filter(|column| may_be_absent(column)).count();
+    level.columns.len() + absent > ROW_COLUMNS_MAX
+}
+
+/// A condition: the value of column `number` of row `u` is absent. Only for columns that may be.
+fn absent_sql(level: &Level, number: usize) -> String {
+    if is_wide(level) {
+        format!("get_byte(u.absent, {number}) = 1")
+    } else {
+        format!("u.a{number}")
+    }
+}
+
 /// The value of column `number` of row `u`, cast to the type without a length. An absent value is null.
 fn value_sql(level: &Level, number: usize) -> String {
     format!("u.c{number}::{}", level.columns[number].plain_type_sql)
@@ -286,7 +309,8 @@ fn inserted_sql(level: &Level, number: usize) -> String {
         // The catalogue's text of a default lacks the cast that the assignment to the column implies.
         Some(default) => {
             let plain = &level.columns[number].plain_type_sql;
-            format!("case when u.a{number} then ({default})::{plain} else {value} end")
+            let absent = absent_sql(level, number);
+            format!("case when {absent} then ({default})::{plain} else {value} end")
         }
         None => value,
     }
@@ -347,7 +371,7 @@ impl StatementBuilder<'_> {
     }
 
     /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`. For columns that may be absent
-    /// there are also `a0, a1, …`, which say whether they are.
+    /// there are also `a0, a1, …`, which say whether they are, or `absent` ([`absent_sql`]).
     fn body_rows_sql(
         &self,
         number: usize,
@@ -370,15 +394,21 @@ impl StatementBuilder<'_> {
     ) -> (String, String) {
         let level = &self.writable.levels[number];
         let (mut arrays, mut names) = (Vec::new(), Vec::new());
+        let is_wide = is_wide(level);
         for &column in columns {
             let values = parameters.placeholder(Parameter::Values(origin, number, column));
             arrays.push(format!("{values}::text[]"));
             names.push(format!("c{column}"));
-            if may_be_absent(&level.columns[column]) {
+            if may_be_absent(&level.columns[column]) && !is_wide {
                 let absent = parameters.placeholder(Parameter::Absent(origin, number, column));
                 arrays.push(format!("{absent}::bool[]"));
                 names.push(format!("a{column}"));
             }
+        }
+        if is_wide {
+            let absences = parameters.placeholder(Parameter::Absences(origin, number));
+            arrays.push(format!("{absences}::bytea[]"));
+            names.push("absent".to_owned());
         }
         if let Some((parameter, name)) = extra {
             arrays.push(format!("{}::int8[]", parameters.placeholder(parameter)));

@@ -165,6 +165,7 @@ async fn read_columns(
 ) -> Result<(), SourceError> {
     let types = read_types(connection, table_oids).await?;
     // Domains are followed down to the type below; the innermost one carries the type modifier.
+    // No default refers to a column. If it is told the table, pg_get_expr finds names for all its columns each time.
     let sql = "with recursive chain (oid, base, modifier) as ( \
            select oid, typbasetype, typtypmod from pg_type where typtype = 'd' \
            union all select c.oid, t.typbasetype, t.typtypmod from chain c join pg_type t on t.oid = c.base \
@@ -182,7 +183,7 @@ async fn read_columns(
            a.atttypmod as own_modifier, a.attnotnull or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
-           case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, f.adrelid), \
+           case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, 0), \
              'pg_catalog.nextval(' || quote_literal(case when a.attidentity <> '' then pg_get_serial_sequence( \
                format('%I.%I', n.nspname, r.relname), a.attname) end) || '::pg_catalog.regclass)', \
              pg_get_expr(at.typdefaultbin, 0)) end as default_sql \

@@ -74,3 +74,58 @@ async fn rows_with_a_deferrable_primary_key_are_only_read() {
         );
     }
 }
+
+/// PostgreSQL's limit for a table is 1,600 columns, and its limit for a row in a statement 1,664.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_with_many_columns_and_defaults_can_be_written() {
+    for columns in [898, 1598] {
+        let tables = |triggers: &str| {
+            let wide = |name: &str, key: &str| {
+                let more: Vec<String> = (0..columns)
+                    .map(|number| format!("c{number} smallint default {number}"))
+                    .collect();
+                format!("create table {name} ({key}, {});", more.join(", "))
+            };
+            format!(
+                "{}{}{triggers}",
+                wide(
+                    "t",
+                    "id int primary key, x int generated always as identity"
+                ),
+                wide("u", "id int primary key, t int references t"),
+            )
+        };
+        let config = "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'us'\ntable = 'u'\n";
+        let audit = "create index on u (t);
+            create function same() returns trigger language plpgsql as $$ begin return new; end $$;
+            create trigger same before insert or update on t for each row execute function same();";
+        for triggers in ["create index on u (t);", audit] {
+            let larder = TestService::start(&tables(triggers), config).await;
+            let body = json!({"id": 1, "c1": 7, "us": [{"id": 1, "c2": null}]});
+            let answer = larder.post("/ts", &body).await;
+            assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+            let mut stored = answer.json();
+            let last = format!("c{}", columns - 1);
+            assert_eq!(stored["c0"], json!(0));
+            assert_eq!(stored["c1"], json!(7));
+            assert_eq!(stored[&last], json!(columns - 1));
+            assert_eq!(stored["us"][0]["c2"], json!(null));
+            assert_eq!(larder.get("/ts/1").await.json(), stored);
+            stored["c0"] = json!(3);
+            stored["us"][0][&last] = json!(4);
+            let current = [("if-match", answer.header("etag"))];
+            let text = json!({"c0": 3, "us": [{"id": 1, &last: 4}]}).to_string();
+            let answer = larder.write(Method::PUT, "/ts/1", &current, &text).await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+            assert_eq!(answer.json(), stored);
+            stored["c5"] = json!(6);
+            let answer = larder.patch("/ts/1", &json!({"c5": 6})).await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+            assert_eq!(answer.json(), stored);
+            let answer = larder.put("/ts/2", &json!({"us": []})).await;
+            assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+            let answer = larder.delete("/ts/1").await;
+            assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+        }
+    }
+}

@@ -8,8 +8,8 @@ use crate::resource::proof::PROOF;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Level;
 use crate::resource::write::{
-    ChangeScope, Origin, Parameters, StatementBuilder, WriteStatement, has_key_sql, may_be_absent,
-    stored_sql, value_sql,
+    ChangeScope, Origin, Parameters, StatementBuilder, WriteStatement, absent_sql, has_key_sql,
+    may_be_absent, stored_sql, value_sql,
 };
 
 /// SQL for the text by which values of a column are compared.
@@ -39,7 +39,7 @@ fn differs_sql(level: &Level, column: usize) -> String {
     };
     // A column that the body leaves out keeps its value. A new default would change it with each write.
     if may_be_absent(&level.columns[column]) {
-        format!("not u.a{column} and {differs}")
+        format!("not {} and {differs}", absent_sql(level, column))
     } else {
         differs
     }

@@ -7,7 +7,7 @@
 use crate::resource::body::MISMATCHES_MAX;
 use crate::resource::proof::PROOF;
 use crate::resource::write::{
-    Origin, Parameters, StatementBuilder, WriteStatement, has_key_sql, value_sql,
+    Origin, Parameters, StatementBuilder, WriteStatement, absent_sql, has_key_sql, value_sql,
 };
 
 impl StatementBuilder<'_> {
@@ -41,7 +41,8 @@ impl StatementBuilder<'_> {
                 found.push(format!(
                     "select {number}::int8 as level, {column}::int8 as col, u.n \
                      from {rows} with ordinality as u({names}, n) {join} {table} r on {same} \
-                     where not u.a{column} and {differs}",
+                     where not {absent} and {differs}",
+                    absent = absent_sql(level, column),
                     table = level.table.sql(),
                     same = has_key_sql(level),
                 ));

@@ -67,6 +67,7 @@ pub(super) fn bind_inputs<'q>(
             Parameter::Absent(origin, level, column) => {
                 query.bind(absences(rows(origin), level, column))
             }
+            Parameter::Absences(origin, level) => query.bind(row_absences(rows(origin), level)),
             Parameter::Count(level) => {
                 let count = written.levels.get(level).map_or(0, LevelRows::count);
                 query.bind(i64::try_from(count).unwrap_or(i64::MAX))
@@ -94,6 +95,23 @@ fn texts(rows: &Rows, level: usize, number: usize) -> Vec<Option<&str>> {
 fn absences(rows: &Rows, level: usize, number: usize) -> Vec<bool> {
     let values = column(rows, level, number).iter();
     values.map(|value| *value == ColumnInput::Absent).collect()
+}
+
+/// For each row of a level a byte for each column: 1 if its value is absent.
+fn row_absences(rows: &Rows, level: usize) -> Vec<Vec<u8>> {
+    let Some(of) = rows.levels.get(level) else {
+        return Vec::new();
+    };
+    let is_absent = |row: usize, column: &Vec<ColumnInput>| {
+        u8::from(column.get(row) == Some(&ColumnInput::Absent))
+    };
+    let row = |row| {
+        of.columns
+            .iter()
+            .map(|column| is_absent(row, column))
+            .collect()
+    };
+    (0..of.count()).map(row).collect()
 }
 
 /// The number of the document of each row of a level, counted from 1.
