@@ -122,6 +122,21 @@ impl SourceError {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
     }
 
+    /// Whether a table of the statement was altered since the resource was checked, so that the statement may succeed
+    /// under the new definition.
+    pub(crate) fn is_altered(&self) -> bool {
+        match self {
+            Self::Altered(_) | Self::RowSecurity => true,
+            Self::Refused { code, .. } => ALTERED.contains(&code.as_str()),
+            _ => false,
+        }
+    }
+
+    /// Whether other transactions prevented the statement, by a deadlock or a conflict between serializable transactions.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if CONFLICTS.contains(&code.as_str()))
+    }
+
     /// Whether the connection must not be used any more.
     pub(crate) fn is_connection_error(&self) -> bool {
         matches!(
@@ -171,15 +186,31 @@ impl SourceError {
 
     /// Whether a statement for one key may succeed where this statement for many keys failed.
     fn concerns_single_keys(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused { .. } | Self::Timeout | Self::Altered(_) | Self::Unexpected(_)
-        )
+        match self {
+            Self::Refused { code, .. } => !UNDEFINED.contains(&code.as_str()),
+            Self::Timeout | Self::Altered(_) | Self::Unexpected(_) => true,
+            _ => false,
+        }
     }
 }
 
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
+const CONFLICTS: [&str; 2] = ["40001", "40P01"];
+
+/// `undefined_table`, `undefined_column` and `invalid_schema_name` (PostgreSQL manual, appendix A): no row matters.
+const UNDEFINED: [&str; 3] = ["42P01", "42703", "3F000"];
+
+/// Error codes of statements on tables that a migration or a restore has changed, before the feed has seen the change
+/// (PostgreSQL manual, appendix A). An object does not exist: `undefined_table`, `undefined_column`, `undefined_object`,
+/// `invalid_schema_name`. Access is denied: `insufficient_privilege`. An object has another kind or type:
+/// `wrong_object_type`, `undefined_function` (of an operator), `datatype_mismatch`, `cannot_coerce`,
+/// `feature_not_supported` (a plan whose result has another type).
+const ALTERED: [&str; 10] = [
+    "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
+];
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
 const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];

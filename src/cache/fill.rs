@@ -26,6 +26,11 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a request waits for PostgreSQL while the feed has lost it, at most.
 const UNREACHABLE_WAIT: Duration = Duration::from_millis(750);
 
+/// A read that finds its tables altered, or loses a deadlock, is repeated after a pause, each twice as long as the one
+/// before: in all 630 ms. Until the feed knew a new definition, reads failed for up to 145 ms (2026-11-25).
+const REPEAT_PAUSE_MIN: Duration = Duration::from_millis(10);
+const REPEATS_MAX: u32 = 6;
+
 /// Why a document is loaded from PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadReason {
@@ -48,6 +53,7 @@ impl Cache {
         reason: LoadReason,
     ) -> Result<Answer, LookupError> {
         let began = Boottime::now();
+        let mut repeats = 0;
         loop {
             #[cfg(test)]
             reach(Point::Load);
@@ -74,7 +80,12 @@ impl Cache {
             };
             // If the load ended without an outcome, the next waiter leads.
             if let Some(outcome) = self.wait(resource, &mut waiter, began).await? {
-                let found = outcome.found?;
+                let found = match outcome.found {
+                    Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {
+                        continue;
+                    }
+                    found => found?,
+                };
                 let provenance = match reason {
                     LoadReason::Miss => Provenance::Miss {
                         stored: outcome.stored,
@@ -125,11 +136,36 @@ impl Cache {
     /// # Errors
     /// See [`LookupError`].
     pub async fn keys(&self, resource: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
-        let reading = self.loader.read_page(self.resource(resource)?, page);
-        let keys = self
-            .wait_within_limits(resource, Boottime::now(), reading)
-            .await?;
-        Ok(keys?)
+        let began = Boottime::now();
+        let mut repeats = 0;
+        loop {
+            let reading = self
+                .loader
+                .read_page(self.resource(resource)?, page.clone());
+            match self.wait_within_limits(resource, began, reading).await? {
+                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                keys => return Ok(keys?),
+            }
+        }
+    }
+
+    /// Pauses before a read that failed with `error` is repeated, perhaps under another definition of the resource.
+    /// Returns false, without a pause, if it must not be repeated.
+    async fn pause_before_repeat(
+        &self,
+        error: &SourceError,
+        repeats: &mut u32,
+        began: Boottime,
+    ) -> bool {
+        let pause = REPEAT_PAUSE_MIN * (1 << *repeats);
+        let is_repeated = (error.is_altered() || error.is_conflict())
+            && *repeats < REPEATS_MAX
+            && Boottime::now().since(began) + pause < self.request_timeout;
+        if is_repeated {
+            *repeats += 1;
+            tokio::time::sleep(pause).await;
+        }
+        is_repeated
     }
 
     /// Waits for an answer of PostgreSQL: at most `request_timeout`, and at most [`UNREACHABLE_WAIT`] while the feed

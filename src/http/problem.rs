@@ -129,6 +129,7 @@ problems! {
     REQUESTS_OF_CLIENT = SERVICE_UNAVAILABLE, "too many requests wait, which this client has sent";
     TABLE_ALTERED = SERVICE_UNAVAILABLE,
         "a table of the document was dropped or altered, or larder's role may not read it";
+    READ_CONFLICT = SERVICE_UNAVAILABLE, "other transactions prevented the read by a deadlock or a conflict";
     TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time";
     DOCUMENT_TIMEOUT = GATEWAY_TIMEOUT,
         "PostgreSQL needs longer than statement_timeout for this document; it is tried again from time to time";
@@ -476,15 +477,6 @@ impl From<WriteError> for Problem {
     }
 }
 
-/// Error codes of statements on tables that a migration or a restore has changed, before the feed has seen the change
-/// (PostgreSQL manual, appendix A). An object does not exist: `undefined_table`, `undefined_column`, `undefined_object`,
-/// `invalid_schema_name`. Access is denied: `insufficient_privilege`. An object has another kind or type:
-/// `wrong_object_type`, `undefined_function` (of an operator), `datatype_mismatch`, `cannot_coerce`,
-/// `feature_not_supported` (a plan whose result has another type).
-const ALTERED: [&str; 10] = [
-    "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
-];
-
 impl Problem {
     fn with_code(mut self, code: impl Into<String>) -> Self {
         self.code = Some(code.into().into_boxed_str());
@@ -542,7 +534,7 @@ impl Problem {
                 Self::WRITE_UNREACHABLE
             }
             SourceError::Refused { ref code, .. }
-                if !error.is_of_one_document() && !ALTERED.contains(&code.as_str()) =>
+                if !error.is_of_one_document() && !error.is_altered() =>
             {
                 Self {
                     cause: Some(error.to_string().into()),
@@ -568,13 +560,16 @@ impl Problem {
             SourceError::Overloaded => Self::OVERLOADED,
             SourceError::Timeout => Self::TIMEOUT,
             SourceError::DocumentTimeout => Self::DOCUMENT_TIMEOUT,
-            SourceError::Refused { code, .. } if ALTERED.contains(&code.as_str()) => {
+            SourceError::Refused { code, .. } if error.is_altered() => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED.with_code(code)
             }
             SourceError::Altered(_) | SourceError::RowSecurity => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED
+            }
+            SourceError::Refused { code, .. } if error.is_conflict() => {
+                Self::READ_CONFLICT.with_code(code)
             }
             SourceError::Refused { code, .. } => Self {
                 cause: Some(error.to_string().into()),

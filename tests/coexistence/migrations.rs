@@ -1,6 +1,7 @@
 //! Migrations after which a resource no longer fits the database.
 
 use axum::http::StatusCode;
+use futures_util::future::join_all;
 
 use crate::command::{configured, value};
 use crate::freshness::testbed::is_hit;
@@ -119,5 +120,37 @@ async fn unnoticed_alterations_are_no_internal_error() {
             assert!(told, "{alteration}: {path}: {}", answer.body);
         }
         unlock(holder).await;
+    }
+}
+
+/// A read that PostgreSQL refuses because of an alteration is repeated under the new definition.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_wait_for_the_definition_after_an_alteration() {
+    for alteration in [
+        "alter b rename name to title",
+        "alter b drop name",
+        "alter b alter id type text",
+    ] {
+        let url = TestCluster::database().await.url;
+        let more = "insert into b values (2, 'second'), (3, 'third')";
+        execute(&url, &format!("{SQL}; {more}")).await;
+        let larder = TestService::start_on(&url, CONFIG, &[]).await;
+        eventually("b is cached", async || {
+            is_hit(&larder.get("/b/1").await).then_some(())
+        })
+        .await;
+        let holder = lock_table(&url, "larder.change").await;
+        execute(&url, &alteration.replace("alter b", "alter table b")).await;
+        // The feed does not see the alteration before the lock is released, after the reads were sent.
+        let reads = join_all(["/b/2", "/b?keys=2,3", "/b"].map(|path| larder.get(path)));
+        let (answers, ()) = tokio::join!(reads, unlock(holder));
+        for answer in answers {
+            assert_eq!(
+                answer.status,
+                StatusCode::OK,
+                "{alteration}: {}",
+                answer.body
+            );
+        }
     }
 }

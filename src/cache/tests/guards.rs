@@ -4,7 +4,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::feed::ranges::Ranges;
 use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
+use crate::source::SourceError;
 use crate::source::loader::{Keep, Loaded};
 use crate::source::token::Token;
 
@@ -419,5 +420,43 @@ async fn what_is_read_from_an_aging_segment_is_queued_again() {
         assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);
         let queued = orders.names();
         assert_eq!(queued, vec!["put"; usize::from(is_aging)], "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_that_finds_its_tables_altered_or_loses_a_deadlock_is_repeated() {
+    let (cache, _orders) = with_queue();
+    let definition = Some(Arc::new(named("items")));
+    cache.resources[0].current.store(definition);
+    for (code, failures, attempts_expected) in [
+        ("42703", 1, 2),
+        ("40P01", 1, 2),
+        ("40P01", usize::MAX, 7),
+        ("22012", 1, 1),
+    ] {
+        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut attempts = 0;
+        let outcome = loop {
+            if let Poll::Ready(outcome) = load.as_mut().poll(&mut context) {
+                break outcome;
+            }
+            for load in cache.loader.take_waiting() {
+                attempts += 1;
+                let loaded = if attempts > failures {
+                    document()
+                } else {
+                    Err(SourceError::Refused {
+                        code: code.to_owned(),
+                        message: String::new(),
+                    })
+                };
+                (load.done)(loaded, Keep::Yes);
+            }
+            // The loader's workers don't run between a poll and `take_waiting`.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert_eq!(attempts, attempts_expected, "{code}");
+        assert_eq!(outcome.is_ok(), attempts > failures, "{code}");
     }
 }
