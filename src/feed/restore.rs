@@ -6,7 +6,7 @@
 //! schema larder is damaged, nothing is installed until all of it has been unchanged for a while. Meanwhile PostgreSQL
 //! answers. What this larder has never known is installed at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,6 +33,9 @@ pub(super) struct RestoreDetector {
     database: String,
     /// The tables that had all their triggers, by name, with their oids.
     known: BTreeMap<String, u32>,
+    /// Known tables that were not replaced and lack triggers, which may be created: the delay is over. They stay known:
+    /// a restore that has stalled may still replace them.
+    released: BTreeSet<String>,
     /// The last state that asked for a delay, and since when it is unchanged.
     unchanged: Option<(String, Instant)>,
 }
@@ -88,6 +91,7 @@ impl RestoreDetector {
             database: database.to_owned(),
             known: tables.lines().filter_map(parse).collect(),
             file,
+            released: BTreeSet::new(),
             unchanged: None,
         }
     }
@@ -98,6 +102,7 @@ impl RestoreDetector {
         if self.database != database {
             database.clone_into(&mut self.database);
             self.known.clear();
+            self.released.clear();
             self.unchanged = None;
         }
     }
@@ -120,14 +125,23 @@ impl RestoreDetector {
                 tables.extend(found);
             }
         }
+        let mut dropped = BTreeSet::new();
         for table in &state.without_triggers {
             let name = known_name(state.catalogue, table);
             if let Some(known) = self.known.get(&name) {
-                is_table_replaced |= *known != table.oid;
+                let is_replaced = *known != table.oid;
+                if !is_replaced {
+                    dropped.insert(name.clone());
+                    if self.released.contains(&name) {
+                        continue;
+                    }
+                }
+                is_table_replaced |= is_replaced;
                 names.push(name);
                 tables.push(table.oid);
             }
         }
+        self.released.retain(|name| dropped.contains(name));
         let is_schema_damaged = state.is_schema_damaged && self.known.contains_key(LOG);
         if names.is_empty() && !is_schema_damaged {
             self.unchanged = None;
@@ -145,11 +159,8 @@ impl RestoreDetector {
             DROPPED_TRIGGERS_DELAY
         };
         if now.duration_since(since) >= delay {
-            self.unchanged = None;
-            for name in names.iter().map(String::as_str).chain([LOG]) {
-                self.known.remove(name);
-            }
-            self.write();
+            let log = is_schema_damaged.then(|| LOG.to_owned());
+            self.release(names.into_iter().chain(log), &dropped);
             return None;
         }
         Some(InstallDelay {
@@ -164,6 +175,19 @@ impl RestoreDetector {
             is_schema_damaged,
             is_table_replaced,
         })
+    }
+
+    /// Ends the delay of the tables `names`. Those that only `dropped` triggers stay known.
+    fn release(&mut self, names: impl Iterator<Item = String>, dropped: &BTreeSet<String>) {
+        self.unchanged = None;
+        for name in names {
+            if dropped.contains(&name) {
+                self.released.insert(name);
+            } else {
+                self.known.remove(&name);
+            }
+        }
+        self.write();
     }
 
     /// Records that all triggers of `tables` exist.
@@ -191,5 +215,49 @@ impl RestoreDetector {
                 self.file.display()
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(oid: u32) -> TableName {
+        TableName {
+            oid,
+            schema: "public".to_owned(),
+            name: "a".to_owned(),
+        }
+    }
+
+    /// A restore that stalled for three seconds after it had dropped the triggers found those that larder created on the
+    /// next table of that name: "trigger already exists".
+    #[tokio::test(start_paused = true)]
+    async fn a_table_that_lost_its_triggers_stays_known() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let mut restore = RestoreDetector::open(directory.path().join("tables"));
+        restore.set_database("d");
+        let catalogue = Catalogue::default();
+        restore.record_complete(&catalogue, &[&table(1)]);
+        let lacks = |restore: &mut RestoreDetector, table: &TableName| {
+            let state = DatabaseState {
+                catalogue: &catalogue,
+                configured: &[],
+                without_triggers: vec![table],
+                is_schema_damaged: false,
+                summary: table.oid.to_string(),
+            };
+            restore.delay(state).is_some()
+        };
+        assert!(lacks(&mut restore, &table(1)));
+        tokio::time::advance(DROPPED_TRIGGERS_DELAY).await;
+        for _ in 0..2 {
+            assert!(!lacks(&mut restore, &table(1)), "triggers may be created");
+        }
+        assert!(lacks(&mut restore, &table(2)), "it was replaced");
+        tokio::time::advance(DROPPED_TRIGGERS_DELAY).await;
+        assert!(lacks(&mut restore, &table(2)));
+        tokio::time::advance(REPLACED_DELAY).await;
+        assert!(!lacks(&mut restore, &table(2)));
     }
 }
