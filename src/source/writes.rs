@@ -114,6 +114,8 @@ impl Write {
 pub enum WriteEffect {
     /// The document is new.
     Created,
+    /// The document was new, and a trigger has deleted it or given it another key after that.
+    Moved,
     /// The document existed, and was replaced or patched.
     Replaced,
     /// The document was deleted.

@@ -478,3 +478,28 @@ async fn a_trigger_that_is_created_later_counts() {
     })
     .await;
 }
+
+/// Such as a table of messages that a trigger takes in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_document_that_a_trigger_moves_has_no_location() {
+    let larder = start(
+        "create function taken() returns trigger language plpgsql as $$ begin
+           update dept set deptno = deptno + 100 where deptno = new.deptno; return null; end $$;
+         create constraint trigger taken after insert on dept deferrable initially deferred
+           for each row when (new.loc = 'INBOX') execute function taken();",
+    )
+    .await;
+    let inbox = json!({"no": 1, "name": "x", "loc": "INBOX"});
+    for prefer in ["return=minimal", "return=representation"] {
+        let headers = [("prefer", prefer), ("content-type", "application/json")];
+        let answer = larder
+            .write(Method::POST, "/depts", &headers, &inbox.to_string())
+            .await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        assert_eq!(answer.header("location"), "");
+        assert_eq!(answer.body, "");
+        larder.execute("delete from dept").await;
+    }
+    let answer = larder.post("/depts", &dept(1)).await;
+    assert_eq!(answer.header("location"), "/depts/1");
+}

@@ -271,7 +271,7 @@ fn respond(
     preferred: Option<&'static str>,
 ) -> Response<FullBody> {
     let status = match (written.effect, &written.document) {
-        (WriteEffect::Created, _) => StatusCode::CREATED,
+        (WriteEffect::Created | WriteEffect::Moved, _) => StatusCode::CREATED,
         (WriteEffect::Replaced, Some(_)) | (WriteEffect::Kept, _) => StatusCode::OK,
         (WriteEffect::Replaced, None) | (WriteEffect::Deleted, _) => StatusCode::NO_CONTENT,
     };
@@ -285,7 +285,10 @@ fn respond(
     {
         headers.insert(LOCATION, location);
     }
-    let applies = !matches!(written.effect, WriteEffect::Deleted | WriteEffect::Kept);
+    let applies = !matches!(
+        written.effect,
+        WriteEffect::Deleted | WriteEffect::Kept | WriteEffect::Moved
+    );
     if let Some(preferred) = preferred.filter(|_| applies) {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
     }

@@ -277,12 +277,26 @@ impl<'r> RowReader<'r> {
             let row = *row;
             level.key.iter().map(move |&at| &columns[at][row])
         };
-        let known = |row: &usize| key(row).all(|part| matches!(part, ColumnInput::Text(_)));
+        let is_text = |part: &ColumnInput| matches!(part, ColumnInput::Text(_));
+        // A part of the link is absent while the row above has no value for it. Then its number stands for the value.
+        let above = |row: &usize| {
+            let has_link = key(row).all(is_text);
+            (!has_link).then(|| self.rows.levels[number].parents[*row])
+        };
+        let is_linked = |at: &usize| level.link.iter().any(|(own, _)| own == at);
+        let known = |row: &usize| {
+            let mut parts = level.key.iter().zip(key(row));
+            parts.all(|(at, part)| is_text(part) || is_linked(at))
+        };
+        let compare = |one: &usize, other: &usize| {
+            let order = above(one).cmp(&above(other));
+            order.then_with(|| key(one).cmp(key(other)))
+        };
         let rows = self.before[number]..self.rows.levels[number].count();
         let mut rows: Vec<usize> = rows.filter(known).collect();
-        rows.sort_by(|one, other| key(one).cmp(key(other)));
+        rows.sort_by(compare);
         let pairs = rows.array_windows();
-        let same = pairs.filter(|[one, other]| key(one).eq(key(other)));
+        let same = pairs.filter(|[one, other]| compare(one, other).is_eq());
         let mut same: Vec<usize> = same.map(|[_, other]| *other).collect();
         same.sort_unstable();
         for row in same {

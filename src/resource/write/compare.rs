@@ -12,12 +12,17 @@ use crate::resource::write::{
     may_be_absent, stored_sql, value_sql,
 };
 
-/// SQL for the text by which values of a column are compared.
-fn shown_sql(value: &ValueType, sql: &str) -> String {
+/// SQL for the text by which values of a column are compared. Values that are equal and not the same (`1.0` and `1.00`,
+/// texts under some collations) differ, as they do in documents.
+fn compared_sql(value: &ValueType, sql: &str) -> String {
     match value {
-        ValueType::Json | ValueType::Jsonb => format!("coalesce(({sql})::text, 'null')"),
-        ValueType::Array(_) | ValueType::Composite(_) => format!("to_json({sql})::text"),
-        _ => format!("({sql})::text"),
+        ValueType::Json | ValueType::Jsonb => {
+            format!("coalesce(({sql})::text, 'null') collate \"C\"")
+        }
+        ValueType::Array(_) | ValueType::Composite(_) => {
+            format!("to_json({sql})::text collate \"C\"")
+        }
+        _ => format!("({sql})::text collate \"C\""),
     }
 }
 
@@ -25,16 +30,15 @@ fn shown_sql(value: &ValueType, sql: &str) -> String {
 fn differs_sql(level: &Level, column: usize) -> String {
     let is_link = level.link.iter().any(|(own, _)| *own == column);
     let stored = format!("s.v{column}");
-    // Texts that differ may be equal (`1.0` and `1.00`, some collations): in a document that is a difference, in a link
-    // it is none.
     let differs = if is_link {
+        // Other spellings of the same link (`ABC` and `abc` of citext) are none.
         format!("{stored} is distinct from {}", value_sql(level, column))
     } else {
         let value = &level.columns[column].value;
         format!(
-            "{} collate \"C\" is distinct from {} collate \"C\"",
-            shown_sql(value, &stored),
-            shown_sql(value, &stored_sql(level, column))
+            "{} is distinct from {}",
+            compared_sql(value, &stored),
+            compared_sql(value, &stored_sql(level, column))
         )
     };
     // A column that the body leaves out keeps its value. A new default would change it with each write.

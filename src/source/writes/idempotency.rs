@@ -28,6 +28,7 @@ impl WriteEffect {
     fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
+            Self::Moved => "moved",
             Self::Replaced => "replaced",
             Self::Deleted => "deleted",
             Self::Kept => "kept",
@@ -35,7 +36,13 @@ impl WriteEffect {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Created, Self::Replaced, Self::Deleted, Self::Kept];
+        let all = [
+            Self::Created,
+            Self::Moved,
+            Self::Replaced,
+            Self::Deleted,
+            Self::Kept,
+        ];
         all.into_iter().find(|effect| effect.as_str() == text)
     }
 }

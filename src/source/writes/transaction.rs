@@ -251,28 +251,30 @@ impl<'t> Transaction<'t> {
         written: &mut [WriteResult],
     ) -> Result<(), Failure> {
         for returned in [Returned::Text, Returned::Nothing] {
-            let read: Vec<&mut Written> = written
+            let read: Vec<(&mut Written, &Write)> = written
                 .iter_mut()
                 .zip(writes)
-                .filter_map(|(outcome, write)| Some((outcome.as_mut().ok()?, write)))
+                .filter_map(|(outcome, write)| Some((outcome.as_mut().ok()?, *write)))
                 .filter(|(written, write)| {
                     let is_shown = write.representation || written.effect == WriteEffect::Kept;
                     written.effect != WriteEffect::Deleted
                         && is_shown == (returned == Returned::Text)
                 })
-                .map(|(written, _)| written)
                 .collect();
             if read.is_empty() {
                 continue;
             }
-            let keys: Vec<&str> = read.iter().map(|written| &*written.key).collect();
+            let keys: Vec<&str> = read.iter().map(|(written, _)| &*written.key).collect();
             let found = self.read_written(target, &keys, returned).await?;
-            for (written, document) in read.into_iter().zip(found) {
+            for ((written, write), document) in read.into_iter().zip(found) {
                 let document = document?;
                 let is_followed =
                     target.writable.has_triggers && target.resource.row_security.is_none();
-                if is_followed && written.effect != WriteEffect::Created && document.is_none() {
-                    return Err(WriteError::KeyChanged.into());
+                if is_followed && document.is_none() {
+                    if !matches!(write.action, Action::Insert { .. }) {
+                        return Err(WriteError::KeyChanged.into());
+                    }
+                    written.effect = WriteEffect::Moved;
                 }
                 written.document = document.filter(|_| returned == Returned::Text);
             }
