@@ -58,6 +58,7 @@ pub(super) async fn create(connection: &mut PgConnection, schema: &Schema) -> an
             connection,
             schema,
             choice: Choice::default(),
+            has_kept: false,
         };
         oracle.seed(&document).await?;
     }
@@ -262,6 +263,7 @@ async fn execute(
         connection,
         schema,
         choice,
+        has_kept: false,
     };
     if requests.len() > 1 {
         let mut expected = vec![Vec::new(); requests.len()];

@@ -29,6 +29,8 @@ pub(super) struct Choice {
     pub(super) has_reversed_updates: bool,
     /// Rows are updated one by one, if several change unique values.
     pub(super) updates_single_rows: bool,
+    /// Of several documents each is checked for equal keys before it is inserted, instead of all before the first.
+    pub(super) checks_each: bool,
     /// The order of racing requests, or of the documents of a lenient one; empty: as they were sent.
     pub(super) order: Vec<usize>,
 }
@@ -41,6 +43,23 @@ impl Choice {
             requests => requests.len(),
         };
         let mut choices = Vec::new();
+        if count == 1
+            && let [
+                Request {
+                    operation: Operation::Post { documents, .. },
+                    ..
+                },
+            ] = requests
+            && documents.len() > 1
+        {
+            for checks_each in [false, true] {
+                choices.push(Self {
+                    checks_each,
+                    ..Self::default()
+                });
+            }
+            return choices;
+        }
         for updates_single_rows in [false, true] {
             for has_reversed_updates in [false, true] {
                 // A POST updates nothing.
@@ -49,6 +68,7 @@ impl Choice {
                     choices.extend(orders(count).into_iter().map(|order| Self {
                         has_reversed_updates,
                         updates_single_rows,
+                        checks_each: false,
                         order,
                     }));
                 }
@@ -134,6 +154,8 @@ pub(super) struct Oracle<'o> {
     pub(super) connection: &'o mut PgConnection,
     pub(super) schema: &'o Schema,
     pub(super) choice: Choice,
+    /// A trigger has kept rows that the request was to delete.
+    pub(super) has_kept: bool,
 }
 
 impl Oracle<'_> {
@@ -171,18 +193,16 @@ impl Oracle<'_> {
 
     async fn transact(&mut self, request: &Request, documents: &[Node]) -> anyhow::Result<u16> {
         self.plain("begin").await?;
+        self.has_kept = false;
         let outcome = match self.write(request, documents).await {
-            // What is deferred is checked and called before the answer, too.
-            Ok(status) => self
-                .statement("set constraints all immediate")
-                .await
-                .map(|_| status),
+            Ok(status) => self.run_deferred(request, status).await,
             Err(stop) => Err(stop),
         };
         let stop = match outcome {
             Ok(status) => {
                 self.plain("commit").await?;
-                let has_body = !request.is_minimal || request.operation.is_delete();
+                let is_kept = self.has_kept || request.operation.is_delete();
+                let has_body = !request.is_minimal || is_kept;
                 return Ok(if status == 200 && !has_body {
                     204
                 } else {
@@ -203,18 +223,40 @@ impl Oracle<'_> {
         stop.status()
     }
 
-    async fn write(&mut self, request: &Request, documents: &[Node]) -> Result<u16, Stop> {
+    /// Checks and calls what is deferred, before the answer. Returns `status`.
+    async fn run_deferred(&mut self, request: &Request, status: u16) -> Result<u16, Stop> {
+        self.statement("set constraints all immediate").await?;
+        if !request.operation.is_delete()
+            && let Some(key) = request.operation.key()
+            && !self.exists(key).await?
+        {
+            // A trigger would change the key.
+            return Err(Stop::Refused(409));
+        }
+        Ok(status)
+    }
+
+    /// Inserts documents, each of which must have different keys.
+    async fn insert_documents(&mut self, documents: &[Node]) -> Result<u16, Stop> {
         let schema = self.schema;
+        let has_duplicates =
+            |document: &Node| Plan::of_document(schema, document, None).has_duplicates(schema);
+        if !self.choice.checks_each && documents.iter().any(has_duplicates) {
+            return Err(Stop::Refused(422));
+        }
         for document in documents {
-            if Plan::of_document(schema, document, None).has_duplicates(schema) {
+            if has_duplicates(document) {
                 return Err(Stop::Refused(422));
             }
-        }
-        for document in documents {
             self.insert_document(document).await?;
         }
+        Ok(201)
+    }
+
+    async fn write(&mut self, request: &Request, documents: &[Node]) -> Result<u16, Stop> {
+        let schema = self.schema;
         let Some(key) = request.operation.key() else {
-            return Ok(201);
+            return self.insert_documents(documents).await;
         };
         let plan = match &request.operation {
             Operation::Put { document, .. } => Some(Plan::of_document(schema, document, Some(key))),

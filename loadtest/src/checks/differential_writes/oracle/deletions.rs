@@ -35,7 +35,9 @@ impl Oracle<'_> {
                 }
             }
             let standing = self.standing(stored, &removed).await?;
-            if standing.iter().all(Vec::is_empty) || Some(&standing) == expected.as_ref() {
+            let has_kept = !standing.iter().all(Vec::is_empty);
+            if !has_kept || Some(&standing) == expected.as_ref() {
+                self.has_kept |= has_kept;
                 return Ok(());
             }
             self.plain("rollback to savepoint deletions").await?;

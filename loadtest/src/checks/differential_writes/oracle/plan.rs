@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use crate::checks::differential_writes::requests::Node;
-use crate::checks::differential_writes::schema::{Column, Filling, Level, Role, RowValues, Schema};
+use crate::checks::differential_writes::schema::{
+    Column, Filling, Kind, Level, Role, RowValues, Schema,
+};
 use crate::checks::differential_writes::state::{
     State, is_same, is_same_key, key_of, link_of, value_of,
 };
@@ -103,10 +105,7 @@ impl Plan {
 
     fn known_key(&self, level: &Level, number: usize, row: usize) -> Option<Vec<Value>> {
         let row = &self.levels[number][row];
-        let own = level
-            .of_role(Role::Key)
-            .map(|column| value_of(&row.values, &column.name));
-        let own: Vec<Value> = own.collect();
+        let own = own_key(level, row);
         if own.contains(&Value::Null) {
             return None;
         }
@@ -121,13 +120,21 @@ impl Plan {
 
     /// Whether two rows of a level have the same key.
     pub(super) fn has_duplicates(&self, schema: &Schema) -> bool {
-        (0..schema.levels.len()).any(|number| {
-            let keys: Vec<_> = self.levels[number]
-                .iter()
-                .filter_map(|row| row.key.as_ref())
-                .collect();
-            let mut numbered = keys.iter().enumerate();
-            numbered.any(|(at, one)| keys[..at].iter().any(|other| is_same_key(one, other)))
+        schema.levels.iter().enumerate().any(|(number, level)| {
+            let rows = &self.levels[number];
+            let same = |one: &PlannedRow, other: &PlannedRow| match (&one.key, &other.key) {
+                (Some(one), Some(other)) => is_same_key(one, other),
+                // Rows below one row have the same link, also if its key is not known yet.
+                _ => {
+                    let [one_key, other_key] = [one, other].map(|row| own_key(level, row));
+                    one.parent == other.parent
+                        && level.parent.is_some()
+                        && !one_key.contains(&Value::Null)
+                        && is_same_key(&one_key, &other_key)
+                }
+            };
+            let mut numbered = rows.iter().enumerate();
+            numbered.any(|(at, one)| rows[..at].iter().any(|other| same(one, other)))
         })
     }
 
@@ -188,9 +195,16 @@ impl Plan {
             );
         }
         for column in level.of_role(Role::Shown) {
-            if let Some(value) = planned.values.get(&column.name)
-                && !is_same(value, &value_of(known, &column.name))
-            {
+            let Some(value) = planned.values.get(&column.name) else {
+                continue;
+            };
+            let before = value_of(known, &column.name);
+            // A document shows the digits of a numeric: `4.0` is not `4`.
+            let is_same = match column.kind {
+                Kind::Numeric => *value == before,
+                _ => is_same(value, &before),
+            };
+            if !is_same {
                 changes.push((column, value.clone()));
             }
         }
@@ -228,4 +242,12 @@ impl Plan {
     fn is_kept(&self, number: usize, at: usize) -> bool {
         self.levels[number].iter().any(|row| row.stored == Some(at))
     }
+}
+
+/// The parts of the key that the body tells, without the link.
+fn own_key(level: &Level, row: &PlannedRow) -> Vec<Value> {
+    let columns = level.of_role(Role::Key);
+    columns
+        .map(|column| value_of(&row.values, &column.name))
+        .collect()
 }
