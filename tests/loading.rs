@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use crate::harness::cluster::{TestCluster, TestRole};
@@ -29,8 +30,13 @@ const ITEMS: &str =
 async fn herd(larder: &TestService, paths: Vec<String>) -> (Vec<TestResponse>, u64) {
     let holder = lock_table(&larder.url, "item").await;
     let count = paths.len();
-    let requests =
-        async { futures_util::future::join_all(paths.iter().map(|path| larder.get(path))).await };
+    // One client may have no more than 4,096 requests that wait.
+    let get = async |(number, path): (usize, &String)| {
+        let client = format!("10.0.0.{}", number / 4_000);
+        let headers = [("x-forwarded-for", client.as_str())];
+        larder.request(Method::GET, path, &headers).await
+    };
+    let requests = async { join_all(paths.iter().enumerate().map(get)).await };
     let release = async {
         eventually("all wait", async || {
             let lookups = larder.admin("/status").await.json()["resources"][0]["lookups"].as_u64();
@@ -96,7 +102,10 @@ async fn long_documents_are_read_one_by_one() {
 async fn too_many_waiting_keys_are_refused_and_the_others_answered() {
     let database = TestCluster::database().await;
     execute(&database.url, SQL).await;
-    let settings = [("database.connections", "5")];
+    let settings = [
+        ("database.connections", "5"),
+        ("limits.trusted_proxies", "0.0.0.0"),
+    ];
     let larder = TestService::start_on(&database.url, ITEMS, &settings).await;
     let paths = (1..=10_600).map(|number| format!("/items/{number}"));
     let (answers, _) = herd(&larder, paths.collect()).await;
