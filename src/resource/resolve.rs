@@ -93,7 +93,8 @@ impl<'a> Resolver<'a> {
         let writable = Writable::new(name, &root, &key.columns, self.catalogue);
         let write_sql = writable.as_ref().ok();
         let names: Vec<&TableName> = shown.iter().map(|table| &table.name).collect();
-        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key, &names));
+        let is_secured = row_security.is_some();
+        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key, &names, is_secured));
         Some(Resource {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),

@@ -159,8 +159,13 @@ pub struct DefaultQuery {
 
 impl WriteSql {
     /// The statements for `writable`. The columns of `key` identify root rows; `shown` are the tables that documents
-    /// show.
-    pub(super) fn new(writable: &Writable, key: &KeyShape, shown: &[&TableName]) -> Self {
+    /// show. If a table `is_secured` by row security, rows that may be read are not all that may be locked.
+    pub(super) fn new(
+        writable: &Writable,
+        key: &KeyShape,
+        shown: &[&TableName],
+        is_secured: bool,
+    ) -> Self {
         let statements = StatementBuilder { writable, key };
         let levels = 0..writable.levels.len();
         let below = 1..writable.levels.len();
@@ -172,8 +177,8 @@ impl WriteSql {
                 .clone()
                 .map(|level| statements.lock_below(level))
                 .collect(),
-            compare: statements.compare(ChangeScope::AllRows),
-            compare_read: statements.compare(ChangeScope::RowsRead),
+            compare: statements.compare(ChangeScope::AllRows, !is_secured),
+            compare_read: statements.compare(ChangeScope::RowsRead, !is_secured),
             delete_rows: levels
                 .clone()
                 .map(|level| statements.delete_rows(level))

@@ -16,6 +16,12 @@ const SCHEMA: &str = "
     create table note (skill bigint references skill on delete cascade, text text);
 ";
 
+const ROWS: &str = "
+    insert into dept values (1, 'd', 'here', 'c');
+    insert into emp values (10, 'e', 1, 'a', 1), (11, 'f', 2, 'b', 1);
+    insert into skill values (100, 'go', 'kept', 10), (101, 'sql', 'kept', 10), (110, 'go', 'kept', 11);
+    insert into note values (100, 'n'), (110, 'n')";
+
 const SKILLS: &str = "
     [[resource]]
     name = 'depts'
@@ -32,16 +38,7 @@ const SKILLS: &str = "
 ";
 
 async fn start() -> TestService {
-    let larder = TestService::start(SCHEMA, SKILLS).await;
-    larder
-        .execute(
-            "insert into dept values (1, 'd', 'here', 'c');
-             insert into emp values (10, 'e', 1, 'a', 1), (11, 'f', 2, 'b', 1);
-             insert into skill values (100, 'go', 'kept', 10), (101, 'sql', 'kept', 10), (110, 'go', 'kept', 11);
-             insert into note values (100, 'n'), (110, 'n')",
-        )
-        .await;
-    larder
+    TestService::start(&format!("{SCHEMA} {ROWS}"), SKILLS).await
 }
 
 const HIDDEN: &str = "select string_agg(concat_ws(' ', no, hidden, empno, text), ', ' order by no) \
@@ -150,4 +147,53 @@ async fn triggers_of_attempts_leave_no_effects() {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     let audit = "select string_agg(what, ' ' order by what) from audit";
     assert_eq!(larder.query(audit).await, "ab bc");
+}
+
+/// A foreign key between rows of one document removes or empties rows of the body: they were lost, and the answer was 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_deletion_takes_along_are_a_conflict() {
+    let larder = TestService::start(
+        "create table a (id int primary key, t text);
+         create table b (id int primary key, a int not null references a, t text);
+         create table c (id int primary key, a int not null references a, t text,
+                         b int references b on delete cascade, m int references b on delete set null);
+         insert into a values (1, 'a');
+         insert into b values (1, 1, 'x'), (2, 1, 'y');
+         insert into c values (1, 1, 'p', 1, null), (2, 1, 'q', 2, 1)",
+        "[[resource]]\nname = 'as'\ntable = 'a'\n\
+         [[resource.children]]\nname = 'bs'\ntable = 'b'\nfields = { id = 'id', t = 't' }\n\
+         [[resource.children]]\nname = 'cs'\ntable = 'c'\nforeign_key = ['a']\n\
+         fields = { id = 'id', t = 't', b = 'b', m = 'm' }",
+    )
+    .await;
+    let before = larder.get("/as/1").await.json();
+    for (b, m) in [(2, json!(2)), (1, json!(2)), (2, json!(1))] {
+        let body = json!({"id": 1, "t": "a", "bs": [{"id": 2, "t": "y"}], "cs": [
+            {"id": 1, "t": "p", "b": b, "m": null}, {"id": 2, "t": "q", "b": 2, "m": m}]});
+        let answer = larder.put("/as/1", &body).await;
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        assert_eq!(answer.json()["code"], "23503");
+        assert_eq!(larder.get("/as/1").await.json(), before);
+    }
+    let body = json!({"id": 1, "t": "a", "bs": [{"id": 2, "t": "y"}], "cs": [
+        {"id": 2, "t": "r", "b": 2, "m": null}]});
+    let answer = larder.put("/as/1", &body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_stored(&larder, &answer, "/as/1", &body).await;
+}
+
+/// The row that a trigger keeps would have lost one of the rows below it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_row_that_loses_rows_to_another_is_a_conflict() {
+    let keep =
+        "create function keep() returns trigger language plpgsql as $$ begin return null; end $$;
+         create trigger keep before delete on emp for each row execute function keep()";
+    let larder = TestService::start(&format!("{SCHEMA} {ROWS}; {keep}"), SKILLS).await;
+    let before = larder.get("/depts/1").await.json();
+    let body = json!({"no": 1, "name": "d", "emps": [
+        {"no": 11, "badge": "b", "skills": [{"no": 100, "name": "rust"}, {"no": 110, "name": "go"}]}]});
+    let answer = larder.put("/depts/1", &body).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert!(answer.body.contains("trigger"), "{}", answer.body);
+    assert_eq!(larder.get("/depts/1").await.json(), before);
 }

@@ -134,3 +134,80 @@ async fn columns_that_stay_need_no_privilege() {
     let answer = larder.patch("/notes/1", &json!({"fixed": "g"})).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
 }
+
+/// The check of a domain holds for values that are written, not for those that were stored before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_values_that_a_later_check_refuses_may_stay() {
+    let larder = TestService::start(
+        "create domain positive as int;
+         create table item (id int primary key, n positive, t text);
+         insert into item values (1, -5, 'a');
+         alter domain positive add check (value > 0) not valid",
+        "[[resource]]\nname = 'items'\ntable = 'item'",
+    )
+    .await;
+    let answer = larder.patch("/items/1", &json!({"t": "b"})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = larder.patch("/items/1", &json!({"n": -6})).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        answer.body
+    );
+}
+
+/// Policies let larder read all rows, and change only some.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_policies_keep_are_told_and_those_that_stay_need_none() {
+    let file = "[[resource]]\nname = 'orders'\ntable = 'purchase'\nrow_security = 'as-larder'\n\
+        [[resource.children]]\nname = 'lines'\ntable = 'line'\nfields = { id = 'id', t = 't' }";
+    let larder = TestService::start(
+        "create table purchase (id int primary key, t text);
+         create table line (id int primary key, purchase int references purchase, t text);
+         insert into purchase values (1, 'a');
+         insert into line values (1, 1, 'free'), (2, 1, 'kept'), (3, 1, 'fixed');
+         alter table line enable row level security;
+         create policy reads on line for select using (true);
+         create policy inserts on line for insert with check (true);
+         create policy updates on line for update using (t <> 'fixed');
+         create policy deletes on line for delete using (t <> 'kept')",
+        file,
+    )
+    .await;
+    let role = TestRole::create(&larder.url).await;
+    let grants = format!(
+        "grant usage on schema larder to {name}; grant select on all tables in schema larder to {name};
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {name};
+         grant execute on all functions in schema larder to {name};
+         grant execute on function pg_control_system() to {name};
+         grant select, insert, update, delete on purchase, line to {name}",
+        name = role.name
+    );
+    larder.execute(&grants).await;
+    let writer = TestService::start_on(&role.url, file, &[("install", "manual")]).await;
+    let read = writer.get("/orders/1").await;
+    assert_eq!(read.status, StatusCode::OK, "{}", read.body);
+    let mut document = read.json();
+    let answer = writer.put("/orders/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let answer = writer.patch("/orders/1", &json!({"t": "b"})).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    document["t"] = json!("b");
+    let kept = |document: &mut serde_json::Value, id: i64| {
+        let lines = document["lines"].as_array_mut().unwrap();
+        lines.retain(|line| line["id"] != id);
+    };
+    let mut without = document.clone();
+    kept(&mut without, 2);
+    let answer = writer.put("/orders/1", &without).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
+    let mut changed = document.clone();
+    changed["lines"][2]["t"] = json!("x");
+    let answer = writer.put("/orders/1", &changed).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
+    kept(&mut document, 3);
+    let answer = writer.put("/orders/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.json(), document);
+}

@@ -110,6 +110,26 @@ impl WriteError {
         }
     }
 
+    /// A row of the body is gone, or refers to nothing, since a row that the body lacks was deleted.
+    pub(super) fn foreign_key_violation() -> Self {
+        Self::Refused {
+            code: FOREIGN_KEY_VIOLATION.into(),
+            refusal: Refusal::Conflict,
+            pointer: None,
+            constraint: None,
+        }
+    }
+
+    /// A policy of row security does not let larder's role change a row.
+    pub(super) fn forbidden() -> Self {
+        Self::Refused {
+            code: INSUFFICIENT_PRIVILEGE.into(),
+            refusal: Refusal::Forbidden,
+            pointer: None,
+            constraint: None,
+        }
+    }
+
     /// Whether a key, or another value that must be unique, exists.
     pub(super) fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == UNIQUE_VIOLATION || code == EXCLUSION_VIOLATION)
@@ -185,6 +205,12 @@ impl WriteError {
 
 /// `unique_violation` (PostgreSQL manual, appendix A).
 const UNIQUE_VIOLATION: &str = "23505";
+
+/// `foreign_key_violation` (PostgreSQL manual, appendix A).
+const FOREIGN_KEY_VIOLATION: &str = "23503";
+
+/// `insufficient_privilege` (PostgreSQL manual, appendix A).
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// `exclusion_violation` (PostgreSQL manual, appendix A).
 const EXCLUSION_VIOLATION: &str = "23P01";

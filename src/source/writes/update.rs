@@ -41,6 +41,26 @@ struct StoredRow {
 struct StoredRows(BTreeMap<usize, Vec<StoredRow>>);
 
 impl StoredRows {
+    fn is_empty(&self) -> bool {
+        self.0.values().all(Vec::is_empty)
+    }
+
+    /// The keys of the rows that are above rows of `gone`, at any distance as far as those between are among these.
+    fn above(&self, writable: &Writable, gone: &Self) -> KeysByLevel {
+        let mut found = KeysByLevel::new();
+        for (level, known) in writable.levels.iter().enumerate().rev() {
+            let Some(parent) = known.parent else { continue };
+            let below = found.remove(&level).unwrap_or_default();
+            let own = self.0.get(&level).into_iter().flatten();
+            let own = own.filter(|row| below.contains(&row.key));
+            let rows = own.chain(gone.0.get(&level).into_iter().flatten());
+            let keys: Vec<StoredKey> = rows.filter_map(|row| row.above.clone()).collect();
+            found.insert(level, below);
+            found.entry(parent).or_default().extend(keys);
+        }
+        found
+    }
+
     /// Takes out the rows with the keys `kept`, and those that are above them.
     fn split_above(&mut self, writable: &Writable, mut kept: KeysByLevel) -> Self {
         let mut split = Self::default();
@@ -178,6 +198,10 @@ fn row_of_number(number: i64) -> Option<usize> {
     place(number)?.checked_sub(1)
 }
 
+fn is_any(keys: &KeysByLevel) -> bool {
+    keys.values().any(|keys| !keys.is_empty())
+}
+
 fn parent_of(writable: &Writable, level: usize) -> Option<usize> {
     writable.levels.get(level)?.parent
 }
@@ -222,6 +246,10 @@ impl Transaction<'_> {
 
     /// Makes the rows of the locked document those of `rows`. If the document was read, `stored` has its rows. Returns
     /// whether a trigger has kept rows that were to be deleted.
+    ///
+    /// # Errors
+    /// A foreign key violation if a row of the body is another one afterwards because a row was deleted (`on delete cascade`
+    /// or `set null`); [`WriteError::Vetoed`] if a trigger keeps a row that has lost a row below it before.
     pub(super) async fn update(
         &mut self,
         target: &WriteTarget<'_>,
@@ -238,7 +266,9 @@ impl Transaction<'_> {
         let mut differences = self.compare(target, inputs).await?;
         let above_changed = mem::take(&mut differences.above_changed);
         let left = differences.gone.split_above(target.writable, above_changed);
-        let mut has_kept = self.delete_rows(target, differences.gone).await?;
+        let has_deleted = !left.is_empty() || !differences.gone.is_empty();
+        let emptied = left.above(target.writable, &differences.gone);
+        let mut has_kept = is_any(&self.delete_rows(target, differences.gone).await?);
         for level in 0..target.writable.levels.len() {
             link_rows(target.writable, rows, level);
             if let Some(changed) = differences.changed.get(&level) {
@@ -258,7 +288,29 @@ impl Transaction<'_> {
                 self.insert_level(target, insert, rows, Some(new)).await?;
             }
         }
-        has_kept |= self.delete_rows(target, left).await?;
+        let kept = self.delete_rows(target, left).await?;
+        let lost = |(level, keys): (&usize, &HashSet<StoredKey>)| {
+            emptied
+                .get(level)
+                .is_some_and(|emptied| !emptied.is_disjoint(keys))
+        };
+        if kept.iter().any(lost) {
+            return Err(WriteError::Vetoed.into());
+        }
+        has_kept |= is_any(&kept);
+        // What triggers change is theirs to say.
+        let is_compared = !target.writable.has_triggers && target.resource.row_security.is_none();
+        if has_deleted && is_compared {
+            let inputs = Inputs {
+                key,
+                rows: Some(rows),
+                stored,
+            };
+            let after = self.compare(target, inputs).await?;
+            if !after.new.is_empty() || !after.changed.is_empty() {
+                return Err(WriteError::foreign_key_violation().into());
+            }
+        }
         Ok(has_kept)
     }
 
@@ -269,11 +321,12 @@ impl Transaction<'_> {
         inputs: Inputs<'_>,
     ) -> Result<bool, Failure> {
         let differences = self.compare(target, inputs).await?;
-        self.delete_rows(target, differences.gone).await
+        let kept = self.delete_rows(target, differences.gone).await?;
+        Ok(is_any(&kept))
     }
 
     /// Deletes `gone`, the lowest level first. A row that a trigger keeps keeps the rows below it, too: then it is done
-    /// again without these, at most once for each level. Returns whether a trigger has kept any.
+    /// again without these, at most once for each level. Returns the keys of the rows that triggers have kept.
     ///
     /// # Errors
     /// [`WriteError::Vetoed`] if triggers keep other rows when it is done again.
@@ -281,10 +334,9 @@ impl Transaction<'_> {
         &mut self,
         target: &WriteTarget<'_>,
         mut gone: StoredRows,
-    ) -> Result<bool, Failure> {
+    ) -> Result<KeysByLevel, Failure> {
         let writable = target.writable;
-        let has_triggers = writable.has_triggers && gone.0.values().any(|rows| !rows.is_empty());
-        if has_triggers {
+        if writable.has_triggers && !gone.is_empty() {
             self.savepoint(SAVEPOINT).await?;
         }
         let mut standing: KeysByLevel = BTreeMap::new();
@@ -314,12 +366,15 @@ impl Transaction<'_> {
                 break;
             }
             if !repeated {
-                return Ok(standing.values().any(|keys| !keys.is_empty()));
+                return Ok(standing);
             }
         }
     }
 
     /// Deletes `stored` rows of one level. Returns the keys of those that triggers have kept.
+    ///
+    /// # Errors
+    /// That larder may not delete them, if a policy keeps some and there are no triggers.
     async fn delete_level(
         &mut self,
         target: &WriteTarget<'_>,
@@ -342,10 +397,10 @@ impl Transaction<'_> {
             Some(row) => row.try_get(0).map_err(SourceError::from)?,
             None => None,
         };
-        if deleted.and_then(place) == Some(stored.len()) || !target.writable.has_triggers {
+        if deleted.and_then(place) == Some(stored.len()) {
             return Ok(HashSet::new());
         }
-        // A trigger may have deleted the others by a statement of its own.
+        // A trigger, or the deletion of another row, may have deleted the others.
         let found = self.run_statement(target, standing, inputs).await?;
         let mut kept = HashSet::new();
         for row in &found {
@@ -354,6 +409,9 @@ impl Transaction<'_> {
                 .and_then(row_of_number)
                 .and_then(|row| stored.get(row));
             kept.extend(row.map(|row| row.key.clone()));
+        }
+        if !target.writable.has_triggers && !kept.is_empty() {
+            return Err(WriteError::forbidden().into());
         }
         Ok(kept)
     }
@@ -436,7 +494,8 @@ impl Transaction<'_> {
     /// Sets `columns` of `rows` of the body.
     ///
     /// # Errors
-    /// [`WriteError::Vetoed`] if a row has other values after that because a trigger has prevented its update.
+    /// [`WriteError::Vetoed`] if a row has other values after that because a trigger has prevented its update; without
+    /// triggers that the row was deleted together with another one, or that larder may not update it.
     async fn update_rows(
         &mut self,
         target: &WriteTarget<'_>,
@@ -457,7 +516,7 @@ impl Transaction<'_> {
             Some(row) => row.try_get(0).map_err(SourceError::from)?,
             None => Vec::new(),
         };
-        if updated.len() == rows.len() || !writable.has_triggers {
+        if updated.len() == rows.len() {
             return Ok(());
         }
         let updated: HashSet<usize> = updated.into_iter().filter_map(row_of_number).collect();
@@ -471,9 +530,17 @@ impl Transaction<'_> {
             |columns_now: &[usize]| columns_now.iter().any(|column| columns.contains(column));
         let mut changed = changed.filter(|(_, columns)| is_same_column(columns));
         let mut new = differences.new.get(&level).into_iter().flatten();
-        if changed.any(|(row, _)| others.contains(row)) || new.any(|row| others.contains(row)) {
-            return Err(WriteError::Vetoed.into());
+        let is_gone = new.any(|row| others.contains(row));
+        let has_others = is_gone || changed.any(|(row, _)| others.contains(row));
+        if !has_others {
+            return Ok(());
         }
-        Ok(())
+        Err(if writable.has_triggers {
+            WriteError::Vetoed.into()
+        } else if is_gone {
+            WriteError::foreign_key_violation().into()
+        } else {
+            WriteError::forbidden().into()
+        })
     }
 }
