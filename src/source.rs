@@ -197,8 +197,11 @@ impl SourceError {
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
+/// `insufficient_privilege` (PostgreSQL manual, appendix A).
+pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";
+
 /// `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
-const CONFLICTS: [&str; 2] = ["40001", "40P01"];
+pub(crate) const CONFLICTS: [&str; 2] = ["40001", "40P01"];
 
 /// `undefined_table`, `undefined_column` and `invalid_schema_name` (PostgreSQL manual, appendix A): no row matters.
 const UNDEFINED: [&str; 3] = ["42P01", "42703", "3F000"];
@@ -209,7 +212,16 @@ const UNDEFINED: [&str; 3] = ["42P01", "42703", "3F000"];
 /// `wrong_object_type`, `undefined_function` (of an operator), `datatype_mismatch`, `cannot_coerce`,
 /// `feature_not_supported` (a plan whose result has another type).
 const ALTERED: [&str; 10] = [
-    "42P01", "42703", "42704", "3F000", "42501", "42809", "42883", "42804", "42846", "0A000",
+    "42P01",
+    "42703",
+    "42704",
+    "3F000",
+    INSUFFICIENT_PRIVILEGE,
+    "42809",
+    "42883",
+    "42804",
+    "42846",
+    "0A000",
 ];
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).

@@ -101,6 +101,16 @@ impl TestService {
     }
 }
 
+/// The rights that larder's role needs on schema larder, if it does not own it.
+fn grants_on_larder(role: &str) -> String {
+    format!(
+        "grant usage on schema larder to {role}; grant select on all tables in schema larder to {role};
+         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {role};
+         grant execute on all functions in schema larder to {role};
+         grant execute on function pg_control_system() to {role};"
+    )
+}
+
 /// Checks that `answer` has the document `expected`, and that a read of `path` has the same.
 async fn assert_stored(larder: &TestService, answer: &TestResponse, path: &str, expected: &Value) {
     assert_eq!(&answer.json(), expected);

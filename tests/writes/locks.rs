@@ -9,7 +9,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::harness::cluster::TestRole;
 use crate::harness::service::TestService;
-use crate::writes::{CONFIG, dept, start};
+use crate::writes::{CONFIG, dept, grants_on_larder, start};
 
 const DEPTS: i64 = 4;
 
@@ -97,14 +97,11 @@ async fn privileges_on_columns_are_enough_to_write() {
     let larder = start().await;
     let role = TestRole::create(&larder.url).await;
     let grants = format!(
-        "grant usage on schema larder to {name}; grant select on all tables in schema larder to {name};
-         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {name};
-         grant execute on all functions in schema larder to {name};
-         grant execute on function pg_control_system() to {name};
-         grant select on dept, emp, skill to {name};
+        "{larder} grant select on dept, emp, skill to {name};
          grant insert (deptno, dname, loc, code), update (dname, loc, code) on dept to {name};
          grant insert (empno, ename, sal, badge, deptno) on emp to {name};
          grant insert (empno, name, level) on skill to {name}",
+        larder = grants_on_larder(&role.name),
         name = role.name
     );
     larder.execute(&grants).await;

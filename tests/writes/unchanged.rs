@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::cluster::TestRole;
 use crate::harness::service::TestService;
-use crate::writes::{CONFIG, SCHEMA, dept};
+use crate::writes::{CONFIG, SCHEMA, dept, grants_on_larder};
 
 /// Records each update with the columns that differ.
 const AUDIT: &str = "
@@ -177,11 +177,8 @@ async fn rows_that_policies_keep_are_told_and_those_that_stay_need_none() {
     .await;
     let role = TestRole::create(&larder.url).await;
     let grants = format!(
-        "grant usage on schema larder to {name}; grant select on all tables in schema larder to {name};
-         grant insert, update, delete on larder.change, larder.horizon, larder.epoch, larder.node, larder.logger to {name};
-         grant execute on all functions in schema larder to {name};
-         grant execute on function pg_control_system() to {name};
-         grant select, insert, update, delete on purchase, line to {name}",
+        "{larder} grant select, insert, update, delete on purchase, line to {name}",
+        larder = grants_on_larder(&role.name),
         name = role.name
     );
     larder.execute(&grants).await;

@@ -18,11 +18,8 @@ use crate::feed::follower::{
 use crate::feed::node::Needs;
 use crate::resource::definition::ResourceDefinition;
 use crate::resource::{Resource, ResourceId};
-use crate::source::SourceError;
 use crate::source::session::Identity;
-
-/// `insufficient_privilege` (PostgreSQL manual, appendix A).
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
+use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
 
 impl<F: FnMut(Event)> Feed<F> {
     /// Establishes the database. Passes can run on `connection` then, and loads may begin.

@@ -18,8 +18,9 @@ use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::select_documents;
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
-use crate::source::writes::transaction::{Transaction, WriteTarget};
-use crate::source::writes::update::{ROLLBACK_TO_SAVEPOINT, SAVEPOINT};
+use crate::source::writes::transaction::{
+    ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
+};
 use crate::source::writes::{Shared, TIMEOUT_MARGIN, Writes, followed};
 
 /// Allows one bulk write.
@@ -314,10 +315,7 @@ impl Transaction<'_> {
                 error,
                 document: Some(document),
             };
-            self.session
-                .execute(SAVEPOINT)
-                .await
-                .map_err(SourceError::from)?;
+            self.savepoint(SAVEPOINT).await?;
             let tried = select_documents(target.writable, rows, &half);
             match self.insert_bulk(target, &tried).await {
                 Ok(InsertedBatch { keys: Ok(_), .. }) => open.start = half.end,
@@ -331,10 +329,7 @@ impl Transaction<'_> {
                     return Ok(Some(refused(failure.error, half.start)));
                 }
                 Err(_) => {
-                    self.session
-                        .execute(ROLLBACK_TO_SAVEPOINT)
-                        .await
-                        .map_err(SourceError::from)?;
+                    self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
                     open = half;
                 }
             }

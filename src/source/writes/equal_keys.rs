@@ -1,9 +1,6 @@
 //! Refuses bodies with equal keys in different spellings.
 
-use sqlx::Row;
-
 use crate::resource::body::{BodyError, Mismatch};
-use crate::source::SourceError;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::Inputs;
 use crate::source::writes::transaction::{Transaction, WriteTarget};
@@ -22,14 +19,7 @@ impl Transaction<'_> {
             return Ok(());
         };
         let mut mismatches = Vec::new();
-        for found in self.run_statement(target, statement, inputs).await? {
-            let number = |at: usize| -> Result<Option<usize>, SourceError> {
-                let number: Option<i64> = found.try_get(at)?;
-                Ok(number.and_then(|number| usize::try_from(number).ok()))
-            };
-            let (Some(level), Some(one), Some(other)) = (number(0)?, number(1)?, number(2)?) else {
-                continue;
-            };
+        for [level, one, other] in self.find_numbers(target, statement, inputs).await? {
             let pointer = |row: usize| target.writable.pointer(rows, level, row.saturating_sub(1));
             mismatches.extend([other, one].map(|row| Mismatch {
                 pointer: pointer(row),

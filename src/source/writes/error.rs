@@ -4,7 +4,7 @@ use sqlx::postgres::PgDatabaseError;
 
 use crate::resource::body::BodyError;
 use crate::resource::writable::{Writable, pointer_token};
-use crate::source::{LOCK_NOT_AVAILABLE, SourceError};
+use crate::source::{CONFLICTS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError};
 
 /// Why a document was not written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ impl From<SourceError> for WriteError {
     fn from(error: SourceError) -> Self {
         match error {
             // From a statement that only reads, in a transaction that writes.
-            SourceError::Refused { code, .. } if BUSY.contains(&code.as_str()) => Self::Refused {
+            SourceError::Refused { code, .. } if is_busy_code(&code) => Self::Refused {
                 code,
                 refusal: Refusal::Busy,
                 pointer: None,
@@ -165,7 +165,7 @@ impl WriteError {
     /// Whether another transaction held a lock or caused a deadlock or a serialization failure, so that the write may
     /// succeed if it is repeated.
     fn is_busy(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if BUSY.contains(&code.as_str()))
+        matches!(self, Self::Refused { code, .. } if is_busy_code(code))
     }
 
     /// Whether larder's role lacks a privilege.
@@ -209,14 +209,13 @@ const UNIQUE_VIOLATION: &str = "23505";
 /// `foreign_key_violation` (PostgreSQL manual, appendix A).
 const FOREIGN_KEY_VIOLATION: &str = "23503";
 
-/// `insufficient_privilege` (PostgreSQL manual, appendix A).
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
-
 /// `exclusion_violation` (PostgreSQL manual, appendix A).
 const EXCLUSION_VIOLATION: &str = "23P01";
 
-/// `lock_not_available`, `serialization_failure` and `deadlock_detected` (PostgreSQL manual, appendix A).
-const BUSY: [&str; 3] = [LOCK_NOT_AVAILABLE, "40001", "40P01"];
+/// Whether another transaction held a lock, or caused a deadlock or a serialization failure.
+fn is_busy_code(code: &str) -> bool {
+    code == LOCK_NOT_AVAILABLE || CONFLICTS.contains(&code)
+}
 
 /// Why an attempt failed.
 #[derive(Debug)]
@@ -264,8 +263,8 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
     let is_raised = named.is_some_and(|error| error.routine() == Some("exec_stmt_raise"));
     let refusal = match code.as_str() {
         "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
-        "42501" => Refusal::Forbidden,
-        code if BUSY.contains(&code) => Refusal::Busy,
+        INSUFFICIENT_PRIVILEGE => Refusal::Forbidden,
+        code if is_busy_code(code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
         "25006" if !is_raised => return SourceError::Standby.into(),
         // raise_exception, for example in a trigger, and with_check_option_violation of a view.

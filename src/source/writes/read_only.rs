@@ -1,10 +1,7 @@
 //! Refuses bodies that would change read-only columns.
 
-use sqlx::Row;
-
 use crate::resource::body::{BodyError, Mismatch};
 use crate::resource::writable::pointer_token;
-use crate::source::SourceError;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::Inputs;
 use crate::source::writes::transaction::{Transaction, WriteTarget};
@@ -23,15 +20,7 @@ impl Transaction<'_> {
             return Ok(());
         };
         let mut mismatches = Vec::new();
-        for found in self.run_statement(target, statement, inputs).await? {
-            let number = |at: usize| -> Result<Option<usize>, SourceError> {
-                let number: Option<i64> = found.try_get(at)?;
-                Ok(number.and_then(|number| usize::try_from(number).ok()))
-            };
-            let (Some(level), Some(column), Some(row)) = (number(0)?, number(1)?, number(2)?)
-            else {
-                continue;
-            };
+        for [level, column, row] in self.find_numbers(target, statement, inputs).await? {
             let columns = target
                 .writable
                 .levels

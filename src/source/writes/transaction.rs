@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -21,6 +22,11 @@ use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINI
 use crate::source::writes::{
     Action, QueuedWrite, Shared, Write, WriteEffect, WriteResult, Written,
 };
+
+/// Kept while a change that may have to be undone is tried.
+pub(super) const SAVEPOINT: &str = "savepoint larder";
+pub(super) const ROLLBACK_TO_SAVEPOINT: &str = "rollback to savepoint larder";
+pub(super) const RELEASE_SAVEPOINT: &str = "release savepoint larder";
 
 pub(super) struct Transaction<'t> {
     pub(super) session: UsedConnection,
@@ -339,6 +345,31 @@ impl<'t> Transaction<'t> {
         self.session
             .check_rows_proof(statement.sql.proof(), &rows)?;
         Ok(rows)
+    }
+
+    /// Runs a statement that returns three numbers in each row. Rows with nulls are left out.
+    pub(super) async fn find_numbers(
+        &mut self,
+        target: &WriteTarget<'_>,
+        statement: &WriteStatement,
+        inputs: Inputs<'_>,
+    ) -> Result<Vec<[usize; 3]>, Failure> {
+        let mut found = Vec::new();
+        for row in self.run_statement(target, statement, inputs).await? {
+            let number = |at: usize| -> Result<Option<usize>, SourceError> {
+                let number: Option<i64> = row.try_get(at)?;
+                Ok(number.and_then(|number| usize::try_from(number).ok()))
+            };
+            if let (Some(one), Some(two), Some(three)) = (number(0)?, number(1)?, number(2)?) {
+                found.push([one, two, three]);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Runs [`SAVEPOINT`], [`ROLLBACK_TO_SAVEPOINT`] or [`RELEASE_SAVEPOINT`].
+    pub(super) async fn savepoint(&mut self, sql: &'static str) -> Result<(), SourceError> {
+        Ok(self.session.execute(sql).await?)
     }
 
     pub(super) async fn draw_defaults(
