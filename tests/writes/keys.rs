@@ -129,9 +129,14 @@ async fn keys_that_are_equal_in_different_spellings_are_refused() {
         let body = root(1, [other, equal], "");
         let put = larder.write(Method::PUT, "/roots/1", &[], &body).await;
         refused(&put, "/parts/1", "/parts/0");
-        let current = [("if-match", "*")];
-        let put = larder.write(Method::PUT, "/roots/1", &current, &body).await;
-        refused(&put, "/parts/1", "/parts/0");
+        // What is wrong with the body is told before the condition.
+        for condition in ["*", "\"other\""] {
+            let condition = [("if-match", condition)];
+            let put = larder
+                .write(Method::PUT, "/roots/1", &condition, &body)
+                .await;
+            refused(&put, "/parts/1", "/parts/0");
+        }
         let body = root(2, [other, equal], "");
         let put = larder.write(Method::PUT, "/roots/2", &[], &body).await;
         refused(&put, "/parts/1", "/parts/0");

@@ -503,3 +503,42 @@ async fn a_new_document_that_a_trigger_moves_has_no_location() {
     let answer = larder.post("/depts", &dept(1)).await;
     assert_eq!(answer.header("location"), "/depts/1");
 }
+
+/// A row moves to a new row, whose key a trigger changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_move_take_the_key_that_a_trigger_changes() {
+    let larder = TestService::start(
+        "create table a (id int primary key);
+         create table b (a int references a, n text, primary key (a, n));
+         create table c (id int primary key, a int, n text, t text, foreign key (a, n) references b);
+         create function renamed() returns trigger language plpgsql as $$ begin
+           new.n := new.n || '!'; return new; end $$;
+         insert into a values (1); insert into b values (1, 'x'); insert into c values (5, 1, 'x', 'kept');
+         create trigger renamed before insert on b for each row execute function renamed();",
+        "[[resource]]\nname = 'as'\ntable = 'a'\n[[resource.children]]\nname = 'bs'\ntable = 'b'\n\
+         fields = { n = 'n' }\n[[resource.children.children]]\nname = 'cs'\ntable = 'c'\nfields = { id = 'id' }\n",
+    )
+    .await;
+    let body = json!({"id": 1, "bs": [{"n": "y", "cs": [{"id": 5}]}]});
+    let answer = larder.put("/as/1", &body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let stored = json!({"id": 1, "bs": [{"n": "y!", "cs": [{"id": 5}]}]});
+    assert_stored(&larder, &answer, "/as/1", &stored).await;
+    assert_eq!(larder.query("select t from c where id = 5").await, "kept");
+}
+
+/// PostgreSQL refuses it with 27000, which was 500.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_changes_the_row_of_its_statement_is_a_conflict() {
+    let larder = start(
+        "create function itself() returns trigger language plpgsql as $$ begin
+           update dept set loc = 'elsewhere' where deptno = new.deptno; return new; end $$;
+         create trigger itself before update of dname on dept for each row execute function itself();",
+    )
+    .await;
+    larder.post("/depts", &dept(1)).await;
+    let answer = larder.patch("/depts/1", &json!({"name": "R&D"})).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert_eq!(answer.json()["code"], "27000");
+    assert_eq!(larder.get("/depts/1").await.json(), dept(1));
+}

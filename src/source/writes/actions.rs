@@ -158,6 +158,7 @@ impl Transaction<'_> {
     ) -> Result<WrittenDocument, Failure> {
         let mut rows = rows.clone();
         self.draw_defaults(target, &mut rows).await?;
+        self.check_equal_keys(target, Inputs::rows(&rows)).await?;
         let xid = self.lock_root(target, key).await?;
         let stored = self
             .check_precondition(target, write, key, xid.is_some())
@@ -223,6 +224,7 @@ impl Transaction<'_> {
             rows: Some(&rows),
             stored: stored.as_ref(),
         };
+        self.check_equal_keys(target, inputs).await?;
         self.check_read_only(target, inputs).await?;
         let has_kept = self.update(target, key, &mut rows, stored.as_ref()).await?;
         Ok(replaced(key, xid, has_kept))

@@ -16,7 +16,7 @@ use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
-use crate::source::writes::inputs::select_documents;
+use crate::source::writes::inputs::{Inputs, select_documents};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::transaction::{
     ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
@@ -284,6 +284,7 @@ impl Transaction<'_> {
     ) -> Result<InsertedBatch, Failure> {
         let mut keys = vec![None; rows.documents()];
         let mut xid = None;
+        self.check_equal_keys(target, Inputs::rows(rows)).await?;
         for (document, done) in self.insert_rows(target, rows).await? {
             if let Some(key) = keys.get_mut(document) {
                 *key = Some(done.key);

@@ -262,7 +262,8 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
     // `raise` of PL/pgSQL may have any code, also those of PostgreSQL itself.
     let is_raised = named.is_some_and(|error| error.routine() == Some("exec_stmt_raise"));
     let refusal = match code.as_str() {
-        "23505" | "23503" | "23001" | "23P01" => Refusal::Conflict,
+        // The last one: a trigger has changed the row that a statement is about to change.
+        "23505" | "23503" | "23001" | "23P01" | "27000" => Refusal::Conflict,
         INSUFFICIENT_PRIVILEGE => Refusal::Forbidden,
         code if is_busy_code(code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.

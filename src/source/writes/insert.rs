@@ -31,6 +31,7 @@ impl Transaction<'_> {
         });
         let mut rows = join_documents(target.writable, documents);
         self.draw_defaults(target, &mut rows).await?;
+        self.check_equal_keys(target, Inputs::rows(&rows)).await?;
         if let InsertSql::ByLevel { existing, .. } = &target.sql.insert
             && self.was_violated
         {
@@ -65,7 +66,6 @@ impl Transaction<'_> {
         target: &WriteTarget<'_>,
         rows: &Rows,
     ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
-        self.check_equal_keys(target, Inputs::rows(rows)).await?;
         let InsertSql::ByLevel { existing, root } = &target.sql.insert else {
             return self.insert_together(target, rows).await;
         };

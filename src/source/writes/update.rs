@@ -9,7 +9,7 @@ use std::mem;
 
 use sqlx::Row;
 
-use crate::resource::writable::Rows;
+use crate::resource::writable::{LevelRows, Rows, Writable};
 use crate::resource::write::WriteSql;
 use crate::source::SourceError;
 use crate::source::writes::differences::{
@@ -54,7 +54,6 @@ impl Transaction<'_> {
             rows: Some(rows),
             stored,
         };
-        self.check_equal_keys(target, inputs).await?;
         let mut differences = self.compare(target, inputs).await?;
         let above_changed = mem::take(&mut differences.above_changed);
         let left = differences.gone.split_above(target.writable, above_changed);
@@ -62,8 +61,10 @@ impl Transaction<'_> {
         let emptied = left.above(target.writable, &differences.gone);
         let mut has_kept = is_any(&self.delete_rows(target, differences.gone).await?);
         for level in 0..target.writable.levels.len() {
-            link_rows(target.writable, rows, level);
-            if let Some(changed) = differences.changed.get(&level) {
+            if let Some(changed) = differences.changed.get_mut(&level) {
+                let before = rows.levels.get(level).cloned().unwrap_or_default();
+                link_rows(target.writable, rows, level);
+                add_relinked(target.writable, level, &before, rows, changed);
                 let inputs = Inputs {
                     key,
                     rows: Some(rows),
@@ -334,5 +335,29 @@ impl Transaction<'_> {
         } else {
             WriteError::forbidden().into()
         })
+    }
+}
+
+/// Adds columns of the link to the `changed` ones of rows below new rows whose keys a trigger has changed. `before` has the
+/// rows of the level as the body says them.
+fn add_relinked(
+    writable: &Writable,
+    level: usize,
+    before: &LevelRows,
+    rows: &Rows,
+    changed: &mut [(usize, Vec<usize>)],
+) {
+    let (Some(known), Some(now)) = (writable.levels.get(level), rows.levels.get(level)) else {
+        return;
+    };
+    let links = known.link.iter().map(|(own, _)| *own);
+    for own in links.filter(|own| !known.key.contains(own)) {
+        let input = |rows: &'_ LevelRows, row: usize| rows.columns.get(own)?.get(row).cloned();
+        for (row, columns) in changed.iter_mut() {
+            if input(before, *row) != input(now, *row) && !columns.contains(&own) {
+                columns.push(own);
+                columns.sort_unstable();
+            }
+        }
     }
 }

@@ -29,8 +29,8 @@ pub(super) struct Choice {
     pub(super) has_reversed_updates: bool,
     /// Rows are updated one by one, if several change unique values.
     pub(super) updates_single_rows: bool,
-    /// Of several documents each is checked for equal keys before it is inserted, instead of all before the first.
-    pub(super) checks_each: bool,
+    /// Of several documents that are inserted together, the one whose refusal is told.
+    pub(super) refused: Option<usize>,
     /// The order of racing requests, or of the documents of a lenient one; empty: as they were sent.
     pub(super) order: Vec<usize>,
 }
@@ -52,12 +52,11 @@ impl Choice {
             ] = requests
             && documents.len() > 1
         {
-            for checks_each in [false, true] {
-                choices.push(Self {
-                    checks_each,
-                    ..Self::default()
-                });
-            }
+            let refused = (0..documents.len()).map(Some);
+            choices.extend([None].into_iter().chain(refused).map(|refused| Self {
+                refused,
+                ..Self::default()
+            }));
             return choices;
         }
         for updates_single_rows in [false, true] {
@@ -68,7 +67,7 @@ impl Choice {
                     choices.extend(orders(count).into_iter().map(|order| Self {
                         has_reversed_updates,
                         updates_single_rows,
-                        checks_each: false,
+                        refused: None,
                         order,
                     }));
                 }
@@ -135,7 +134,7 @@ fn status_of(code: &str, is_raised: bool) -> u16 {
         .strip_prefix("PT")
         .and_then(|status| status.parse().ok());
     match (code, named) {
-        ("23505" | "23503" | "23001" | "23P01", _) => 409,
+        ("23505" | "23503" | "23001" | "23P01" | "27000", _) => 409,
         ("P0001" | "44000", _) => 422,
         (_, Some(status)) if is_raised && (400..=599).contains(&status) => status,
         _ if is_raised
@@ -236,18 +235,23 @@ impl Oracle<'_> {
         Ok(status)
     }
 
-    /// Inserts documents, each of which must have different keys.
+    /// Inserts documents, each of which must fit the tables.
     async fn insert_documents(&mut self, documents: &[Node]) -> Result<u16, Stop> {
         let schema = self.schema;
-        let has_duplicates =
-            |document: &Node| Plan::of_document(schema, document, None).has_duplicates(schema);
-        if !self.choice.checks_each && documents.iter().any(has_duplicates) {
+        let is_refused =
+            |document: &Node| Plan::of_document(schema, document, None).is_refused(schema);
+        if let Some(refused) = self.choice.refused.and_then(|at| documents.get(at)) {
+            if is_refused(refused) {
+                return Err(Stop::Refused(422));
+            }
+            self.insert_document(refused).await?;
+            // No answer has this status: the choice is none.
+            return Err(Stop::Refused(0));
+        }
+        if documents.iter().any(is_refused) {
             return Err(Stop::Refused(422));
         }
         for document in documents {
-            if has_duplicates(document) {
-                return Err(Stop::Refused(422));
-            }
             self.insert_document(document).await?;
         }
         Ok(201)
@@ -262,10 +266,7 @@ impl Oracle<'_> {
             Operation::Put { document, .. } => Some(Plan::of_document(schema, document, Some(key))),
             _ => None,
         };
-        if plan
-            .as_ref()
-            .is_some_and(|plan| plan.has_duplicates(schema))
-        {
+        if plan.as_ref().is_some_and(|plan| plan.is_refused(schema)) {
             return Err(Stop::Refused(422));
         }
         self.lock_root(key).await?;
@@ -292,14 +293,14 @@ impl Oracle<'_> {
             }
             (Operation::Put { .. }, true) => {
                 let plan = plan.ok_or(Stop::Refused(ANY_REFUSAL))?;
-                self.replace(key, plan, stored).await
+                self.replace(plan, stored).await
             }
             (Operation::Patch { values, below, .. }, true) => {
                 let plan = Plan::of_patch(schema, key, values, below);
-                if plan.has_duplicates(schema) {
+                if plan.is_refused(schema) {
                     return Err(Stop::Refused(422));
                 }
-                self.replace(key, plan, stored).await
+                self.replace(plan, stored).await
             }
             (Operation::Delete { .. }, true) => {
                 let all: Vec<Vec<usize>> = stored
@@ -395,7 +396,8 @@ mod tests {
         assert_eq!(status_of("PT503", true), 503);
         assert_eq!(status_of("PT503", false), ANY_REFUSAL);
         assert_eq!(status_of("08006", true), 422);
-        assert_eq!(status_of("27000", false), ANY_REFUSAL);
+        assert_eq!(status_of("27000", false), 409);
+        assert_eq!(status_of("42P01", false), ANY_REFUSAL);
     }
 
     #[test]

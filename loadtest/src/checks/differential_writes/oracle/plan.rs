@@ -118,8 +118,26 @@ impl Plan {
         }
     }
 
+    /// Whether the body is refused before anything is written.
+    pub(super) fn is_refused(&self, schema: &Schema) -> bool {
+        self.has_nulls(schema) || self.has_duplicates(schema)
+    }
+
+    /// Whether the body gives null to a column that can't be. In a column of JSON it is a value.
+    fn has_nulls(&self, schema: &Schema) -> bool {
+        let mut levels = schema.levels.iter().zip(&self.levels);
+        levels.any(|(level, rows)| {
+            let is_json = |column: &Column| matches!(column.kind, Kind::Json | Kind::Jsonb);
+            let columns = || level.columns.iter().filter(|column| !is_json(column));
+            let required = || columns().filter(|column| !column.is_nullable);
+            rows.iter().any(|row| {
+                required().any(|column| row.values.get(&column.name) == Some(&Value::Null))
+            })
+        })
+    }
+
     /// Whether two rows of a level have the same key.
-    pub(super) fn has_duplicates(&self, schema: &Schema) -> bool {
+    fn has_duplicates(&self, schema: &Schema) -> bool {
         schema.levels.iter().enumerate().any(|(number, level)| {
             let rows = &self.levels[number];
             let same = |one: &PlannedRow, other: &PlannedRow| match (&one.key, &other.key) {
