@@ -431,3 +431,18 @@ async fn a_document_that_fails_with_500_has_the_id_of_its_request() {
     assert_eq!(outcomes[1]["status"], 500, "{}", answer.body);
     assert_eq!(outcomes[1]["request_id"], "request-1");
 }
+
+/// Defaults are evaluated in the order of the body, also if the keys have another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_inserted_in_the_order_of_the_body() {
+    let larder = TestService::start(
+        "create table item (id int primary key, number serial, t text)",
+        "[[resource]]\nname = 'items'\ntable = 'item'\nfields = { id = 'id', t = 't' }",
+    )
+    .await;
+    let items = r#"[{"id":3},{"id":1},{"id":2},{"id":9},{"id":5}]"#;
+    let answer = larder.write(Method::POST, "/items", &[], items).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let order = "select string_agg(id::text, ' ' order by number) from item";
+    assert_eq!(larder.query(order).await, "3 1 2 9 5");
+}

@@ -26,33 +26,37 @@ impl StatementBuilder<'_> {
         let input = self.body_rows_sql(0, &columns, Some(number), &mut parameters);
         let values: Vec<String> = columns
             .iter()
-            .map(|&column| format!("{} as c{column}", inserted_sql(root, column)))
+            .map(|&column| inserted_sql(root, column))
             .collect();
         let key: Vec<String> = root.key.iter().map(|&n| value_sql(root, n)).collect();
-        let names: Vec<String> = columns.iter().map(|column| format!("c{column}")).collect();
         let returned: Vec<String> = root.key.iter().map(|&n| root.column_sql(n)).collect();
         let same: Vec<String> = root
             .key
             .iter()
-            .map(|&column| format!("g0.c{column} = i0.{}", root.column_sql(column)))
+            .map(|&column| {
+                format!(
+                    "{} = i0.{}",
+                    value_sql(root, column),
+                    root.column_sql(column)
+                )
+            })
             .collect();
         // PostgreSQL expects one row of `g0`. It compares each row with each for a join, but never for a full join, which
         // is the same here, since all rows are inserted.
         //
         // Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
-        // would also hide violations of other constraints.
+        // would also hide violations of other constraints. Defaults are evaluated in the order of the documents.
         let mut sql = format!(
-            "with g0 as materialized (select distinct on ({key}) u.n, {values} from {input} \
+            "with g0 as materialized (select distinct on ({key}) u.* from {input} \
                where not exists (select from {table} r where {exists}) order by {key}, u.n), \
-             i0 as ({into} select {names} from g0 returning {returned}), \
-             d as materialized (select g0.n, case when {same} then {canonical} end as key \
-               from g0 full join i0 on {same})",
+             i0 as ({into} select {values} from g0 u order by u.n returning {returned}), \
+             d as materialized (select u.n, case when {same} then {canonical} end as key \
+               from g0 u full join i0 on {same})",
             key = key.join(", "),
             values = values.join(", "),
             table = root.table.sql(),
             exists = has_key_sql(root),
             into = root.insert_into_sql(),
-            names = names.join(", "),
             returned = returned.join(", "),
             canonical = canonical_key_sql(&self.key.columns, "i0"),
             same = same.join(" and "),
