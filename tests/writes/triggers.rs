@@ -4,6 +4,7 @@ use axum::http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::service::TestService;
+use crate::harness::table_locks::{await_waiter, lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, assert_stored, dept};
 
 /// Counts each call of a trigger on `dept` in a table of its own.
@@ -399,6 +400,42 @@ async fn a_vetoed_insert_of_a_key_that_exists_is_a_conflict() {
     assert!(answer.body.contains("document 1"), "{}", answer.body);
     let stored = "select string_agg(deptno || dname, ' ') from dept";
     assert_eq!(larder.query(stored).await, "1SALES");
+}
+
+/// A row that another transaction commits after the vetoed insert is not one that the trigger has inserted elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vetoed_insert_of_a_key_that_another_transaction_inserts_is_a_conflict() {
+    let larder = start(
+        "create table gate ();
+         create function skipped() returns trigger language plpgsql as $$ begin
+           if new.loc = 'SKIP' then perform from gate; return null; end if; return new; end $$;
+         create trigger skipped before insert on dept for each row execute function skipped();",
+    )
+    .await;
+    let document =
+        |no: i64| json!({"no": no, "name": "SALES", "loc": "SKIP", "code": null, "emps": []});
+    for (no, method, status) in [
+        (1, Method::POST, StatusCode::CONFLICT),
+        (2, Method::PUT, StatusCode::OK),
+    ] {
+        let path = match no {
+            1 => "/depts".to_owned(),
+            _ => format!("/depts/{no}"),
+        };
+        let body = document(no).to_string();
+        let mut gate = lock_table(&larder.url, "gate").await;
+        let other = async {
+            await_waiter(&mut gate, "gate").await;
+            larder
+                .execute(&format!("insert into dept values ({no}, 'OTHER')"))
+                .await;
+            unlock(gate).await;
+        };
+        let (answer, ()) = tokio::join!(larder.write(method, &path, &[], &body), other);
+        assert_eq!(answer.status, status, "{}", answer.body);
+    }
+    let stored = "select string_agg(deptno || dname, ' ' order by deptno) from dept";
+    assert_eq!(larder.query(stored).await, "1OTHER 2SALES");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,14 @@ use crate::resource::write::{
     has_key_sql, inserted_sql, same_row_sql, value_sql,
 };
 
+/// A condition: the running transaction has written row `r`, maybe in a subtransaction, such as a block of PL/pgSQL that
+/// catches exceptions. What one sees and is in progress is one's own. The numbers of subtransactions follow that of the
+/// transaction; `xmin` has the lower 32 bits of these numbers, and those below 3 are special.
+const IS_OWN: &str = "(select case when n.after < 2147483648 and n.xmin > 2 \
+    then pg_xact_status((n.xid + n.after)::text::xid8) = 'in progress' else false end from \
+    (select o.xid, o.xmin, (o.xmin - o.xid) & 4294967295 as after from \
+      (select pg_current_xact_id()::text::int8 as xid, r.xmin::text::int8 as xmin) o) n)";
+
 impl StatementBuilder<'_> {
     pub(super) fn insert(&self) -> InsertSql {
         if !self.writable.has_triggers {
@@ -79,13 +87,14 @@ impl StatementBuilder<'_> {
         parameters.statement(&sql)
     }
 
+    /// Finds the root row that has the key of the body, and whether the running transaction has written it.
     fn existing(&self) -> WriteStatement {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
         let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
         let sql = format!(
-            "select x.xid, d.key, x.proof from (select {XID} as xid, {PROOF} as proof) x \
-             left join (select {key} as key from {table} r, {input} where {same}) d on true",
+            "select x.xid, d.key, d.is_own, x.proof from (select {XID} as xid, {PROOF} as proof) x \
+             left join (select {key} as key, {IS_OWN} as is_own from {table} r, {input} where {same}) d on true",
             key = canonical_key_sql(&self.key.columns, "r"),
             table = root.table.sql(),
             same = has_key_sql(root),

@@ -129,7 +129,7 @@ impl Transaction<'_> {
     }
 
     /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed. `None` if
-    /// a trigger has left it out and a row with its key was there before.
+    /// a trigger has left it out and another transaction, or an earlier statement, has stored a row with its key.
     async fn insert_root(
         &mut self,
         target: &WriteTarget<'_>,
@@ -154,6 +154,10 @@ impl Transaction<'_> {
                 .await?;
             let found = found.first().ok_or_else(missing_xid)?;
             key = found.try_get(1).map_err(SourceError::from)?;
+            let is_own: Option<bool> = found.try_get(2).map_err(SourceError::from)?;
+            if is_own == Some(false) {
+                return Ok(None);
+            }
         }
         let key = key.ok_or(WriteError::Vetoed)?;
         check_key(target, &key)?;
