@@ -16,6 +16,7 @@
 
 mod compare;
 mod equal_keys;
+mod holders;
 mod insert;
 mod read_only;
 

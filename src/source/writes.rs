@@ -19,6 +19,7 @@ mod insert;
 mod locks;
 mod queue;
 mod read_only;
+mod row_by_row;
 mod transaction;
 mod update;
 mod worker;

@@ -129,6 +129,47 @@ async fn unique_values_shift_in_any_order() {
     }
 }
 
+/// Each row is updated once, whatever the order of the rows: a sequence counts what the trigger sees, attempts included.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_value_of_a_long_list_shifts_at_its_first_try() {
+    let larder = TestService::start(
+        "create table dept (deptno bigint primary key, dname text not null);
+         create table emp (empno bigint primary key, deptno bigint not null references dept, place int not null,
+                           badge text unique, hidden int default 1, unique (place, deptno) include (hidden));
+         create sequence calls;
+         create function counted() returns trigger language plpgsql as $$ begin
+           perform nextval('calls'); return new; end $$;
+         create trigger counted before update on emp for each row execute function counted();",
+        "[[resource]]
+         name = 'depts'
+         table = 'dept'
+         fields = { deptno = 'no', dname = 'name' }
+           [[resource.children]]
+           name = 'emps'
+           table = 'emp'
+           fields = { empno = 'no', place = 'place', badge = 'badge' }",
+    )
+    .await;
+    const ROWS: u64 = 200;
+    // The badges are two chains, and the rows have no order.
+    let emps = |shift: u64| {
+        let emps = (0..ROWS).map(|row| row * 77 % ROWS).map(|row| {
+            let badge = row / 2 + shift + row % 2 * 1000;
+            json!({"no": row, "place": row + shift, "badge": badge.to_string()})
+        });
+        json!({"no": 1, "name": "x", "emps": emps.collect::<Vec<_>>()})
+    };
+    let answer = larder.post("/depts", &emps(0)).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let answer = larder.put("/depts/1", &emps(1)).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    let stored = "select string_agg(place || ' ' || badge, ', ' order by place) from emp where place in (1, 2, 200)";
+    assert_eq!(larder.query(stored).await, "1 1, 2 1001, 200 1100");
+    // The attempt to update all together comes before.
+    let calls = larder.query("select last_value::text from calls").await;
+    assert!(calls.parse::<u64>().unwrap() <= 2 * ROWS, "{calls}");
+}
+
 /// The same with row triggers, which see each row once, as those of attempts are undone.
 #[tokio::test(flavor = "multi_thread")]
 async fn triggers_of_attempts_leave_no_effects() {

@@ -19,7 +19,7 @@ use crate::source::writes::differences::{
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::{Inputs, link_rows, select_rows};
 use crate::source::writes::transaction::{
-    RELEASE_SAVEPOINT, ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
+    ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
 };
 
 impl Transaction<'_> {
@@ -238,58 +238,12 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Updates rows one by one, in an order in which none takes a unique value that another one still has.
-    ///
-    /// # Errors
-    /// [`WriteError::Cycle`] if there is no such order.
-    async fn update_row_by_row(
-        &mut self,
-        target: &WriteTarget<'_>,
-        level: usize,
-        changed: &[(usize, Vec<usize>)],
-        inputs: Inputs<'_>,
-    ) -> Result<(), Failure> {
-        let mut open: Vec<&(usize, Vec<usize>)> = changed.iter().collect();
-        while !open.is_empty() {
-            let mut refused = None;
-            let mut waiting = Vec::new();
-            for &change in &open {
-                let (row, columns) = change;
-                self.savepoint(SAVEPOINT).await?;
-                match self
-                    .update_rows(target, level, columns, &[*row], inputs)
-                    .await
-                {
-                    Ok(()) => self.savepoint(RELEASE_SAVEPOINT).await?,
-                    Err(failure) if failure.error.is_unique_violation() => {
-                        self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
-                        waiting.push(change);
-                        refused = Some(failure);
-                    }
-                    Err(failure) => return Err(failure),
-                }
-            }
-            if let Some(failure) = refused.filter(|_| waiting.len() == open.len()) {
-                return Err(match failure.error {
-                    WriteError::Refused { constraint, .. } if waiting.len() > 1 => {
-                        WriteError::Cycle { constraint }.into()
-                    }
-                    error => error.into(),
-                });
-            }
-            // A chain of values that ends at the other end of the list takes two passes instead of one for each row.
-            waiting.reverse();
-            open = waiting;
-        }
-        Ok(())
-    }
-
     /// Sets `columns` of `rows` of the body.
     ///
     /// # Errors
     /// [`WriteError::Vetoed`] if a row has other values after that because a trigger has prevented its update; without
     /// triggers that the row was deleted together with another one, or that larder may not update it.
-    async fn update_rows(
+    pub(super) async fn update_rows(
         &mut self,
         target: &WriteTarget<'_>,
         level: usize,
