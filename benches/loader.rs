@@ -119,6 +119,7 @@ async fn load(
             resource: Arc::clone(resource),
             key: key.to_string().into(),
             asked_at: Boottime::now(),
+            until: None,
             sent_at: SentAt::default(),
             done: Box::new(move |loaded, _| {
                 // The receiver waits for every document.

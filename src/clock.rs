@@ -40,6 +40,12 @@ impl Boottime {
         earlier <= self && self.since(earlier) <= limit
     }
 
+    /// The moment after `time`.
+    pub fn after(self, time: Duration) -> Self {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanoseconds))
+    }
+
     /// The time since `earlier`, for metrics and messages: zero if that is later than `self`, [`Duration::MAX`] if one
     /// of the two is `NEVER`. To decide whether tiers are fresh, use [`Boottime::is_within`].
     pub fn since(self, earlier: Self) -> Duration {

@@ -186,9 +186,11 @@ impl<'r> Lookups<'r> {
 
     /// Reads a document that memory does not have.
     async fn lookup(&self, key: &str) -> Result<Option<Answer>, LookupError> {
+        let Documents { cache, .. } = self.documents;
+        let until = Some(self.began.after(cache.request_timeout()));
         let found = match self.tokens {
-            [] => self.documents.read_missed(self.id, key, self.began).await,
-            tokens => self.documents.read(self.id, key, tokens).await,
+            [] => cache.lookup_missed(self.id, key, self.began, until).await,
+            tokens => cache.lookup_after(self.id, key, tokens, until).await,
         };
         match found {
             Ok(answer) => Ok(Some(answer)),
@@ -253,8 +255,8 @@ impl Documents {
         tokens: &[Token],
     ) -> Result<Answer, LookupError> {
         match tokens {
-            [] => self.cache.lookup(id, key).await,
-            tokens => self.cache.lookup_after(id, key, tokens).await,
+            [] => self.cache.lookup(id, key, None).await,
+            tokens => self.cache.lookup_after(id, key, tokens, None).await,
         }
     }
 
@@ -268,7 +270,7 @@ impl Documents {
         key: &str,
         now: Boottime,
     ) -> Result<Answer, LookupError> {
-        self.cache.lookup_missed(id, key, now).await
+        self.cache.lookup_missed(id, key, now, None).await
     }
 
     /// Looks up the documents of `keys`, in their order, as [`Documents::read`] does: some at a time, so that a caller

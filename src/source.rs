@@ -71,6 +71,9 @@ pub enum SourceError {
     /// The statement for this document alone took longer than `statement_timeout`.
     #[error("PostgreSQL needs longer than statement_timeout for this document")]
     DocumentTimeout,
+    /// The document took longer than its share of the time of a request for many documents. Alone it may be read.
+    #[error("PostgreSQL needs long for this document, and other documents were requested with it")]
+    SlowDocument,
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,
@@ -160,7 +163,7 @@ impl SourceError {
     /// what PostgreSQL can write in one piece. For a statement that reads one key.
     pub(crate) fn is_of_one_document(&self) -> bool {
         match self {
-            Self::TooLarge | Self::Ambiguous | Self::DocumentTimeout => true,
+            Self::TooLarge | Self::Ambiguous | Self::DocumentTimeout | Self::SlowDocument => true,
             error => error.is_encoding_error() || error.is_size_error(),
         }
     }

@@ -225,6 +225,7 @@ impl Cache {
             resource,
             key: Arc::clone(&audit.key),
             asked_at: began,
+            until: None,
             sent_at: SentAt::default(),
             done: Box::new(move |loaded, keep| {
                 // A document that no tier may keep can't be compared with that of a tier.

@@ -45,12 +45,13 @@ pub(super) enum LoadReason {
 }
 
 impl Cache {
-    /// Loads the document of `key`, or waits for a load of it that is under way.
+    /// Loads the document of `key`, or waits for a load of it that is under way. `until`: see [`Load::until`].
     pub(super) async fn load(
         self: &Arc<Self>,
         resource: ResourceId,
         key: Arc<str>,
         reason: LoadReason,
+        until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let began = Boottime::now();
         let mut repeats = 0;
@@ -73,7 +74,7 @@ impl Cache {
             let granted = self.leases.grant(resource, &key, version, max_age);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
-                    self.send(lease, definition, began);
+                    self.send(lease, definition, began, until);
                     (waiter, false)
                 }
                 Grant::Wait(waiter) => (waiter, true),
@@ -81,6 +82,11 @@ impl Cache {
             // If the load ended without an outcome, the next waiter leads.
             if let Some(outcome) = self.wait(resource, &mut waiter, began).await? {
                 let found = match outcome.found {
+                    // The load that it joined was one of a request for many documents.
+                    Err(SourceError::SlowDocument) if until.is_none() && repeats < REPEATS_MAX => {
+                        repeats += 1;
+                        continue;
+                    }
                     Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {
                         continue;
                     }
@@ -101,7 +107,13 @@ impl Cache {
     }
 
     /// Gives a load to the loader. The lease goes with it, and fills the tiers when the load ends.
-    fn send(self: &Arc<Self>, lease: Lease, resource: Arc<Resource>, asked_at: Boottime) {
+    fn send(
+        self: &Arc<Self>,
+        lease: Lease,
+        resource: Arc<Resource>,
+        asked_at: Boottime,
+        until: Option<Boottime>,
+    ) {
         let cache = Arc::clone(self);
         let key = Arc::clone(lease.key());
         let sent_at = lease.sent_at();
@@ -109,6 +121,7 @@ impl Cache {
             resource,
             key,
             asked_at,
+            until,
             sent_at,
             done: Box::new(move |loaded, keep| cache.fill(lease, loaded, keep)),
         });
@@ -246,10 +259,10 @@ impl Cache {
         };
         if noted {
             let name = &self.cached(resource).name;
-            let until = if matches!(error, SourceError::DocumentTimeout) {
-                "for now, and is tried again after growing pauses"
-            } else {
-                "until it changes"
+            let until = match error {
+                SourceError::DocumentTimeout => "for now, and is tried again after growing pauses",
+                SourceError::SlowDocument => "with others for now",
+                _ => "until it changes",
             };
             tracing::warn!("the document {name}/{key} can't be read {until}: {error}");
         }

@@ -12,6 +12,7 @@ use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::ResourceId;
+use crate::source::SourceError;
 use crate::source::token::Token;
 
 /// How long a request waits for its token: two polls, by default.
@@ -74,7 +75,7 @@ impl Cache {
     /// Reads the document of `key`, a canonical text, from the fastest tier that has it.
     ///
     /// Waits at most `request_timeout`, and less than a second while PostgreSQL can't be reached. Cancel safe: a load
-    /// goes on without the request.
+    /// goes on without the request. `until`: see [`Load::until`](crate::source::loader::Load::until).
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -82,6 +83,7 @@ impl Cache {
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
+        until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let now = Boottime::now();
         // Checked once, so that all steps of the lookup agree.
@@ -89,7 +91,7 @@ impl Cache {
         if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
             return Ok(answer);
         }
-        self.lookup_below(resource, key, now, is_fresh).await
+        self.lookup_below(resource, key, now, is_fresh, until).await
     }
 
     /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only
@@ -102,9 +104,10 @@ impl Cache {
         resource: ResourceId,
         key: &str,
         now: Boottime,
+        until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let is_fresh = self.is_fresh(self.cached(resource), now);
-        self.lookup_below(resource, key, now, is_fresh).await
+        self.lookup_below(resource, key, now, is_fresh, until).await
     }
 
     /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, what is
@@ -115,6 +118,7 @@ impl Cache {
         key: &str,
         now: Boottime,
         is_fresh: bool,
+        until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let cached = self.cached(resource);
         let serves_stale = !is_fresh && self.serves_stale(cached);
@@ -136,6 +140,8 @@ impl Cache {
         if is_fresh
             && cached.has_tier()
             && let Some(error) = self.unreadable.get(resource, key, &self.versions)
+            // Requested alone, it has more time.
+            && (until.is_some() || !matches!(error, SourceError::SlowDocument))
         {
             return Err(error.into());
         }
@@ -154,7 +160,7 @@ impl Cache {
             false if cached.is_uncached() => LoadReason::Uncached,
             false => LoadReason::Bypass,
         };
-        self.load(resource, Arc::from(key), reason).await
+        self.load(resource, Arc::from(key), reason, until).await
     }
 
     /// As [`Cache::lookup`], for a document that reflects the committed transactions of `tokens`.
@@ -168,14 +174,16 @@ impl Cache {
         resource: ResourceId,
         key: &str,
         tokens: &[Token],
+        until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         if self.freshness.wait_covered(tokens, TOKEN_WAIT).await {
-            return self.lookup(resource, key).await;
+            return self.lookup(resource, key, until).await;
         }
         self.cached(resource)
             .misses_memory
             .fetch_add(1, Ordering::Relaxed);
-        self.load(resource, Arc::from(key), LoadReason::Token).await
+        self.load(resource, Arc::from(key), LoadReason::Token, until)
+            .await
     }
 
     /// Waits until the feed has applied the committed transaction of `token`, at most `max_staleness` and

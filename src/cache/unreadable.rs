@@ -89,8 +89,11 @@ impl Unreadable {
             .map_or(RETRY_PAUSE_MIN, |(_, pause)| {
                 (2 * pause).min(RETRY_PAUSE_MAX)
             });
-        let retry =
-            matches!(error, SourceError::DocumentTimeout).then(|| (Instant::now() + pause, pause));
+        let is_timeout = matches!(
+            error,
+            SourceError::DocumentTimeout | SourceError::SlowDocument
+        );
+        let retry = is_timeout.then(|| (Instant::now() + pause, pause));
         let entry = Entry {
             version,
             error,
@@ -131,7 +134,10 @@ mod tests {
         let version = versions.version(ITEMS, versions.stripe(ITEMS, "1"));
         let key = Arc::from("1");
         for (number, pause) in [5, 10, 20, 40, 80, 160, 300, 300].into_iter().enumerate() {
-            let error = SourceError::DocumentTimeout;
+            let error = match number % 2 {
+                0 => SourceError::DocumentTimeout,
+                _ => SourceError::SlowDocument,
+            };
             let is_new = unreadable.note(ITEMS, &key, version, error);
             assert_eq!(is_new, number == 0, "it is logged once");
             tokio::time::advance(Duration::from_secs(pause - 1)).await;

@@ -559,7 +559,7 @@ impl Problem {
             }
             SourceError::Overloaded => Self::OVERLOADED,
             SourceError::Timeout => Self::TIMEOUT,
-            SourceError::DocumentTimeout => Self::DOCUMENT_TIMEOUT,
+            SourceError::DocumentTimeout | SourceError::SlowDocument => Self::DOCUMENT_TIMEOUT,
             SourceError::Refused { code, .. } if error.is_altered() => {
                 tracing::debug!("a document can't be read: {error}");
                 Self::TABLE_ALTERED.with_code(code)

@@ -46,6 +46,9 @@ const LATE_AFTER: Duration = Duration::from_millis(5);
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
+/// How many slow documents the time for reading documents one by one suffices for, at least.
+const SLOW_MAX: u32 = 8;
+
 /// How long [`Loader::stop`] waits for running statements, so that connections are closed in order. Requests have been
 /// answered before that.
 const STOP_GRACE: Duration = Duration::from_millis(500);
@@ -94,6 +97,9 @@ pub struct Load {
     pub key: Arc<str>,
     /// When the key was requested. It waits for a lock for at most `statement_timeout` from then on.
     pub asked_at: Boottime,
+    /// When the request ends, if it waits for other documents, too. Then this one gets a share of its time; a document that
+    /// was requested alone has `statement_timeout`.
+    pub until: Option<Boottime>,
     /// Set before the statement is sent.
     pub sent_at: SentAt,
     /// Called once with the outcome, or dropped if the loader ends. It runs on a worker's task and must not block.
@@ -130,6 +136,15 @@ impl Shared {
         share(keys).min(self.document_bytes_max)
     }
 
+    /// How long the statement for `loads` may take, if that is less than `statement_timeout`: half of what is left to a
+    /// request that has lost time already, so that it can still be answered without slow documents. PostgreSQL has to be
+    /// told a limit, so most statements have none.
+    fn time_limit(&self, loads: &[Load]) -> Option<Duration> {
+        let timeout = self.database().statement_timeout();
+        let left = time_left(loads)?;
+        (left < timeout + timeout / 2).then_some(left / 2)
+    }
+
     fn wake(&self, worker: Option<usize>) {
         if let Some(wake_up) = worker.and_then(|worker| self.wake_ups.get(worker)) {
             wake_up.notify_one();
@@ -138,11 +153,21 @@ impl Shared {
 }
 
 /// The error of a statement for so many keys: a timeout of a statement for one key is that document's.
-fn of_single_key(error: SourceError, keys: usize) -> SourceError {
+fn of_single_key(error: SourceError, keys: usize, time_limit: Option<Duration>) -> SourceError {
     match error {
-        SourceError::Timeout if keys == 1 => SourceError::DocumentTimeout,
+        SourceError::Timeout if keys == 1 => match time_limit {
+            None => SourceError::DocumentTimeout,
+            Some(_) => SourceError::SlowDocument,
+        },
         error => error,
     }
+}
+
+/// The time that is left to the requests for many documents that wait for `loads`: that of the first to end. `None` if
+/// all were requested alone.
+fn time_left(loads: &[Load]) -> Option<Duration> {
+    let until = loads.iter().filter_map(|load| load.until).min()?;
+    Some(until.since(Boottime::now()))
 }
 
 /// A running statement. Dropping it notes its end.
@@ -367,9 +392,10 @@ impl Worker {
         (self.shared.on_batch)(batch.loads.len());
         let shared = &self.shared;
         let is_share = shared.bytes_max(batch.loads.len()) < shared.document_bytes_max;
-        let statement = DocumentsStatement::new(shared, &batch.loads);
+        let limit = shared.time_limit(&batch.loads);
+        let statement = DocumentsStatement::new(shared, &batch.loads, limit);
         let outcome = shared.run_with_retry(&statement).await;
-        let (outcome, keep) = self.retry_unchecked(&batch.loads, outcome).await;
+        let (outcome, keep) = self.retry_unchecked(&batch.loads, limit, outcome).await;
         match outcome {
             Err(error) if error.is_lock_timeout() => self.put_back(batch),
             Ok(found) => {
@@ -398,7 +424,7 @@ impl Worker {
                 self.load_each(batch).await;
             }
             Err(error) => {
-                let error = of_single_key(error, batch.loads.len());
+                let error = of_single_key(error, batch.loads.len(), limit);
                 for load in batch.loads {
                     (load.done)(Err(error.clone()), Keep::No);
                 }
@@ -416,26 +442,50 @@ impl Worker {
         }
     }
 
-    /// Reads each document with a statement of its own, within the time that two statements may take.
+    /// Reads each document with a statement of its own. Requests for many documents wait for all of these, so each gets a
+    /// share of half of the time that they have left. What takes longer is read once more, after the others, if it was
+    /// requested alone.
     async fn load_each(&mut self, batch: Batch) {
-        let until =
-            Instant::now() + 2 * (self.shared.database().statement_timeout() + TIMEOUT_MARGIN);
+        let timeout = self.shared.database().statement_timeout();
+        let time = time_left(&batch.loads).map_or(timeout, |left| left / 2);
+        let slow = self.load_singly(batch, time, Some(time / SLOW_MAX)).await;
+        self.load_singly(slow, 2 * (timeout + TIMEOUT_MARGIN), None)
+            .await;
+    }
+
+    /// Reads each document with a statement of its own, within `time`. With a `share_min` each gets an equal share of
+    /// that, at least `share_min`; returns those that were requested alone and not read then.
+    async fn load_singly(
+        &mut self,
+        batch: Batch,
+        time: Duration,
+        share_min: Option<Duration>,
+    ) -> Batch {
+        let until = Instant::now() + time;
         let mut given_up: Option<SourceError> = None;
         let Batch { queue, loads } = batch;
         let mut loads = loads.into_iter();
+        let mut slow = Vec::new();
         let mut lengths = RecentLengths::default();
         while let Some(load) = loads.next() {
+            let left = until.saturating_duration_since(Instant::now());
+            let share = share_min.map(|min| min.max(left / (loads.len() as u32 + 1)).min(left));
+            if share.is_some_and(|share| share.is_zero()) {
+                given_up.get_or_insert(SourceError::Timeout);
+            }
             let (loaded, keep) = match &given_up {
                 Some(error) => (Err(error.clone()), Keep::No),
-                None => match self.read_single(&load).await {
+                None => match self.read_single(&load, share).await {
                     (Ok(mut found), keep) => {
                         let loaded = found.pop().unwrap_or(Ok(None));
                         note_length(&mut lengths, &loaded);
                         (loaded, keep)
                     }
                     (Err(error), _) if error.is_lock_timeout() => {
-                        let loads = std::iter::once(load).chain(loads).collect();
-                        return self.put_back(Batch { queue, loads });
+                        let loads = slow.into_iter().chain([load]).chain(loads).collect();
+                        self.put_back(Batch { queue, loads });
+                        slow = Vec::new();
+                        break;
                     }
                     (Err(error), keep) => {
                         if !error.concerns_single_keys() && !error.is_of_one_document() {
@@ -447,17 +497,33 @@ impl Worker {
                     }
                 },
             };
-            (load.done)(loaded, keep);
+            let is_slow = matches!(
+                loaded,
+                Err(SourceError::Timeout | SourceError::SlowDocument)
+            );
+            if is_slow && share_min.is_some() && load.until.is_none() {
+                slow.push(load);
+            } else {
+                (load.done)(loaded, keep);
+            }
         }
         self.shared.queue().note_lengths(queue, lengths);
+        let loads = slow;
+        Batch { queue, loads }
     }
 
-    /// Reads the document of one key. Returns a list of one outcome.
-    async fn read_single(&mut self, load: &Load) -> (Result<Vec<Loaded>, SourceError>, Keep) {
+    /// Reads the document of one key, within `time_limit` or `statement_timeout`. Returns a list of one outcome.
+    async fn read_single(
+        &mut self,
+        load: &Load,
+        time_limit: Option<Duration>,
+    ) -> (Result<Vec<Loaded>, SourceError>, Keep) {
+        let timeout = self.shared.database().statement_timeout();
+        let time_limit = time_limit.filter(|limit| *limit < timeout);
         let loads = std::slice::from_ref(load);
-        let statement = DocumentsStatement::new(&self.shared, loads);
+        let statement = DocumentsStatement::new(&self.shared, loads, time_limit);
         let outcome = self.shared.run(&statement).await;
-        let (outcome, keep) = self.retry_unchecked(loads, outcome).await;
+        let (outcome, keep) = self.retry_unchecked(loads, time_limit, outcome).await;
         let outcome = match outcome {
             // Either the key or a value of its row has no counterpart in the other encoding.
             Err(error) if error.is_encoding_error() => {
@@ -471,7 +537,7 @@ impl Worker {
                     Err(error) => Err(error),
                 }
             }
-            outcome => outcome.map_err(|error| of_single_key(error, 1)),
+            outcome => outcome.map_err(|error| of_single_key(error, 1, time_limit)),
         };
         (outcome, keep)
     }
@@ -481,9 +547,11 @@ impl Worker {
     async fn retry_unchecked(
         &mut self,
         loads: &[Load],
+        time_limit: Option<Duration>,
         outcome: Result<Vec<Loaded>, SourceError>,
     ) -> (Result<Vec<Loaded>, SourceError>, Keep) {
-        match (outcome, DocumentsStatement::unchecked(&self.shared, loads)) {
+        let unchecked = DocumentsStatement::unchecked(&self.shared, loads, time_limit);
+        match (outcome, unchecked) {
             (Err(error), Some(statement)) if error.is_row_security_error() => {
                 tracing::debug!("documents that were read are not kept: {error}");
                 (self.shared.run(&statement).await, Keep::No)

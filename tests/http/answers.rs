@@ -4,8 +4,10 @@ use axum::http::{Method, StatusCode};
 use serde_json::json;
 
 use super::{UNREADABLE, assert_problem};
+use crate::harness::cluster::{TestCluster, TestDatabase, TestRole};
 use crate::harness::eventually;
-use crate::harness::service::TestService;
+use crate::harness::service::{TestService, execute};
+use crate::harness::table_locks::{OPEN_GATE, gate_sql};
 
 const SCHEMA: &str = "
     create table page (id bigint primary key, body text);
@@ -195,6 +197,94 @@ async fn a_document_that_takes_too_long_is_left_out_and_named() {
         (answer.body == r#"{"id":5,"j":7}"#).then_some(())
     })
     .await;
+}
+
+/// A larder of 40 documents `notes`, with their keys. Those of `slow` stay slow until the gate is open.
+async fn gated_notes(
+    slow: &str,
+    statement_timeout: &str,
+    request_timeout: &str,
+) -> (TestDatabase, TestService) {
+    let database = TestCluster::database().await;
+    let role = TestRole::create(&database.url).await;
+    let schema = format!(
+        "create table note (id bigint primary key);
+         create table line (note bigint references note primary key);
+         insert into note select generate_series(1, 40);
+         insert into line select unnest('{{{slow}}}'::bigint[]);"
+    );
+    execute(&database.url, &schema).await;
+    execute(&database.url, &gate_sql(&role, &["note", "line"], "line")).await;
+    let config = "
+        [[resource]]
+        name = 'notes'
+        table = 'note'
+        row_security = 'as-larder'
+        [[resource.children]]
+        name = 'lines'
+        table = 'line'";
+    let settings = [
+        ("database.statement_timeout", statement_timeout),
+        ("request_timeout", request_timeout),
+        ("feed.max_staleness", "1m"),
+    ];
+    let larder = TestService::start_on(&role.url, config, &settings).await;
+    (database, larder)
+}
+
+/// Each took all its time in turn, so the first list and the first batch with some of them ended with 504.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_documents_are_left_out_in_time() {
+    let (database, larder) = gated_notes("2, 4, 5, 7, 10, 12", "1s", "4s").await;
+    let quick = [1, 3, 6, 8, 9, 11].map(|id| json!({"id": id, "lines": []}));
+    let keys: Vec<String> = (1..=12).map(|id| id.to_string()).collect();
+    let batch = format!("/notes?keys={},99", keys.join(","));
+    let (list, batch) = tokio::join!(larder.get("/notes?limit=12"), larder.get(&batch));
+    assert_eq!(list.status, StatusCode::OK, "{}", list.body);
+    assert_eq!(list.json(), json!(quick));
+    assert_eq!(list.header("larder-unreadable"), "2 4 5 7 10 12");
+    assert_eq!(
+        batch.json(),
+        json!({"documents": quick, "missing": [99], "unreadable": [2, 4, 5, 7, 10, 12]})
+    );
+    assert_problem(&larder.get("/notes/2").await, 504);
+    execute(&database.url, OPEN_GATE).await;
+    let answer = larder.get("/notes/4").await.json();
+    assert_eq!(answer, json!({"id": 4, "lines": [{"note": 4}]}));
+}
+
+/// Requests for many documents end in time though one statement may take longer than a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_document_that_is_requested_alone_is_waited_for() {
+    let (database, larder) = gated_notes("2, 4, 5", "1m", "6s").await;
+    let listed = async {
+        let list = larder.get("/notes").await;
+        execute(&database.url, OPEN_GATE).await;
+        list
+    };
+    let alone = async {
+        eventually("the list is sent", async || {
+            let sent = larder.metric("larder_source_batch_keys_count").await;
+            (sent > 0.0).then_some(())
+        })
+        .await;
+        larder.get("/notes/2").await
+    };
+    let (list, alone) = tokio::join!(listed, alone);
+    assert_eq!(list.status, StatusCode::OK, "{}", list.body);
+    assert_eq!(list.header("larder-unreadable"), "2 4 5");
+    assert_eq!(alone.status, StatusCode::OK, "{}", alone.body);
+}
+
+/// With more slow documents than there is time for, the page ends before them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_ends_when_its_time_is_over() {
+    let slow: Vec<String> = (9..=40).map(|id| id.to_string()).collect();
+    let (_database, larder) = gated_notes(&slow.join(","), "1s", "2s").await;
+    let page = larder.get("/notes").await;
+    assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+    assert_eq!(page.json().as_array().map(Vec::len), Some(8));
+    assert_eq!(page.header("link"), "</notes?after=8>; rel=\"next\"");
 }
 
 /// Each page names as many keys as fit into its header.

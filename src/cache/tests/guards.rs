@@ -98,7 +98,7 @@ async fn a_load_that_was_sent_is_joined_only_if_its_resource_is_kept() {
         cached.trusted.store(trusted, Ordering::SeqCst);
         let lease = lead(&cache, "1");
         lease.sent_at().mark(Boottime::now());
-        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Bypass));
+        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Bypass, None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(load.as_mut().poll(&mut context).is_pending());
         cache.fill(lease, document(), Keep::Yes);
@@ -247,15 +247,15 @@ async fn a_sweep_removes_its_ranges_from_disk_and_nothing_else() {
     .await;
     // From 10000 to 12000.
     assert_eq!(disk.size().1, 12_000 - 2_001);
-    let mut found = cache.lookup(ITEMS, "1").await;
+    let mut found = cache.lookup(ITEMS, "1", None).await;
     for _ in 0..100 {
         if found.is_err() {
             // On a slow machine a disk lookup may time out.
-            found = cache.lookup(ITEMS, "1").await;
+            found = cache.lookup(ITEMS, "1", None).await;
         }
     }
     assert_eq!(found.unwrap().provenance, Provenance::Disk);
-    assert!(cache.lookup(ITEMS, "10002").await.is_err());
+    assert!(cache.lookup(ITEMS, "10002", None).await.is_err());
 }
 
 #[tokio::test]
@@ -373,12 +373,12 @@ async fn disk_does_not_answer_while_a_drop_of_the_stripe_is_outstanding() {
     // On a slow machine a disk lookup may time out.
     let mut answered = false;
     for _ in 0..100 {
-        answered = answered || cache.lookup(ITEMS, "1").await.is_ok();
+        answered = answered || cache.lookup(ITEMS, "1", None).await.is_ok();
     }
     assert!(answered);
     // The pass has raised the generation; its drop is not queued yet.
     drop(key_drop(&cache.versions, "2"));
-    let answer = cache.lookup(ITEMS, "2").await;
+    let answer = cache.lookup(ITEMS, "2", None).await;
     assert!(matches!(answer, Err(LookupError::NotReady(_))));
 }
 
@@ -398,7 +398,7 @@ macro_rules! wait_for_disk {
 async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
     let (cache, mut orders) = with_queue();
     for (key, overtaken) in [("1", false), ("2", true)] {
-        let mut lookup = pin!(cache.lookup(ITEMS, key));
+        let mut lookup = pin!(cache.lookup(ITEMS, key, None));
         wait_for_disk!(lookup);
         if overtaken {
             cache.apply_event(pass(key));
@@ -414,7 +414,7 @@ async fn a_disk_lookup_that_an_invalidation_has_overtaken_is_not_promoted() {
 async fn what_is_read_from_an_aging_segment_is_queued_again() {
     let (cache, mut orders) = with_queue();
     for (key, is_aging) in [("1", false), ("2", true)] {
-        let mut lookup = pin!(cache.lookup(ITEMS, key));
+        let mut lookup = pin!(cache.lookup(ITEMS, key, None));
         wait_for_disk!(lookup);
         orders.answer_lookup(is_aging);
         assert_eq!(lookup.await.unwrap().provenance, Provenance::Disk);
@@ -434,7 +434,7 @@ async fn a_load_that_finds_its_tables_altered_or_loses_a_deadlock_is_repeated() 
         ("40P01", usize::MAX, 7),
         ("22012", 1, 1),
     ] {
-        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss));
+        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss, None));
         let mut context = Context::from_waker(Waker::noop());
         let mut attempts = 0;
         let outcome = loop {
@@ -458,5 +458,43 @@ async fn a_load_that_finds_its_tables_altered_or_loses_a_deadlock_is_repeated() 
         };
         assert_eq!(attempts, attempts_expected, "{code}");
         assert_eq!(outcome.is_ok(), attempts > failures, "{code}");
+    }
+}
+
+/// A document that was slow among others is tried again if it is requested alone.
+#[tokio::test]
+async fn a_slow_document_is_left_out_with_others_and_read_alone() {
+    let versions = Arc::new(Versions::new(1));
+    let cache = cache(&versions, None);
+    let version = versions.version(ITEMS, versions.stripe(ITEMS, "1"));
+    let error = SourceError::SlowDocument;
+    cache
+        .unreadable
+        .note(ITEMS, &Arc::from("1"), version, error);
+    let among_others = cache.lookup(ITEMS, "1", Some(Boottime::now())).await;
+    assert!(among_others.is_err_and(|error| error.is_of_one_document()));
+    let alone = cache.lookup(ITEMS, "1", None).await;
+    assert!(matches!(alone, Err(LookupError::NotReady(_))), "{alone:?}");
+}
+
+#[tokio::test]
+async fn a_request_for_one_document_does_not_end_with_a_load_that_had_little_time() {
+    let (cache, _orders) = with_queue();
+    let definition = Some(Arc::new(named("items")));
+    cache.resources[0].current.store(definition);
+    let mut context = Context::from_waker(Waker::noop());
+    for until in [Some(Boottime::now()), None] {
+        let lease = lead(&cache, "1");
+        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss, until));
+        assert!(load.as_mut().poll(&mut context).is_pending());
+        cache.fill(lease, Err(SourceError::SlowDocument), Keep::Yes);
+        let has_ended = load.as_mut().poll(&mut context).is_ready();
+        assert_eq!(has_ended, until.is_some());
+        if until.is_none() {
+            let again = cache.loader.take_waiting().pop().unwrap();
+            assert!(again.until.is_none());
+            (again.done)(document(), Keep::Yes);
+            assert!(load.await.is_ok());
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::LINK;
-use axum::http::{HeaderValue, Uri};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
@@ -20,8 +20,8 @@ use crate::resource::page::Page;
 /// A page ends before it names more unreadable documents than fit into so many bytes of its header.
 const UNREADABLE_BYTES_MAX: usize = 4096;
 
-/// Answers with one page. It ends earlier if the answer would be too long. It leaves out documents that can't be read, and
-/// names their keys in a header.
+/// Answers with one page. It ends earlier if the answer would be too long or come too late. It leaves out documents that
+/// can't be read, and names their keys in a header.
 pub(super) async fn read_page(
     read: &mut ReadRequest<'_>,
     page: Page,
@@ -37,23 +37,28 @@ pub(super) async fn read_page(
     let mut unreadable = String::new();
     let turn = read.turn.take();
     let mut lookups = read.look_up(&keys, turn);
-    while let Some((keys, answers)) = lookups.next().await? {
+    loop {
+        let (keys, answers) = match lookups.next().await {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            // What it has so far is a page, too.
+            Err(error) if before.is_some() && error.status() == StatusCode::GATEWAY_TIMEOUT => {
+                last = before;
+                follows = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         let mut documents = Vec::with_capacity(answers.len());
         let mut places = Vec::with_capacity(answers.len());
         let mut end = None;
         for (place, (key, answer)) in keys.iter().zip(answers).enumerate() {
             let Some(answer) = answer else {
-                let key = resource.key.encoded(key);
-                let bytes = unreadable.len() + key.len();
-                if !unreadable.is_empty() {
-                    if bytes > UNREADABLE_BYTES_MAX {
-                        end = Some(place);
-                        break;
-                    }
-                    unreadable.push(' ');
+                if add_name(&mut unreadable, &resource.key.encoded(key)) {
+                    continue;
                 }
-                unreadable.push_str(&key);
-                continue;
+                end = Some(place);
+                break;
             };
             provenances.add(answer.provenance);
             if let Some(document) = answer.found {
@@ -94,6 +99,18 @@ pub(super) async fn read_page(
         }
     }
     Ok((detail(provenance), response))
+}
+
+/// Adds a key to those of the header, unless there are some and it would become too long. Returns whether it was added.
+fn add_name(names: &mut String, key: &str) -> bool {
+    if !names.is_empty() {
+        if names.len() + key.len() > UNREADABLE_BYTES_MAX {
+            return false;
+        }
+        names.push(' ');
+    }
+    names.push_str(key);
+    true
 }
 
 /// The value of `Link` (RFC 8288): the same list from `after` on.

@@ -15,10 +15,18 @@ use crate::source::session::{Access, Identity, Session, verify_identity, wait_fo
 /// larder gives up a statement this long after the server's own `statement_timeout`.
 pub(super) const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
+/// Begins a transaction whose statements each see what was committed before them, as a statement alone does.
+const BEGIN: &str = "begin isolation level read committed, read only";
+
 /// A statement that reads, run in a transaction of its own.
 pub(super) trait LoaderStatement: Sync {
     /// The result.
     type Found: Send;
+
+    /// How long the statement may take, if that is less than `statement_timeout`.
+    fn time_limit(&self) -> Option<Duration> {
+        None
+    }
 
     /// Runs the statement, and checks that the result belongs to it.
     fn run(
@@ -68,7 +76,8 @@ impl Shared {
     /// verified.
     ///
     /// # Errors
-    /// [`SourceError::Timeout`] after `statement_timeout` and a second; else those of the statement or of connecting.
+    /// [`SourceError::Timeout`] after `statement_timeout` and a second, or twice the statement's own limit; else those of
+    /// the statement or of connecting.
     pub(super) async fn run<S: LoaderStatement>(
         &self,
         statement: &S,
@@ -95,7 +104,10 @@ impl Shared {
             Ok(connection) => connection,
             Err(error) => return (Err(error), false),
         };
-        let limit = self.database().statement_timeout() + TIMEOUT_MARGIN;
+        let limit = match statement.time_limit() {
+            Some(limit) => 2 * limit,
+            None => self.database().statement_timeout() + TIMEOUT_MARGIN,
+        };
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(self.run_on(&mut connection, followed, statement));
         let running = running.catch_unwind();
@@ -128,7 +140,8 @@ impl Shared {
     }
 
     /// Runs `statement`. A pooler keeps only a transaction on one server connection, so behind it one transaction sets
-    /// the settings, verifies the identity and reads.
+    /// the settings, verifies the identity and reads. A statement with a limit of its own has a transaction, too, in which
+    /// PostgreSQL is told the limit.
     async fn run_on<S: LoaderStatement>(
         &self,
         session: &mut Session,
@@ -136,12 +149,23 @@ impl Shared {
         statement: &S,
     ) -> Result<S::Found, SourceError> {
         let database = self.database();
-        if !database.pooler() {
+        let limit = statement.time_limit();
+        if !database.pooler() && limit.is_none() {
             return statement.run(session).await;
         }
         let reading = async {
-            database.begin_pooled(session, Access::Read).await?;
-            verify_identity(&mut session.connection, followed).await?;
+            if database.pooler() {
+                database.begin_pooled(session, Access::Read).await?;
+                verify_identity(&mut session.connection, followed).await?;
+            } else {
+                session.execute(BEGIN).await?;
+            }
+            if let Some(limit) = limit {
+                // Zero would be no limit.
+                let milliseconds = limit.as_millis().max(1);
+                let sql = format!("set local statement_timeout = {milliseconds}");
+                session.execute(&sql).await?;
+            }
             statement.run(session).await
         };
         let outcome = reading.await;

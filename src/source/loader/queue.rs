@@ -326,6 +326,7 @@ mod tests {
                 resource: Arc::clone(&self.0),
                 key: Arc::from("1"),
                 asked_at: Boottime::now(),
+                until: None,
                 sent_at: SentAt::default(),
                 done: Box::new(|_, _| ()),
             }

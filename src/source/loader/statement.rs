@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{TryStream, TryStreamExt};
@@ -27,30 +28,41 @@ pub(super) struct DocumentsStatement<'b> {
     loads: &'b [Load],
     /// PostgreSQL refuses the statement if row security is not as it was when the resource was checked.
     checked: bool,
+    time_limit: Option<Duration>,
 }
 
 impl<'b> DocumentsStatement<'b> {
-    pub(super) fn new(shared: &'b Shared, loads: &'b [Load]) -> Self {
+    pub(super) fn new(shared: &'b Shared, loads: &'b [Load], time_limit: Option<Duration>) -> Self {
         Self {
             shared,
             loads,
             checked: true,
+            time_limit,
         }
     }
 
     /// The same statement without the check of row security; `None` if no table has row security.
-    pub(super) fn unchecked(shared: &'b Shared, loads: &'b [Load]) -> Option<Self> {
+    pub(super) fn unchecked(
+        shared: &'b Shared,
+        loads: &'b [Load],
+        time_limit: Option<Duration>,
+    ) -> Option<Self> {
         let resource = &loads.first()?.resource;
         resource.checked_sql.is_some().then_some(Self {
             shared,
             loads,
             checked: false,
+            time_limit,
         })
     }
 }
 
 impl LoaderStatement for DocumentsStatement<'_> {
     type Found = Vec<Loaded>;
+
+    fn time_limit(&self) -> Option<Duration> {
+        self.time_limit
+    }
 
     async fn run(&self, session: &mut Session) -> Result<Vec<Loaded>, SourceError> {
         read_loads(session, self).await
@@ -143,6 +155,7 @@ async fn read_loads(
         shared,
         loads,
         checked,
+        ..
     } = *statement;
     let Some(first) = loads.first() else {
         return Ok(Vec::new());

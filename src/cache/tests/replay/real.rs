@@ -223,7 +223,7 @@ impl Run {
         let handle = self.runtime.handle().clone();
         GatedThread::start(now, move || {
             let _within = handle.enter();
-            let mut lookup = pin!(cache.lookup(ITEMS, KEY));
+            let mut lookup = pin!(cache.lookup(ITEMS, KEY, None));
             loop {
                 match lookup
                     .as_mut()
