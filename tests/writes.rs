@@ -12,6 +12,7 @@ mod keys;
 mod locks;
 mod moves;
 mod sizes;
+mod trigger_effects;
 mod triggers;
 mod unchanged;
 mod unenforced_foreign_keys;

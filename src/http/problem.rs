@@ -145,7 +145,8 @@ problems! {
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
     EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
     VETOED = CONFLICT, "a trigger of the database prevented the change of a row; nothing was changed";
-    KEY_CHANGED = CONFLICT, "a trigger of the database would change the key; nothing was changed";
+    KEY_CHANGED = CONFLICT,
+        "a trigger of the database would change the key or delete the document; nothing was changed";
     COMMIT_UNKNOWN = SERVICE_UNAVAILABLE,
         "the connection to PostgreSQL was lost during the commit; the write may have been committed";
     COMMIT_TIMEOUT = GATEWAY_TIMEOUT,

@@ -37,7 +37,9 @@ use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
 use crate::server::{ClientCounts, ClientPlace};
 use crate::source::token::Token;
-use crate::source::writes::{Action, BulkError, BulkPermit, BulkTransaction, Write, WriteError};
+use crate::source::writes::{
+    Action, BulkError, BulkPermit, BulkTransaction, Write, WriteEffect, WriteError,
+};
 
 /// The most documents that a response returns.
 const REPRESENTED_MAX: usize = 1_000;
@@ -308,7 +310,7 @@ impl LenientWriter {
             problem: None,
         };
         match self.write(document).await {
-            Ok((location, token)) => (line.location, line.token) = (Some(location), Some(token)),
+            Ok((location, token)) => (line.location, line.token) = (location, Some(token)),
             Err(why) => {
                 problem = why;
                 if let Some(cause) = problem.internal_cause() {
@@ -326,8 +328,8 @@ impl LenientWriter {
         text
     }
 
-    /// Writes a document; returns its path and the transaction's token.
-    async fn write(&self, document: ParsedDocument) -> Result<(String, String), Problem> {
+    /// Writes a document; returns its path, unless a trigger has moved it, and the transaction's token.
+    async fn write(&self, document: ParsedDocument) -> Result<(Option<String>, String), Problem> {
         let write = Write {
             resource: Arc::clone(&self.resource),
             action: Action::Insert { rows: document? },
@@ -336,7 +338,8 @@ impl LenientWriter {
             idempotency: None,
         };
         let written = self.documents.write(write).await?;
-        let location = location(&self.name, &self.resource.key, &written.key);
+        let is_there = written.effect != WriteEffect::Moved;
+        let location = is_there.then(|| location(&self.name, &self.resource.key, &written.key));
         Ok((location, written.token.to_string()))
     }
 }

@@ -244,12 +244,8 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
             ..Inputs::key(key)
         };
-        let mut effect = WriteEffect::Deleted;
         if target.writable.has_triggers {
-            let has_kept = self.delete_document(target, inputs).await?;
-            if has_kept && self.lock_root(target, key).await?.is_some() {
-                effect = WriteEffect::Kept;
-            }
+            self.delete_document(target, inputs).await?;
         } else {
             let delete = match stored {
                 Some(_) => &target.sql.delete_read,
@@ -258,7 +254,7 @@ impl Transaction<'_> {
             self.run_statement(target, delete, inputs).await?;
         }
         Ok(WrittenDocument {
-            effect,
+            effect: WriteEffect::Deleted,
             key: key.to_owned(),
             xid,
         })

@@ -236,14 +236,18 @@ impl BulkTransaction<'_> {
         bounded(&mut self.following, self.shared.time_limit(), reading).await
     }
 
-    /// Reads the stored documents of `keys`, in their order.
+    /// Reads the stored documents of `keys`, in their order, without those that a trigger has deleted or given another key.
     ///
     /// # Errors
     /// Why one of them cannot be read.
     pub async fn read(&mut self, keys: &[String]) -> Result<Vec<Bytes>, WriteError> {
+        let has_triggers = WriteTarget::of(&self.resource)?.writable.has_triggers;
         let found = self.read_written(keys, Returned::Text).await?;
         let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
-        let found = found.into_iter().map(|found| found?.ok_or_else(gone));
+        let found = found.into_iter().filter_map(|found| match found {
+            Ok(None) if has_triggers => None,
+            found => Some(found.and_then(|document| document.ok_or_else(gone))),
+        });
         Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
     }
 

@@ -246,7 +246,8 @@ impl<'t> Transaction<'t> {
         Ok(found.iter().all(|found| !matches!(found, Ok(None))))
     }
 
-    /// Adds the stored document to each write that requested it, and checks that the others can be read, too.
+    /// Adds the stored document to each write that requested it, and checks that the others can be read, too. A deleted
+    /// document may be there if there are triggers: they may keep the root row, or insert it again.
     ///
     /// # Errors
     /// [`SourceError::TooLarge`] if a document is longer than `document_max`; else that it can't be read.
@@ -256,15 +257,19 @@ impl<'t> Transaction<'t> {
         writes: &[&Write],
         written: &mut [WriteResult],
     ) -> Result<(), Failure> {
+        let has_triggers = target.writable.has_triggers;
         for returned in [Returned::Text, Returned::Nothing] {
             let read: Vec<(&mut Written, &Write)> = written
                 .iter_mut()
                 .zip(writes)
                 .filter_map(|(outcome, write)| Some((outcome.as_mut().ok()?, *write)))
                 .filter(|(written, write)| {
-                    let is_shown = write.representation || written.effect == WriteEffect::Kept;
-                    written.effect != WriteEffect::Deleted
-                        && is_shown == (returned == Returned::Text)
+                    let (is_shown, is_read) = match written.effect {
+                        WriteEffect::Deleted => (true, has_triggers),
+                        WriteEffect::Kept => (true, true),
+                        _ => (write.representation, true),
+                    };
+                    is_read && is_shown == (returned == Returned::Text)
                 })
                 .collect();
             if read.is_empty() {
@@ -274,9 +279,12 @@ impl<'t> Transaction<'t> {
             let found = self.read_written(target, &keys, returned).await?;
             for ((written, write), document) in read.into_iter().zip(found) {
                 let document = document?;
-                let is_followed =
-                    target.writable.has_triggers && target.resource.row_security.is_none();
-                if is_followed && document.is_none() {
+                let is_followed = has_triggers && target.resource.row_security.is_none();
+                if written.effect == WriteEffect::Deleted {
+                    if document.is_some() {
+                        written.effect = WriteEffect::Kept;
+                    }
+                } else if is_followed && document.is_none() {
                     if !matches!(write.action, Action::Insert { .. }) {
                         return Err(WriteError::KeyChanged.into());
                     }

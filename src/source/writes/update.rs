@@ -107,15 +107,15 @@ impl Transaction<'_> {
         Ok(has_kept)
     }
 
-    /// Deletes all rows of the locked document if there are triggers. Returns whether a trigger has kept any of them.
+    /// Deletes all rows of the locked document if there are triggers, which may keep some of them.
     pub(super) async fn delete_document(
         &mut self,
         target: &WriteTarget<'_>,
         inputs: Inputs<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(), Failure> {
         let differences = self.compare(target, inputs).await?;
-        let kept = self.delete_rows(target, differences.gone).await?;
-        Ok(is_any(&kept))
+        self.delete_rows(target, differences.gone).await?;
+        Ok(())
     }
 
     /// Deletes `gone`, the lowest level first. A row that a trigger keeps keeps the rows below it, too: then it is done
