@@ -505,10 +505,12 @@ impl Problem {
                 "a trigger of the database refused the write",
             ),
         };
-        let fault = pointer.map(|pointer| FieldError {
-            pointer,
-            detail: problem.detail.clone().into_owned(),
-        });
+        let detail = match code.as_str() {
+            // not_null_violation, of a column that a trigger could have set
+            "23502" => "must not be null".to_owned(),
+            _ => problem.detail.clone().into_owned(),
+        };
+        let fault = pointer.map(|pointer| FieldError { pointer, detail });
         problem.errors.extend(fault);
         problem.with_code(code)
     }

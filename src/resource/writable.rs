@@ -412,6 +412,21 @@ impl Level {
         }
     }
 
+    /// Whether a new row may lack a value for the column `at`, in a body: it is nullable, or a trigger may set it. A key is
+    /// never null, although the columns of a unique index may be nullable.
+    pub fn may_be_null(&self, at: usize) -> bool {
+        let is_key = self.parent.is_none() && self.key.contains(&at);
+        self.has_before_insert || self.columns[at].nullable && !is_key
+    }
+
+    /// Whether the link pairs the column `own` with the column `target` of the level above.
+    fn links(&self, own: &str, upper: &Self, target: &str) -> bool {
+        let mut link = self.link.iter();
+        link.any(|&(at, above)| {
+            self.columns[at].column == *own && upper.columns[above].column == *target
+        })
+    }
+
     fn at(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.column == column)
     }

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::service::TestService;
-use crate::writes::assert_stored;
+use crate::writes::{assert_refused, assert_stored};
 
 const ITEMS: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
 
@@ -81,4 +81,62 @@ async fn a_delete_shows_a_document_that_a_trigger_inserts_again() {
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
         assert_eq!(larder.get("/items/2").await.status, StatusCode::NOT_FOUND);
     }
+}
+
+/// They were refused as required.
+#[tokio::test(flavor = "multi_thread")]
+async fn triggers_may_fill_columns_that_must_not_be_null() {
+    let larder = TestService::start(
+        "create table item (id text primary key, title text not null, slug text not null);
+         create table part (id int primary key, item text not null references item, n int not null);
+         create table piece (part int not null references part, t text, primary key (part, t));
+         create index on part (item);
+         create sequence numbers start 7;
+         create function fills() returns trigger language plpgsql as $$ begin
+           new.slug := coalesce(new.slug, lower(new.title));
+           new.id := coalesce(new.id, 'i-' || new.slug); return new; end $$;
+         create trigger fills before insert on item for each row execute function fills();
+         create function numbers() returns trigger language plpgsql as $$ begin
+           new.id := coalesce(new.id, nextval('numbers')); return new; end $$;
+         create trigger numbers before insert on part for each row execute function numbers();",
+        &format!(
+            "{ITEMS}[[resource.children]]\nname = 'parts'\ntable = 'part'\nfields = {{ id = 'id', n = 'n' }}\n\
+             [[resource.children.children]]\nname = 'pieces'\ntable = 'piece'\nfields = {{ t = 't' }}\n"
+        ),
+    )
+    .await;
+    let body = json!({"title": "A", "slug": null, "parts": [{"n": 1, "pieces": [{"t": "x"}]}]});
+    let answer = larder.post("/items", &body).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.header("location"), "/items/i-a");
+    let mut stored = json!({"id": "i-a", "title": "A", "slug": "a", "parts": [
+        {"id": 7, "n": 1, "pieces": [{"t": "x"}]}]});
+    assert_stored(&larder, &answer, "/items/i-a", &stored).await;
+    let new = json!({"n": 2, "pieces": [{"t": "y"}]});
+    stored["parts"].as_array_mut().unwrap().push(new);
+    let answer = larder.put("/items/i-a", &stored).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    stored["parts"][1]["id"] = json!(8);
+    assert_stored(&larder, &answer, "/items/i-a", &stored).await;
+    let answer = larder.put("/items/b", &json!({"title": "B"})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json()["slug"], "b");
+    // What the trigger leaves null is refused as before.
+    let answer = larder
+        .post("/items", &json!({"id": "c", "parts": []}))
+        .await;
+    assert_refused(&answer, "/title");
+    assert_eq!(answer.json()["errors"][0]["detail"], "must not be null");
+    let answer = larder.put("/items/b", &json!({"title": "B"})).await;
+    assert_refused(&answer, "/slug");
+    let answer = larder
+        .post("/items", &json!({"title": "D", "parts": [{}]}))
+        .await;
+    assert_eq!(
+        answer.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        answer.body
+    );
+    assert_eq!(larder.query("select count(*)::text from item").await, "2");
 }

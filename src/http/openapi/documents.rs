@@ -90,8 +90,7 @@ fn written_column(
         schema["readOnly"] = json!(true);
         return (schema, false);
     }
-    // A key is never null, although the columns of a unique index may be nullable.
-    let nullable = column.nullable && !(level.parent.is_none() && level.key.contains(&at));
+    let nullable = level.may_be_null(at);
     let required = !nullable && column.default.is_none() && purpose != Purpose::Patch;
     (schema::written(&column.value, nullable), required)
 }

@@ -122,7 +122,7 @@ impl<'r> RowReader<'r> {
                 let nullable = if self.is_determined(number, at) {
                     true
                 } else {
-                    column.nullable && !(number == 0 && level.key.contains(&at))
+                    level.may_be_null(at)
                 };
                 let read = |mismatches: &mut Mismatches| {
                     let given = values::read_input(&column.value, nullable, value, mismatches)?;
@@ -176,8 +176,7 @@ impl<'r> RowReader<'r> {
     fn is_required(&self, number: usize, at: usize) -> bool {
         let level = &self.writable.levels[number];
         let column = &level.columns[at];
-        let nullable = column.nullable && !(number == 0 && level.key.contains(&at));
-        !nullable
+        !level.may_be_null(at)
             && column.default.is_none()
             && column.is_inserted()
             && !self.is_determined(number, at)
@@ -243,7 +242,9 @@ impl<'r> RowReader<'r> {
             let upper_row = self.rows.levels[number].parents[row] as usize;
             for &(own, upper) in &level.link {
                 let value = self.rows.levels[above].columns[upper][upper_row].clone();
-                let upper_column = &self.writable.levels[above].columns[upper];
+                let upper_level = &self.writable.levels[above];
+                let upper_column = &upper_level.columns[upper];
+                let has_trigger = upper_level.has_before_insert;
                 let slot = &mut self.rows.levels[number].columns[own][row];
                 // A value above that did not fit is absent.
                 let mismatch = match (&*slot, &value) {
@@ -252,9 +253,11 @@ impl<'r> RowReader<'r> {
                     (_, ColumnInput::Text(_)) => {
                         Some("must equal that of the object above, or be left out")
                     }
-                    (_, ColumnInput::Null) if is_valid => Some("needs a value in the object above"),
+                    (_, ColumnInput::Null) if is_valid && !has_trigger => {
+                        Some("needs a value in the object above")
+                    }
                     (_, ColumnInput::Absent) if !is_valid || upper_column.field.is_none() => None,
-                    (_, ColumnInput::Absent) if upper_column.default.is_none() => {
+                    (_, ColumnInput::Absent) if upper_column.default.is_none() && !has_trigger => {
                         Some("needs a value in the object above")
                     }
                     (ColumnInput::Absent, _) => None,
