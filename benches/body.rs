@@ -82,6 +82,7 @@ fn depts() -> Writable {
         levels: vec![dept, emp],
         has_triggers: false,
         has_deferred: false,
+        has_cross_references: false,
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Writable {
     pub has_triggers: bool,
     /// Something may be checked or called only before the commit.
     pub has_deferred: bool,
+    /// Rows of a document may refer to rows of others, so what is inserted together with it may decide whether it can be.
+    pub has_cross_references: bool,
 }
 
 /// The rows of one table at one place of the document's structure, such as all rows of one child.
@@ -113,6 +115,7 @@ impl Writable {
             }
         }
         Ok(Self {
+            has_cross_references: levels.have_cross_references(),
             levels: levels.levels,
             has_triggers: levels.has_triggers,
             has_deferred: levels.has_deferred,
@@ -335,6 +338,25 @@ impl Levels<'_> {
         // A trigger may write other tables, where something is deferred.
         self.has_deferred |= table.on_write.has_deferred || table.on_write.has_triggers;
         Ok(())
+    }
+
+    /// Whether a foreign key leads from a level to a level, and not only from a row to the row above.
+    fn have_cross_references(&self) -> bool {
+        self.levels.iter().any(|level| {
+            let mut tables = self.catalogue.tables.values();
+            let table = tables.find(|table| table.name == level.table);
+            let keys = table.map_or(&[][..], |table| &table.foreign_keys);
+            let upper = level.parent.and_then(|parent| self.levels.get(parent));
+            keys.iter().any(|key| {
+                let is_upper = |upper: &&Level| upper.table.oid == key.target;
+                let is_link = upper.filter(is_upper).is_some_and(|upper| {
+                    let mut pairs = key.columns.iter().zip(&key.target_columns);
+                    pairs.all(|(own, target)| level.links(own, upper, target))
+                });
+                let mut levels = self.levels.iter();
+                !is_link && levels.any(|level| level.table.oid == key.target)
+            })
+        })
     }
 
     /// The place of a level in the document, as in `fields=emps.skills`; empty for the root.

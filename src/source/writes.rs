@@ -103,9 +103,9 @@ pub struct Write {
 impl Write {
     /// Whether it may share a transaction.
     fn is_groupable(&self) -> bool {
-        let has_triggers = |writable: &Writable| writable.has_triggers;
+        let is_alone = |writable: &Writable| writable.has_triggers || writable.has_cross_references;
         matches!(self.action, Action::Insert { .. })
-            && !self.resource.writable.as_ref().is_ok_and(has_triggers)
+            && !self.resource.writable.as_ref().is_ok_and(is_alone)
             && self.precondition.is_none()
             && self.idempotency.is_none()
     }

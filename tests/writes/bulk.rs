@@ -446,3 +446,39 @@ async fn documents_are_inserted_in_the_order_of_the_body() {
     let order = "select string_agg(id::text, ' ' order by number) from item";
     assert_eq!(larder.query(order).await, "3 1 2 9 5");
 }
+
+/// Documents that shared a transaction could refer to each other, although none of them could be inserted alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_refer_to_each_other_do_not_share_a_transaction() {
+    for table in [
+        "create table knot (id int primary key, up int references knot)",
+        "create table knot (id int primary key, up int references knot deferrable initially deferred)",
+        "create table knot (id int primary key);
+         create table leaf (id int primary key, node int references knot, up int references knot);
+         create index on leaf (node);",
+    ] {
+        let has_leaves = table.contains("leaf");
+        let leaves = "[[resource.children]]\nname = 'leaves'\ntable = 'leaf'\nforeign_key = 'node'";
+        let file = format!(
+            "[[resource]]\nname = 'knots'\ntable = 'knot'\n{}",
+            if has_leaves { leaves } else { "" }
+        );
+        let larder = TestService::start(table, &file).await;
+        let node = |id: i64, up: i64| {
+            if has_leaves {
+                json!({"id": id, "leaves": [{"id": id, "up": up}]})
+            } else {
+                json!({"id": id, "up": up})
+            }
+        };
+        let body = json!([node(1, 2), node(2, 1)]).to_string();
+        let lenient = [("prefer", "handling=lenient")];
+        let answer = larder.write(Method::POST, "/knots", &lenient, &body).await;
+        let statuses = answer.body.matches("\"status\":409,\"problem\"").count();
+        assert_eq!(statuses, 2, "{table}: {}", answer.body);
+        assert_eq!(larder.query("select count(*)::text from knot").await, "0");
+        // All in one transaction they may.
+        let answer = larder.write(Method::POST, "/knots", &[], &body).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    }
+}

@@ -104,5 +104,6 @@ pub(super) fn depts() -> Writable {
         levels: vec![dept, emp, note],
         has_triggers: false,
         has_deferred: false,
+        has_cross_references: false,
     }
 }
