@@ -92,6 +92,18 @@ pub enum ValueType {
     Other,
 }
 
+impl ValueType {
+    /// Whether values of the type have parts of type `json`.
+    pub(in crate::resource) fn has_json(&self) -> bool {
+        match self {
+            Self::Json => true,
+            Self::Array(element) => element.has_json(),
+            Self::Composite(attributes) => attributes.iter().any(|(_, value)| value.has_json()),
+            _ => false,
+        }
+    }
+}
+
 /// A type as `pg_type` describes it.
 #[derive(Clone, Debug)]
 pub struct CatalogueType {

@@ -71,8 +71,9 @@ pub struct WritableColumn {
     pub field: Option<String>,
     /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
     pub type_sql: String,
-    /// Its type below all domains, without a length. With a cast to this type, PostgreSQL refuses a value that is too
-    /// long for the column or its domain when the value is stored.
+    /// Its type below all domains, without a length, but with a precision, to which PostgreSQL rounds also when it stores a
+    /// value. With a cast to this type, it refuses a value that is too long for the column or its domain when the value is
+    /// stored.
     pub plain_type_sql: String,
     /// The values that it can have.
     pub value: ValueType,

@@ -174,7 +174,9 @@ async fn read_columns(
            where t.typtype <> 'd') \
          select a.attrelid::int8 as oid, a.attname::text as name, \
            format_type(a.atttypid, a.atttypmod) as type_text, \
-           format_type(t.oid, -1) as plain_type_text, a.atttypid::int8 as type, \
+           format_type(t.oid, case when t.oid in ('numeric'::regtype, 'time'::regtype, 'timetz'::regtype, \
+             'timestamp'::regtype, 'timestamptz'::regtype, 'interval'::regtype) \
+             then coalesce(d.modifier, a.atttypmod) else -1 end) as plain_type_text, a.atttypid::int8 as type, \
            a.attcollation::int8 as collation, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \

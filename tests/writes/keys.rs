@@ -183,3 +183,49 @@ async fn equal_keys_below_a_row_whose_key_is_a_default_are_refused() {
     let answer = larder.post("/roots", &both).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
 }
+
+/// A key that PostgreSQL rounds is that of the stored row. It was 409, or the row was deleted and inserted again.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_with_a_precision_are_rounded_before_they_are_compared() {
+    for (number, (kind, stored, given)) in [
+        ("numeric(6,2)", json!(1.25), json!(1.249)),
+        ("rounded", json!(2), json!(2.004)),
+        (
+            "timestamp(0)",
+            json!("2020-01-01T00:00:01+00:00"),
+            json!("2020-01-01T00:00:00.7"),
+        ),
+        ("time(1)", json!("10:00:00.5"), json!("10:00:00.52")),
+        ("interval(0)", json!("00:00:02"), json!("00:00:01.7")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let larder = TestService::start(
+            &format!(
+                "create domain rounded as numeric(6,2);
+                 create table item (id int primary key);
+                 create table part (k {kind} primary key, item int references item, t text, kept text default 'new');
+                 create index on part (item);"
+            ),
+            "[[resource]]\nname = 'items'\ntable = 'item'\n\
+             [[resource.children]]\nname = 'parts'\ntable = 'part'\nfields = { k = 'k', t = 't' }",
+        )
+        .await;
+        let body = json!({"id": 1, "parts": [{"k": stored, "t": "a"}]});
+        let answer = larder.post("/items", &body).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        larder.execute("update part set kept = 'old'").await;
+        let answer = larder
+            .put(
+                "/items/1",
+                &json!({"parts": [{"k": given, "t": format!("b{number}")}]}),
+            )
+            .await;
+        assert_eq!(answer.status, StatusCode::OK, "{kind}: {}", answer.body);
+        let rows = larder
+            .query("select string_agg(t || kept, ' ') from part")
+            .await;
+        assert_eq!(rows, format!("b{number}old"), "{kind}");
+    }
+}

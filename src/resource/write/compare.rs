@@ -14,11 +14,17 @@ use crate::resource::write::{
 
 /// SQL for the text by which values of a column are compared. Values that are equal and not the same (`1.0` and `1.00`,
 /// texts under some collations) differ, as they do in documents.
+///
+/// Blanks around a `json` value stay in its row, and are no part of a body's value. In arrays and composite values, no
+/// blanks between JSON's tokens are compared.
 fn compared_sql(value: &ValueType, sql: &str) -> String {
     match value {
         ValueType::Json | ValueType::Jsonb => {
-            format!("coalesce(({sql})::text, 'null') collate \"C\"")
+            format!("coalesce(btrim(({sql})::text, E' \\t\\n\\r'), 'null') collate \"C\"")
         }
+        value if value.has_json() => format!(
+            "regexp_replace(to_json({sql})::text, '(\"(?:[^\"\\\\]|\\\\.)*\")|\\s+', '\\1', 'g') collate \"C\""
+        ),
         ValueType::Array(_) | ValueType::Composite(_) => {
             format!("to_json({sql})::text collate \"C\"")
         }
