@@ -156,6 +156,9 @@ problems! {
     /// PostgreSQL reported an error that the client did not cause.
     NOT_WRITTEN = INTERNAL_SERVER_ERROR, "PostgreSQL could not write this document; nothing was written";
     CONFLICT = CONFLICT, "it conflicts with an existing row (unique or foreign key constraint)";
+    EXCLUDED = CONFLICT, "it conflicts with an existing row (exclusion constraint)";
+    CHANGED_BY_TRIGGER = CONFLICT,
+        "a trigger of the database has changed the row that the write was about to change; nothing was changed";
     INVALID_VALUES = UNPROCESSABLE_ENTITY, "PostgreSQL rejected the values";
     WRITE_FORBIDDEN = FORBIDDEN, "larder's role may not write this to the tables";
     ROWS_LOCKED = SERVICE_UNAVAILABLE, "other transactions hold locks on these rows";
@@ -495,7 +498,11 @@ impl Problem {
 
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
         let mut problem = match refusal {
-            Refusal::Conflict => Self::CONFLICT,
+            Refusal::Conflict => match code.as_str() {
+                "23P01" => Self::EXCLUDED,
+                "27000" => Self::CHANGED_BY_TRIGGER,
+                _ => Self::CONFLICT,
+            },
             Refusal::Invalid => Self::INVALID_VALUES,
             Refusal::Forbidden => Self::WRITE_FORBIDDEN,
             Refusal::Busy => Self::ROWS_LOCKED,

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::cluster::TestRole;
 use crate::harness::service::TestService;
 use crate::harness::table_locks::{lock_table, unlock};
-use crate::writes::{CONFIG, SCHEMA, dept, start};
+use crate::writes::{CONFIG, SCHEMA, dept, grants_on_larder, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_belong_to_paths() {
@@ -254,5 +254,75 @@ async fn a_malformed_key_is_named_by_its_field() {
             answer.body
         );
         assert!(!answer.body.contains("deptno"), "{}", answer.body);
+    }
+}
+
+/// Policies show larder's role rows that it may not change. A write to them was 404 or 409.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_policies_keep_from_writes_are_forbidden() {
+    let file = "[[resource]]\nname = 'notes'\ntable = 'note'\nrow_security = 'as-larder'";
+    let larder = TestService::start(
+        "create table note (id int primary key, t text);
+         insert into note values (1, 'fixed'), (2, 'free');
+         alter table note enable row level security;
+         create policy reads on note for select using (true);
+         create policy inserts on note for insert with check (true);
+         create policy updates on note for update using (t <> 'fixed');
+         create policy deletes on note for delete using (t <> 'fixed')",
+        file,
+    )
+    .await;
+    let role = TestRole::create(&larder.url).await;
+    let name = &role.name;
+    let grants = format!(
+        "{} grant select, insert, update, delete on note to {name}",
+        grants_on_larder(name)
+    );
+    larder.execute(&grants).await;
+    let writer = TestService::start_on(&role.url, file, &[("install", "manual")]).await;
+    assert_eq!(writer.get("/notes/1").await.status, StatusCode::OK);
+    for answer in [
+        writer.patch("/notes/1", &json!({"t": "x"})).await,
+        writer.put("/notes/1", &json!({"t": "x"})).await,
+        writer.delete("/notes/1").await,
+    ] {
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{}", answer.body);
+        assert_eq!(answer.json()["code"], "42501");
+    }
+    let answer = writer.post("/notes", &json!({"id": 1})).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    let answer = writer.delete("/notes/3").await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.body);
+    let answer = writer.put("/notes/3", &json!({"t": "x"})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let answer = writer.delete("/notes/2").await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+}
+
+/// All conflicts were said to be with a unique or foreign key constraint.
+#[tokio::test(flavor = "multi_thread")]
+async fn conflicts_are_told_apart() {
+    let larder = TestService::start(
+        "create table room (id int primary key, at int4range, n int, exclude using gist (at with &&));
+         create function own() returns trigger language plpgsql as $$ begin
+           if new.n = 1 then update room set n = 2 where id = new.id; end if; return new; end $$;
+         create trigger own before update on room for each row execute function own();
+         insert into room values (1, '[1,5)', 0), (2, '[5,9)', 0)",
+        "[[resource]]\nname = 'rooms'\ntable = 'room'",
+    )
+    .await;
+    for (path, body, code, said) in [
+        (
+            "/rooms/2",
+            json!({"at": "[4,9)"}),
+            "23P01",
+            "exclusion constraint",
+        ),
+        ("/rooms/1", json!({"n": 1}), "27000", "trigger"),
+    ] {
+        let answer = larder.patch(path, &body).await;
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        assert_eq!(answer.json()["code"], code);
+        assert!(answer.body.contains(said), "{}", answer.body);
     }
 }

@@ -51,6 +51,31 @@ impl Transaction<'_> {
         Ok(found.first().map(xid_of).transpose()?.flatten())
     }
 
+    /// The error of a write to a document whose root row [`Self::lock_root`] has not found.
+    async fn not_found(
+        &mut self,
+        target: &WriteTarget<'_>,
+        write: &Write,
+        key: &str,
+    ) -> Result<WriteError, Failure> {
+        if self.is_only_shown(target, key).await? {
+            return Ok(WriteError::forbidden());
+        }
+        Ok(match &write.precondition {
+            Some(holds) if !holds(None) => WriteError::Precondition,
+            _ => WriteError::Absent,
+        })
+    }
+
+    /// Whether policies show larder's role a document whose root row they keep it from changing and so from locking.
+    async fn is_only_shown(
+        &mut self,
+        target: &WriteTarget<'_>,
+        key: &str,
+    ) -> Result<bool, Failure> {
+        Ok(target.resource.row_security.is_some() && self.is_stored(target, key).await?)
+    }
+
     /// Locks the rows below a locked root row.
     async fn lock_below(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<(), Failure> {
         for statement in &target.sql.lock_below {
@@ -160,6 +185,9 @@ impl Transaction<'_> {
         self.draw_defaults(target, &mut rows).await?;
         self.check_equal_keys(target, Inputs::rows(&rows)).await?;
         let xid = self.lock_root(target, key).await?;
+        if xid.is_none() && self.was_violated && self.is_only_shown(target, key).await? {
+            return Err(WriteError::forbidden().into());
+        }
         let stored = self
             .check_precondition(target, write, key, xid.is_some())
             .await?;
@@ -189,7 +217,7 @@ impl Transaction<'_> {
         patch: &Bytes,
     ) -> Result<WrittenDocument, Failure> {
         let Some(xid) = self.lock_root(target, key).await? else {
-            return Err(absent(write).into());
+            return Err(self.not_found(target, write, key).await?.into());
         };
         self.lock_below(target, key).await?;
         let document = self.read_locked(target, key, self.document_bytes_max).await;
@@ -237,7 +265,7 @@ impl Transaction<'_> {
         key: &str,
     ) -> Result<WrittenDocument, Failure> {
         let Some(xid) = self.lock_root(target, key).await? else {
-            return Err(absent(write).into());
+            return Err(self.not_found(target, write, key).await?.into());
         };
         let stored = self.check_precondition(target, write, key, true).await?;
         let inputs = Inputs {
@@ -283,14 +311,6 @@ pub(super) fn xid_of(row: &PgRow) -> Result<Option<u64>, SourceError> {
 
 pub(super) fn missing_xid() -> SourceError {
     SourceError::Unexpected("a statement returned no transaction number".into())
-}
-
-/// The error of a write whose document does not exist.
-fn absent(write: &Write) -> WriteError {
-    match &write.precondition {
-        Some(holds) if !holds(None) => WriteError::Precondition,
-        _ => WriteError::Absent,
-    }
 }
 
 /// The rows of `document` after `patch`.

@@ -236,7 +236,11 @@ impl<'t> Transaction<'t> {
     }
 
     /// Whether there is a document with this key.
-    async fn is_stored(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<bool, Failure> {
+    pub(super) async fn is_stored(
+        &mut self,
+        target: &WriteTarget<'_>,
+        key: &str,
+    ) -> Result<bool, Failure> {
         let bytes_max = self.document_bytes_max;
         let keys = [key];
         let found = self
