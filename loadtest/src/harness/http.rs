@@ -19,6 +19,8 @@ pub(crate) struct HttpConnection {
     buffer: Vec<u8>,
     /// Bytes before this have been returned already.
     taken: usize,
+    /// The body of the last answer, if it was sent in chunks.
+    joined: Vec<u8>,
 }
 
 /// An answer, valid until the next one is received.
@@ -29,6 +31,8 @@ pub(crate) struct HttpAnswer<'a> {
     pub(crate) cache_status: &'a str,
     /// Empty where there is none.
     pub(crate) etag: &'a str,
+    /// Empty where there is none.
+    pub(crate) location: &'a str,
     pub(crate) body: &'a [u8],
     /// Head and body.
     pub(crate) whole: &'a [u8],
@@ -40,7 +44,11 @@ struct AnswerParts {
     status: u16,
     cache_status: Range<usize>,
     etag: Range<usize>,
+    location: Range<usize>,
+    /// With the sizes of chunks, if there are any.
     body: Range<usize>,
+    /// The contents of the chunks; `None` if the body has a length.
+    chunks: Option<Vec<Range<usize>>>,
 }
 
 impl HttpConnection {
@@ -64,7 +72,13 @@ impl HttpConnection {
             stream,
             buffer: Vec::with_capacity(READ_BYTES),
             taken: 0,
+            joined: Vec::new(),
         })
+    }
+
+    /// Resets the connection when it is dropped, so that its port need not wait for late packets.
+    pub(crate) fn reset_at_end(&self) -> std::io::Result<()> {
+        self.stream.set_zero_linger()
     }
 
     pub(crate) async fn send(&mut self, requests: &[u8]) -> std::io::Result<()> {
@@ -80,6 +94,7 @@ impl HttpConnection {
     pub(crate) fn forget_buffer(&mut self) {
         self.buffer = Vec::new();
         self.taken = 0;
+        self.joined = Vec::new();
     }
 
     /// Receives the next answer.
@@ -103,11 +118,22 @@ impl HttpConnection {
         };
         let answer = &self.buffer[self.taken..];
         self.taken += parts.body.end;
+        let body = match parts.chunks {
+            Some(chunks) => {
+                self.joined.clear();
+                for chunk in chunks {
+                    self.joined.extend_from_slice(&answer[chunk]);
+                }
+                &self.joined
+            }
+            None => &answer[parts.body.clone()],
+        };
         Ok(HttpAnswer {
             status: parts.status,
             cache_status: std::str::from_utf8(&answer[parts.cache_status])?,
             etag: std::str::from_utf8(&answer[parts.etag])?,
-            body: &answer[parts.body.clone()],
+            location: std::str::from_utf8(&answer[parts.location])?,
+            body,
             whole: &answer[..parts.body.end],
         })
     }
@@ -121,8 +147,8 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
         return Ok(None);
     };
     let status = response.code.context("an answer without a status")?;
-    let mut length = None;
-    let (mut cache_status, mut etag) = (0..0, 0..0);
+    let (mut length, mut is_chunked) = (None, false);
+    let (mut cache_status, mut etag, mut location) = (0..0, 0..0, 0..0);
     for header in response.headers.iter() {
         // The value is a part of `bytes`.
         let start = header.value.as_ptr() as usize - bytes.as_ptr() as usize;
@@ -133,17 +159,52 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
             cache_status = place;
         } else if header.name.eq_ignore_ascii_case("etag") {
             etag = place;
+        } else if header.name.eq_ignore_ascii_case("location") {
+            location = place;
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            is_chunked = true;
         }
     }
-    // 204 has no body and no length (RFC 9110, section 8.6).
-    let length = length.or((status == 204).then_some(0));
-    let end = head + length.context("an answer without a length")?;
+    let (end, chunks) = if is_chunked {
+        let Some((end, chunks)) = parse_chunks(bytes, head)? else {
+            return Ok(None);
+        };
+        (end, Some(chunks))
+    } else {
+        // 204 has no body and no length (RFC 9110, section 8.6).
+        let length = length.or((status == 204).then_some(0));
+        (head + length.context("an answer without a length")?, None)
+    };
     Ok((bytes.len() >= end).then_some(AnswerParts {
         status,
         cache_status,
         etag,
+        location,
         body: head..end,
+        chunks,
     }))
+}
+
+/// The end of a chunked body that begins at `start`, and what its chunks contain (RFC 9112, section 7.1); `None` while it is
+/// incomplete.
+fn parse_chunks(bytes: &[u8], start: usize) -> anyhow::Result<Option<(usize, Vec<Range<usize>>)>> {
+    let (mut at, mut chunks) = (start, Vec::new());
+    loop {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let status =
+            httparse::parse_chunk_size(rest).map_err(|_| anyhow::anyhow!("a bad chunk"))?;
+        let httparse::Status::Complete((head, size)) = status else {
+            return Ok(None);
+        };
+        let begin = at + head;
+        let end = begin + usize::try_from(size)?;
+        // A line ends each chunk.
+        at = end + 2;
+        if size == 0 {
+            return Ok((bytes.len() >= at).then_some((at, chunks)));
+        }
+        chunks.push(begin..end);
+    }
 }
 
 /// `GET path` on a connection of its own: the status and the body.
@@ -178,11 +239,29 @@ mod tests {
         assert_eq!((second.status, second.body.len()), (404, 0));
     }
 
+    const CHUNKED: &[u8] =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+
+    #[test]
+    fn chunks_are_found() {
+        let parts = parse(CHUNKED).unwrap().unwrap();
+        let chunks: Vec<&[u8]> = parts
+            .chunks
+            .unwrap()
+            .into_iter()
+            .map(|chunk| &CHUNKED[chunk])
+            .collect();
+        assert_eq!(chunks, [&b"ab"[..], b"c"]);
+        assert_eq!(parts.body.end, CHUNKED.len());
+    }
+
     #[test]
     fn an_answer_that_is_not_whole_is_waited_for() {
-        let whole = parse(TWO).unwrap().unwrap().body.end;
-        for length in 0..whole {
-            assert_eq!(parse(&TWO[..length]).unwrap(), None);
+        for answer in [TWO, CHUNKED] {
+            let whole = parse(answer).unwrap().unwrap().body.end;
+            for length in 0..whole {
+                assert_eq!(parse(&answer[..length]).unwrap(), None);
+            }
         }
         assert!(parse(b"SMTP ready\r\n\r\n").is_err());
     }
