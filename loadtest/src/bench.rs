@@ -14,3 +14,4 @@ pub(crate) mod reads;
 pub(crate) mod runner;
 pub(crate) mod sweep;
 pub(crate) mod triggers;
+pub(crate) mod writes;

@@ -11,6 +11,7 @@ use crate::bench::posts::PostsArgs;
 use crate::bench::reads::ReadsArgs;
 use crate::bench::sweep::SweepArgs;
 use crate::bench::triggers::TriggersArgs;
+use crate::bench::writes::WritesArgs;
 use crate::checks::differential_writes::DifferentialWritesArgs;
 use crate::checks::drain::DrainArgs;
 use crate::checks::faults::Fault;
@@ -92,6 +93,8 @@ pub(crate) enum BenchCommand {
     Batches(BatchesArgs),
     /// What do larder's triggers cost transactions that write to its tables?
     Triggers(TriggersArgs),
+    /// What does each kind of write cost, with triggers of users and without, next to another larder?
+    Writes(WritesArgs),
 }
 
 /// A question with yes or no for an answer.

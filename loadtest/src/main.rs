@@ -43,6 +43,7 @@ use crate::bench::limit;
 use crate::bench::posts::Posts;
 use crate::bench::reads::Reads;
 use crate::bench::triggers::Triggers;
+use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
     bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
@@ -105,6 +106,7 @@ async fn measure(bench: &BenchCommand, larder: PathBuf, seed: u64) -> anyhow::Re
         BenchCommand::Reads(args) => runner::run::<Reads>(args, larder, seed, stop).await,
         BenchCommand::Batches(args) => runner::run::<Batches>(args, larder, seed, stop).await,
         BenchCommand::Triggers(args) => runner::run::<Triggers>(args, larder, seed, stop).await,
+        BenchCommand::Writes(args) => runner::run::<Writes>(args, larder, seed, stop).await,
     }
 }
 
