@@ -81,6 +81,8 @@ fn depts() -> Writable {
     Writable {
         levels: vec![dept, emp],
         has_triggers: false,
+        has_before_delete: false,
+        has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
     }

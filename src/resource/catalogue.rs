@@ -77,6 +77,10 @@ pub struct OnWrite {
     pub has_triggers: bool,
     /// One of them is called before a row is inserted, which it may change or leave out.
     pub has_before_insert: bool,
+    /// One of them is called before a row is deleted, which it may keep.
+    pub has_before_delete: bool,
+    /// One of them is called by a statement that deletes rows, also if it deletes none.
+    pub has_statement_delete: bool,
     /// A constraint or a trigger is checked or called only before the commit, unless `set constraints` says otherwise.
     pub has_deferred: bool,
     /// There are rules (`create rule`), which replace statements by others.

@@ -13,6 +13,10 @@ pub struct Writable {
     pub levels: Vec<Level>,
     /// Writes call triggers of users, which see the rows of one level after those of another, and may veto.
     pub has_triggers: bool,
+    /// One of these triggers is called before a row is deleted, which it may keep.
+    pub has_before_delete: bool,
+    /// One of these triggers is called by each statement that deletes rows of its level, also if there are none.
+    pub has_statement_delete: bool,
     /// Something may be checked or called only before the commit.
     pub has_deferred: bool,
     /// Rows of a document may refer to rows of others, so what is inserted together with it may decide whether it can be.
@@ -106,6 +110,8 @@ impl Writable {
             catalogue,
             levels: Vec::new(),
             has_triggers: false,
+            has_before_delete: false,
+            has_statement_delete: false,
             has_deferred: false,
         };
         let names: Vec<&str> = key.iter().map(|column| column.name.as_str()).collect();
@@ -119,6 +125,8 @@ impl Writable {
             has_cross_references: levels.have_cross_references(),
             levels: levels.levels,
             has_triggers: levels.has_triggers,
+            has_before_delete: levels.has_before_delete,
+            has_statement_delete: levels.has_statement_delete,
             has_deferred: levels.has_deferred,
         })
     }
@@ -233,6 +241,8 @@ struct Levels<'a> {
     catalogue: &'a Catalogue,
     levels: Vec<Level>,
     has_triggers: bool,
+    has_before_delete: bool,
+    has_statement_delete: bool,
     has_deferred: bool,
 }
 
@@ -336,6 +346,8 @@ impl Levels<'_> {
             ));
         }
         self.has_triggers |= table.on_write.has_triggers;
+        self.has_before_delete |= table.on_write.has_before_delete;
+        self.has_statement_delete |= table.on_write.has_statement_delete;
         // A trigger may write other tables, where something is deferred.
         self.has_deferred |= table.on_write.has_deferred || table.on_write.has_triggers;
         Ok(())

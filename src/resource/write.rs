@@ -56,7 +56,9 @@ pub struct WriteSql {
     pub insert_below: Vec<LevelInsert>,
     /// Without triggers: deletes a document.
     pub delete: WriteStatement,
-    /// The same for a document that was read before: rows below the root that were not read stay.
+    /// With triggers: delete a document, a statement for each level, the lowest first.
+    pub delete_levels: Vec<WriteStatement>,
+    /// Without triggers, for a document that was read before: rows below the root that were not read stay.
     pub delete_read: WriteStatement,
     /// Finds the read-only columns to which the body gives another value than the stored row has: level, column and the
     /// row's number in its level, counted from 1, or nulls. `None` if no level has such columns.
@@ -185,10 +187,15 @@ impl WriteSql {
                 .map(|level| statements.delete_rows(level))
                 .collect(),
             standing_rows: levels
+                .clone()
                 .map(|level| statements.standing_rows(level))
                 .collect(),
             insert_below: below.map(|level| statements.insert_level(level)).collect(),
             delete: statements.delete(ChangeScope::AllRows),
+            delete_levels: levels
+                .rev()
+                .map(|level| statements.delete_level(level))
+                .collect(),
             delete_read: statements.delete(ChangeScope::RowsRead),
             read_only_changes: statements.read_only_changes(),
             equal_keys: statements.equal_keys(),
@@ -497,28 +504,37 @@ impl StatementBuilder<'_> {
 
     fn delete(&self, scope: ChangeScope) -> WriteStatement {
         let mut parameters = Parameters::default();
-        let mut parts = Vec::new();
-        for (number, level) in self.levels().rev() {
-            let (using, conditions) = match number {
-                0 => (
-                    String::new(),
-                    self.root_conditions("r", &mut parameters).join(" and "),
-                ),
-                number => {
-                    let (tables, matches) = self.document_rows_sql(number, &mut parameters);
-                    let read = self.read_before_sql(scope, number, &mut parameters);
-                    (format!(" using {tables}"), format!("{matches}{read}"))
-                }
-            };
-            let table = level.table.sql();
-            parts.push(format!(
-                "x{number} as (delete from {table} r{using} where {conditions})"
-            ));
-        }
+        let levels = (0..self.writable.levels.len()).rev();
+        let parts = levels.map(|number| self.delete_sql(number, scope, &mut parameters));
+        let parts: Vec<String> = parts.collect();
         parameters.statement(&format!(
             "with {} select {PROOF} as proof",
             parts.join(", ")
         ))
+    }
+
+    /// Deletes the rows of one level of a document.
+    fn delete_level(&self, number: usize) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let part = self.delete_sql(number, ChangeScope::AllRows, &mut parameters);
+        parameters.statement(&format!("with {part} select {PROOF} as proof"))
+    }
+
+    /// A part of `with` that deletes the rows of a level.
+    fn delete_sql(&self, number: usize, scope: ChangeScope, parameters: &mut Parameters) -> String {
+        let (using, conditions) = match number {
+            0 => (
+                String::new(),
+                self.root_conditions("r", parameters).join(" and "),
+            ),
+            number => {
+                let (tables, matches) = self.document_rows_sql(number, parameters);
+                let read = self.read_before_sql(scope, number, parameters);
+                (format!(" using {tables}"), format!("{matches}{read}"))
+            }
+        };
+        let table = self.writable.levels[number].table.sql();
+        format!("x{number} as (delete from {table} r{using} where {conditions})")
     }
 
     /// A condition to append, ` and …`: row `r` of a level was read. Empty if all rows may be deleted.

@@ -321,7 +321,7 @@ async fn read_other_ancestors(
     .await
 }
 
-/// Reads what runs when rows are written. `tgtype` is a set of bits: 1 for each row, 2 before, 4 insert (pg_trigger.h).
+/// Reads what runs when rows are written. `tgtype` is a set of bits: 1 for each row, 2 before, 4 insert, 8 delete (pg_trigger.h).
 /// Triggers that are called only under `session_replication_role = replica` are not called for larder.
 async fn read_on_write(
     connection: &mut PgConnection,
@@ -334,6 +334,8 @@ async fn read_on_write(
          select part.top::int8 as oid, \
            coalesce(bool_or(t.is_user), false) as triggers, \
            coalesce(bool_or(t.is_user and t.tgtype & 7 = 7), false) as before_insert, \
+           coalesce(bool_or(t.is_user and t.tgtype & 11 = 11), false) as before_delete, \
+           coalesce(bool_or(t.is_user and t.tgtype & 9 = 8), false) as statement_delete, \
            coalesce(bool_or(t.tginitdeferred), false) as deferred, \
            exists (select from pg_rewrite r join part p on p.oid = r.ev_class \
              where p.top = part.top and r.ev_type <> '1' and r.ev_enabled in ('O', 'A')) as rules \
@@ -346,6 +348,8 @@ async fn read_on_write(
         table.on_write = OnWrite {
             has_triggers: row.try_get("triggers")?,
             has_before_insert: row.try_get("before_insert")?,
+            has_before_delete: row.try_get("before_delete")?,
+            has_statement_delete: row.try_get("statement_delete")?,
             has_deferred: row.try_get("deferred")?,
             has_rules: row.try_get("rules")?,
         };

@@ -438,6 +438,45 @@ async fn a_vetoed_insert_of_a_key_that_another_transaction_inserts_is_a_conflict
     assert_eq!(larder.query(stored).await, "1OTHER 2SALES");
 }
 
+/// Levels without rows have no statement, which a trigger would see.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_levels_call_triggers_from_the_lowest_level_up() {
+    for (timing, expected) in [
+        (
+            "row",
+            "skill 0 4 2, skill 0 4 2, emp 0 2 2, emp 0 2 2, dept 0 2 1",
+        ),
+        ("statement", "skill 0 4 2, emp 0 2 2, dept 0 2 1"),
+    ] {
+        let triggers: String = ["dept", "emp", "skill"]
+            .map(|table| {
+                format!("create trigger audit after delete on {table} for each {timing} execute function audit();")
+            })
+            .concat();
+        let larder = start(&format!(
+            "create table audit (what text);
+             create function audit() returns trigger language plpgsql as $$ begin
+               insert into audit values (concat_ws(' ', tg_table_name, (select count(*) from skill where empno < 20),
+                 (select count(*) from emp), (select count(*) from dept)));
+               return null; end $$; {triggers}"
+        ))
+        .await;
+        larder.post("/depts", &dept(1)).await;
+        larder.post("/depts", &dept(2)).await;
+        let answer = larder.write(Method::DELETE, "/depts/1", &[], "").await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+        let audited = "select string_agg(what, ', ') from audit";
+        assert_eq!(larder.query(audited).await, expected);
+        larder
+            .post("/depts", &json!({"no": 3, "name": "EMPTY"}))
+            .await;
+        larder.execute("truncate audit").await;
+        let answer = larder.write(Method::DELETE, "/depts/3", &[], "").await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+        assert_eq!(larder.query(audited).await, "dept 0 2 1");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_with_rules_are_read_only() {
     let larder = start("create rule none as on delete to skill do instead nothing;").await;

@@ -103,6 +103,8 @@ pub(super) fn depts() -> Writable {
     Writable {
         levels: vec![dept, emp, note],
         has_triggers: false,
+        has_before_delete: false,
+        has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
     }

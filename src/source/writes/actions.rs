@@ -272,14 +272,18 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
             ..Inputs::key(key)
         };
-        if target.writable.has_triggers {
-            self.delete_document(target, inputs).await?;
-        } else {
+        if !target.writable.has_triggers {
             let delete = match stored {
                 Some(_) => &target.sql.delete_read,
                 None => &target.sql.delete,
             };
             self.run_statement(target, delete, inputs).await?;
+        } else if stored.is_none() && !target.may_keep() && !target.writable.has_statement_delete {
+            for delete in &target.sql.delete_levels {
+                self.run_statement(target, delete, inputs).await?;
+            }
+        } else {
+            self.delete_document(target, inputs).await?;
         }
         Ok(WrittenDocument {
             effect: WriteEffect::Deleted,

@@ -65,6 +65,11 @@ impl<'w> WriteTarget<'w> {
             )),
         }
     }
+
+    /// Whether a row may stand after its deletion, because of a trigger or a policy.
+    pub(super) fn may_keep(&self) -> bool {
+        self.writable.has_before_delete || self.resource.row_security.is_some()
+    }
 }
 
 /// A document that the transaction has written, but not committed.

@@ -129,7 +129,8 @@ impl Transaction<'_> {
         mut gone: StoredRows,
     ) -> Result<KeysByLevel, Failure> {
         let writable = target.writable;
-        if writable.has_triggers && !gone.is_empty() {
+        let may_keep = writable.has_triggers && target.may_keep();
+        if may_keep && !gone.is_empty() {
             self.savepoint(SAVEPOINT).await?;
         }
         let mut standing: KeysByLevel = BTreeMap::new();
@@ -148,6 +149,9 @@ impl Transaction<'_> {
                 standing.insert(level, kept);
                 if removed.is_empty() {
                     continue;
+                }
+                if !may_keep {
+                    return Err(WriteError::Vetoed.into());
                 }
                 for (level, keys) in &removed {
                     if let Some(known) = standing.get_mut(level) {
