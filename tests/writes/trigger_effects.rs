@@ -87,13 +87,14 @@ async fn a_delete_shows_a_document_that_a_trigger_inserts_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn triggers_may_fill_columns_that_must_not_be_null() {
     let larder = TestService::start(
-        "create table item (id text primary key, title text not null, slug text not null);
+        "create table item (id text primary key, title text not null, slug text not null, j json not null);
          create table part (id int primary key, item text not null references item, n int not null);
          create table piece (part int not null references part, t text, primary key (part, t));
          create index on part (item);
          create sequence numbers start 7;
          create function fills() returns trigger language plpgsql as $$ begin
            new.slug := coalesce(new.slug, lower(new.title));
+           new.j := coalesce(new.j, '[]');
            new.id := coalesce(new.id, 'i-' || new.slug); return new; end $$;
          create trigger fills before insert on item for each row execute function fills();
          create function numbers() returns trigger language plpgsql as $$ begin
@@ -109,7 +110,7 @@ async fn triggers_may_fill_columns_that_must_not_be_null() {
     let answer = larder.post("/items", &body).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.header("location"), "/items/i-a");
-    let mut stored = json!({"id": "i-a", "title": "A", "slug": "a", "parts": [
+    let mut stored = json!({"id": "i-a", "title": "A", "slug": "a", "j": [], "parts": [
         {"id": 7, "n": 1, "pieces": [{"t": "x"}]}]});
     assert_stored(&larder, &answer, "/items/i-a", &stored).await;
     let new = json!({"n": 2, "pieces": [{"t": "y"}]});
@@ -118,8 +119,11 @@ async fn triggers_may_fill_columns_that_must_not_be_null() {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     stored["parts"][1]["id"] = json!(8);
     assert_stored(&larder, &answer, "/items/i-a", &stored).await;
-    let answer = larder.put("/items/b", &json!({"title": "B"})).await;
+    let body = json!({"title": "B", "j": null});
+    let answer = larder.put("/items/b", &body).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let json_null = "select j::text from item where id = 'b'";
+    assert_eq!(larder.query(json_null).await, "null");
     assert_eq!(answer.json()["slug"], "b");
     // What the trigger leaves null is refused as before.
     let answer = larder
@@ -127,7 +131,7 @@ async fn triggers_may_fill_columns_that_must_not_be_null() {
         .await;
     assert_refused(&answer, "/title");
     assert_eq!(answer.json()["errors"][0]["detail"], "must not be null");
-    let answer = larder.put("/items/b", &json!({"title": "B"})).await;
+    let answer = larder.put("/items/b", &body).await;
     assert_refused(&answer, "/slug");
     let answer = larder
         .post("/items", &json!({"title": "D", "parts": [{}]}))

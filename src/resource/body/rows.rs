@@ -122,7 +122,9 @@ impl<'r> RowReader<'r> {
                 let nullable = if self.is_determined(number, at) {
                     true
                 } else {
-                    level.may_be_null(at)
+                    // Where SQL's null is none, JSON's null is a value of `json`.
+                    let is_json = matches!(column.value, ValueType::Json | ValueType::Jsonb);
+                    level.may_be_null(at) && (column.nullable || !is_json)
                 };
                 let read = |mismatches: &mut Mismatches| {
                     let given = values::read_input(&column.value, nullable, value, mismatches)?;
