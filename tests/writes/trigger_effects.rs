@@ -144,3 +144,38 @@ async fn triggers_may_fill_columns_that_must_not_be_null() {
     );
     assert_eq!(larder.query("select count(*)::text from item").await, "2");
 }
+
+/// They were 500, since `raise` was not what gave them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_triggers_do_not_find_is_refused() {
+    let larder = TestService::start(
+        "create table item (id int primary key, t text);
+         create function seeks() returns trigger language plpgsql as $$ declare n int; begin
+           case new.t
+             when 'none' then select id into strict n from item where id = 0;
+             when 'several' then select i into strict n from generate_series(1, 2) i;
+             when 'assert' then assert new.id = 0;
+             when 'subquery' then n := (select i from generate_series(1, 2) i);
+           end case;
+           return new; end $$;
+         create trigger seeks before insert on item for each row execute function seeks();",
+        ITEMS,
+    )
+    .await;
+    for (text, code) in [
+        ("none", "P0002"),
+        ("several", "P0003"),
+        ("assert", "P0004"),
+        ("subquery", "21000"),
+        ("other", "20000"),
+    ] {
+        let answer = larder.post("/items", &json!({"id": 1, "t": text})).await;
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{text}: {}",
+            answer.body
+        );
+        assert_eq!(answer.json()["code"], code);
+    }
+}

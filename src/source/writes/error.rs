@@ -261,6 +261,7 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
     let named = database.try_downcast_ref::<PgDatabaseError>();
     // `raise` of PL/pgSQL may have any code, also those of PostgreSQL itself.
     let is_raised = named.is_some_and(|error| error.routine() == Some("exec_stmt_raise"));
+    let is_in_function = named.is_some_and(|error| error.r#where().is_some());
     let refusal = match code.as_str() {
         // The last one: a trigger has changed the row that a statement is about to change.
         "23505" | "23503" | "23001" | "23P01" | "27000" => Refusal::Conflict,
@@ -279,6 +280,15 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
             Refusal::Invalid
         }
         code if is_raised => raised_status(code).map_or(Refusal::Invalid, Refusal::Raised),
+        // What a function finds in rows: 20: case not found, 21: several rows instead of one, 38 and 39: functions in other
+        // languages, P0: `into strict` and `assert` of PL/pgSQL.
+        code if is_in_function
+            && ["20", "21", "38", "39", "P0"]
+                .iter()
+                .any(|class| code.starts_with(class)) =>
+        {
+            Refusal::Invalid
+        }
         _ => return SourceError::from(error).into(),
     };
     let pointer = named
