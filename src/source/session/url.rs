@@ -100,6 +100,12 @@ impl ConnectionUrl {
     /// # Errors
     /// Every [`UrlError`]; none repeats a value of the URL.
     pub fn parse(url: &str) -> Result<Self, UrlError> {
+        // Not settings of larder, so `config` does not read them.
+        Self::parse_with(url, |name| std::env::var_os(name)?.into_string().ok())
+    }
+
+    /// As [`ConnectionUrl::parse`], with the variables of [`ENVIRONMENT`] from `variable`.
+    fn parse_with(url: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, UrlError> {
         let rest = ["postgres://", "postgresql://"]
             .iter()
             .find_map(|scheme| url.strip_prefix(scheme))
@@ -109,12 +115,8 @@ impl ConnectionUrl {
         }
         let mut parameters = url_parameters(rest)?;
         add_service(&mut parameters)?;
-        for (variable, name) in ENVIRONMENT {
-            // Not settings of larder, so `config` does not read them.
-            if let Some(value) =
-                std::env::var_os(variable).and_then(|value| value.into_string().ok())
-                && !value.is_empty()
-            {
+        for (variable_name, name) in ENVIRONMENT {
+            if let Some(value) = variable(variable_name).filter(|value| !value.is_empty()) {
                 parameters.entry(name).or_insert(value);
             }
         }
@@ -478,127 +480,4 @@ fn service_parameters(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(url: &str) -> String {
-        ConnectionUrl::parse(url).unwrap_err().to_string()
-    }
-
-    /// What larder did not know was ignored, with a warning that printed the value.
-    #[test]
-    fn parameters_that_are_not_obeyed_are_refused_by_name_and_never_by_value() {
-        for (parameter, name) in [
-            ("ssl_mode=verify-full", "ssl_mode"),
-            ("sslpassword=s3cret", "sslpassword"),
-            ("channel_binding=require", "channel_binding"),
-            ("require_auth=scram-sha-256", "require_auth"),
-            ("require_auth=!gss,!password", "require_auth"),
-            ("requirepeer=s3cret", "requirepeer"),
-            ("sslcrl=/s3cret", "sslcrl"),
-            ("sslmode=s3cret", "sslmode"),
-            ("sslmode=", "sslmode"),
-            ("channel_binding=", "channel_binding"),
-            ("target_session_attrs=", "target_session_attrs"),
-            ("connect_timeout=", "connect_timeout"),
-            ("sslmode=require&sslrootcert=system", "sslmode"),
-            ("gssencmode=require", "gssencmode"),
-            (
-                "ssl_min_protocol_version=TLSv1.3",
-                "ssl_min_protocol_version",
-            ),
-            ("target_session_attrs=standby", "target_session_attrs"),
-            ("connect_timeout=s3cret", "connect_timeout"),
-            ("hostaddr=s3cret", "hostaddr"),
-            ("hostaddr=127.0.0.1&sslmode=verify-full", "hostaddr"),
-            ("port=s3cret", "port"),
-        ] {
-            let refused = refusal(&format!("postgres://app@db.example/app?{parameter}"));
-            assert!(refused.contains(name), "{parameter}: {refused}");
-            assert!(!refused.contains("s3cret"), "{refused}");
-        }
-        for url in [
-            "postgres://app:12?s3cret=x@db.example/app",
-            "postgres://app:12?s3cret@db.example/app",
-            "postgres://db.example/app?s3cret",
-            "postgres://db.example/app?service=s3cret&servicefile=/dev/null",
-        ] {
-            assert!(!refusal(url).contains("s3cret"), "{url}");
-        }
-        let obeyed = "channel_binding=prefer&require_auth=!gss,!sspi&gssencmode=disable&keepalives_idle=30\
-            &connect_timeout=10&target_session_attrs=read-write&sslsni=1&application_name=a&sslpassword=";
-        ConnectionUrl::parse(&format!("postgres://db.example/app?{obeyed}")).unwrap();
-    }
-
-    #[test]
-    fn a_named_authority_is_verified() {
-        let mode = |parameters: &str| {
-            let url = ConnectionUrl::parse(&format!("postgres://db.example/app?{parameters}"));
-            format!("{:?}", url.unwrap().hosts[0].get_ssl_mode())
-        };
-        assert_eq!(mode("sslmode=require"), "Require");
-        assert_eq!(mode("sslmode=require&sslrootcert=/ca.pem"), "VerifyCa");
-        assert_eq!(
-            mode("sslmode=verify-full&sslrootcert=/ca.pem"),
-            "VerifyFull"
-        );
-        assert_eq!(mode("sslrootcert=system"), "VerifyFull");
-        assert_eq!(mode("ssl=true"), "Require");
-    }
-
-    #[test]
-    fn urls_that_psql_accepts_name_the_same_servers() {
-        for (url, servers) in [
-            ("postgres://a:b@[::1]:6000/x", "::1 6000 a x"),
-            ("postgres://a@/x?host=/socket&port=7", "/socket 7 a x"),
-            ("postgres://a@%2Frun%2Fpg/x", "/run/pg 5432 a x"),
-            ("postgres://a@h,g:7/x", "h 5432 a x, g 7 a x"),
-            ("postgres://a@h,g/x?port=9", "h 9 a x, g 9 a x"),
-            ("postgres://a@h/x?hostaddr=10.0.0.1", "10.0.0.1 5432 a x"),
-            ("postgres://a:p%40w#d@h/x", "h 5432 a x"),
-            ("postgres://u@h?user=a&dbname=x", "h 5432 a x"),
-        ] {
-            let parsed = ConnectionUrl::parse(url).unwrap();
-            let shown = parsed.hosts.iter().map(|host| {
-                let (name, port) = (host.get_host(), host.get_port());
-                let database = host.get_database().unwrap();
-                format!("{name} {port} {} {database}", host.get_username())
-            });
-            assert_eq!(shown.collect::<Vec<_>>().join(", "), servers, "{url}");
-        }
-        for url in [
-            "postgres://a@h,g,i:1/x?port=1,2",
-            "postgres://h,g/x?hostaddr=::1",
-        ] {
-            assert!(refusal(url).contains("host"), "{url}");
-        }
-        assert_eq!(refusal("postgres://[db]/x"), UrlError::Address.to_string());
-        let options = ConnectionUrl::parse(
-            "postgres://h/x?options=-c%20a.b=1\\%202%20--c=3&options[d]=4%205",
-        );
-        assert_eq!(
-            options.unwrap().hosts[0].get_options(),
-            Some("-c a.b=1\\ 2 -c c=3 -c d=4\\ 5")
-        );
-    }
-
-    #[test]
-    fn a_service_defines_what_the_url_does_not() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("services");
-        let text = "[other]\nhost=wrong\n\n[shop]\n# comment\nhost=db.example\nport=6000\ndbname=shop\n[last]\nport=1";
-        std::fs::write(&file, text).unwrap();
-        let url = |name: &str| {
-            format!(
-                "postgres:///mine?service={name}&servicefile={}",
-                file.display()
-            )
-        };
-        let host = ConnectionUrl::parse(&url("shop")).unwrap().hosts.remove(0);
-        assert_eq!((host.get_host(), host.get_port()), ("db.example", 6000));
-        assert_eq!(host.get_database(), Some("mine"));
-        assert_eq!(refusal(&url("none")), UrlError::Service.to_string());
-        std::fs::write(&file, "[shop]\nssl_mode=require").unwrap();
-        assert!(refusal(&url("shop")).contains("ssl_mode"));
-    }
-}
+mod tests;
