@@ -281,4 +281,66 @@ mod tests {
         assert!(!is_used(r#","key_ops":["sign"]"#));
         assert!(!is_used(r#","key_ops":[]"#));
     }
+
+    /// The keys of a set of one key of this type, `members` of which are written, for tokens of `algorithm`.
+    fn of_type(members: &str, algorithm: Algorithm) -> Keyring {
+        let x = "A".repeat(43);
+        let set = format!(
+            r#"{{"keys":[{{{members},"x":"{x}","y":"{x}","n":"{x}","e":"AQAB","k":"{x}"}}]}}"#
+        );
+        Keyring::parse_set(set.as_bytes(), &[algorithm]).unwrap()
+    }
+
+    #[test]
+    fn a_key_verifies_only_what_its_type_and_its_algorithm_allow() {
+        let (p256, p384) = (r#""kty":"EC","crv":"P-256""#, r#""kty":"EC","crv":"P-384""#);
+        let (rsa, ed) = (r#""kty":"RSA""#, r#""kty":"OKP","crv":"Ed25519""#);
+        let all = [
+            Algorithm::HS256,
+            Algorithm::RS256,
+            Algorithm::PS256,
+            Algorithm::ES256,
+            Algorithm::ES384,
+            Algorithm::EdDSA,
+        ];
+        for (members, expected) in [
+            (p256, &[Algorithm::ES256][..]),
+            (p384, &[Algorithm::ES384]),
+            (rsa, &[Algorithm::RS256, Algorithm::PS256]),
+            (r#""kty":"RSA","alg":"RS256""#, &[Algorithm::RS256]),
+            (r#""kty":"RSA","alg":"RSA-OAEP""#, &[]),
+            (ed, &[Algorithm::EdDSA]),
+            (r#""kty":"OKP","crv":"P-256""#, &[]),
+            (r#""kty":"oct""#, &[]),
+        ] {
+            for algorithm in all {
+                let is_used = !of_type(members, algorithm).is_empty();
+                assert_eq!(
+                    is_used,
+                    expected.contains(&algorithm),
+                    "{members} {algorithm:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_without_kid_needs_the_only_key_of_its_algorithm() {
+        let x = "A".repeat(43);
+        let key = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#);
+        let set = |count: usize| {
+            let keys = vec![key.as_str(); count].join(",");
+            let set = format!(r#"{{"keys":[{keys}]}}"#);
+            Keyring::parse_set(set.as_bytes(), &[Algorithm::EdDSA]).unwrap()
+        };
+        let header = Header::new(Algorithm::EdDSA);
+        assert!(set(1).find(&header).is_ok());
+        for count in [0, 2] {
+            assert_eq!(
+                set(count).find(&header).err(),
+                Some(KeyLookupError::NoMatch)
+            );
+        }
+        assert_eq!(set(KEYS_MAX + 1).keys.len(), KEYS_MAX);
+    }
 }

@@ -297,7 +297,6 @@ async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
             "the response is longer than {BYTES_MAX} bytes"
         );
     }
-    ensure!(!body.is_empty(), "the response is empty");
     Ok(body)
 }
 
@@ -401,14 +400,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_response_that_is_not_a_key_set_changes_nothing() {
-        let long = " ".repeat(BYTES_MAX as usize + 1);
-        let elsewhere = "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\n\r\n";
-        let mut answers = vec![good(&set("a")), good("{}"), good(""), good(&long)];
-        answers.extend([elsewhere.to_owned(), "HTTP/1.1 500 No\r\n\r\n".to_owned()]);
+        let other = set("b");
+        let long = other.clone() + &" ".repeat(BYTES_MAX as usize);
+        let failed = good(&other).replace("200 OK", "500 No");
+        let elsewhere = "HTTP/1.1 302 Found\r\nlocation: /b\r\nconnection: close\r\n\r\n";
+        let mut answers = vec![good(&set("a")), good("{}"), good(""), good(&long), failed];
+        answers.push(elsewhere.to_owned());
         let count = answers.len();
+        // A client that follows the redirect would get this.
+        answers.push(good(&other));
         let keys = keys_of(answers).await;
-        // One more time than there are answers.
-        for _ in 0..=count {
+        for _ in 0..count {
             refresh_later(&keys).await;
             assert!(has(&keys, "a"));
         }
@@ -429,6 +431,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn keys_are_fetched_every_five_minutes_while_that_works() {
+        let down = "HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let none = good(r#"{"keys":[]}"#);
+        let keys = keys_of(vec![good(&set("a")), down.to_owned(), none]).await;
+        // Before the first fetch, and while one runs.
+        assert_eq!(keys.pause(), RETRY_PAUSE_MIN);
+        keys.fetch_newer().await;
+        assert_eq!(keys.pause(), FETCH_INTERVAL);
+        keys.fetch_newer().await;
+        assert!(keys.pause() <= RETRY_PAUSE_MIN, "after a failure");
+        // Its issuer may be about to publish keys.
+        keys.fetch_newer().await;
+        let pause = keys.pause();
+        assert!(RETRY_PAUSE_MIN < pause && pause <= FETCH_PAUSE, "{pause:?}");
+    }
+
+    /// The time is a paused one, which advances while nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_fetch_without_an_answer_ends() {
+        let (_listener, keys) = silent().await;
+        let began = Instant::now();
+        keys.fetch_newer().await;
+        assert!(began.elapsed() < 2 * FETCH_MAX);
+        assert!(keys.lock_fetches().has_failed);
+    }
+
+    #[tokio::test]
     async fn pauses_after_failures_double_and_begin_anew_after_a_success() {
         let down = "HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         let mut answers = vec![down.to_owned(); 7];
@@ -444,18 +473,21 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn requests_wait_a_second_at_most_for_one_fetch() {
+    /// Keys from a server that never answers.
+    async fn silent() -> (TcpListener, Arc<TokenKeys>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/keys", listener.local_addr().unwrap());
         let config = JwtConfig {
             algorithms: vec![Algorithm::EdDSA],
-            jwks_url: Some(Secret::new(&format!(
-                "http://{}/keys",
-                listener.local_addr().unwrap()
-            ))),
+            jwks_url: Some(Secret::new(&url)),
             ..JwtConfig::default()
         };
-        let keys = Arc::new(TokenKeys::new(config, None));
+        (listener, Arc::new(TokenKeys::new(config, None)))
+    }
+
+    #[tokio::test]
+    async fn requests_wait_a_second_at_most_for_one_fetch() {
+        let (listener, keys) = silent().await;
         let began = Instant::now();
         tokio::join!(keys.refresh(), keys.refresh(), keys.refresh());
         assert!(began.elapsed() < FETCH_MAX / 2);
@@ -468,7 +500,7 @@ mod tests {
 
     /// Keys rotated without a new `kid` meant 401 for up to 5 minutes.
     #[tokio::test]
-    async fn a_signature_that_fails_under_a_known_kid_asks_for_the_keys() {
+    async fn a_token_that_the_keys_at_hand_do_not_verify_asks_for_newer_ones() {
         use jsonwebtoken::{EncodingKey, encode};
         use ring::signature::{Ed25519KeyPair, KeyPair};
 
@@ -480,16 +512,39 @@ mod tests {
         let public = Ed25519KeyPair::from_pkcs8(key.as_ref()).unwrap();
         let x = URL_SAFE_NO_PAD.encode(public.public_key().as_ref());
         let newer = set("a").replace(&"A".repeat(43), &x);
-        let keys = keys_of(vec![good(&set("a")), good(&newer)]).await;
-        keys.refresh().await;
-        keys.lock_fetches().next = None;
-
         let mut header = Header::new(Algorithm::EdDSA);
         header.kid = Some("a".to_owned());
         let claims = serde_json::json!({"sub": "anna", "exp": unix_time() + 1000});
         let token = encode(&header, &claims, &EncodingKey::from_ed_der(key.as_ref())).unwrap();
-        let verifier = JwtVerifier::new(&keys.config, Arc::clone(&keys));
-        let verified = verifier.verify(token.as_bytes()).await;
-        assert_eq!(verified.unwrap().name, "anna");
+        // Another key of this name, none of this name, and no keys at all.
+        for at_hand in [Some(set("a")), Some(set("b")), None] {
+            let is_empty = at_hand.is_none();
+            let answers = at_hand.iter().map(|set| good(set));
+            let keys = keys_of(answers.chain([good(&newer)]).collect()).await;
+            if !is_empty {
+                keys.refresh().await;
+                keys.lock_fetches().next = None;
+            }
+            let verifier = JwtVerifier::new(&keys.config, Arc::clone(&keys));
+            let verified = verifier.verify(token.as_bytes()).await;
+            assert_eq!(verified.unwrap().name, "anna", "{at_hand:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_needs_a_key_at_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("keys.json");
+        let config = JwtConfig {
+            algorithms: vec![Algorithm::EdDSA],
+            jwks_file: Some(file.clone()),
+            ..JwtConfig::default()
+        };
+        let mut tasks = JoinSet::new();
+        std::fs::write(&file, r#"{"keys":[]}"#).unwrap();
+        let mistake = TokenKeys::start(&config, &mut tasks).err().unwrap();
+        assert!(mistake.message.contains("no key"), "{mistake}");
+        std::fs::write(&file, set("a")).unwrap();
+        assert!(TokenKeys::start(&config, &mut tasks).is_ok());
     }
 }
