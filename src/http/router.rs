@@ -44,7 +44,8 @@ async fn handle(State(state): State<HttpState>, request: Request<Body>) -> Respo
     let request = request::Request::resume(&head, context);
     let target = request.resource();
     let resource = target.as_ref().ok().map(|(resource, _)| *resource);
-    let in_progress = target.and_then(|_| state.in_progress.begin(request.client()));
+    let in_progress =
+        target.and_then(|_| state.in_progress.begin(request.client(), request.headers));
     let answered = match in_progress {
         Ok(_held) => dispatch(&state, request, body).await,
         Err(_) if head.method == Method::OPTIONS && head.uri.path() == "*" => {

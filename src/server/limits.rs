@@ -47,15 +47,29 @@ pub struct ClientCounts(Arc<Mutex<HashMap<IpAddr, usize>>>);
 impl ClientCounts {
     /// Counts one more for the client at `address`, unless it has `count_max` already.
     pub(crate) fn take(&self, address: IpAddr, count_max: usize) -> Option<ClientPlace> {
+        self.take_many(address, 1, count_max)
+    }
+
+    /// Counts `places` more for the client at `address`, unless it would have more than `count_max` then.
+    pub(crate) fn take_many(
+        &self,
+        address: IpAddr,
+        places: usize,
+        count_max: usize,
+    ) -> Option<ClientPlace> {
         let client = client_network(address);
         let mut counts = self.lock();
-        let count = counts.entry(client).or_default();
-        if *count >= count_max {
+        let count = counts.get(&client).copied().unwrap_or_default() + places;
+        if count > count_max {
             return None;
         }
-        *count += 1;
+        counts.insert(client, count);
         let counts = self.clone();
-        Some(ClientPlace { client, counts })
+        Some(ClientPlace {
+            client,
+            places,
+            counts,
+        })
     }
 
     /// The counts are consistent even if a thread has panicked while it held the lock.
@@ -64,10 +78,11 @@ impl ClientCounts {
     }
 }
 
-/// A place in the count of a client; dropping it gives the place back.
+/// Places in the count of a client; dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct ClientPlace {
     client: IpAddr,
+    places: usize,
     counts: ClientCounts,
 }
 
@@ -75,7 +90,7 @@ impl Drop for ClientPlace {
     fn drop(&mut self) {
         let mut counts = self.counts.lock();
         if let Some(count) = counts.get_mut(&self.client) {
-            *count -= 1;
+            *count -= self.places;
             if *count == 0 {
                 counts.remove(&self.client);
             }
