@@ -11,13 +11,14 @@ use crate::http::request::RequestHead;
 /// another way than larder does.
 ///
 /// # Errors
-/// 400 if `Host` is sent twice, or is missing in HTTP/1.1 (RFC 9112, section 3.2), or if `Transfer-Encoding` is anything
-/// but `chunked`: hyper decodes no other coding, and only looks for `chunked` at the end.
+/// 400 if `Host` is sent twice, is missing in HTTP/1.1, or is no host (RFC 9112, section 3.2), or if `Transfer-Encoding` is
+/// anything but `chunked`: hyper decodes no other coding, and only looks for `chunked` at the end.
 pub(super) fn check_head(head: RequestHead<'_>) -> Result<(), Problem> {
     let mut hosts = head.headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (_, Some(_)) => return Err(Problem::SEVERAL_HOSTS),
         (None, _) if head.version == Version::HTTP_11 => return Err(Problem::NO_HOST),
+        (Some(host), _) if !is_host(host.as_bytes()) => return Err(Problem::INVALID_HOST),
         _ => {}
     }
     if head.headers.contains_key(TRANSFER_ENCODING) {
@@ -30,6 +31,17 @@ pub(super) fn check_head(head: RequestHead<'_>) -> Result<(), Problem> {
         }
     }
     Ok(())
+}
+
+/// Whether `value` consists of what a host may have, and ends with a port if with anything (RFC 3986, section 3.2).
+fn is_host(value: &[u8]) -> bool {
+    let may_have =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
+    let mut parts = value.rsplit(|byte| *byte == b':');
+    let last = parts.next().unwrap_or_default();
+    let ends_well =
+        parts.next().is_none() || last.ends_with(b"]") || last.iter().all(u8::is_ascii_digit);
+    value.iter().all(may_have) && ends_well
 }
 
 #[cfg(test)]
@@ -60,6 +72,20 @@ mod tests {
         for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
             check(version, &[host, other], false);
             check(version, &[host, host], false);
+        }
+        for (value, ok) in [
+            ("db_1.example:8080", true),
+            ("a.example:", true),
+            ("[::1]", true),
+            ("[fe80::1%25eth0]:80", true),
+            ("user@a.example", false),
+            ("a.example, b.example", false),
+            ("a.example/items", false),
+            ("a.example?", false),
+            ("a.example:http", false),
+            ("::1]:x", false),
+        ] {
+            check(Version::HTTP_11, &[("host", value)], ok);
         }
         let coding = |value| ("transfer-encoding", value);
         for (value, ok) in [
