@@ -72,7 +72,8 @@ async fn rows_stay_byte_for_byte() {
          insert into thing values
            (1, '[0:2]={1,2,3}', 'null', 'null', array['null'::jsonb, null], row('null'::jsonb, 1), 1.50, 'ab', 'x'),
            (2, null, null, null, null, null, null, null, null),
-           (3, null, '  [1,  2] ', null, null, null, null, null, null);
+           (3, null, '  [1,  2] ', null, null, null, null, null, null),
+           (4, null, '{\"a\" : {\"b\": 1}}', null, null, null, null, null, null);
          insert into part values (5.0, 1, '[2:2]={7}', 'null')",
         "[[resource]]
          name = 'things'
@@ -92,6 +93,9 @@ async fn rows_stay_byte_for_byte() {
         let answer = larder.patch(path, &json!({})).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     }
+    let same = json!({"j": {"a": {"b": 1, "c": null}}});
+    let answer = larder.patch("/things/4", &same).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(larder.query(rows).await, before);
     let answer = larder.patch("/things/1", &json!({"note": "y"})).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);

@@ -76,22 +76,20 @@ fn is_column(writable: &Writable, name: &str) -> bool {
 /// `keeps_null` says that null is a value of the member.
 ///
 /// A stored value of type `json` may have several members with one name, of which readers use the last. In an object that
-/// the patch changes, the others are left out.
+/// the patch changes, the others are left out. An object that it does not change keeps its text. Returns whether it does.
 fn merge(
     target: Option<JsonNode<'_>>,
     patch: JsonNode<'_>,
     keeps_null: &dyn Fn(&str) -> bool,
     out: &mut Vec<u8>,
-) {
+) -> bool {
     let Json::Object(_) = patch.json() else {
-        return out.extend_from_slice(patch.text());
+        out.extend_from_slice(patch.text());
+        return target.is_none_or(|target| target.text() != patch.text());
     };
-    if patch.json() == Json::Object(0)
-        && let Some(target) = target
-        && matches!(target.json(), Json::Object(_))
-    {
-        return out.extend_from_slice(target.text());
-    }
+    let object = target.filter(|target| matches!(target.json(), Json::Object(_)));
+    let mut is_changed = object.is_none();
+    let start = out.len();
     // Of several members with one name the last counts.
     let changes = patch.members().map(|(name, value)| (name.as_str(), value));
     let mut changes: HashMap<&str, JsonNode<'_>> = changes.collect();
@@ -126,9 +124,9 @@ fn merge(
             }
             Some(change) if is_kept(name.as_str(), change) => {
                 write_name(name, out);
-                merge(Some(value), change, &|_| false, out);
+                is_changed |= merge(Some(value), change, &|_| false, out);
             }
-            Some(_) => {}
+            Some(_) => is_changed = true,
         }
     }
     // The target lacks the others, which follow in the order of the patch.
@@ -137,10 +135,15 @@ fn merge(
             && is_kept(name.as_str(), change)
         {
             write_name(name, out);
-            merge(None, change, &|_| false, out);
+            is_changed |= merge(None, change, &|_| false, out);
         }
     }
     out.push(b'}');
+    if let (false, Some(object)) = (is_changed, object) {
+        out.truncate(start);
+        out.extend_from_slice(object.text());
+    }
+    is_changed
 }
 
 #[cfg(test)]
@@ -221,6 +224,16 @@ mod tests {
             ),
             (r#"{"a":1,"b":2,"a":3}"#, r#"{"a":null}"#, r#"{"b":2}"#),
             (r#"{"a": 1,"a":2}"#, "{}", r#"{"a": 1,"a":2}"#),
+            (
+                r#"{"a" : {"b": [1, 2], "c": null}, "d": 1}"#,
+                r#"{"a":{"b":[1, 2],"e":null},"d":1}"#,
+                r#"{"a" : {"b": [1, 2], "c": null}, "d": 1}"#,
+            ),
+            (
+                r#"{"a" : {"b": 1}, "c": {"d": 2}}"#,
+                r#"{"a":{"b":1},"c":{"d":3}}"#,
+                r#"{"a":{"b": 1},"c":{"d":3}}"#,
+            ),
         ] {
             let document = format!(r#"{{"no":1,"data":{target},"loc":"x"}}"#);
             let result = format!(r#"{{"no":1,"data":{result},"loc":"x"}}"#);
