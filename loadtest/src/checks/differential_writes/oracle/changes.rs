@@ -32,6 +32,10 @@ impl Oracle<'_> {
             self.insert_level(&mut plan, number).await?;
         }
         self.delete_rows(&stored, &last).await?;
+        if self.has_lost_below(&stored, &first, &last).await? {
+            // Only another order of deletions could keep what lies below a kept row.
+            return Err(Stop::Refused(409));
+        }
         Ok(200)
     }
 

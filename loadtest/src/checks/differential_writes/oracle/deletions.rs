@@ -51,6 +51,30 @@ impl Oracle<'_> {
         Err(Stop::Refused(409))
     }
 
+    /// Whether a trigger has kept a row of `last` although a row below it, of `first`, was deleted before.
+    pub(super) async fn has_lost_below(
+        &mut self,
+        stored: &State,
+        first: &[Vec<usize>],
+        last: &[Vec<usize>],
+    ) -> Result<bool, Stop> {
+        let standing = self.standing(stored, last).await?;
+        let schema = self.schema;
+        Ok(standing.iter().enumerate().any(|(number, rows)| {
+            let has_below = |&at: &usize| {
+                let above = &stored.levels[number][at];
+                schema.below(number).any(|child| {
+                    let mut below = first[child].iter();
+                    below.any(|&below| {
+                        let (upper, level) = (&schema.levels[number], &schema.levels[child]);
+                        is_below(upper, above, level, &stored.levels[child][below])
+                    })
+                })
+            };
+            rows.iter().any(has_below)
+        }))
+    }
+
     /// Those of the removed rows that are still there.
     async fn standing(
         &mut self,
