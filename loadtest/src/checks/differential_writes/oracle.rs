@@ -240,12 +240,14 @@ impl Oracle<'_> {
         let is_refused =
             |document: &Node| Plan::of_document(schema, document, None).is_refused(schema);
         if documents.len() > 1
-            && let Some(refused) = self.choice.refused.and_then(|at| documents.get(at))
+            && let Some(at) = self.choice.refused
         {
-            if is_refused(refused) {
-                return Err(Stop::Refused(422));
+            for document in documents.iter().take(at + 1) {
+                if is_refused(document) {
+                    return Err(Stop::Refused(422));
+                }
+                self.insert_document(document).await?;
             }
-            self.insert_document(refused).await?;
             // No answer has this status: the choice is none.
             return Err(Stop::Refused(0));
         }

@@ -292,16 +292,23 @@ impl Trigger {
                 key.unwrap_or_default()
             }
             Action::CopyFromParent(parent) => format!(
-                "new.note := (select concat_ws('/', x.a, x.b, x.note) from {} x where {});",
+                "new.note := (select concat_ws('/', x.a, rtrim(x.b, '!'), x.note) from {} x where {});",
                 schema.table(parent),
                 is_parent_sql(schema, self.level, parent)
             ),
             Action::NoteParent(parent) => {
                 let links: Vec<&str> = level.links().map(|link| &*link.name).collect();
+                // Before a row is deleted, the number of those that are left depends on their order.
+                let count = match self.timing {
+                    Timing::Before => String::new(),
+                    _ => format!(
+                        " || (select count(*) from {table} x where {})",
+                        equal_columns(links.iter().copied(), links.iter().copied())
+                    ),
+                };
                 guarded(&format!(
-                    "update {} x set note = 'c' || (select count(*) from {table} x where {}) where {};",
+                    "update {} x set note = 'c'{count} where {};",
                     schema.table(parent),
-                    equal_columns(links.iter().copied(), links.iter().copied()),
                     is_parent_sql(schema, self.level, parent)
                 ))
             }
@@ -327,7 +334,7 @@ impl Trigger {
     }
 
     /// An audit row has the row as it is now, what the trigger sees of the row above, and how many rows there are at
-    /// other levels.
+    /// other levels. How often the row above was rewritten meanwhile depends on the order of the statement's rows.
     fn audit_sql(&self, schema: &Schema) -> String {
         let mut parts = vec!["tg_name, tg_when, tg_op".to_owned()];
         if self.is_for_each_row {
@@ -337,7 +344,7 @@ impl Trigger {
             }
             if let Some(parent) = schema.levels[self.level].parent {
                 parts.push(format!(
-                    "(select concat('above:', x.a, ',', x.b) from {} x where {})",
+                    "(select concat('above:', x.a, ',', rtrim(x.b, '!')) from {} x where {})",
                     schema.table(parent),
                     is_parent_sql(schema, self.level, parent)
                 ));
@@ -345,11 +352,22 @@ impl Trigger {
         } else if self.has_transition {
             parts.push("(select count(*) from changed)".to_owned());
         }
-        for number in 0..schema.levels.len() {
-            // In the middle of a statement the number of its own rows depends on their order.
-            if number != self.level || !self.is_for_each_row {
-                let (name, table) = (&schema.levels[number].table, schema.table(number));
-                parts.push(format!("'{name}=' || (select count(*) from {table})"));
+        // In the middle of a statement that updates or deletes rows, numbers of rows depend on their order.
+        let is_in_the_middle =
+            self.is_for_each_row && self.timing == Timing::Before && self.events != "insert";
+        if !is_in_the_middle {
+            let counted = (0..schema.levels.len())
+                .filter(|number| *number != self.level || !self.is_for_each_row)
+                .map(|number| {
+                    let (name, table) = (&schema.levels[number].table, schema.table(number));
+                    format!("'{name}=' || (select count(*) from {table})")
+                });
+            let counted: Vec<String> = counted.collect();
+            if !counted.is_empty() {
+                parts.push(format!(
+                    "case when pg_trigger_depth() = 1 then concat_ws(' ', {}) end",
+                    counted.join(", ")
+                ));
             }
         }
         format!(
