@@ -450,8 +450,11 @@ impl Level {
     /// Whether a new row may lack a value for the column `at`, in a body: it is nullable, or a trigger may set it. A key is
     /// never null, although the columns of a unique index may be nullable.
     pub fn may_be_null(&self, at: usize) -> bool {
+        let column = &self.columns[at];
         let is_key = self.parent.is_none() && self.key.contains(&at);
-        self.has_before_insert || self.columns[at].nullable && !is_key
+        // A key with a default is left out rather than null.
+        let may_be_set = self.has_before_insert && !(is_key && column.default.is_some());
+        may_be_set || column.nullable && !is_key
     }
 
     /// Whether the link pairs the column `own` with the column `target` of the level above.

@@ -179,3 +179,21 @@ async fn what_triggers_do_not_find_is_refused() {
         assert_eq!(answer.json()["code"], code);
     }
 }
+
+/// A key with a default is left out, not null: the body is refused before a trigger is called.
+#[tokio::test(flavor = "multi_thread")]
+async fn null_is_no_key_where_there_is_a_default() {
+    let larder = TestService::start(
+        "create table item (id serial primary key, t text);
+         create function refuses() returns trigger language plpgsql as $$ begin
+           if new.id is null then raise exception 'null' using errcode = 'PT418'; end if;
+           return new; end $$;
+         create trigger refuses before insert on item for each row execute function refuses();",
+        ITEMS,
+    )
+    .await;
+    let answer = larder.post("/items", &json!({"id": null})).await;
+    assert_refused(&answer, "/id");
+    let answer = larder.post("/items", &json!({"t": "x"})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+}
