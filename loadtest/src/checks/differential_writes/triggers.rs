@@ -363,9 +363,14 @@ impl Trigger {
                     format!("'{name}=' || (select count(*) from {table})")
                 });
             let counted: Vec<String> = counted.collect();
+            // What is deferred runs after all statements.
+            let (if_outer, end) = match self.timing {
+                Timing::Deferred => ("", ""),
+                _ => ("case when pg_trigger_depth() = 1 then ", " end"),
+            };
             if !counted.is_empty() {
                 parts.push(format!(
-                    "case when pg_trigger_depth() = 1 then concat_ws(' ', {}) end",
+                    "{if_outer}concat_ws(' ', {}){end}",
                     counted.join(", ")
                 ));
             }
