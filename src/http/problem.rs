@@ -469,7 +469,7 @@ impl From<WriteError> for Problem {
             WriteError::Body(error) => Self::from(error),
             WriteError::TooLongToPatch => Self::TOO_LONG_TO_PATCH,
             WriteError::Vetoed => Self::VETOED,
-            WriteError::Cycle { constraint } => Self::cycle(constraint.as_deref()),
+            WriteError::Cycle { code, constraint } => Self::cycle(code, constraint.as_deref()),
             WriteError::KeyChanged => Self::KEY_CHANGED,
             WriteError::KeyReused => Self::KEY_REUSED,
             WriteError::Refused {
@@ -488,13 +488,13 @@ impl Problem {
         self
     }
 
-    fn cycle(constraint: Option<&str>) -> Self {
+    fn cycle(code: String, constraint: Option<&str>) -> Self {
         let constraint = constraint.unwrap_or("a constraint");
         let detail = format!(
             "rows can't take the values that {constraint} wants to be unique: each has a value of another one or of \
              another document; nothing was changed"
         );
-        Self::new(StatusCode::CONFLICT, detail).with_code(UNIQUE_VIOLATION)
+        Self::new(StatusCode::CONFLICT, detail).with_code(code)
     }
 
     fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {

@@ -170,6 +170,36 @@ async fn each_value_of_a_long_list_shifts_at_its_first_try() {
     assert!(calls.parse::<u64>().unwrap() <= 2 * ROWS, "{calls}");
 }
 
+/// A cycle has the code and the name of the constraint that it violates.
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_that_are_exchanged_are_a_cycle_of_an_exclusion_constraint() {
+    let larder = TestService::start(
+        "create table house (id int primary key);
+         create table room (id int primary key, house int not null references house, at int4range,
+                            exclude using gist (at with &&));
+         create index on room (house);
+         insert into house values (1);
+         insert into room values (1, 1, '[0,5)'), (2, 1, '[5,9)'), (3, 1, '[9,12)');",
+        "[[resource]]\nname = 'houses'\ntable = 'house'\n[[resource.children]]\nname = 'rooms'\ntable = 'room'\nfields = { id = 'id', at = 'at' }\n",
+    )
+    .await;
+    let house = |ranges: [&str; 3]| {
+        let rooms = (1..)
+            .zip(ranges)
+            .map(|(id, at)| json!({"id": id, "at": at}));
+        json!({"id": 1, "rooms": rooms.collect::<Vec<_>>()})
+    };
+    let shifted = house(["[5,9)", "[9,12)", "[12,20)"]);
+    let answer = larder.put("/houses/1", &shifted).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_stored(&larder, &answer, "/houses/1", &shifted).await;
+    let exchanged = house(["[9,12)", "[5,9)", "[12,20)"]);
+    let answer = larder.put("/houses/1", &exchanged).await;
+    assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+    assert_eq!(answer.json()["code"], "23P01");
+    assert!(answer.body.contains("room_at_excl"), "{}", answer.body);
+}
+
 /// The same with row triggers, which see each row once, as those of attempts are undone.
 #[tokio::test(flavor = "multi_thread")]
 async fn triggers_of_attempts_leave_no_effects() {

@@ -44,6 +44,8 @@ pub enum WriteError {
     /// changed.
     #[error("rows exchange unique values")]
     Cycle {
+        /// SQLSTATE, of a unique or an exclusion constraint.
+        code: String,
         /// The name of the constraint or index, if PostgreSQL named it.
         constraint: Option<String>,
     },

@@ -53,9 +53,9 @@ impl Transaction<'_> {
             }
             if let Some(failure) = refused.filter(|_| waiting.len() == open.len()) {
                 return Err(match failure.error {
-                    WriteError::Refused { constraint, .. } if waiting.len() > 1 => {
-                        WriteError::Cycle { constraint }.into()
-                    }
+                    WriteError::Refused {
+                        code, constraint, ..
+                    } if waiting.len() > 1 => WriteError::Cycle { code, constraint }.into(),
                     error => error.into(),
                 });
             }
