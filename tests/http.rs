@@ -13,6 +13,7 @@ mod middleware;
 mod range;
 mod reads;
 mod refusal_order;
+mod turns;
 
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;

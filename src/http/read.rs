@@ -12,6 +12,8 @@ mod query;
 mod reading;
 mod response;
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::Response;
 
@@ -43,7 +45,7 @@ pub(super) async fn read_collection(
         read.turn = Some(wait_for_turn(read.waiting()).await?);
     }
     let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
-    read.fields = fields;
+    read.fields = fields.map(Arc::new);
     match keys {
         Some(keys) => batch::read_keys(&mut read, &keys).await,
         None => list::read_page(&mut read, page, request.uri).await,

@@ -33,7 +33,8 @@ pub(in crate::http) async fn read_batch(
     body: Body,
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
-    read.fields = query::parse_fields(request.query(), &read.resource)?;
+    let fields = query::parse_fields(request.query(), &read.resource)?;
+    read.fields = fields.map(Arc::new);
     let body = state.bodies.hold(body, request.client());
     let keys = keys_in_body(&read, body).await?;
     read_keys(&mut read, &keys).await

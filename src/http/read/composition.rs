@@ -47,14 +47,14 @@ impl Composition {
     /// A body that begins with `begin`, with the members `fields` of the documents or all of each.
     pub(super) fn new(
         memory: &AnswersMemory,
-        fields: Option<Projection>,
+        fields: Option<Arc<Projection>>,
         begin: &str,
         is_kept: bool,
         waiting: Waiting,
     ) -> Self {
         let mut composition = Self {
             memory: memory.clone(),
-            fields: fields.map(Arc::new),
+            fields,
             bytes_max: memory.answer_bytes_max(),
             waiting,
             is_kept,

@@ -76,7 +76,7 @@ pub(in crate::http) async fn read_document(
     let request = &request;
     let mut read = ReadRequest::begin(state, request, id)?;
     if let Some(query) = request.uri.query() {
-        read.fields = query::parse_fields(query, &read.resource)?;
+        read.fields = query::parse_fields(query, &read.resource)?.map(Arc::new);
     }
     let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &read.resource));
     let (key, answer) = match missed {
@@ -117,10 +117,10 @@ pub(in crate::http) async fn read_document(
 /// The response with the members of `document` that the request names.
 async fn project(
     read: &ReadRequest<'_>,
-    fields: &Projection,
+    fields: &Arc<Projection>,
     document: &Document,
 ) -> Result<Response<FullBody>, Problem> {
-    let (fields, document) = (fields.clone(), document.clone());
+    let (fields, document) = (Arc::clone(fields), document.clone());
     let bytes = document.body().len();
     let project = move || {
         let mut body = Vec::new();

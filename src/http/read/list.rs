@@ -30,13 +30,14 @@ pub(super) async fn read_page(
     let resource = Arc::clone(&read.resource);
     let mut composition = read.compose("[");
     let mut provenances = Provenances::default();
+    // PostgreSQL answers before the first lookup.
+    drop(read.turn.take());
     let PageKeys { keys, mut follows } = read.documents.list(read.id, page).await?;
     let mut last = keys.last();
     // The last key of the documents before those that are looked up now.
     let mut before = None;
     let mut unreadable = String::new();
-    let turn = read.turn.take();
-    let mut lookups = read.look_up(&keys, turn);
+    let mut lookups = read.look_up(&keys, None);
     loop {
         let (keys, answers) = match lookups.next().await {
             Ok(Some(found)) => found,
@@ -77,6 +78,8 @@ pub(super) async fn read_page(
         }
         before = keys.last();
     }
+    // Its turn is over.
+    drop(lookups);
     // The keys came from PostgreSQL.
     let provenance = match provenances.slowest() {
         Provenance::Memory | Provenance::Disk | Provenance::Miss { .. } => Provenance::Miss {

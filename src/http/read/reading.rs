@@ -1,6 +1,9 @@
 //! The part of a request that all reads have in common.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use axum::http::Method;
 
@@ -32,7 +35,7 @@ pub(super) struct ReadRequest<'r> {
     /// The transactions that the response must reflect.
     pub(super) tokens: Vec<Token>,
     /// The members to return; `None` for whole documents.
-    pub(super) fields: Option<Projection>,
+    pub(super) fields: Option<Arc<Projection>>,
     /// The turn in which it was parsed, if it is long.
     pub(super) turn: Option<WorkerTurn>,
 }
@@ -65,10 +68,10 @@ impl<'r> ReadRequest<'r> {
     }
 
     /// Begins the body of an answer with many documents.
-    pub(super) fn compose(&mut self, begin: &str) -> Composition {
+    pub(super) fn compose(&self, begin: &str) -> Composition {
         let is_kept = *self.request.method != Method::HEAD;
         let waiting = self.waiting();
-        Composition::new(self.answers, self.fields.take(), begin, is_kept, waiting)
+        Composition::new(self.answers, self.fields.clone(), begin, is_kept, waiting)
     }
 
     /// For work that takes long.
@@ -91,6 +94,7 @@ impl<'r> ReadRequest<'r> {
             lookups: documents.read_many(self.id, keys, &self.tokens, bytes_max),
             waiting: self.waiting(),
             turn,
+            is_projected: self.fields.is_some(),
         }
     }
 }
@@ -100,21 +104,41 @@ pub(super) struct DocumentWindows<'l> {
     lookups: Lookups<'l>,
     waiting: Waiting,
     turn: Option<WorkerTurn>,
+    /// Between two windows it may wait for other threads.
+    is_projected: bool,
 }
 
 impl<'l> DocumentWindows<'l> {
-    /// The next ones. If they are many, the request waits for its turn before.
+    /// The next ones. If they are many, the request waits for its turn before, and keeps it until the last window or until
+    /// it has to wait for something else: requests that wait for their turn should hold no parsed keys and no documents.
     ///
     /// # Errors
     /// 503 if its turn does not come; else those of the lookups.
     pub(super) async fn next(
         &mut self,
     ) -> Result<Option<(&'l [String], Vec<Option<Answer>>)>, Problem> {
-        match self.turn.take() {
-            Some(turn) => turn.pause().await,
-            None if self.lookups.left() > KEYS_AT_ONCE => drop(wait_for_turn(self.waiting).await?),
-            None => {}
+        let turn = match self.turn.take() {
+            Some(turn) => {
+                turn.pause().await;
+                Some(turn)
+            }
+            None if self.lookups.left() > KEYS_AT_ONCE => Some(wait_for_turn(self.waiting).await?),
+            None => None,
+        };
+        let mut next = pin!(self.lookups.next());
+        let window = match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+            Poll::Ready(window) => {
+                self.turn = turn.filter(|_| !self.is_projected);
+                window?
+            }
+            Poll::Pending => {
+                drop(turn);
+                next.await?
+            }
+        };
+        if window.is_none() {
+            self.turn = None;
         }
-        Ok(self.lookups.next().await?)
+        Ok(window)
     }
 }
