@@ -168,6 +168,8 @@ impl Composition {
             self.part.extend_from_slice(text);
             if self.part.len() >= PIECE_BYTES {
                 self.end_part();
+                // Small documents follow each other; growing step by step copies them, and takes up to twice the memory.
+                self.part.reserve(PIECE_BYTES + COPIED_BYTES_MAX);
             }
         } else {
             self.end_part();
