@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use nix::time::{clock_getcpuclockid, clock_gettime};
@@ -78,6 +78,29 @@ pub(crate) fn cores(list: &str) -> anyhow::Result<BTreeSet<usize>> {
         cores.extend(number(first)?..=number(last)?);
     }
     Ok(cores)
+}
+
+/// Moves all threads of this process, and what it starts from now on, to other cores than these, if there are any.
+///
+/// # Errors
+/// `taskset` can't be run, or fails.
+pub(crate) async fn leave(cores_of_server: &str) -> anyhow::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let others = &cores(allowed.context("Cpus_allowed_list")?)? - &cores(cores_of_server)?;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let others: Vec<String> = others.iter().map(usize::to_string).collect();
+    let mut command = Command::new("taskset");
+    command.args(["--all-tasks", "--cpu-list", "--pid", &others.join(",")]);
+    command.arg(std::process::id().to_string());
+    let output = command.output().await.context("taskset can't be run")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "taskset: {said}");
+    Ok(())
 }
 
 /// How long `cores` have worked since the machine was started, to a hundredth of a second.
