@@ -46,6 +46,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         columns: columns.collect(),
         key: vec![0],
         link: Vec::new(),
+        unique: Vec::new(),
         has_before_insert: false,
     }
 }

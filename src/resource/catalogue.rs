@@ -87,6 +87,13 @@ pub struct OnWrite {
     pub has_rules: bool,
 }
 
+impl Catalogue {
+    /// The table of this name.
+    pub fn table(&self, name: &TableName) -> Option<&Table> {
+        self.tables.values().find(|table| table.name == *name)
+    }
+}
+
 impl Table {
     /// The column of this name.
     pub fn column(&self, name: &str) -> Option<&Column> {

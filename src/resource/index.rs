@@ -38,10 +38,7 @@ fn collect(row: &Row, catalogue: &Catalogue, missing: &mut Vec<String>) {
 
 fn statement(table: &TableName, columns: &[&KeyColumn], catalogue: &Catalogue) -> Option<String> {
     let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-    let known = catalogue
-        .tables
-        .values()
-        .find(|known| known.name == *table)?;
+    let known = catalogue.table(table)?;
     if known.is_indexed(&names) {
         return None;
     }

@@ -118,11 +118,10 @@ impl<'a> Resolver<'a> {
     fn shown_tables(&self, root: &Row) -> Vec<&'a Table> {
         let mut names = Vec::new();
         root.collect_tables(&mut names);
-        let known = |name: &TableName| {
-            let mut tables = self.catalogue.tables.values();
-            tables.find(|table| table.name == *name)
-        };
-        names.into_iter().filter_map(known).collect()
+        let names = names.into_iter();
+        names
+            .filter_map(|name| self.catalogue.table(name))
+            .collect()
     }
 
     /// The table of this name. Adds a mistake if there is no such table, or if larder can't follow its changes.

@@ -42,6 +42,8 @@ pub struct Level {
     /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of
     /// the level above. Empty for the root.
     pub link: Vec<(usize, usize)>,
+    /// Sets of columns, as places in `columns`, whose values together are unique and can be changed.
+    pub unique: Vec<Vec<usize>>,
     /// A trigger is called before a row is inserted, which it may change or leave out.
     pub has_before_insert: bool,
 }
@@ -258,8 +260,7 @@ impl Levels<'_> {
     ) -> Result<usize, String> {
         let catalogue = self.catalogue;
         let path = self.path(name, above.map(|(parent, _)| parent));
-        let mut known = catalogue.tables.values();
-        let Some(table) = known.find(|table| table.name == row.table) else {
+        let Some(table) = catalogue.table(&row.table) else {
             return Err(format!("the table of {} was not found", rows_at(&path)));
         };
         self.check_table(table, key, &path)?;
@@ -271,6 +272,7 @@ impl Levels<'_> {
             members: Vec::new(),
             key: Vec::new(),
             link: Vec::new(),
+            unique: Vec::new(),
             has_before_insert: table.on_write.has_before_insert,
         };
         for field in &row.fields {
@@ -298,6 +300,10 @@ impl Levels<'_> {
             let unknown = || format!("the link of {} was not found", rows_at(&path));
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
+        let unique = table.unique_keys.iter().filter(|unique| !unique.deferrable);
+        let places = unique.map(|unique| unique.columns.iter().map(|column| level.at(column)));
+        let known = places.filter_map(|places| places.collect::<Option<Vec<usize>>>());
+        level.unique = known.filter(|unique| *unique != level.key).collect();
         // A write never changes the key of an existing row, but may change other columns, and rows below would lose
         // their link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
@@ -356,8 +362,7 @@ impl Levels<'_> {
     /// Whether a foreign key leads from a level to a level, and not only from a row to the row above.
     fn have_cross_references(&self) -> bool {
         self.levels.iter().any(|level| {
-            let mut tables = self.catalogue.tables.values();
-            let table = tables.find(|table| table.name == level.table);
+            let table = self.catalogue.table(&level.table);
             let keys = table.map_or(&[][..], |table| &table.foreign_keys);
             let upper = level.parent.and_then(|parent| self.levels.get(parent));
             keys.iter().any(|key| {
@@ -416,8 +421,7 @@ fn child_key<'c>(
     child: &Child,
     path: &str,
 ) -> Result<Vec<&'c str>, String> {
-    let mut known = catalogue.tables.values();
-    let table = known.find(|table| table.name == child.row.table);
+    let table = catalogue.table(&child.row.table);
     let Some(key) = table.and_then(Table::primary_key) else {
         return Err(format!(
             "the table of {} has no primary key to tell them apart by, so they can't be written",

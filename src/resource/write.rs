@@ -52,6 +52,9 @@ pub struct WriteSql {
     /// Search for rows of a level that are given, a statement for each level. They return the numbers of those that exist,
     /// counted from 1, or null.
     pub standing_rows: Vec<WriteStatement>,
+    /// Find, for each level, the rows among given ones that are to take unique values which other ones of them have: the
+    /// level, the number of the row and that of the other one, counted from 1, or nulls. `None` for a level without such.
+    pub holders: Vec<Option<WriteStatement>>,
     /// Insert rows below the root, a statement for each level, upper levels first.
     pub insert_below: Vec<LevelInsert>,
     /// Without triggers: deletes a document.
@@ -189,6 +192,10 @@ impl WriteSql {
             standing_rows: levels
                 .clone()
                 .map(|level| statements.standing_rows(level))
+                .collect(),
+            holders: levels
+                .clone()
+                .map(|level| statements.holders(level))
                 .collect(),
             insert_below: below.map(|level| statements.insert_level(level)).collect(),
             delete: statements.delete(ChangeScope::AllRows),

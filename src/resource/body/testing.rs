@@ -46,6 +46,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
         columns,
         key: vec![0],
         link: Vec::new(),
+        unique: Vec::new(),
         has_before_insert: false,
     }
 }

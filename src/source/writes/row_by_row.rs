@@ -2,10 +2,6 @@
 
 use std::collections::VecDeque;
 
-use sqlx::Row;
-
-use crate::resource::write::WriteSql;
-use crate::source::SourceError;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::{Inputs, select_rows};
 use crate::source::writes::transaction::{
@@ -76,33 +72,14 @@ impl Transaction<'_> {
         changed: &[ChangedRow],
         inputs: Inputs<'_>,
     ) -> Result<Vec<(usize, usize)>, Failure> {
-        let writable = target.writable;
-        let (Some(known), Some(body)) = (writable.levels.get(level), inputs.rows) else {
+        let (Some(Some(statement)), Some(body)) = (target.sql.holders.get(level), inputs.rows)
+        else {
             return Ok(Vec::new());
         };
-        let statement = WriteSql::unique_columns(writable, level);
-        let mut sets = Vec::new();
-        for index in &self.run_statement(target, &statement, inputs).await? {
-            let names: Option<Vec<String>> = index.try_get(0).map_err(SourceError::from)?;
-            let names = names.unwrap_or_default();
-            let columns = &known.columns;
-            let places = names
-                .iter()
-                .map(|name| columns.iter().position(|column| column.column == *name));
-            let places: Vec<usize> = places.collect::<Option<_>>().unwrap_or_default();
-            let is_changed = |column: &usize| changed.iter().any(|(_, set)| set.contains(column));
-            if places.iter().any(is_changed) {
-                sets.push(places);
-            }
-        }
-        if sets.is_empty() {
-            return Ok(Vec::new());
-        }
         let rows: Vec<usize> = changed.iter().map(|(row, _)| *row).collect();
-        let selected = select_rows(writable, body, level, &rows);
-        let statement = WriteSql::holders(target.resource, writable, level, &sets);
+        let selected = select_rows(target.writable, body, level, &rows);
         let inputs = Inputs::rows(&selected);
-        let found = self.find_numbers(target, &statement, inputs).await?;
+        let found = self.find_numbers(target, statement, inputs).await?;
         let place = |number: usize| number.saturating_sub(1);
         let pairs = found.iter();
         let pairs = pairs.map(|[_, taker, holder]| (place(*taker), place(*holder)));
