@@ -297,6 +297,7 @@ async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
             "the response is longer than {BYTES_MAX} bytes"
         );
     }
+    ensure!(!body.is_empty(), "the response is empty");
     Ok(body)
 }
 

@@ -6,16 +6,15 @@ use serde_json::json;
 use crate::harness::service::TestService;
 use crate::writes::{assert_refused, assert_stored};
 
+/// Of triggers: at the end of the statement, and before the commit.
+const TIMES: [[&str; 2]; 2] = [["", ""], ["constraint", "deferrable initially deferred"]];
+
 const ITEMS: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
 
 /// `return=representation` answered 500, and lines told locations of documents that are not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_writes_show_no_document_that_a_trigger_has_moved() {
-    for time in ["", "constraint"] {
-        let deferrable = match time {
-            "" => "",
-            _ => "deferrable initially deferred",
-        };
+    for [time, deferrable] in TIMES {
         let larder = TestService::start(
             &format!(
                 "create table item (id int primary key, t text);
@@ -52,11 +51,7 @@ async fn bulk_writes_show_no_document_that_a_trigger_has_moved() {
 /// It was 204, and the document was still there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delete_shows_a_document_that_a_trigger_inserts_again() {
-    for time in ["", "constraint"] {
-        let deferrable = match time {
-            "" => "",
-            _ => "deferrable initially deferred",
-        };
+    for [time, deferrable] in TIMES {
         let larder = TestService::start(
             &format!(
                 "create table item (id int primary key, t text);

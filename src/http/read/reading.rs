@@ -1,11 +1,11 @@
 //! The part of a request that all reads have in common.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use axum::http::Method;
+use futures_util::poll;
 
 use crate::cache::Answer;
 use crate::documents::{Documents, Lookups};
@@ -126,7 +126,7 @@ impl<'l> DocumentWindows<'l> {
             None => None,
         };
         let mut next = pin!(self.lookups.next());
-        let window = match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+        let window = match poll!(next.as_mut()) {
             Poll::Ready(window) => {
                 self.turn = turn.filter(|_| !self.is_projected);
                 window?
