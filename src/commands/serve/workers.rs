@@ -9,6 +9,11 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
+/// The nice value of threads that do long work for a worker. 15 gives them a 28th of the time of a core that others use up
+/// (sched(7)), and all of one that is idle; short work still begins after one slice of the scheduler.
+#[cfg(target_os = "linux")]
+const LONG_WORK_NICE: i32 = 15;
+
 /// Threads with a runtime each, until they are stopped.
 pub(super) struct Workers {
     runtimes: Vec<Handle>,
@@ -28,7 +33,10 @@ impl Workers {
             stop: watch::channel(false).0,
         };
         for number in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .on_thread_start(yield_to_workers)
+                .build()?;
             workers.runtimes.push(runtime.handle().clone());
             let mut stop = workers.stop.subscribe();
             let thread = std::thread::Builder::new().name(format!("larder-worker-{number}"));
@@ -53,5 +61,46 @@ impl Workers {
                 tracing::error!("a worker's thread failed");
             }
         }
+    }
+}
+
+/// Called on each thread that does long work for a worker: its runtime starts no others. Such a thread is often woken by a
+/// worker, and would take its core for a slice of the scheduler, some 3 ms in which no hit is answered. On other systems than
+/// Linux threads have no nice values of their own.
+fn yield_to_workers() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+
+        let thread = Some(rustix::thread::gettid());
+        // Whoever runs larder may have set a higher value, which can't be lowered.
+        let is_higher = getpriority_process(thread).is_ok_and(|nice| nice > LONG_WORK_NICE);
+        if !is_higher && let Err(error) = setpriority_process(thread, LONG_WORK_NICE) {
+            tracing::debug!(%error, "the priority of a thread for long work is not lowered");
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::process::getpriority_process;
+    use rustix::thread::gettid;
+
+    use super::*;
+
+    #[test]
+    fn threads_for_long_work_have_a_lower_priority_than_workers() {
+        let nice = || getpriority_process(Some(gettid())).unwrap();
+        let workers = Workers::start(1).unwrap();
+        let worker = &workers.runtimes()[0];
+        let (told, priorities) = std::sync::mpsc::channel();
+        worker.spawn(async move {
+            let long = tokio::task::spawn_blocking(nice).await.unwrap();
+            told.send((nice(), long)).unwrap();
+        });
+        let (of_worker, of_long_work) = priorities.recv().unwrap();
+        workers.stop();
+        assert_eq!(of_worker, nice());
+        assert_eq!(of_long_work, LONG_WORK_NICE.max(of_worker));
     }
 }
