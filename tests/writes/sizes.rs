@@ -123,6 +123,38 @@ async fn a_document_beyond_document_max_can_be_shortened() {
     .await;
 }
 
+/// PostgreSQL can hold values that it can't write as text, or not trim.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_postgresql_cannot_write_can_be_replaced_and_deleted() {
+    let schema = "
+        create table heavy (id bigint primary key, j jsonb, js json);
+        insert into heavy select id, (select jsonb_agg('1e131071'::jsonb) from generate_series(1, 9000))
+            from generate_series(1, 2) id;
+        insert into heavy values (3, null, to_json(repeat('x', 140000000)));
+        create table watched (like heavy including all);
+        insert into watched select * from heavy;
+        create function pass() returns trigger language plpgsql as 'begin return old; end';
+        create trigger pass before delete on watched for each row execute function pass();";
+    let config = "
+        [[resource]]
+        name = 'heavies'
+        table = 'heavy'
+        [[resource]]
+        name = 'watched'
+        table = 'watched'";
+    let larder = TestService::start(schema, config).await;
+    for path in ["/heavies/1", "/heavies/3", "/watched/1"] {
+        let body = r#"{"j": [1.0], "js": 1}"#;
+        let put = larder.write(Method::PUT, path, &[], body).await;
+        assert_eq!(put.status, StatusCode::OK, "{path} {put:?}");
+        assert_eq!(put.json()["j"], json!([1.0]));
+    }
+    for path in ["/heavies/2", "/watched/2", "/watched/3"] {
+        let deleted = larder.write(Method::DELETE, path, &[], "").await;
+        assert_eq!(deleted.status, StatusCode::NO_CONTENT, "{path} {deleted:?}");
+    }
+}
+
 /// PostgreSQL stores `1e131071` in a few bytes and writes 131,072 digits.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_in_ranges_and_paths_are_bounded() {

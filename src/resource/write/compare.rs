@@ -12,6 +12,10 @@ use crate::resource::write::{
     may_be_absent, stored_sql, value_sql,
 };
 
+/// `json` values with more bytes are compared with the blanks around them: `btrim` takes eight bytes for each character,
+/// and fails above 1 GiB.
+const TRIMMED_BYTES_MAX: usize = 64 << 20;
+
 /// SQL for the text by which values of a column are compared. Values that are equal and not the same (`1.0` and `1.00`,
 /// texts under some collations) differ, as they do in documents.
 ///
@@ -19,9 +23,10 @@ use crate::resource::write::{
 /// blanks between JSON's tokens are compared.
 fn compared_sql(value: &ValueType, sql: &str) -> String {
     match value {
-        ValueType::Json | ValueType::Jsonb => {
+        ValueType::Json => {
             format!("coalesce(btrim(({sql})::text, E' \\t\\n\\r'), 'null') collate \"C\"")
         }
+        ValueType::Jsonb => format!("coalesce(({sql})::text, 'null') collate \"C\""),
         value if value.has_json() => format!(
             "regexp_replace(to_json({sql})::text, '(\"(?:[^\"\\\\]|\\\\.)*\")|\\s+', '\\1', 'g') collate \"C\""
         ),
@@ -41,10 +46,27 @@ fn differs_sql(level: &Level, column: usize) -> String {
         format!("{stored} is distinct from {}", value_sql(level, column))
     } else {
         let value = &level.columns[column].value;
+        let (first, then) = match value {
+            // Stored numbers such as 1e131071 can be too long for a text; those of the body are bounded.
+            ValueType::Jsonb => (
+                format!(
+                    "when coalesce(({stored})::jsonb, 'null') <> coalesce(u.c{column}::jsonb, 'null') then true "
+                ),
+                String::new(),
+            ),
+            ValueType::Json => (
+                String::new(),
+                format!(
+                    "when greatest(octet_length(({stored})::text), octet_length(u.c{column})) > {TRIMMED_BYTES_MAX} \
+                     then true "
+                ),
+            ),
+            _ => Default::default(),
+        };
         // The same text needs no cast, which the check of a domain may refuse for values that were stored before it.
         format!(
-            "case when ({stored})::text collate \"C\" = u.c{column} collate \"C\" then false \
-             else {} is distinct from {} end",
+            "case {first}when ({stored})::text collate \"C\" = u.c{column} collate \"C\" then false \
+             {then}else {} is distinct from {} end",
             compared_sql(value, &stored),
             compared_sql(value, &stored_sql(level, column))
         )
@@ -85,7 +107,8 @@ impl StatementBuilder<'_> {
                 _ => ("full", same.join(" and ")),
             };
             found.push(format!(
-                "select {number}::int8 as level, u.n, array_remove(array[{differences}]::int8[], null) as changed, s.k, s.up \
+                "select {number}::int8 as level, u.n, case when u.n is not null and s.k is not null \
+                 then array_remove(array[{differences}]::int8[], null) end as changed, s.k, s.up \
                  from s{number} s {join} join {rows} with ordinality as u({names}, n) on {same}{was_read}",
                 differences = differences.join(", "),
                 was_read = self.was_read_sql(scope, number, &mut parameters),
