@@ -35,7 +35,7 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         match command {
             Command::Serve(_) | Command::Config(_) | Command::HashPassword => {
                 serve::run(&config, Some(log_level)).await
@@ -46,5 +46,8 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
             Command::Install(args) => install::install(&config, args.print).await,
             Command::Uninstall(args) => install::uninstall(&config, args.print).await,
         }
-    })
+    });
+    // A thread may read a file whose file system has stalled.
+    runtime.shutdown_background();
+    outcome
 }

@@ -1,16 +1,19 @@
 //! TLS on the public address: the built binary with certificates of the test's own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd, generate_simple_self_signed};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -166,6 +169,20 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     let mut again = connect(&serving, &new, "http/1.1").await.unwrap();
     get_item(&mut again).await;
     get_item(&mut kept).await;
+}
+
+/// A file system that has stalled lets the open file wait as this FIFO does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_can_not_be_read_holds_up_no_stop() {
+    let (directory, _certificate, serving) = start().await;
+    let key = directory.path().join("key.pem");
+    fs::remove_file(&key).unwrap();
+    mkfifo(&key, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    serving.signal(Signal::SIGHUP);
+    // It is opened once larder reads it.
+    let opened = spawn_blocking(move || File::options().write(true).open(key).unwrap());
+    let _writer = opened.await.unwrap();
+    assert_eq!(serving.terminate().await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
