@@ -33,6 +33,18 @@ async fn a_patch_changes_the_last_of_several_members_with_one_name() {
     assert_eq!(stored, r#"{"b":0,"a":{"y":2,"z":3}}"#);
 }
 
+/// PostgreSQL's code for them is that of a statement with a syntax error.
+#[tokio::test(flavor = "multi_thread")]
+async fn syntax_errors_in_values_are_those_of_the_body() {
+    let larder = start("p jsonpath, q tsquery, v tsvector").await;
+    for body in [json!({"p": "$.["}), json!({"q": "a &"}), json!({"v": "'"})] {
+        let body = body.to_string();
+        let put = larder.write(Method::PUT, "/ts/1", &[], &body).await;
+        assert_eq!(put.status, StatusCode::UNPROCESSABLE_ENTITY, "{put:?}");
+        assert_eq!(put.json()["code"], "42601");
+    }
+}
+
 /// The part replaced the whole document.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_of_a_document_can_not_be_put() {

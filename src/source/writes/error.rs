@@ -281,6 +281,8 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         {
             Refusal::Invalid
         }
+        // Of a text of type `jsonpath`, `tsquery` or `tsvector`; a statement with this error has a position.
+        "42601" if named.is_some_and(|error| error.position().is_none()) => Refusal::Invalid,
         code if is_raised => raised_status(code).map_or(Refusal::Invalid, Refusal::Raised),
         // What a function finds in rows: 20: case not found, 21: several rows instead of one, 38 and 39: functions in other
         // languages, P0: `into strict` and `assert` of PL/pgSQL.
