@@ -120,6 +120,11 @@ impl ConnectionUrl {
                 parameters.entry(name).or_insert(value);
             }
         }
+        // An older form of `PGSSLMODE=require`, which libpq reads after that.
+        if variable("PGREQUIRESSL").is_some_and(|value| value.starts_with('1')) {
+            let mode = parameters.entry("sslmode");
+            mode.or_insert_with(|| "require".to_owned());
+        }
         parameters.retain(|name, value| !value.is_empty() || NEVER_EMPTY.contains(name));
         for (name, value) in &parameters {
             check_rule(name, value)?;

@@ -3,11 +3,14 @@
 use crate::source::session::url::UrlError;
 
 /// Variables that libpq reads where neither the URL nor its service sets the parameter, besides those that sqlx reads.
-pub(super) const ENVIRONMENT: [(&str, &str); 13] = [
+pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
     ("PGSSLMODE", "sslmode"),
     ("PGSSLROOTCERT", "sslrootcert"),
     ("PGSSLCRL", "sslcrl"),
     ("PGSSLCRLDIR", "sslcrldir"),
+    ("PGSSLCERTMODE", "sslcertmode"),
+    ("PGSSLNEGOTIATION", "sslnegotiation"),
+    ("PGSSLSNI", "sslsni"),
     ("PGSSLMINPROTOCOLVERSION", "ssl_min_protocol_version"),
     ("PGSSLMAXPROTOCOLVERSION", "ssl_max_protocol_version"),
     ("PGCHANNELBINDING", "channel_binding"),

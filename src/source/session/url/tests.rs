@@ -151,6 +151,9 @@ fn variables_count_where_the_url_says_nothing() {
     for (variable, value, parameter) in [
         ("PGSSLCRL", "s3cret", "sslcrl"),
         ("PGSSLCRLDIR", "s3cret", "sslcrldir"),
+        ("PGSSLCERTMODE", "require", "sslcertmode"),
+        ("PGSSLNEGOTIATION", "direct", "sslnegotiation"),
+        ("PGSSLSNI", "0", "sslsni"),
         (
             "PGSSLMINPROTOCOLVERSION",
             "TLSv1.3",
@@ -183,6 +186,10 @@ fn variables_count_where_the_url_says_nothing() {
         "VerifyFull"
     );
     assert_eq!(mode(url, "PGSSLMODE", "disable"), "Require");
+    assert_eq!(mode("postgres://h/x", "PGREQUIRESSL", "1"), "Require");
+    assert_eq!(mode("postgres://h/x", "PGREQUIRESSL", "0"), "Prefer");
+    let disabled = "postgres://h/x?sslmode=disable";
+    assert_eq!(mode(disabled, "PGREQUIRESSL", "1"), "Disable");
 }
 
 #[test]
