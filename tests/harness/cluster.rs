@@ -27,6 +27,9 @@ const SETTINGS: [(&str, &str); 8] = [
     ("wal_retrieve_retry_interval", "100ms"),
 ];
 
+/// Who may connect: all, without a password, since to check one costs milliseconds, and tests connect thousands of times.
+const HBA: &str = "local all all trust\nhost all all 127.0.0.1/32 trust\n";
+
 /// `$1`: the directory to remove. `$2`: the data directory.
 const REAPER: &str = r#"
 cat > /dev/null
@@ -123,13 +126,17 @@ impl TestCluster {
         let mut reapers = vec![reaper(&base, &expected)];
         let (sender, started) = mpsc::channel();
         let directory = base.clone();
+        let hba = base.join("hba.conf");
+        std::fs::write(&hba, HBA).unwrap();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
             runtime.block_on(async move {
-                let embedded = start_postgres(&directory, &SETTINGS).await;
+                let hba = ("hba_file", hba.to_str().unwrap());
+                let settings = [&SETTINGS[..], &[hba]].concat();
+                let embedded = start_postgres(&directory, &settings).await;
                 let data = embedded.data_directory().to_owned();
                 sender.send((embedded.url().to_owned(), data)).unwrap();
                 std::future::pending::<()>().await;
