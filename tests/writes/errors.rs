@@ -326,3 +326,20 @@ async fn conflicts_are_told_apart() {
         assert!(answer.body.contains(said), "{}", answer.body);
     }
 }
+
+/// It was 503, as if the resource's own table had been altered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_names_what_is_missing_is_no_altered_table() {
+    let broken = "create function broken() returns trigger language plpgsql as $$ begin
+           if new.loc = 'TABLE' then insert into missing values (1); end if;
+           if new.loc = 'COLUMN' then perform missing from dept; end if;
+           return new; end $$;
+         create trigger broken before insert on dept for each row execute function broken();";
+    let larder = TestService::start(&format!("{SCHEMA}; {broken}"), CONFIG).await;
+    for name in ["TABLE", "COLUMN"] {
+        let document = json!({"no": 1, "name": "x", "loc": name});
+        let answer = larder.post("/depts", &document).await;
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{name}");
+        assert!(!answer.body.contains("altered"), "{}", answer.body);
+    }
+}

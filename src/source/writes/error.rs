@@ -293,6 +293,12 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         {
             Refusal::Invalid
         }
+        // A table or column that a trigger's function names is missing: nothing of the resource was altered. larder's own
+        // functions miss theirs while schema larder is created again.
+        code if is_in_function && code.starts_with("42") && !named.is_some_and(is_in_larder) => {
+            let message = format!("a trigger failed with error {code}: {}", database.message());
+            return SourceError::Unexpected(message).into();
+        }
         _ => return SourceError::from(error).into(),
     };
     let pointer = named
@@ -307,6 +313,15 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         constraint: constraint.map(str::to_owned),
     }
     .into()
+}
+
+/// Whether the error is from a function of schema larder. The context names the innermost function first.
+fn is_in_larder(error: &PgDatabaseError) -> bool {
+    let functions = error.r#where().unwrap_or_default();
+    let innermost = functions
+        .lines()
+        .find(|line| line.starts_with("PL/pgSQL function "));
+    innermost.is_some_and(|line| line.starts_with("PL/pgSQL function larder."))
 }
 
 /// The HTTP status that SQLSTATE `PT400` to `PT599` names.
