@@ -51,6 +51,9 @@ pub enum SourceError {
     /// The connection reached another database than the one that the feed follows.
     #[error("the connection reached another database than the one that the change feed follows")]
     OtherDatabase,
+    /// larder's role may not read by which larder knows its database.
+    #[error("larder's role lacks a privilege: {0}")]
+    Privilege(String),
     /// Too many requests wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
@@ -147,6 +150,7 @@ impl SourceError {
             Self::Unavailable(_)
                 | Self::TooManyConnections(_)
                 | Self::OtherDatabase
+                | Self::Privilege(_)
                 | Self::Standby
                 | Self::Pooler(_)
                 | Self::Setting { .. }

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
 use tempfile::TempDir;
 
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::larder_process::LarderProcess;
 use crate::harness::raw_http::fetch;
@@ -100,6 +100,30 @@ async fn larder_is_ready_while_it_can_write() {
     let body = "{\"id\":1,\"name\":\"second\"}";
     let answer = larder.write(Method::PUT, "/items/1", &[], body).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+}
+
+/// The role of `url` may read the tables, and not what larder keeps in the database: larder was ready, and refused each
+/// request with "a table was altered".
+#[tokio::test(flavor = "multi_thread")]
+async fn larder_is_not_ready_while_its_role_lacks_privileges() {
+    let direct = TestCluster::database().await.url;
+    execute(&direct, SQL).await;
+    let role = TestRole::create(&direct).await;
+    let name = &role.name;
+    execute(&direct, &format!("grant select on item to {name}")).await;
+    let settings = [("database.listen_url", direct.as_str())];
+    let larder = TestService::begin_in(TempDir::new().unwrap(), &role.url, CONFIG, &settings);
+    unready(
+        &larder,
+        &format!("{CANNOT_READ}: larder's role lacks a privilege"),
+    )
+    .await;
+    let answer = larder.get("/items/1").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(!answer.body.contains("altered"), "{}", answer.body);
+    execute(&direct, &format!("grant select on larder.epoch to {name}")).await;
+    ready(&larder).await;
+    assert_eq!(larder.get("/items/1").await.status, StatusCode::OK);
 }
 
 /// Every request was refused, and the log was empty.

@@ -563,6 +563,7 @@ impl Problem {
             | SourceError::Unavailable(_)
             | SourceError::TooManyConnections(_)
             | SourceError::OtherDatabase
+            | SourceError::Privilege(_)
             | SourceError::Pooler(_)
             | SourceError::Setting { .. } => {
                 tracing::debug!("PostgreSQL can't be used: {error}");

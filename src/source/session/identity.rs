@@ -8,7 +8,7 @@ use sqlx::{Row, raw_sql};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::source::SourceError;
+use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
 
 /// The feed needs up to this long to notice a new epoch and to check the database again.
 const NEW_IDENTITY_TIMEOUT: Duration = Duration::from_millis(750);
@@ -121,7 +121,8 @@ pub(in crate::source) async fn wait_for_new_identity(
 /// Checks that `connection` reaches the database that the feed follows.
 ///
 /// # Errors
-/// [`SourceError::OtherDatabase`] if it does not; else those of [`read_identity`].
+/// [`SourceError::OtherDatabase`] if it does not; [`SourceError::Privilege`] if larder's role can't tell; else those of
+/// [`read_identity`].
 pub(in crate::source) async fn verify_identity(
     connection: &mut PgConnection,
     followed: &Identity,
@@ -133,7 +134,13 @@ pub(in crate::source) async fn verify_identity(
             ..read_server_identity(connection).await?
         }
     } else {
-        read_identity(connection).await?
+        let read = read_identity(connection).await;
+        read.map_err(|error| match error {
+            SourceError::Refused { code, message } if code == INSUFFICIENT_PRIVILEGE => {
+                SourceError::Privilege(message)
+            }
+            error => error,
+        })?
     };
     let reached = Identity {
         history: followed.history,
