@@ -6,9 +6,12 @@ use axum::http::{HeaderMap, HeaderValue};
 use crate::auth::{CREDENTIAL_BYTES_MAX, Credential, Scheme};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
 /// Why the headers have no usable credential.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MalformedCredential(pub(super) &'static str);
+
+const SEVERAL: MalformedCredential = MalformedCredential("a request must have only one credential");
 
 /// The most cookies of the configured name that are tried. A browser sends several if they were set for several paths or
 /// domains.
@@ -23,13 +26,13 @@ pub(super) fn credentials<'r>(
     headers: &'r HeaderMap,
     cookie: Option<&'r str>,
 ) -> Result<impl Iterator<Item = Credential<'r>>, MalformedCredential> {
-    let of_headers = if let Some(value) = single(headers, AUTHORIZATION)? {
-        Some(authorization(value.as_bytes())?)
-    } else {
-        single(headers, X_API_KEY)?.map(|value| Credential {
+    let of_headers = match (single(headers, AUTHORIZATION)?, single(headers, X_API_KEY)?) {
+        (Some(_), Some(_)) => return Err(SEVERAL),
+        (Some(value), None) => Some(authorization(value.as_bytes())?),
+        (None, key) => key.map(|value| Credential {
             scheme: Scheme::Key,
             bytes: value.as_bytes(),
-        })
+        }),
     };
     let is_long = |found: &Credential<'_>| found.bytes.len() > CREDENTIAL_BYTES_MAX;
     if of_headers.as_ref().is_some_and(is_long) {
@@ -54,9 +57,7 @@ fn single(
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (first, None) => Ok(first),
-        _ => Err(MalformedCredential(
-            "a request must have only one credential",
-        )),
+        _ => Err(SEVERAL),
     }
 }
 
@@ -170,6 +171,7 @@ mod tests {
             &[("authorization", "")],
             &[("authorization", "Bearer a"), ("authorization", "Bearer a")],
             &[("x-api-key", "a"), ("x-api-key", "b")],
+            &[("authorization", "Bearer a"), ("x-api-key", "a")],
             &[("authorization", &long)],
         ] {
             assert!(credentials(&headers(pairs), None).is_err(), "{pairs:?}");
