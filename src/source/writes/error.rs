@@ -1,6 +1,6 @@
 //! Why a document was not written.
 
-use sqlx::postgres::PgDatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
 use crate::resource::body::BodyError;
 use crate::resource::writable::{Writable, pointer_token};
@@ -263,7 +263,13 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
     let named = database.try_downcast_ref::<PgDatabaseError>();
     // `raise` of PL/pgSQL may have any code, also those of PostgreSQL itself.
     let is_raised = named.is_some_and(|error| error.routine() == Some("exec_stmt_raise"));
-    let is_in_function = named.is_some_and(|error| error.r#where().is_some());
+    let context = named.and_then(PgDatabaseError::r#where);
+    let is_in_function = context.is_some();
+    // A context alone may also be the parameters of the statement (`log_parameter_max_length_on_error`).
+    let is_in_statement_of_function = matches!(
+        named.and_then(PgDatabaseError::position),
+        Some(PgErrorPosition::Internal { .. })
+    );
     let refusal = match code.as_str() {
         // The last one: a trigger has changed the row that a statement is about to change.
         "23505" | "23503" | "23001" | "23P01" | "27000" => Refusal::Conflict,
@@ -295,7 +301,10 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         }
         // A table or column that a trigger's function names is missing: nothing of the resource was altered. larder's own
         // functions miss theirs while schema larder is created again.
-        code if is_in_function && code.starts_with("42") && !named.is_some_and(is_in_larder) => {
+        code if code.starts_with("42")
+            && is_in_statement_of_function
+            && !context.is_some_and(has_logger) =>
+        {
             let message = format!("a trigger failed with error {code}: {}", database.message());
             return SourceError::Unexpected(message).into();
         }
@@ -315,13 +324,12 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
     .into()
 }
 
-/// Whether the error is from a function of schema larder. The context names the innermost function first.
-fn is_in_larder(error: &PgDatabaseError) -> bool {
-    let functions = error.r#where().unwrap_or_default();
-    let innermost = functions
-        .lines()
-        .find(|line| line.starts_with("PL/pgSQL function "));
-    innermost.is_some_and(|line| line.starts_with("PL/pgSQL function larder."))
+/// Whether functions in which an error occurred are among larder's that log changes: `log_` and 16 hexadecimal digits. The
+/// context says it in the server's language, and with their schema only where it is not in the search path.
+fn has_logger(context: &str) -> bool {
+    let after = context.split("log_").skip(1);
+    let mut hashes = after.filter_map(|after| after.as_bytes().first_chunk::<16>());
+    hashes.any(|hash| hash.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The HTTP status that SQLSTATE `PT400` to `PT599` names.
@@ -343,4 +351,25 @@ fn pointer(error: &PgDatabaseError, writable: &Writable) -> Option<String> {
         .field
         .as_ref()?;
     Some(format!("/{}", pointer_token(field)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loggers_are_told_from_functions_of_users() {
+        for context in [
+            "PL/pgSQL function larder.log_5e731cdfa8a234e2() line 9 at SQL statement",
+            "SQL statement \"insert …\"\nPL/pgSQL-Funktion log_5e731cdfa8a234e2() Zeile 9 bei SQL-Anweisung",
+        ] {
+            assert!(has_logger(context), "{context}");
+        }
+        for context in [
+            "PL/pgSQL function log_change() line 3 at SQL statement",
+            "PL/pgSQL function blog_5e73() line 3 at PERFORM",
+        ] {
+            assert!(!has_logger(context), "{context}");
+        }
+    }
 }
