@@ -92,11 +92,7 @@ impl Inspection {
             let mut tables: BTreeMap<i64, bool> = BTreeMap::new();
             for name in resource.tables() {
                 tables.insert(i64::from(name.oid), true);
-                let table = self
-                    .catalogue
-                    .tables
-                    .values()
-                    .find(|table| table.name == *name);
+                let table = self.catalogue.table(name);
                 for part in table.iter().flat_map(|table| &table.descendants) {
                     tables.entry(i64::from(part.name.oid)).or_insert(false);
                 }

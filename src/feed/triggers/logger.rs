@@ -112,10 +112,7 @@ pub(in crate::feed) fn loggers(
 ) -> Vec<Logger> {
     let mut loggers: BTreeMap<String, Logger> = BTreeMap::new();
     for link in resources.iter().flat_map(|resource| links(resource)) {
-        let table = catalogue
-            .tables
-            .values()
-            .find(|table| table.name == link.table);
+        let table = catalogue.table(&link.table);
         let level = TriggerLevel::of(table);
         let body = function_body(&link, level, config);
         let hash = hash(&body);
