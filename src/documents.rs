@@ -4,6 +4,7 @@
 //! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
 //! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,16 @@ use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writ
 pub struct Documents {
     cache: Arc<Cache>,
     writes: Arc<Writes>,
+}
+
+/// The documents of a resource that a request may read or write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope<'s> {
+    /// All of them.
+    All,
+    /// Those of one owner: the canonical text of a claim, as a value of the owner's column ([`crate::resource::Owner::claimed`]). `None`
+    /// owns nothing.
+    Own(Option<Cow<'s, str>>),
 }
 
 /// The keys of one page of a list.

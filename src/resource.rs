@@ -29,6 +29,7 @@ pub mod value;
 pub mod writable;
 pub mod write;
 
+use std::borrow::Cow;
 use std::num::TryFromIntError;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -99,6 +100,10 @@ pub struct Resource {
     pub checked_sql: Option<ProvedSql>,
     /// The columns of the root row that lists can be filtered by, in the order of the configuration.
     pub filters: Vec<Filter>,
+    /// Who owns a document; `None` if nobody does.
+    pub owner: Option<Owner>,
+    /// Its documents' other keys, in the order of the configuration.
+    pub by: Vec<Alias>,
     /// Converts the result of the statement to documents.
     pub template: DocumentTemplate,
     /// The rows that a document is written to, or a sentence that says why documents can't be written.
@@ -136,6 +141,32 @@ pub struct Filter {
     pub name: String,
     /// The root table's column.
     pub column: KeyColumn,
+}
+
+/// Who owns the documents of a resource: restricted principals read and write only documents whose column has the value
+/// of their claim.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// A column of the root row, which a document may show. It may be null: then nobody owns the document.
+    pub column: KeyColumn,
+    /// The claim's name.
+    pub claim: String,
+}
+
+impl Owner {
+    /// The canonical text of `claim` as a value of the column; `None` if it is not of the column's type.
+    pub fn claimed<'c>(&self, claim: &'c str) -> Option<Cow<'c, str>> {
+        self.column.canonical(claim).ok()
+    }
+}
+
+/// A second key of a resource's documents: columns with a unique index that are not null.
+#[derive(Clone, Debug)]
+pub struct Alias {
+    /// The path segment after `by`.
+    pub name: String,
+    /// The columns of the root row.
+    pub key: KeyShape,
 }
 
 /// What a row of a document shows.

@@ -106,6 +106,8 @@ impl<'a> Resolver<'a> {
                 .map(|row_security| documents_sql(&key, &root, Some(row_security))),
             row_security,
             filters: filters?,
+            owner: None,
+            by: Vec::new(),
             template: DocumentTemplate::new(&root),
             writable,
             write_sql,

@@ -42,6 +42,8 @@ pub(crate) fn named(name: &str) -> Resource {
         },
         template: DocumentTemplate::new(&root),
         filters: Vec::new(),
+        owner: None,
+        by: Vec::new(),
         writable: Err("it is only read".into()),
         write_sql: None,
         root,
