@@ -1,5 +1,6 @@
 //! The configuration of `[auth]`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct UserDefinition {
     pub password: Secret,
     /// The roles of the user.
     pub roles: Vec<String>,
+    /// The claims of the user, by the names that resources have for them.
+    pub claims: BTreeMap<String, String>,
 }
 
 /// `[[auth.key]]`
@@ -59,6 +62,8 @@ pub struct KeyDefinition {
     pub hash: [u8; 32],
     /// The roles of the key.
     pub roles: Vec<String>,
+    /// The claims of the key, by the names that resources have for them.
+    pub claims: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for KeyDefinition {
@@ -66,6 +71,7 @@ impl fmt::Debug for KeyDefinition {
         f.debug_struct("KeyDefinition")
             .field("name", &self.name)
             .field("roles", &self.roles)
+            .field("claims", &self.claims)
             .finish_non_exhaustive()
     }
 }

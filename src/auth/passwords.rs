@@ -291,6 +291,7 @@ mod tests {
             name: "anna".to_owned(),
             password: Secret::new(&hash(b"anna's").unwrap()),
             roles: Vec::new(),
+            claims: Default::default(),
         };
         Passwords::new(&[user], |_| Arc::clone(&principal))
     }
@@ -443,6 +444,7 @@ mod tests {
             name: format!("user {number}"),
             password: Secret::new(&format!("hash {number}")),
             roles: Vec::new(),
+            claims: Default::default(),
         };
         let users: Vec<_> = (0..3).map(user).collect();
         let principal = Arc::new(Principal::named("any"));

@@ -1,5 +1,7 @@
 //! Checks whether authentication, roles of resources and addresses fit together.
 
+mod owner;
+
 use std::net::SocketAddr;
 
 use jsonwebtoken::AlgorithmFamily;
@@ -7,6 +9,7 @@ use jsonwebtoken::AlgorithmFamily;
 use super::Config;
 use super::places::{Places, mistake};
 use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig, SameSite};
+use crate::config::access::owner::check_owner;
 use crate::resource::definition::Mistake;
 
 /// Paths of larder if users can sign in.
@@ -40,6 +43,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
                 mistakes.push(mistake(&write.place, message));
             }
         }
+        mistakes.extend(check_owner(resource, auth));
         let name = &resource.name;
         if auth.signs_in() && SIGNING_IN.contains(&name.value.as_str()) {
             let message = format!(

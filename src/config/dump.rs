@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 
 use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
-use super::tables::ArrayTable;
-use super::tables::PropertyValue::{Children, Lookups};
+use super::tables::PropertyTable;
+use super::tables::PropertyValue::{Aliases, Children, Lookups, Owner};
 
 /// A dump has these keys after the roles, other than the example file.
-const LAST: [&str; 5] = [
+const LAST: [&str; 7] = [
     "cache_control",
     "surrogate_key",
     "fields",
+    "owner",
+    "by",
     "children",
     "lookups",
 ];
@@ -40,20 +42,32 @@ pub fn dump(config: &Config) -> String {
     out
 }
 
-/// A header ends the table above it, so a table's values come before its children and lookups.
-fn tables<T: ArrayTable>(out: &mut String, header: &str, definitions: &mut [T]) {
-    let mut properties: Vec<_> = T::PROPERTIES.iter().collect();
-    properties.sort_by_key(|property| LAST.contains(&property.key));
+fn tables<T: PropertyTable>(out: &mut String, header: &str, definitions: &mut [T]) {
     for definition in definitions {
         line(out, format_args!("\n[[{header}]]"));
-        for property in &properties {
-            match (property.value)(definition) {
-                Children(children) => tables(out, &format!("{header}.children"), children),
-                Lookups(lookups) => tables(out, &format!("{header}.lookups"), lookups),
-                value => {
-                    if let Some(value) = value.show() {
-                        line(out, format_args!("{} = {value}", property.key));
-                    }
+        table(out, header, definition);
+    }
+}
+
+/// A header ends the table above it, so a table's values come before the tables in it.
+fn table<T: PropertyTable>(out: &mut String, header: &str, definition: &mut T) {
+    let mut properties: Vec<_> = T::PROPERTIES.iter().collect();
+    properties.sort_by_key(|property| LAST.contains(&property.key));
+    for property in &properties {
+        let header = format!("{header}.{}", property.key);
+        match (property.value)(definition) {
+            Owner(owner) => {
+                if let Some(owner) = owner {
+                    line(out, format_args!("\n[{header}]"));
+                    table(out, &header, owner);
+                }
+            }
+            Aliases(aliases) => tables(out, &header, aliases),
+            Children(children) => tables(out, &header, children),
+            Lookups(lookups) => tables(out, &header, lookups),
+            value => {
+                if let Some(value) = value.show() {
+                    line(out, format_args!("{} = {value}", property.key));
                 }
             }
         }

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use super::Config;
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
-use super::tables::ArrayTable;
+use super::tables::PropertyTable;
 use crate::auth::config::{KeyDefinition, UserDefinition};
-use crate::resource::definition::{ChildDefinition, LookupDefinition, ResourceDefinition};
+use crate::resource::definition::{
+    AliasDefinition, ChildDefinition, LookupDefinition, OwnerDefinition, ResourceDefinition,
+};
 
 const HEAD: &str = "\
 # Configuration of larder. `# ` begins a comment. `#` without a space begins a setting at its default, or an example:
@@ -46,12 +48,14 @@ pub fn example() -> String {
             out.push_str(&lines(setting, &mut scratch));
         }
     }
-    out.push_str(&table::<UserDefinition>("", "auth.user"));
-    out.push_str(&table::<KeyDefinition>("", "auth.key"));
-    out.push_str(&table::<ResourceDefinition>("", "resource"));
-    out.push_str(&table::<ChildDefinition>("  ", "resource.children"));
+    out.push_str(&table::<UserDefinition>("", "[[auth.user]]"));
+    out.push_str(&table::<KeyDefinition>("", "[[auth.key]]"));
+    out.push_str(&table::<ResourceDefinition>("", "[[resource]]"));
+    out.push_str(&table::<OwnerDefinition>("  ", "[resource.owner]"));
+    out.push_str(&table::<AliasDefinition>("  ", "[[resource.by]]"));
+    out.push_str(&table::<ChildDefinition>("  ", "[[resource.children]]"));
     out.push_str(CHILD_OF_CHILD);
-    out.push_str(&table::<LookupDefinition>("  ", "resource.lookups"));
+    out.push_str(&table::<LookupDefinition>("  ", "[[resource.lookups]]"));
     out.push_str(LOOKUP_OF_LOOKUP);
     out
 }
@@ -78,12 +82,12 @@ fn lines(setting: &Setting, scratch: &mut Config) -> String {
 }
 
 /// The lines of one table.
-fn table<T: ArrayTable>(indent: &str, header: &str) -> String {
+fn table<T: PropertyTable>(indent: &str, header: &str) -> String {
     let mark = |is_set: bool| if is_set { "" } else { "#" };
     let is_set = T::PROPERTIES.iter().any(|property| property.is_set);
     let mut lines = vec![String::new()];
     lines.extend(T::HELP.lines().map(|line| format!("# {line}")));
-    lines.push(format!("{}[[{header}]]", mark(is_set)));
+    lines.push(format!("{}{header}", mark(is_set)));
     for property in T::PROPERTIES
         .iter()
         .filter(|property| !property.example.is_empty())
@@ -100,8 +104,12 @@ fn table<T: ArrayTable>(indent: &str, header: &str) -> String {
 mod tests {
     use super::*;
 
-    fn keys<T: ArrayTable>() -> Vec<&'static str> {
-        T::PROPERTIES.iter().map(|property| property.key).collect()
+    /// The keys of the properties that are no tables.
+    fn keys<T: PropertyTable>() -> Vec<&'static str> {
+        let values = T::PROPERTIES
+            .iter()
+            .filter(|property| !property.example.is_empty());
+        values.map(|property| property.key).collect()
     }
 
     /// Removes the `#` from every line that is no comment.
@@ -161,18 +169,23 @@ mod tests {
         }
         let keys = [
             keys::<ResourceDefinition>(),
+            keys::<OwnerDefinition>(),
+            keys::<AliasDefinition>(),
             keys::<ChildDefinition>(),
             keys::<LookupDefinition>(),
             keys::<UserDefinition>(),
             keys::<KeyDefinition>(),
         ];
-        let keys = keys.concat();
-        for key in keys
-            .iter()
-            .filter(|key| !["children", "lookups"].contains(key))
-        {
+        for key in keys.concat() {
             assert!(shows(key), "{key}");
         }
-        assert!(text.contains("[[resource.children]]") && text.contains("[[resource.lookups]]"));
+        for header in [
+            "[resource.owner]",
+            "[[resource.by]]",
+            "[[resource.children]]",
+            "[[resource.lookups]]",
+        ] {
+            assert!(text.contains(header), "{header}");
+        }
     }
 }

@@ -78,9 +78,9 @@ pub(super) fn check_identifier(
     false
 }
 
-/// Checks that `name` is a segment of a path that no client, proxy or router rewrites.
-pub(super) fn check_segment(name: &Located<String>, reader: &mut TomlReader<'_>) {
-    if !check_identifier(name, "resource's name", reader) {
+/// Checks that `name` is a segment of a path that no client, proxy or router rewrites. `what` names it in messages.
+pub(super) fn check_segment(name: &Located<String>, what: &str, reader: &mut TomlReader<'_>) {
+    if !check_identifier(name, what, reader) {
         return;
     }
     let unreserved = |c: char| c.is_ascii_alphanumeric() || "_.~-".contains(c);
@@ -92,6 +92,10 @@ pub(super) fn check_segment(name: &Located<String>, reader: &mut TomlReader<'_>)
         );
         reader.refuse_at(&name.place, message);
     }
+}
+
+/// Checks that the path of a resource called `name` is not one of larder's own.
+pub(super) fn check_reserved(name: &Located<String>, reader: &mut TomlReader<'_>) {
     if RESERVED.contains(&name.value.as_str()) {
         let message = format!("path /{} is reserved: choose another name", name.value);
         reader.refuse_at(&name.place, message);

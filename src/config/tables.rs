@@ -1,29 +1,33 @@
-//! The arrays of tables: the one place that knows what `[[resource]]`, its children and lookups, `[[auth.user]]` and
-//! `[[auth.key]]` contain.
+//! The tables that are no sections: the one place that knows what `[[resource]]`, its owner, aliases, children and
+//! lookups, `[[auth.user]]` and `[[auth.key]]` contain.
 //!
 //! Reading the file, suggestions for unknown keys, `config --example` and `config --dump` all walk
-//! [`ArrayTable::PROPERTIES`].
+//! [`PropertyTable::PROPERTIES`].
 
 mod value;
+
+use std::collections::BTreeMap;
 
 use self::value::Input;
 pub(super) use self::value::PropertyValue;
 use self::value::PropertyValue::{
-    Children, Columns, FieldName, Fields, Filters, HeaderValue, JoinColumns, KeyHash, Lookups,
-    Password, PrincipalName, PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
+    AliasName, Aliases, Children, Claim, Claims, Column, Columns, FieldName, Fields, Filters, Flag,
+    HeaderValue, JoinColumns, KeyHash, Lookups, OptionalColumn, Owner, Password, PrincipalName,
+    PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
 };
 use super::names::UniqueNames;
 use super::text::{TomlReader, TomlValue};
 use crate::auth::config::{KeyDefinition, Secret, UserDefinition};
 use crate::resource::definition::{
-    ChildDefinition, Located, LookupDefinition, Place, ResourceDefinition, RowDefinition, Tiers,
+    AliasDefinition, ChildDefinition, Located, LookupDefinition, OwnerDefinition, Place,
+    ResourceDefinition, RowDefinition, Tiers,
 };
 
 /// The arrays of tables in section `[auth]`.
 pub(super) const PRINCIPALS: [&str; 2] = ["auth.user", "auth.key"];
 
-/// A table of an array of tables.
-pub(super) trait ArrayTable: Sized + 'static {
+/// A table whose keys are properties.
+pub(super) trait PropertyTable: Sized + 'static {
     /// What the example file says about it.
     const HELP: &'static str;
     /// What it may contain, in the order of the example file.
@@ -75,42 +79,51 @@ impl<T> Property<T> {
 ///
 /// The names of the tables are claimed in `names`. A value that can't be used is left unset, and the reader has the
 /// mistake.
-pub(super) fn read<T: ArrayTable>(
+pub(super) fn read<T: PropertyTable>(
     array: Option<&TomlValue<'_>>,
     path: &str,
     names: &mut UniqueNames,
     reader: &mut TomlReader<'_>,
 ) -> Vec<T> {
-    let known: Vec<&str> = T::PROPERTIES.iter().map(|property| property.key).collect();
     let items = reader.list(array, path).iter().enumerate();
-    let read = items.filter_map(|(index, item)| {
-        let table = reader.table(item, format!("{path}[{index}]"), &known)?;
-        let mut definition = T::unset(&reader.text.place(table.at, table.path.as_str()));
-        let mut names_within = UniqueNames::default();
-        for property in T::PROPERTIES {
-            let value = (property.value)(&mut definition);
-            let path = table.path_of(property.key);
-            match table.entries.get(property.key) {
-                Some(toml) => value.read(Input {
-                    value: toml,
-                    path: &path,
-                    names,
-                    names_within: &mut names_within,
-                    reader,
-                }),
-                None if value.is_required() => {
-                    let message = format!("`{}` is missing", property.key);
-                    reader.refuse(table.at, path, message);
-                }
-                None => {}
-            }
-        }
-        Some(definition)
-    });
+    let read = items
+        .filter_map(|(index, item)| read_table(item, format!("{path}[{index}]"), names, reader));
     read.collect()
 }
 
-impl ArrayTable for ResourceDefinition {
+/// Reads the table at the dotted key `path`, as [`read`] does.
+fn read_table<T: PropertyTable>(
+    item: &TomlValue<'_>,
+    path: String,
+    names: &mut UniqueNames,
+    reader: &mut TomlReader<'_>,
+) -> Option<T> {
+    let known: Vec<&str> = T::PROPERTIES.iter().map(|property| property.key).collect();
+    let table = reader.table(item, path, &known)?;
+    let mut definition = T::unset(&reader.text.place(table.at, table.path.as_str()));
+    let mut names_within = UniqueNames::default();
+    for property in T::PROPERTIES {
+        let value = (property.value)(&mut definition);
+        let path = table.path_of(property.key);
+        match table.entries.get(property.key) {
+            Some(toml) => value.read(Input {
+                value: toml,
+                path: &path,
+                names,
+                names_within: &mut names_within,
+                reader,
+            }),
+            None if value.is_required() => {
+                let message = format!("`{}` is missing", property.key);
+                reader.refuse(table.at, path, message);
+            }
+            None => {}
+        }
+    }
+    Some(definition)
+}
+
+impl PropertyTable for ResourceDefinition {
     const HELP: &'static str = "One resource: the JSON documents under /depts/KEY.";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::set("name", r#""depts""#, |r| ResourceName(&mut r.name))
@@ -162,6 +175,8 @@ impl ArrayTable for ResourceDefinition {
             "Column = name in the document, in the document's order. Absent: every column under \
              its own name.",
         ),
+        Property::<Self>::commented("owner", "", |r| Owner(&mut r.owner)),
+        Property::<Self>::commented("by", "", |r| Aliases(&mut r.by)),
         Property::<Self>::set("children", "", |r| Children(&mut r.row.children)),
         Property::<Self>::set("lookups", "", |r| Lookups(&mut r.row.lookups)),
     ];
@@ -181,12 +196,58 @@ impl ArrayTable for ResourceDefinition {
             surrogate_key: None,
             read: None,
             write: None,
+            owner: None,
+            by: Vec::new(),
             row: unset_row(),
         }
     }
 }
 
-impl ArrayTable for ChildDefinition {
+impl PropertyTable for OwnerDefinition {
+    const HELP: &'static str = "The owner of a document: clients without a role that is unrestricted read, list and write their own documents \
+             only;\nthose of others do not exist for them.";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::commented("column", r#""manager""#, |o| Column(&mut o.column)).help(
+            "The root table's column that holds the owner, shown or not; together with the key it \
+             should have an index.",
+        ),
+        Property::<Self>::commented("claim", r#""sub""#, |o| Claim(&mut o.claim)).help(
+            "The claim of a client that equals the owner: of a token (its name, or a dotted path), \
+             else one of the claims of the\nuser or the key.",
+        ),
+        Property::<Self>::commented("roles", r#"["staff"]"#, |o| Roles(&mut o.roles)).help(
+            "Those roles of read and write that are restricted. Restricted is also who has none of \
+             the roles of read or write.",
+        ),
+    ];
+
+    fn unset(place: &Place) -> Self {
+        Self {
+            column: unset(place),
+            claim: unset(place),
+            roles: None,
+        }
+    }
+}
+
+impl PropertyTable for AliasDefinition {
+    const HELP: &'static str = "Another key of the same documents: GET /depts/by/name/SALES";
+    const PROPERTIES: &'static [Property<Self>] = &[
+        Property::<Self>::commented("name", r#""name""#, |a| AliasName(&mut a.name))
+            .help("The path segment after by."),
+        Property::<Self>::commented("columns", r#"["dname"]"#, |a| JoinColumns(&mut a.columns))
+            .help("The root table's columns that hold it: not null, with a unique index on exactly these."),
+    ];
+
+    fn unset(place: &Place) -> Self {
+        Self {
+            name: unset(place),
+            columns: unset(place),
+        }
+    }
+}
+
+impl PropertyTable for ChildDefinition {
     const HELP: &'static str =
         "An array of objects: the rows that point to this row. Children nest to any depth.";
     const PROPERTIES: &'static [Property<Self>] = &[
@@ -223,7 +284,7 @@ impl ArrayTable for ChildDefinition {
 }
 
 /// A lookup is one row, so it has no children.
-impl ArrayTable for LookupDefinition {
+impl PropertyTable for LookupDefinition {
     const HELP: &'static str =
         "One object or null: the row that this row points to. Lookups nest, but have no children.";
     const PROPERTIES: &'static [Property<Self>] = &[
@@ -232,6 +293,12 @@ impl ArrayTable for LookupDefinition {
         Property::<Self>::commented("column", r#""site_id""#, |l| JoinColumns(&mut l.column)).help(
             "The column, or list of columns, of the table above that holds the looked-up row's key.",
         ),
+        Property::<Self>::commented("owner", r#""manager""#, |l| OptionalColumn(&mut l.owner)).help(
+            "The looked-up table's column that holds the owner: clients that are restricted to their \
+             own documents may point to rows\nof their own only. Absent: to none, unless the rows are shared.",
+        ),
+        Property::<Self>::commented("shared", "false", |l| Flag(&mut l.shared))
+            .help("Such clients may point to every row."),
         Property::<Self>::commented(
             "fields",
             r#"{ site_id = "siteNumber", city = "city" }"#,
@@ -245,12 +312,14 @@ impl ArrayTable for LookupDefinition {
             name: unset(place),
             table: unset(place),
             column: unset(place),
+            owner: None,
+            shared: unset(place),
             row: unset_row(),
         }
     }
 }
 
-impl ArrayTable for UserDefinition {
+impl PropertyTable for UserDefinition {
     const HELP: &'static str = "A user with name and password (HTTP Basic, POST /signin).";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("name", r#""anna""#, |u| PrincipalName(&mut u.name)),
@@ -263,6 +332,8 @@ impl ArrayTable for UserDefinition {
         )
         .help("What `larder hash-password` prints."),
         Property::<Self>::commented("roles", r#"["staff"]"#, |u| PrincipalRoles(&mut u.roles)),
+        Property::<Self>::commented("claims", r#"{ sub = "17" }"#, |u| Claims(&mut u.claims))
+            .help("The claims that owners of documents are compared with."),
     ];
 
     fn unset(_: &Place) -> Self {
@@ -270,11 +341,12 @@ impl ArrayTable for UserDefinition {
             name: String::new(),
             password: Secret::new(""),
             roles: Vec::new(),
+            claims: BTreeMap::new(),
         }
     }
 }
 
-impl ArrayTable for KeyDefinition {
+impl PropertyTable for KeyDefinition {
     const HELP: &'static str = "The API key of a program, sent as Authorization: Bearer KEY or X-API-Key: KEY. It must \
              be random, since its hash is\na fast one: openssl rand -hex 32";
     const PROPERTIES: &'static [Property<Self>] = &[
@@ -287,6 +359,7 @@ impl ArrayTable for KeyDefinition {
         )
         .help("The key's SHA-256: printf %s KEY | sha256sum"),
         Property::<Self>::commented("roles", r#"["reports"]"#, |k| PrincipalRoles(&mut k.roles)),
+        Property::<Self>::commented("claims", r#"{ sub = "17" }"#, |k| Claims(&mut k.claims)),
     ];
 
     fn unset(_: &Place) -> Self {
@@ -294,6 +367,7 @@ impl ArrayTable for KeyDefinition {
             name: String::new(),
             hash: [0; 32],
             roles: Vec::new(),
+            claims: BTreeMap::new(),
         }
     }
 }

@@ -94,6 +94,10 @@ pub struct ResourceDefinition {
     pub read: Option<Located<Vec<String>>>,
     /// The roles that may write; `None`: every authenticated client.
     pub write: Option<Located<Vec<String>>>,
+    /// Who owns a document; `None`: a client that may read or write may do so with all documents.
+    pub owner: Option<OwnerDefinition>,
+    /// Other keys of the documents.
+    pub by: Vec<AliasDefinition>,
     /// Fields, children and lookups of the root row.
     pub row: RowDefinition,
 }
@@ -113,11 +117,38 @@ impl ResourceDefinition {
             surrogate_key: _,
             read: _,
             write: _,
+            owner,
+            by,
             row,
         } = self;
-        let described = format!("{:?}", (table, key, row_security_as_larder, filters, row));
+        let owner = owner.as_ref().map(|owner| &owner.column);
+        let columns = (key, owner, by);
+        let described = format!(
+            "{:?}",
+            (table, columns, row_security_as_larder, filters, row)
+        );
         format!("{:016x}", xxh3_64(described.as_bytes()))
     }
+}
+
+/// `[resource.owner]`: who owns a document.
+#[derive(Clone, Debug)]
+pub struct OwnerDefinition {
+    /// The root table's column that holds the owner.
+    pub column: Located<String>,
+    /// The claim that a client's owned documents have in this column.
+    pub claim: Located<String>,
+    /// Roles of `read` and `write` that are restricted to documents of their own.
+    pub roles: Option<Located<Vec<String>>>,
+}
+
+/// `[[resource.by]]`: another key of the same documents.
+#[derive(Clone, Debug)]
+pub struct AliasDefinition {
+    /// The path segment.
+    pub name: Located<String>,
+    /// The root table's columns that hold it.
+    pub columns: Located<Vec<String>>,
 }
 
 /// What a row of a document shows. Roots, children and lookups have the same form.
@@ -164,6 +195,11 @@ pub struct LookupDefinition {
     pub table: Located<String>,
     /// The columns of *this* row's table that hold the looked-up row's key.
     pub column: Located<Vec<String>>,
+    /// The looked-up table's column that holds the owner: a client that is restricted to its own documents may point to
+    /// rows of its own.
+    pub owner: Option<Located<String>>,
+    /// Such a client may point to every row.
+    pub shared: Located<bool>,
     /// Its fields and lookups; `children` is empty.
     pub row: RowDefinition,
 }

@@ -1,15 +1,18 @@
 //! One property's value: TOML read into the definition, and the definition shown as TOML again.
 
+use std::collections::BTreeMap;
+
 use toml::de::DeValue;
 
 use crate::auth::config::{MASK, Secret};
 use crate::auth::passwords;
 use crate::config::names::{self, UniqueNames};
-use crate::config::tables::{ArrayTable, read};
+use crate::config::tables::{PropertyTable, read, read_table};
 use crate::config::text::{TomlReader, TomlValue, bare_or_quoted, dotted};
 use crate::config::value::{describe, echo, toml_list, toml_string};
 use crate::resource::definition::{
-    ChildDefinition, FieldDefinition, Located, LookupDefinition, Tiers,
+    AliasDefinition, ChildDefinition, FieldDefinition, Located, LookupDefinition, OwnerDefinition,
+    Tiers,
 };
 use crate::resource::page::PARAMETERS;
 
@@ -22,10 +25,16 @@ pub(in crate::config) enum PropertyValue<'a> {
     ResourceName(&'a mut Located<String>),
     /// The name of a child or a lookup: a field of the row above.
     FieldName(&'a mut Located<String>),
+    /// The segment of a path, which no other alias of the resource has.
+    AliasName(&'a mut Located<String>),
     /// The name of a user or a key.
     PrincipalName(&'a mut String),
     /// A table; whether it exists is for the catalogue to say.
     Relation(&'a mut Located<String>),
+    /// A column.
+    Column(&'a mut Located<String>),
+    /// The same, not required.
+    OptionalColumn(&'a mut Option<Located<String>>),
     /// A column, or a list of columns.
     Columns(&'a mut Option<Located<Vec<String>>>),
     /// The same, required.
@@ -42,12 +51,22 @@ pub(in crate::config) enum PropertyValue<'a> {
     Roles(&'a mut Option<Located<Vec<String>>>),
     /// The roles that a user or a key has.
     PrincipalRoles(&'a mut Vec<String>),
+    /// The name of a claim.
+    Claim(&'a mut Located<String>),
+    /// `{ claim = "value" }`: what a user or a key has.
+    Claims(&'a mut BTreeMap<String, String>),
+    /// `true` or `false`.
+    Flag(&'a mut Located<bool>),
     /// What `larder hash-password` prints.
     Password(&'a mut Secret),
     /// The SHA-256 of a key.
     KeyHash(&'a mut [u8; HASH_DIGITS / 2]),
     /// `{ column = "name" }`.
     Fields(&'a mut Option<Vec<FieldDefinition>>),
+    /// A table of its own.
+    Owner(&'a mut Option<OwnerDefinition>),
+    /// Tables of their own.
+    Aliases(&'a mut Vec<AliasDefinition>),
     /// Tables of their own.
     Children(&'a mut Vec<ChildDefinition>),
     /// Tables of their own.
@@ -61,8 +80,11 @@ impl PropertyValue<'_> {
             self,
             Self::ResourceName(_)
                 | Self::FieldName(_)
+                | Self::AliasName(_)
                 | Self::PrincipalName(_)
                 | Self::Relation(_)
+                | Self::Column(_)
+                | Self::Claim(_)
                 | Self::JoinColumns(_)
                 | Self::Password(_)
                 | Self::KeyHash(_)
@@ -74,7 +96,13 @@ impl PropertyValue<'_> {
         match self {
             Self::ResourceName(at) => put(at, input.resource_name()),
             Self::FieldName(at) => put(at, input.field_name()),
+            Self::AliasName(at) => put(at, input.alias_name()),
             Self::PrincipalName(at) => put(at, input.principal_name()),
+            Self::Column(at) => put(at, input.column()),
+            Self::OptionalColumn(at) => *at = input.column(),
+            Self::Claim(at) => put(at, input.claim()),
+            Self::Claims(at) => *at = input.claims(),
+            Self::Flag(at) => put(at, input.flag()),
             Self::Relation(at) => put(at, input.relation()),
             Self::Columns(at) => *at = input.columns(),
             Self::JoinColumns(at) => put(at, input.columns()),
@@ -87,6 +115,8 @@ impl PropertyValue<'_> {
             Self::Password(at) => put(at, input.password()),
             Self::KeyHash(at) => put(at, input.key_hash()),
             Self::Fields(at) => *at = input.fields(),
+            Self::Owner(at) => *at = input.table(),
+            Self::Aliases(at) => *at = input.aliases(),
             Self::Children(at) => *at = input.tables(),
             Self::Lookups(at) => *at = input.tables(),
         }
@@ -95,9 +125,16 @@ impl PropertyValue<'_> {
     /// The value as TOML, secrets and hashes masked; `None` if it is not set, or has tables of its own.
     pub(in crate::config) fn show(&self) -> Option<String> {
         Some(match self {
-            Self::ResourceName(at) | Self::FieldName(at) | Self::Relation(at) => {
-                toml_string(&at.value)
-            }
+            Self::ResourceName(at)
+            | Self::FieldName(at)
+            | Self::AliasName(at)
+            | Self::Relation(at)
+            | Self::Column(at)
+            | Self::Claim(at) => toml_string(&at.value),
+            Self::OptionalColumn(at) => toml_string(&at.as_ref()?.value),
+            Self::Flag(at) => at.value.then(|| "true".to_owned())?,
+            Self::Claims(at) if at.is_empty() => return None,
+            Self::Claims(at) => inline_table(at.iter()),
             Self::PrincipalName(at) => toml_string(at),
             Self::Columns(at) => column_or_columns(&at.as_ref()?.value),
             Self::JoinColumns(at) => column_or_columns(&at.value),
@@ -114,13 +151,12 @@ impl PropertyValue<'_> {
             // A hash lets its reader try passwords.
             Self::Password(_) | Self::KeyHash(_) => toml_string(MASK),
             Self::Fields(at) => {
-                let fields = at.as_ref()?.iter().map(|field| {
-                    let column = bare_or_quoted(&field.column.value);
-                    format!("{column} = {}", toml_string(&field.name.value))
-                });
-                format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+                let fields = at.as_ref()?.iter();
+                inline_table(fields.map(|field| (&field.column.value, &field.name.value)))
             }
-            Self::Children(_) | Self::Lookups(_) => return None,
+            Self::Owner(_) | Self::Aliases(_) | Self::Children(_) | Self::Lookups(_) => {
+                return None;
+            }
         })
     }
 }
@@ -167,8 +203,16 @@ impl Input<'_, '_> {
 
     fn resource_name(&mut self) -> Option<Located<String>> {
         let name = self.string()?;
-        names::check_segment(&name, self.reader);
+        names::check_segment(&name, "resource's name", self.reader);
+        names::check_reserved(&name, self.reader);
         self.names.claim(&name, "resource", self.reader);
+        Some(name)
+    }
+
+    fn alias_name(&mut self) -> Option<Located<String>> {
+        let name = self.string()?;
+        names::check_segment(&name, "name", self.reader);
+        self.names.claim(&name, "alias", self.reader);
         Some(name)
     }
 
@@ -197,6 +241,12 @@ impl Input<'_, '_> {
             self.refuse("expected a table such as \"public.dept\"");
         }
         Some(relation)
+    }
+
+    fn column(&mut self) -> Option<Located<String>> {
+        let column = self.string()?;
+        names::check_identifier(&column, "column", self.reader);
+        Some(column)
     }
 
     fn columns(&mut self) -> Option<Located<Vec<String>>> {
@@ -332,7 +382,55 @@ impl Input<'_, '_> {
         Some(fields)
     }
 
-    fn tables<T: ArrayTable>(&mut self) -> Vec<T> {
+    /// The name of a claim, or a dotted path.
+    fn claim(&mut self) -> Option<Located<String>> {
+        let claim = self.string()?;
+        if claim.value.is_empty() {
+            self.refuse("the claim's name is empty");
+        }
+        Some(claim)
+    }
+
+    fn claims(&mut self) -> BTreeMap<String, String> {
+        let mut claims = BTreeMap::new();
+        let DeValue::Table(entries) = self.value.get_ref() else {
+            let found = describe(self.value.get_ref());
+            self.refuse(format!("expected {{ claim = \"value\" }}, found {found}"));
+            return claims;
+        };
+        for (key, value) in entries {
+            let path = dotted(self.path, key.get_ref());
+            if let Some(text) = self.reader.string(value, &path) {
+                claims.insert(key.get_ref().to_string(), text.value);
+            }
+        }
+        claims
+    }
+
+    fn flag(&mut self) -> Option<Located<bool>> {
+        let value = self.value.get_ref().as_bool();
+        if value.is_none() {
+            let found = describe(self.value.get_ref());
+            self.refuse(format!("expected true or false, found {found}"));
+        }
+        let place = self.reader.text.place(self.value.span().start, self.path);
+        Some(Located {
+            value: value?,
+            place,
+        })
+    }
+
+    fn aliases(&mut self) -> Vec<AliasDefinition> {
+        let names = &mut UniqueNames::default();
+        read(Some(self.value), self.path, names, self.reader)
+    }
+
+    fn table<T: PropertyTable>(&mut self) -> Option<T> {
+        let path = self.path.to_owned();
+        read_table(self.value, path, self.names_within, self.reader)
+    }
+
+    fn tables<T: PropertyTable>(&mut self) -> Vec<T> {
         read(Some(self.value), self.path, self.names_within, self.reader)
     }
 }
@@ -342,6 +440,13 @@ fn claim_field(name: &Located<String>, names: &mut UniqueNames, reader: &mut Tom
     if names::check_identifier(name, "field name", reader) {
         names.claim(name, "field", reader);
     }
+}
+
+/// `{ key = "value" }`
+fn inline_table<'a>(entries: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let entries =
+        entries.map(|(key, value)| format!("{} = {}", bare_or_quoted(key), toml_string(value)));
+    format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
 }
 
 fn column_or_columns(columns: &[String]) -> String {
