@@ -277,8 +277,21 @@ pub struct Lookup {
     pub name: String,
     /// The pairs of equal columns of the looked-up row and of the row above.
     pub on: Vec<Pair>,
+    /// The rows that the row above may point to after a write by a restricted principal.
+    pub targets: LookupTargets,
     /// The looked-up row.
     pub row: Row,
+}
+
+/// The rows of a lookup that a restricted principal may make a row point to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LookupTargets {
+    /// None.
+    None,
+    /// Those whose column has the value of the principal's claim.
+    Own(KeyColumn),
+    /// All.
+    Shared,
 }
 
 /// Two columns that are equal in a row and in the row above it in the document.

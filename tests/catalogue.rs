@@ -15,7 +15,7 @@ use larder::resource::definition::Mistake;
 use larder::source::session::Database;
 use sqlx::{Connection, PgConnection};
 
-use self::mistakes::{CASES, CatalogueMistake, GUARDED, OPTIONAL, SCHEMA};
+use self::mistakes::{ACCESS, CASES, CatalogueMistake, GUARDED, OPTIONAL, SCHEMA};
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
@@ -76,6 +76,16 @@ async fn every_mistake_is_reported_with_its_line_and_nothing_is_installed() {
     let (file, expected) = file_of(CASES);
     assert_told(&mistakes(&url, &file).await, &expected);
     assert!(!has_schema_larder(&url).await);
+}
+
+#[tokio::test]
+async fn mistakes_of_owners_and_aliases_are_reported() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let (file, expected) = file_of(ACCESS);
+    let key = "[[auth.key]]\nname = 'k'\nclaims = { sub = '1' }\nhash = ";
+    let file = format!("{file}{key}'{}'", "0".repeat(64));
+    assert_told(&mistakes(&url, &file).await, &expected);
 }
 
 #[tokio::test]

@@ -113,6 +113,14 @@ impl Table {
             .any(|key| key.columns.iter().all(|column| columns.contains(column)))
     }
 
+    /// Whether a unique key has exactly these columns, in any order.
+    pub fn is_unique_by(&self, columns: &[String]) -> bool {
+        self.unique_keys.iter().any(|key| {
+            key.columns.len() == columns.len()
+                && key.columns.iter().all(|column| columns.contains(column))
+        })
+    }
+
     /// Whether `columns` contain all columns of a unique key that no statement can violate.
     pub fn is_always_unique(&self, columns: &[&str]) -> bool {
         let mut immediate = self.unique_keys.iter().filter(|key| !key.deferrable);
@@ -129,6 +137,14 @@ impl Table {
                 && index[..columns.len()]
                     .iter()
                     .all(|column| columns.contains(&column.as_str()))
+        })
+    }
+
+    /// Whether an index starts with `columns` in this order.
+    pub fn is_ordered_by(&self, columns: &[&str]) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|index| {
+            index.len() >= columns.len() && index.iter().zip(columns).all(|(has, name)| has == name)
         })
     }
 }

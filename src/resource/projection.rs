@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use crate::resource::catalogue::TableName;
     use crate::resource::value::ValueType;
-    use crate::resource::{Child, Field, Lookup, Rendering};
+    use crate::resource::{Child, Field, Lookup, LookupTargets, Rendering};
 
     fn row(fields: &[&str], children: Vec<Child>, lookups: Vec<Lookup>) -> Row {
         let field = |name: &&str| Field {
@@ -243,6 +243,7 @@ mod tests {
         let site = Lookup {
             name: "site".into(),
             on: Vec::new(),
+            targets: LookupTargets::None,
             row: row(&["city"], Vec::new(), Vec::new()),
         };
         row(&["no", "name", "extra"], vec![emps], vec![site])

@@ -1,12 +1,13 @@
 //! Checks definitions against the catalogue. It reports all mistakes at once, each with its place and what to write
 //! instead.
 
+mod access;
 mod joins;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{DocumentTemplate, Scalar};
-use crate::resource::key::{KeyColumn, KeyShape, key_type};
+use crate::resource::key::{KeyColumn, KeyShape, KeyType, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::row_security::{RowSecurity, TableRowSecurity};
 use crate::resource::suggestion::nearest;
@@ -25,6 +26,7 @@ pub fn resolve(
     let mut resolver = Resolver {
         catalogue,
         row_security_accepted: false,
+        owner_type: None,
         mistakes: Vec::new(),
     };
     let resources: Vec<Resource> = definitions
@@ -48,6 +50,8 @@ struct Resolver<'a> {
     catalogue: &'a Catalogue,
     /// Whether the present resource has `row_security = "as-larder"`.
     row_security_accepted: bool,
+    /// The type of the present resource's owner.
+    owner_type: Option<KeyType>,
     mistakes: Vec<Mistake>,
 }
 
@@ -66,24 +70,21 @@ impl<'a> Resolver<'a> {
             Some(key) => self.key(table, key),
             None => self.primary_key(table, &definition.table),
         };
+        let owner = self.owner(table, definition);
         let root = self.row(
             table,
             &definition.table,
             &definition.row,
             columns.as_deref(),
         );
+        let by = root
+            .as_ref()
+            .and_then(|root| self.aliases(table, root, definition));
         let filters = root
             .as_ref()
             .and_then(|root| self.filters(table, root, definition));
         let (columns, root) = (columns?, root?);
-        let shown = |column: &KeyColumn| {
-            let field = root.fields.iter().find(|field| field.column == column.name);
-            field.map(|field| field.name.clone())
-        };
-        let key = KeyShape {
-            fields: columns.iter().map(shown).collect(),
-            columns,
-        };
+        let key = key_shape(columns, &root);
         let shown = self.shown_tables(&root);
         let secured = shown
             .iter()
@@ -106,8 +107,8 @@ impl<'a> Resolver<'a> {
                 .map(|row_security| documents_sql(&key, &root, Some(row_security))),
             row_security,
             filters: filters?,
-            owner: None,
-            by: Vec::new(),
+            owner: owner?,
+            by: by?,
             template: DocumentTemplate::new(&root),
             writable,
             write_sql,
@@ -351,6 +352,18 @@ impl<'a> Resolver<'a> {
             );
             self.mistake(&name.place, message);
         }
+    }
+}
+
+/// A key of these columns, with the fields of `root` that show them.
+fn key_shape(columns: Vec<KeyColumn>, root: &Row) -> KeyShape {
+    let shown = |column: &KeyColumn| {
+        let field = root.fields.iter().find(|field| field.column == column.name);
+        field.map(|field| field.name.clone())
+    };
+    KeyShape {
+        fields: columns.iter().map(shown).collect(),
+        columns,
     }
 }
 

@@ -27,6 +27,9 @@ pub(super) const SCHEMA: &str = r#"
     create table pair (x int, y int, primary key (x, y));
     create table doubled (id int primary key, a int, foreign key (a, a) references pair (x, y));
     create table plain_text (id text collate "C" primary key);
+    create table mixed (id int primary key, parent_id bigint not null references parent, no int not null,
+      label text not null unique, part text not null, score float8, unique (parent_id, no));
+    create unique index on mixed (part) where no > 0;
     create table posix_text (id int primary key, text_id text collate "POSIX" references plain_text);
 "#;
 
@@ -182,6 +185,63 @@ pub(super) const CASES: &[CatalogueMistake] = &[
         "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'paren' # here\ncolumn = 'parent_id'",
         "lookups[0].table",
         "did you mean parent?",
+    ),
+];
+
+/// Mistakes of owners and aliases; the file needs `[auth]`.
+pub(super) const ACCESS: &[CatalogueMistake] = &[
+    case(
+        "table = 'parent'\n[resource.owner]\nclaim = 'sub'\ncolumn = 'plac' # here",
+        "owner.column",
+        "no column plac in public.parent; did you mean place?",
+    ),
+    case(
+        "table = 'mixed'\n[resource.owner]\nclaim = 'sub'\ncolumn = 'score' # here",
+        "owner.column",
+        "is of type double precision; owners, as keys, are",
+    ),
+    case(
+        "table = 'mixed'\n[resource.owner]\nclaim = 'sub'\ncolumn = 'parent_id'\n\
+         [[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent_id'\nowner = 'code' # here",
+        "lookups[0].owner",
+        "column code of public.parent and the owner of the resource are of types too different",
+    ),
+    case(
+        "table = 'mixed'\n[resource.owner]\nclaim = 'sub'\ncolumn = 'parent_id'\n\
+         [[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent_id'\nowner = 'cod' # here",
+        "lookups[0].owner",
+        "no column cod in public.parent; did you mean code?",
+    ),
+    case(
+        "table = 'parent'\n[[resource.by]]\nname = 'a'\ncolumns = 'cod' # here",
+        "by[0].columns",
+        "no column cod in public.parent; did you mean code?",
+    ),
+    case(
+        "table = 'parent'\n[[resource.by]]\nname = 'a'\ncolumns = 'code' # here",
+        "by[0].columns",
+        "column code of public.parent may be null",
+    ),
+    case(
+        "table = 'mixed'\n[[resource.by]]\nname = 'a'\ncolumns = 'score' # here",
+        "by[0].columns",
+        "is of type double precision",
+    ),
+    case(
+        "table = 'mixed'\n[[resource.by]]\nname = 'a'\ncolumns = ['label', 'no'] # here",
+        "by[0].columns",
+        "has no unique index on exactly label, no",
+    ),
+    case(
+        "table = 'mixed'\n[[resource.by]]\nname = 'a'\ncolumns = 'part' # here",
+        "by[0].columns",
+        "has no unique index on exactly part: create one that is not partial",
+    ),
+    case(
+        "table = 'mixed'\n[[resource.by]]\nname = 'one'\ncolumns = ['no', 'parent_id']\n\
+         [[resource.by]]\nname = 'two'\ncolumns = 'parent_id' # here",
+        "by[1].columns",
+        "has no unique index on exactly parent_id",
     ),
 ];
 

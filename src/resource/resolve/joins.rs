@@ -81,9 +81,11 @@ impl Resolver<'_> {
         };
         let own = self.key_columns(table, &targets, &definition.table.place);
         let row = self.row(table, &definition.table, &definition.row, None);
+        let allowed = self.lookup_targets(table, definition);
         Some(Lookup {
             name: definition.name.value.clone(),
             on: self.pairs(own?, upper?, place)?,
+            targets: allowed?,
             row: row?,
         })
     }
