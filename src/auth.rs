@@ -38,7 +38,7 @@ use crate::resource::definition::{Mistake, ResourceDefinition};
 pub use crate::auth::principal::{Principal, PrincipalKind};
 
 pub(crate) use crate::auth::credential_cache::CachedPrincipal;
-pub(crate) use crate::auth::grants::{Grants, Right, Rules};
+pub(crate) use crate::auth::grants::{Access, Grants, Right, Rules};
 pub(crate) use crate::auth::keyring::{file_mistake, read_file, without_line_break};
 pub(crate) use crate::auth::tokens::{SignedToken, unix_time};
 
@@ -145,11 +145,15 @@ impl Authenticator {
             None
         };
         let keys = config.keys.iter().map(|key| {
-            let principal = Principal::new(&rules, PrincipalKind::Key, &key.name, &key.roles);
+            let claim = |claim: &str| key.claims.get(claim).cloned();
+            let kind = PrincipalKind::Key;
+            let principal = Principal::new(&rules, kind, &key.name, &key.roles, claim);
             (key.hash, principal)
         });
         let passwords = Passwords::new(&config.users, |user| {
-            Principal::new(&rules, PrincipalKind::User, &user.name, &user.roles)
+            let claim = |claim: &str| user.claims.get(claim).cloned();
+            let kind = PrincipalKind::User;
+            Principal::new(&rules, kind, &user.name, &user.roles, claim)
         });
         Ok(Some(Self {
             anonymous: rules.grants(None),
@@ -312,13 +316,19 @@ impl Authenticator {
         };
         let claims = tokens.verify(token).await?;
         let lasts = Duration::from_secs(claims.until.saturating_sub(unix_time()));
-        let kind = match claims.signed_in_at {
-            Some(_) => PrincipalKind::User,
-            None => PrincipalKind::Token {
-                issuer: claims.issuer,
-            },
+        let (rules, name, roles) = (&self.rules, &claims.name, &claims.roles);
+        let principal = match claims.signed_in_at {
+            Some(_) => {
+                let user = self.passwords.user(name);
+                let claim = |claim: &str| Some(user?.claim(claim)?.to_owned());
+                Principal::new(rules, PrincipalKind::User, name, roles, claim)
+            }
+            None => {
+                let issuer = claims.issuer.clone();
+                let kind = PrincipalKind::Token { issuer };
+                Principal::new(rules, kind, name, roles, |claim| claims.text(claim))
+            }
         };
-        let principal = Principal::new(&self.rules, kind, &claims.name, &claims.roles);
         Ok((principal, lasts))
     }
 
@@ -418,5 +428,63 @@ mod tests {
         crate::clock::stopped::set(Boottime(in_a_day));
         let known = authenticator.known(credential).flatten().unwrap();
         assert_eq!(known.principal().unwrap().name, "anna");
+    }
+
+    /// The name of a user in a token of another issuer is no proof of being that user.
+    #[tokio::test]
+    async fn claims_come_from_the_credential_and_for_users_from_the_configuration() {
+        let hash = passwords::hash(b"anna's").unwrap();
+        let secret = "0123456789abcdef0123456789abcdef";
+        let text = format!(
+            "[auth.jwt]\nalgorithms = ['HS256']\nsecret = '{secret}'\n\
+             [[auth.user]]\nname = 'anna'\npassword = '{hash}'\nclaims = {{ sub = '17', other = '5' }}\n\
+             [[auth.key]]\nname = 'job'\nhash = '{key}'\nclaims = {{ sub = '18' }}\n\
+             [[resource]]\nname = 'orders'\ntable = 't'\n[resource.owner]\ncolumn = 'c'\nclaim = 'sub'",
+            key = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683", // key
+        );
+        let config = Config::from_toml(&text, &[]).unwrap();
+        let authenticator = Authenticator::start(&config.auth, &config.resources);
+        let authenticator = authenticator.unwrap().unwrap();
+        let claim = async |scheme, bytes: &str| {
+            let bytes = bytes.as_bytes();
+            let credential = Credential { scheme, bytes };
+            let address = Ipv4Addr::LOCALHOST.into();
+            let first = authenticator.verify(credential, address).await.unwrap();
+            let known = authenticator.known(credential).flatten().unwrap();
+            let claims = [&first, known.principal().unwrap()].map(|principal| {
+                assert_eq!(principal.claim("other"), None, "no resource names it");
+                principal.claim("sub").map(str::to_owned)
+            });
+            assert_eq!(claims[0], claims[1]);
+            claims[0].clone()
+        };
+        let pair = STANDARD.encode("anna:anna's");
+        assert_eq!(claim(Scheme::Basic, &pair).await.as_deref(), Some("17"));
+        assert_eq!(claim(Scheme::Key, "key").await.as_deref(), Some("18"));
+        let anna = authenticator.passwords.user("anna").unwrap();
+        let own = authenticator.sign(anna, unix_time()).unwrap();
+        assert_eq!(
+            claim(Scheme::Bearer, &own.token).await.as_deref(),
+            Some("17")
+        );
+        let renewed = authenticator.renew(own.token.as_bytes()).await.unwrap();
+        assert_eq!(renewed.unwrap().0.claim("sub"), Some("17"));
+        let foreign = |sub: &str| {
+            let claims = serde_json::json!({"sub": sub, "exp": unix_time() + 1000});
+            let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+            jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+        };
+        assert_eq!(
+            claim(Scheme::Bearer, &foreign("9")).await.as_deref(),
+            Some("9")
+        );
+        assert_eq!(
+            claim(Scheme::Bearer, &foreign("anna")).await.as_deref(),
+            Some("anna")
+        );
+        // A user that is gone has no claims, although its token is valid.
+        let gone = Principal::named("gone");
+        let gone = authenticator.sign(&gone, unix_time()).unwrap();
+        assert_eq!(claim(Scheme::Bearer, &gone.token).await, None);
     }
 }

@@ -31,6 +31,7 @@ mod range;
 pub mod read;
 mod request;
 mod router;
+mod scope;
 mod state;
 mod work;
 mod write;

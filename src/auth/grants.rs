@@ -15,6 +15,18 @@ pub(crate) enum Right {
     Write,
 }
 
+/// The documents of a resource on which a principal has a right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    /// None of them.
+    #[default]
+    None,
+    /// Those that it owns.
+    Own,
+    /// All of them.
+    All,
+}
+
 /// The roles that each resource requires, in the order of the configuration.
 pub(crate) struct Rules {
     by_name: HashMap<String, ResourceId>,
@@ -25,14 +37,41 @@ pub(crate) struct Rules {
 struct Rule {
     read: Option<Vec<String>>,
     write: Option<Vec<String>>,
+    owner: Option<OwnerRule>,
+}
+
+/// Which claim is compared with the owner of a document, and which roles are restricted to documents of their own.
+struct OwnerRule {
+    claim: String,
+    roles: Vec<String>,
+}
+
+impl Rule {
+    /// What `roles` may do that requires one of `wanted`; `None`: a request without credentials.
+    fn access(&self, wanted: Option<&Vec<String>>, roles: Option<&[String]>) -> Access {
+        let has = |role: &String| roles.is_some_and(|roles| roles.contains(role));
+        let is_allowed = match wanted {
+            None => roles.is_some(),
+            Some(wanted) => wanted.iter().any(|role| role == ANONYMOUS || has(role)),
+        };
+        let is_unrestricted = |owner: &OwnerRule| {
+            let mut wanted = wanted.into_iter().flatten();
+            wanted.any(|role| role != ANONYMOUS && has(role) && !owner.roles.contains(role))
+        };
+        match &self.owner {
+            _ if !is_allowed => Access::None,
+            Some(owner) if !is_unrestricted(owner) => Access::Own,
+            _ => Access::All,
+        }
+    }
 }
 
 /// The rights of a principal, by resource.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    reads: Box<[bool]>,
-    writes: Box<[bool]>,
-    /// The principal may read every resource.
+    reads: Box<[Access]>,
+    writes: Box<[Access]>,
+    /// The principal may read documents of every resource.
     pub(crate) reads_all: bool,
     /// The principal may read or write at least one resource.
     pub(crate) allows_any: bool,
@@ -46,11 +85,16 @@ impl Grants {
 
     /// Whether the principal has `right` on documents of `resource`.
     pub(crate) fn allow(&self, resource: ResourceId, right: Right) -> bool {
+        self.access(resource, right) != Access::None
+    }
+
+    /// The documents of `resource` on which the principal has `right`.
+    pub(crate) fn access(&self, resource: ResourceId, right: Right) -> Access {
         let table = match right {
             Right::Read => &self.reads,
             Right::Write => &self.writes,
         };
-        table.get(resource.index()).copied().unwrap_or(false)
+        table.get(resource.index()).copied().unwrap_or_default()
     }
 }
 
@@ -62,6 +106,10 @@ impl Rules {
         let rules = resources.iter().map(|resource| Rule {
             read: roles(&resource.read),
             write: roles(&resource.write),
+            owner: resource.owner.as_ref().map(|owner| OwnerRule {
+                claim: owner.claim.value.clone(),
+                roles: roles(&owner.roles).unwrap_or_default(),
+            }),
         });
         Self {
             by_name: names.zip(ResourceId::in_order()).collect(),
@@ -84,21 +132,90 @@ impl Rules {
         roles.as_deref()
     }
 
+    /// The claims that owners are compared with, with repetitions.
+    pub(super) fn claims(&self) -> impl Iterator<Item = &str> {
+        let owners = self.resources.iter().filter_map(|rule| rule.owner.as_ref());
+        owners.map(|owner| owner.claim.as_str())
+    }
+
     /// The rights of `roles`; `None`: of a request without credentials.
     pub(crate) fn grants(&self, roles: Option<&[String]>) -> Grants {
-        let has = |wanted: &Option<Vec<String>>| match wanted {
-            None => roles.is_some(),
-            Some(wanted) => wanted
-                .iter()
-                .any(|role| role == ANONYMOUS || roles.is_some_and(|roles| roles.contains(role))),
-        };
-        let reads: Box<[bool]> = self.resources.iter().map(|rule| has(&rule.read)).collect();
-        let writes: Box<[bool]> = self.resources.iter().map(|rule| has(&rule.write)).collect();
+        let rules = self.resources.iter();
+        let reads = rules
+            .clone()
+            .map(|rule| rule.access(rule.read.as_ref(), roles));
+        let reads: Box<[Access]> = reads.collect();
+        let writes = rules.map(|rule| rule.access(rule.write.as_ref(), roles));
+        let writes: Box<[Access]> = writes.collect();
+        let is_allowed = |access: &Access| *access != Access::None;
         Grants {
-            reads_all: reads.iter().all(|&may| may),
-            allows_any: reads.iter().chain(&writes).any(|&may| may),
+            reads_all: reads.iter().all(is_allowed),
+            allows_any: reads.iter().chain(&writes).any(is_allowed),
             writes,
             reads,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const RESOURCES: &str = "
+        [auth.jwt]
+        algorithms = ['HS256']
+        secret = 'x'
+        [[resource]]
+        name = 'orders'
+        table = 't'
+        read = ['customer', 'staff', 'anonymous']
+        write = ['customer', 'boss']
+        [resource.owner]
+        column = 'c'
+        claim = 'sub'
+        roles = ['customer']
+        [[resource]]
+        name = 'notes'
+        table = 't'
+        write = []
+        [resource.owner]
+        column = 'c'
+        claim = 'sub'
+        [[resource]]
+        name = 'free'
+        table = 't'";
+
+    /// The rights to read and write each resource.
+    fn rights(roles: Option<&[&str]>) -> Vec<(Access, Access)> {
+        let resources = Config::from_toml(RESOURCES, &[]).unwrap().resources;
+        let roles: Option<Vec<String>> =
+            roles.map(|roles| roles.iter().map(|&role| role.to_owned()).collect());
+        let grants = Rules::new(&resources).grants(roles.as_deref());
+        let ids = ResourceId::in_order().take(resources.len());
+        let of = |id| {
+            (
+                grants.access(id, Right::Read),
+                grants.access(id, Right::Write),
+            )
+        };
+        ids.map(of).collect()
+    }
+
+    #[test]
+    fn roles_that_are_not_restricted_have_all_documents() {
+        use Access::{All, None as Nothing, Own};
+        let free = (All, All);
+        assert_eq!(
+            rights(None),
+            [(Own, Nothing), (Nothing, Nothing), (Nothing, Nothing)]
+        );
+        assert_eq!(rights(Some(&[])), [(Own, Nothing), (Own, Nothing), free]);
+        assert_eq!(rights(Some(&["customer"]))[0], (Own, Own));
+        assert_eq!(rights(Some(&["staff"]))[0], (All, Nothing));
+        assert_eq!(rights(Some(&["customer", "staff"]))[0], (All, Own));
+        assert_eq!(rights(Some(&["boss", "customer"]))[0], (Own, All));
+        // Everybody has it, so it frees nobody.
+        assert_eq!(rights(Some(&["anonymous"]))[0], (Own, Nothing));
     }
 }

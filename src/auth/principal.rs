@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::auth::grants::{Grants, Right, Rules};
+use crate::auth::grants::{Access, Grants, Right, Rules};
 use crate::resource::ResourceId;
 
 /// The kind of a principal. Principals of two kinds with equal names are different.
@@ -28,6 +28,8 @@ pub struct Principal {
     pub name: String,
     /// As configured, or as in the token.
     pub roles: Vec<String>,
+    /// Those that owners of documents are compared with.
+    claims: Box<[(String, String)]>,
     grants: Grants,
 }
 
@@ -61,16 +63,36 @@ impl Principal {
         self.grants.allow(resource, Right::Read)
     }
 
+    /// The documents of `resource` on which it has `right`.
+    pub(crate) fn access(&self, resource: ResourceId, right: Right) -> Access {
+        self.grants.access(resource, right)
+    }
+
+    /// The text of the claim `name`, which a resource compares with owners; `None` if the principal lacks it.
+    pub(crate) fn claim(&self, name: &str) -> Option<&str> {
+        let claim = self.claims.iter().find(|(claim, _)| claim == name);
+        claim.map(|(_, text)| text.as_str())
+    }
+
+    /// A principal whose claims have the texts that `claim` returns for their names.
     pub(crate) fn new(
         rules: &Rules,
         kind: PrincipalKind,
         name: &str,
         roles: &[String],
+        claim: impl Fn(&str) -> Option<String>,
     ) -> Arc<Self> {
+        let claims = rules
+            .claims()
+            .filter_map(|name| Some((name.to_owned(), claim(name)?)));
+        let mut claims: Vec<(String, String)> = claims.collect();
+        claims.sort_unstable();
+        claims.dedup();
         Arc::new(Self {
             kind,
             name: name.to_owned(),
             roles: roles.to_vec(),
+            claims: claims.into(),
             grants: rules.grants(Some(roles)),
         })
     }
@@ -81,6 +103,7 @@ impl Principal {
             kind: PrincipalKind::User,
             name: name.to_owned(),
             roles: Vec::new(),
+            claims: Box::default(),
             grants: Grants::default(),
         }
     }

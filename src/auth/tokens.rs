@@ -29,6 +29,20 @@ pub(super) struct Claims {
     pub(super) until: u64,
     /// The Unix time, in seconds, at which the user signed in, if larder has issued the token.
     pub(super) signed_in_at: Option<u64>,
+    /// All of them.
+    all: Map<String, Value>,
+}
+
+impl Claims {
+    /// The text of the claim at `path` that owners of documents are compared with: of a string, an integer or a boolean.
+    pub(super) fn text(&self, path: &str) -> Option<String> {
+        match find(&self.all, path)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) if !number.is_f64() => Some(number.to_string()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            _ => None,
+        }
+    }
 }
 
 /// Why a token is refused.
@@ -173,7 +187,7 @@ fn verify(
         .or(config.issuer.as_deref());
     let validation = validation(config, header.alg, issuer);
     let decoded = decode::<Map<String, Value>>(token, key, &validation);
-    let mut claims = decoded
+    let claims = decoded
         .map_err(|error| match error.kind() {
             ErrorKind::InvalidSignature => JwtError::WrongKey("the token's signature is wrong"),
             _ => JwtError::Invalid(why(&error)),
@@ -191,17 +205,17 @@ fn verify(
     if signed_in_at.is_some_and(|at| at > now.saturating_add(config.leeway.as_secs())) {
         return Err(JwtError::Invalid("the token's auth_time is in the future"));
     }
-    let mut text = |claim| match claims.remove(claim) {
-        Some(Value::String(text)) => text,
+    let text = |claim| match claims.get(claim) {
+        Some(Value::String(text)) => text.clone(),
         _ => String::new(),
     };
-    let (issuer, name) = (text("iss"), text("sub"));
     Ok(Claims {
-        issuer,
-        name,
+        issuer: text("iss"),
+        name: text("sub"),
         roles: roles(config, &claims),
         until,
         signed_in_at,
+        all: claims,
     })
 }
 
@@ -236,16 +250,19 @@ fn why(error: &jsonwebtoken::errors::Error) -> &'static str {
     }
 }
 
-/// The roles of a token: an array, or a text with words as in the claim `scope` (RFC 8693, section 4.2).
-fn roles(config: &JwtConfig, claims: &Map<String, Value>) -> Vec<String> {
-    let path = config.roles_claim.as_deref().unwrap_or_default();
-    // The name of a claim may contain dots: "https://example.com/roles".
-    let claim = claims.get(path).or_else(|| {
+/// The claim at `path`: its name, or a dotted path. The name of a claim may contain dots: "https://example.com/roles".
+fn find<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
+    claims.get(path).or_else(|| {
         let mut parts = path.split('.');
         let first = claims.get(parts.next()?)?;
         parts.try_fold(first, |value, part| value.get(part))
-    });
-    match claim {
+    })
+}
+
+/// The roles of a token: an array, or a text with words as in the claim `scope` (RFC 8693, section 4.2).
+fn roles(config: &JwtConfig, claims: &Map<String, Value>) -> Vec<String> {
+    let path = config.roles_claim.as_deref().unwrap_or_default();
+    match find(claims, path) {
         Some(Value::Array(roles)) => {
             let roles = roles.iter().filter_map(Value::as_str);
             roles.map(str::to_owned).collect()

@@ -62,6 +62,7 @@ fn a_valid_token_has_a_name_and_roles() {
         roles: vec!["a".to_owned(), "b".to_owned()],
         until,
         signed_in_at: None,
+        all: claims.as_object().unwrap().clone(),
     };
     let verified = verify(&config, &keyring, token(&claims).as_bytes(), NOW);
     assert_eq!(verified, Ok(expected));
@@ -82,6 +83,34 @@ fn roles_stand_in_lists_texts_and_deeper() {
     assert_eq!(seen("https://x.y/r", json!({"https://x.y/r": ["a"]})), "a");
     assert_eq!(seen("roles", json!({})), "");
     assert_eq!(seen("roles", json!({"roles": {"a": 1}})), "");
+}
+
+#[test]
+fn claims_of_owners_are_texts_integers_and_booleans() {
+    let (config, keyring) = hmac();
+    let claims = json!({
+        "exp": far(), "sub": "17", "no": 17, "big": u64::MAX, "low": -3, "is": true, "app": {"id": {"no": "x"}},
+        "https://x.y/id": "y", "a.b": "first", "a": {"b": "second"},
+        "half": 17.0, "none": null, "list": ["17"],
+    });
+    let claims = verify(&config, &keyring, token(&claims).as_bytes(), NOW).unwrap();
+    for (path, expected) in [
+        ("sub", "17"),
+        ("no", "17"),
+        ("big", "18446744073709551615"),
+        ("low", "-3"),
+        ("is", "true"),
+        ("app.id.no", "x"),
+        ("https://x.y/id", "y"),
+        ("a.b", "first"),
+    ] {
+        assert_eq!(claims.text(path).as_deref(), Some(expected), "{path}");
+    }
+    for path in [
+        "half", "none", "list", "app", "app.id", "app.no", "no.no", "", "x",
+    ] {
+        assert_eq!(claims.text(path), None, "{path}");
+    }
 }
 
 #[test]
