@@ -13,6 +13,7 @@ mod date_time;
 pub mod definition;
 pub mod document;
 pub mod index;
+pub mod kept;
 pub mod key;
 pub mod link;
 pub mod page;
@@ -37,6 +38,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{DocumentTemplate, Scalar};
+use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
@@ -118,11 +120,15 @@ impl Resource {
         query::stored_keys_sql(&self.key, &self.root)
     }
 
-    /// A hash of all that determines a document's bytes apart from the data.
+    /// A hash of all that determines a document's bytes and its kept values apart from the data.
     pub fn shape(&self) -> u64 {
         // The number is the version of the code that writes JSON.
         let mut shape = format!("3 {:?} {:?} ", self.name, self.key);
         self.root.describe(&mut shape);
+        let kept = KeptColumns::new(self.owner.as_ref(), &self.by);
+        if kept.count() > 0 {
+            shape.push_str(&format!(" {kept:?}"));
+        }
         xxh3_64(shape.as_bytes())
     }
 

@@ -9,7 +9,8 @@
 //! Version and position are noted before the lookup, and only while no invalidation is being applied: a pass raises a
 //! generation before it drops the key, and a hit between these steps is correct. Anything else that changes a version
 //! (a purge, a new definition, another key of the stripe) can hide a stale entry from one audit, but can't make a
-//! correct entry look stale. Digests of the documents are compared, as in entity tags; absences are compared, too.
+//! correct entry look stale. Digests of the documents are compared, as in entity tags, and their kept values; absences are
+//! compared, too.
 //!
 //! The audit reads through the loader without a lease: no request joins it, and it fills no tier. It yields to
 //! requests: few audits run at a time, and none while many keys wait for PostgreSQL, after a slow answer, or while the
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::cache::document::digest;
+use crate::cache::document::{Document, digest};
 use crate::cache::generation::Version;
 use crate::cache::{Answer, Cache, Provenance};
 use crate::clock::Boottime;
@@ -115,6 +116,23 @@ pub(super) struct Audit {
     _permit: OwnedSemaphorePermit,
 }
 
+/// What is compared of a document.
+#[derive(PartialEq, Eq)]
+struct Content {
+    /// Of the body.
+    digest: [u8; 16],
+    kept: Box<[u8]>,
+}
+
+impl Content {
+    fn of(document: &Document) -> Self {
+        Self {
+            digest: document.digest(),
+            kept: document.kept().as_bytes().into(),
+        }
+    }
+}
+
 /// The result of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AuditResult {
@@ -173,7 +191,7 @@ impl Cache {
             | Provenance::Token { .. }
             | Provenance::Stale { .. } => return,
         };
-        let served = answer.found.as_ref().map(|document| document.digest());
+        let served = answer.found.as_ref().map(Content::of);
         let cache = Arc::clone(self);
         tokio::spawn(async move {
             let result = cache.compare(&audit, served).await;
@@ -188,8 +206,8 @@ impl Cache {
         self.metrics.audits.with_label_values(&[result]).inc();
     }
 
-    /// Compares the digest of the document that was served with PostgreSQL's.
-    async fn compare(&self, audit: &Audit, served: Option<[u8; 16]>) -> AuditResult {
+    /// Compares the document that was served with PostgreSQL's.
+    async fn compare(&self, audit: &Audit, served: Option<Content>) -> AuditResult {
         let Some(read) = self.read_again(audit).await else {
             return AuditResult::Unknown;
         };
@@ -212,8 +230,8 @@ impl Cache {
         }
     }
 
-    /// The digest of the document in PostgreSQL, `Some(None)` for an absence; `None` if PostgreSQL did not answer.
-    async fn read_again(&self, audit: &Audit) -> Option<Option<[u8; 16]>> {
+    /// The document in PostgreSQL, `Some(None)` for an absence; `None` if PostgreSQL did not answer.
+    async fn read_again(&self, audit: &Audit) -> Option<Option<Content>> {
         let cached = self.cached(audit.resource);
         let began = Boottime::now();
         if !self.is_fresh(cached, began) {
@@ -229,13 +247,16 @@ impl Cache {
             sent_at: SentAt::default(),
             done: Box::new(move |loaded, keep| {
                 // A document that no tier may keep can't be compared with that of a tier.
-                let _sent = done.send(loaded.map(|body| (keep == Keep::Yes).then_some(body)));
+                let _sent = done.send(loaded.map(|found| (keep == Keep::Yes).then_some(found)));
             }),
         });
         let loaded = loaded.await;
         self.auditor.record_latency(Boottime::now().since(began));
-        let body = loaded.ok()?.ok()??;
-        Some(body.map(|body| digest(&body)))
+        let found = loaded.ok()?.ok()??;
+        Some(found.map(|document| Content {
+            digest: digest(&document.body()),
+            kept: document.kept().as_bytes().into(),
+        }))
     }
 
     /// Waits until a pass that began after `moment` has been applied. Returns false if the tiers cease to be fresh

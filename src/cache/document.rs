@@ -1,4 +1,4 @@
-//! A document as the tiers keep it: key, body, digest, epoch and encodings in one block of memory.
+//! A document as the tiers keep it: key, kept values, body, digest, epoch and encodings in one block of memory.
 
 use std::fmt;
 use std::mem::size_of;
@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::cache::encoding::Encoding;
 use crate::cache::generation::Epoch;
 use crate::clock::Boottime;
+use crate::resource::kept::Kept;
 use crate::sync::AtomicU8;
 
 /// The length of an entity tag: 128 bits in hexadecimal, and the quotes.
@@ -29,12 +30,14 @@ struct DocumentHead {
     key_bytes: u32,
     exists: bool,
     touches: AtomicU8,
+    /// Kept values stand between key and body.
+    has_kept: bool,
     /// One bit for each encoding that was made, or found to be no smaller. The encoded bodies follow the body.
     encoded: u8,
 }
 
 impl DocumentHead {
-    fn new(key_bytes: usize, epoch: u64, body: &[u8], exists: bool) -> Self {
+    fn new(key_bytes: usize, epoch: u64, kept: Kept<'_>, body: &[u8], exists: bool) -> Self {
         Self {
             digest: digest(body),
             epoch,
@@ -42,6 +45,7 @@ impl DocumentHead {
             // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
             key_bytes: key_bytes as u32,
             exists,
+            has_kept: !kept.as_bytes().is_empty(),
             touches: AtomicU8::new(0),
             encoded: 0,
         }
@@ -76,14 +80,22 @@ pub type Found = Option<Document>;
 impl Document {
     /// The document of `key`, compact JSON, read under `epoch`.
     pub fn new(key: &str, epoch: Epoch, body: &[u8]) -> Self {
-        let head = DocumentHead::new(key.len(), epoch.number(true), body, true);
+        Self::with_kept(key, epoch, Kept::default(), body)
+    }
+
+    /// The same, with kept values.
+    pub fn with_kept(key: &str, epoch: Epoch, kept: Kept<'_>, body: &[u8]) -> Self {
+        let head = DocumentHead::new(key.len(), epoch.number(true), kept, body, true);
+        let kept = kept.as_bytes();
         // No temporary buffer: one as large as a document would fragment the memory between documents.
-        let zeros = std::iter::repeat_n(0, key.len() + body.len());
+        let zeros = std::iter::repeat_n(0, key.len() + kept.len() + body.len());
         let mut block = ThinArc::from_header_and_iter(head, zeros);
         block.with_arc_mut(|block| {
             if let Some(block) = Arc::get_mut(block) {
-                let (key_place, body_place) = block.slice_mut().split_at_mut(key.len());
+                let (key_place, rest) = block.slice_mut().split_at_mut(key.len());
+                let (kept_place, body_place) = rest.split_at_mut(kept.len());
                 key_place.copy_from_slice(key.as_bytes());
+                kept_place.copy_from_slice(kept);
                 body_place.copy_from_slice(body);
             }
         });
@@ -92,18 +104,31 @@ impl Document {
 
     /// The absence of a document of `key`.
     pub(super) fn absent(key: &str, epoch: Epoch) -> Self {
-        Self::from_text(key.len(), epoch.number(false), key.as_bytes(), false)
+        let head = DocumentHead::new(key.len(), epoch.number(false), Kept::default(), b"", false);
+        Self(ThinArc::from_header_and_slice(head, key.as_bytes()))
     }
 
-    /// A document or absence out of `text`: the key, of `key_bytes` bytes, and then the body.
-    pub(super) fn from_text(key_bytes: usize, epoch: u64, text: &[u8], exists: bool) -> Self {
-        let head = DocumentHead::new(key_bytes, epoch, &text[key_bytes..], exists);
+    /// A document out of `text`: the key, of `key_bytes` bytes, then the kept values `kept`, and then the body.
+    pub(super) fn from_text(key_bytes: usize, epoch: u64, kept: Kept<'_>, text: &[u8]) -> Self {
+        let body = &text[key_bytes + kept.as_bytes().len()..];
+        let head = DocumentHead::new(key_bytes, epoch, kept, body, true);
         Self(ThinArc::from_header_and_slice(head, text))
+    }
+
+    /// Who owns it, and the aliases that lead to it.
+    #[inline]
+    pub fn kept(&self) -> Kept<'_> {
+        let head = self.head();
+        if head.has_kept {
+            Kept::parse(&self.0.slice[head.key_bytes as usize..]).unwrap_or_default()
+        } else {
+            Kept::default()
+        }
     }
 
     /// Compact JSON.
     pub fn body(&self) -> &[u8] {
-        let text = &self.0.slice[self.head().key_bytes as usize..];
+        let text = &self.0.slice[self.before_body()..];
         match self.head().encoded {
             0 => text,
             _ => {
@@ -155,9 +180,14 @@ impl Document {
         std::ptr::eq(self.head(), other.head())
     }
 
-    /// Bytes of key and body.
+    /// Bytes of key and kept values.
+    fn before_body(&self) -> usize {
+        self.head().key_bytes as usize + self.kept().as_bytes().len()
+    }
+
+    /// Bytes of key, kept values and body.
     fn text_bytes(&self) -> usize {
-        self.head().key_bytes as usize + self.body().len()
+        self.before_body() + self.body().len()
     }
 
     fn tail_bytes(&self) -> usize {
@@ -309,6 +339,11 @@ mod tests {
             assert_eq!(document.body(), body.as_bytes());
             assert_eq!((document.epoch(), document.exists()), (9, true));
         }
+        let kept = Kept::parse(b"\x02\0\x01\xff\xff7").unwrap();
+        let document = Document::with_kept("42", Epoch::both(9), kept, b"{}");
+        assert_eq!((document.key(), document.body()), (&b"42"[..], &b"{}"[..]));
+        assert_eq!(document.kept(), kept);
+        assert_eq!(document.digest(), digest(b"{}"));
         let absent = Document::absent("42", Epoch::both(9));
         assert_eq!((absent.key(), absent.exists()), (&b"42"[..], false));
     }
@@ -336,8 +371,15 @@ mod tests {
 
     #[test]
     fn encodings_follow_the_body_in_any_order() {
-        let plain = Document::new("42", Epoch::both(9), b"{\"a\":1}");
-        plain.touch();
+        let kept = Kept::parse(b"\x01\0\x0217").unwrap();
+        for kept in [Kept::default(), kept] {
+            let plain = Document::with_kept("42", Epoch::both(9), kept, b"{\"a\":1}");
+            plain.touch();
+            check_encodings(&plain);
+        }
+    }
+
+    fn check_encodings(plain: &Document) {
         let [zstd, brotli, gzip] = Encoding::ALL;
         assert!(plain.encoded(gzip).is_none());
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
@@ -355,6 +397,7 @@ mod tests {
             assert_eq!(document.encoded(brotli).unwrap().as_ref(), b"");
             assert_eq!(document.encoded(gzip).unwrap().as_ref(), b"gggg");
             assert_eq!((document.key(), document.epoch()), (&b"42"[..], 9));
+            assert_eq!(document.kept(), plain.kept());
             assert_eq!(document.etag(), plain.etag());
             assert_ne!(document.id(), plain.id());
             assert!(document.use_up_touch());

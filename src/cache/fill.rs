@@ -18,7 +18,7 @@ use crate::clock::Boottime;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::{Keep, Load, Loaded};
+use crate::source::loader::{Keep, Load, Loaded, LoadedDocument};
 
 /// How often a waiting request checks whether the feed has lost PostgreSQL.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -238,7 +238,10 @@ impl Cache {
     /// waiters.
     pub(super) fn fill(&self, lease: Lease, loaded: Loaded, keep: Keep) {
         let epoch = lease.version().epoch;
-        let found = loaded.map(|body| body.map(|body| Document::new(lease.key(), epoch, &body)));
+        let document = |loaded: LoadedDocument| {
+            Document::with_kept(lease.key(), epoch, loaded.kept(), &loaded.body())
+        };
+        let found = loaded.map(|found| found.map(document));
         let stored = match &found {
             Ok(found) if keep == Keep::Yes => self.store(&lease, found),
             Err(error) if error.is_of_one_document() => {

@@ -14,6 +14,7 @@ pub(super) use scalar::{Scalar, timestamp_text};
 
 use crate::resource::document::text::write_text;
 use crate::resource::document::wire::BinaryReader;
+use crate::resource::kept::{Kept, KeptColumns};
 use crate::resource::{Rendering, Row};
 
 /// The type `text`, which the statement converts some members to (PostgreSQL's pg_type.dat).
@@ -27,6 +28,8 @@ const RECORD_BYTES_PER_BYTE: usize = 6;
 /// The same for each hidden column. It takes at most 24 bytes in the record of a row (a uuid), and the row takes at
 /// least 3 bytes in JSON, `{},`.
 const HIDDEN_BYTES_PER_BYTE: usize = 8;
+
+const WRONG_COUNT: RenderError = RenderError::Malformed("the number of columns is wrong");
 
 /// Why a record can't be converted to a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,11 +46,15 @@ pub enum RenderError {
 }
 
 /// The members of a JSON object, and the text around their values.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DocumentTemplate {
     members: Vec<MemberTemplate>,
     /// The number of columns that follow the members in the record and are not shown.
     hidden: usize,
+    /// The number of kept values, which follow these.
+    kept: usize,
+    /// The most bytes of the kept values in the record.
+    kept_bytes_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -66,8 +73,16 @@ enum ValueTemplate {
 }
 
 impl DocumentTemplate {
-    /// The template of `row`, with its members in the order of the statement.
-    pub(crate) fn new(row: &Row) -> Self {
+    /// The template of documents with this root, with their members in the order of the statement.
+    pub(super) fn new(root: &Row, kept: &KeptColumns<'_>) -> Self {
+        Self {
+            kept: kept.count(),
+            kept_bytes_max: kept.record_bytes_max(),
+            ..Self::of_row(root)
+        }
+    }
+
+    fn of_row(row: &Row) -> Self {
         let fields = row
             .fields
             .iter()
@@ -76,14 +91,14 @@ impl DocumentTemplate {
             let order = RowOrder::of(child);
             let template = Self {
                 hidden: order.as_ref().map_or(0, |order| order.hidden.len()),
-                ..Self::new(&child.row)
+                ..Self::of_row(&child.row)
             };
             (&child.name, ValueTemplate::Rows(template, order))
         });
         let lookups = row
             .lookups
             .iter()
-            .map(|lookup| (&lookup.name, ValueTemplate::Row(Self::new(&lookup.row))));
+            .map(|lookup| (&lookup.name, ValueTemplate::Row(Self::of_row(&lookup.row))));
         let mut members = Vec::new();
         for (name, value) in fields.chain(children).chain(lookups) {
             let mut lead = vec![if members.is_empty() { b'{' } else { b',' }];
@@ -91,13 +106,17 @@ impl DocumentTemplate {
             lead.push(b':');
             members.push(MemberTemplate { lead, value });
         }
-        Self { members, hidden: 0 }
+        Self {
+            members,
+            ..Self::default()
+        }
     }
 
     /// The most bytes of the record of a document that has at most `document_bytes_max` bytes.
     pub(crate) fn record_bytes_max(&self, document_bytes_max: usize) -> usize {
         let times = RECORD_BYTES_PER_BYTE + HIDDEN_BYTES_PER_BYTE * self.hidden_max();
-        document_bytes_max.saturating_mul(times)
+        let bytes = document_bytes_max.saturating_mul(times);
+        bytes.saturating_add(self.kept_bytes_max)
     }
 
     /// The most hidden columns that a row at any level has.
@@ -129,11 +148,39 @@ impl DocumentTemplate {
         }
     }
 
+    /// Writes the kept values of `record` to `out` ([`Kept`]); nothing if the resource has none.
+    ///
+    /// # Errors
+    /// [`RenderError::Malformed`].
+    pub fn write_kept(&self, record: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
+        if self.kept == 0 {
+            return Ok(());
+        }
+        let mut reader = BinaryReader(record);
+        let before = self.members.len() + self.hidden;
+        if reader.count()? != before + self.kept {
+            return Err(WRONG_COUNT);
+        }
+        for _ in 0..before {
+            reader.oid()?;
+            reader.value()?;
+        }
+        let mut values = Vec::with_capacity(self.kept);
+        for _ in 0..self.kept {
+            reader.oid()?;
+            values.push(reader.value()?);
+        }
+        reader.end()?;
+        Kept::write(&values, out);
+        Ok(())
+    }
+
     /// Writes one object.
     fn write(&self, record: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), RenderError> {
         let mut reader = BinaryReader(record);
-        if reader.count()? != self.members.len() + self.hidden {
-            return Err(RenderError::Malformed("the number of columns is wrong"));
+        let after = self.hidden + self.kept;
+        if reader.count()? != self.members.len() + after {
+            return Err(WRONG_COUNT);
         }
         if self.members.is_empty() {
             out.push(b'{');
@@ -150,7 +197,7 @@ impl DocumentTemplate {
             }
         }
         out.push(b'}');
-        for _ in 0..self.hidden {
+        for _ in 0..after {
             reader.oid()?;
             reader.value()?;
         }
@@ -268,12 +315,15 @@ mod tests {
             let head = [1, 0, wire::RECORD, ROWS, 1].map(u32::to_be_bytes);
             let rows = [head.as_flattened(), &element.repeat(ROWS as usize)].concat();
             let record = record(&[value(wire::RECORDS, &rows)]);
-            let members = Vec::new();
             let lead = b"{\"rows\":".to_vec();
-            let value = ValueTemplate::Rows(DocumentTemplate { members, hidden }, None);
+            let rows = DocumentTemplate {
+                hidden,
+                ..DocumentTemplate::default()
+            };
+            let value = ValueTemplate::Rows(rows, None);
             let template = DocumentTemplate {
                 members: vec![MemberTemplate { lead, value }],
-                hidden: 0,
+                ..DocumentTemplate::default()
             };
             let mut json = Vec::new();
             template.render(&record, 1 << 20, &mut json).unwrap();
@@ -284,5 +334,35 @@ mod tests {
             let without = RECORD_BYTES_PER_BYTE * json.len();
             assert_eq!(record.len() > without, hidden > 0, "{hidden}");
         }
+    }
+
+    #[test]
+    fn kept_values_follow_the_members() {
+        let null = [TEXT.to_be_bytes(), (-1_i32).to_be_bytes()].concat();
+        let record = record(&[value(TEXT, b"1"), value(TEXT, b"17"), null]);
+        let lead = b"{\"a\":".to_vec();
+        let value = ValueTemplate::Field(Rendering::Json);
+        let template = |kept| DocumentTemplate {
+            members: vec![MemberTemplate {
+                lead: lead.clone(),
+                value: value.clone(),
+            }],
+            kept,
+            ..DocumentTemplate::default()
+        };
+        let (mut json, mut block) = (Vec::new(), Vec::new());
+        template(2).render(&record, 100, &mut json).unwrap();
+        template(2).write_kept(&record, &mut block).unwrap();
+        assert_eq!(json, b"{\"a\":1}");
+        let kept = Kept::parse(&block).unwrap();
+        assert_eq!((kept.owner(), kept.alias(0)), (Some(&b"17"[..]), None));
+        assert_eq!(kept.as_bytes(), block);
+        for kept in [1, 3] {
+            let wrong = template(kept).write_kept(&record, &mut block);
+            assert_eq!(wrong, Err(WRONG_COUNT));
+        }
+        block.clear();
+        template(0).write_kept(&record, &mut block).unwrap();
+        assert!(block.is_empty());
     }
 }

@@ -5,6 +5,7 @@
 //! record into JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
 use crate::resource::document::RowOrder;
+use crate::resource::kept::KeptColumns;
 use crate::resource::key::KeyShape;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, ProvedSql};
@@ -23,12 +24,13 @@ const IN_MEMORY: u8 = 4;
 /// The statement returns one row with null and its proof ([`crate::resource::proof`]), even if no document is found.
 /// The other rows have a canonical key and the document's record, or null if the record is too long. A key without a
 /// document has no row. The record is the `bytea` that PostgreSQL would send for it, so that the limit applies to these
-/// bytes: in memory a record may have compressed texts, which are sent decompressed.
+/// bytes: in memory a record may have compressed texts, which are sent decompressed. The values of `kept` are at its end.
 ///
 /// With `row_security` PostgreSQL refuses the statement unless larder's role sees what `row_security` says.
 pub(super) fn documents_sql(
     key: &KeyShape,
     root: &Row,
+    kept: &KeptColumns<'_>,
     row_security: Option<&RowSecurity>,
 ) -> ProvedSql {
     let columns = &key.columns;
@@ -43,7 +45,7 @@ pub(super) fn documents_sql(
          from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
         bound = columns.len() + 1,
         key = canonical_key_sql(columns, "t0"),
-        document = row_sql(root, &[], "t0", &mut tables),
+        document = row_sql(root, &kept.sql("t0"), "t0", &mut tables),
         unchanged = unchanged_sql(row_security),
     ))
 }
@@ -92,7 +94,7 @@ fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
     }
 }
 
-/// SQL for the record of the row called `alias`, with the columns `hidden` at its end. `tables` counts the aliases in
+/// SQL for the record of the row called `alias`, with the values `hidden` at its end. `tables` counts the aliases in
 /// use.
 fn row_sql(row: &Row, hidden: &[String], alias: &str, tables: &mut usize) -> String {
     let mut members = Vec::new();
@@ -105,9 +107,7 @@ fn row_sql(row: &Row, hidden: &[String], alias: &str, tables: &mut usize) -> Str
     for lookup in &row.lookups {
         members.push(lookup_sql(lookup, alias, tables));
     }
-    for column in hidden {
-        members.push(format!("{alias}.{}", identifier(column)));
-    }
+    members.extend_from_slice(hidden);
     format!("row({})", members.join(", "))
 }
 
@@ -175,9 +175,13 @@ fn subquery(
             format!("{alias}.{own} = {upper}.{}", identifier(&pair.upper.name))
         })
         .collect();
+    let hidden = hidden.iter();
+    let hidden: Vec<String> = hidden
+        .map(|column| format!("{alias}.{}", identifier(column)))
+        .collect();
     let select = format!(
         "select {record} from {table} {alias} where {matches}",
-        record = row_sql(row, hidden, &alias, tables),
+        record = row_sql(row, &hidden, &alias, tables),
         table = row.table.sql(),
         matches = matches.join(" and "),
     );

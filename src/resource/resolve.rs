@@ -7,6 +7,7 @@ mod joins;
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{DocumentTemplate, Scalar};
+use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape, KeyType, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::row_security::{RowSecurity, TableRowSecurity};
@@ -96,22 +97,24 @@ impl<'a> Resolver<'a> {
         let names: Vec<&TableName> = shown.iter().map(|table| &table.name).collect();
         let is_secured = row_security.is_some();
         let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key, &names, is_secured));
+        let (owner, by) = (owner?, by?);
+        let kept = KeptColumns::new(owner.as_ref(), &by);
         Some(Resource {
             name: definition.name.value.clone(),
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
-            documents_sql: documents_sql(&key, &root, None),
+            documents_sql: documents_sql(&key, &root, &kept, None),
             checked_sql: row_security
                 .as_ref()
-                .map(|row_security| documents_sql(&key, &root, Some(row_security))),
+                .map(|row_security| documents_sql(&key, &root, &kept, Some(row_security))),
             row_security,
             filters: filters?,
-            owner: owner?,
-            by: by?,
-            template: DocumentTemplate::new(&root),
+            template: DocumentTemplate::new(&root, &kept),
             writable,
             write_sql,
+            owner,
+            by,
             key,
             root,
         })

@@ -3,6 +3,7 @@
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::DocumentTemplate;
+use crate::resource::kept::KeptColumns;
 use crate::resource::key::KeyShape;
 use crate::resource::proof::ProvedSql;
 use crate::resource::{Resource, ResourceId, Row};
@@ -40,7 +41,7 @@ pub(crate) fn named(name: &str) -> Resource {
             columns: Vec::new(),
             fields: Vec::new(),
         },
-        template: DocumentTemplate::new(&root),
+        template: DocumentTemplate::new(&root, &KeptColumns::default()),
         filters: Vec::new(),
         owner: None,
         by: Vec::new(),

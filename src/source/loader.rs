@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use crate::clock::Boottime;
 use crate::resource::Resource;
+use crate::resource::kept::Kept;
 use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose};
 use crate::source::loader::connection::TIMEOUT_MARGIN;
@@ -53,8 +54,36 @@ const SLOW_MAX: u32 = 8;
 /// answered before that.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
-/// The bytes of a document, or `None` if there is none.
-pub type Loaded = Result<Option<Bytes>, SourceError>;
+/// A document, or `None` if there is none.
+pub type Loaded = Result<Option<LoadedDocument>, SourceError>;
+
+/// A document as PostgreSQL has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadedDocument {
+    /// The kept values and the body.
+    text: Bytes,
+    kept_bytes: usize,
+}
+
+impl LoadedDocument {
+    /// Its body and [`Kept`] values.
+    pub fn new(kept: &[u8], body: &[u8]) -> Self {
+        Self {
+            text: [kept, body].concat().into(),
+            kept_bytes: kept.len(),
+        }
+    }
+
+    /// Compact JSON.
+    pub fn body(&self) -> Bytes {
+        self.text.slice(self.kept_bytes..)
+    }
+
+    /// Who owns it, and the aliases that lead to it.
+    pub fn kept(&self) -> Kept<'_> {
+        Kept::parse(&self.text[..self.kept_bytes]).unwrap_or_default()
+    }
+}
 
 /// Whether tiers may keep the result of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,7 +367,7 @@ async fn end_pauses(shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
 /// Notes the length of a document that was read.
 fn note_length(lengths: &mut RecentLengths, loaded: &Loaded) {
     if let Ok(Some(document)) = loaded {
-        lengths.note(document.len());
+        lengths.note(document.text.len());
     }
 }
 

@@ -13,6 +13,7 @@ use crate::cache::disk::compression::Compression;
 use crate::cache::document::{Document, Found};
 use crate::cache::generation::Epoch;
 use crate::feed::position::Position;
+use crate::resource::kept::Kept;
 use crate::source::session::Identity;
 
 /// The version of this layout. Values of another version are treated as missing.
@@ -32,6 +33,8 @@ const DOCUMENT: u8 = 1;
 const COMPRESSED: u8 = 2;
 /// That the key has no entry, whatever older segments have.
 const REMOVAL: u8 = 3;
+/// Added to the flag of a document: kept values stand between key and body.
+const KEPT: u8 = 4;
 
 /// The place of the flag in a value.
 const FLAG_BYTE: usize = 9;
@@ -144,18 +147,20 @@ pub(super) fn is_removal(start: &[u8]) -> bool {
 }
 
 /// The value of an entry: checksum (8 bytes, XXH3 over the rest), format, flag, epoch (8), time of writing (8,
-/// milliseconds since 1970), length of the key (4), and the text, which is key and body. A compressed one is preceded by
-/// its length (4).
+/// milliseconds since 1970), length of the key (4), and the text, which is key, kept values and body. A compressed one is
+/// preceded by its length (4).
 pub(super) fn encode(key: &str, epoch: Epoch, found: &Found, compression: &Compression) -> Vec<u8> {
     let document = found.as_ref();
+    let kept = document.map_or(&[][..], |document| document.kept().as_bytes());
     let body = document.map_or(&[][..], |document| document.body());
-    let text = [key.as_bytes(), body].concat();
+    let text = [key.as_bytes(), kept, body].concat();
     let compressed = document.and_then(|_| compression.compress(&text));
-    let flag = match (document, &compressed) {
+    let kind = match (document, &compressed) {
         (None, _) => ABSENCE,
         (Some(_), None) => DOCUMENT,
         (Some(_), Some(_)) => COMPRESSED,
     };
+    let flag = if kept.is_empty() { kind } else { kind | KEPT };
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -215,11 +220,13 @@ pub(super) fn decode(
     let (written_at, rest) = rest.split_first_chunk::<8>()?;
     let (key_bytes, rest) = rest.split_first_chunk::<4>()?;
     let key_bytes = usize::try_from(u32::from_be_bytes(*key_bytes)).ok()?;
-    if format != FORMAT || u64::from_be_bytes(*stored_epoch) != epoch.number(flag != ABSENCE) {
+    let (kind, has_kept) = (flag & !KEPT, flag & KEPT != 0);
+    let exists = kind != ABSENCE;
+    if format != FORMAT || u64::from_be_bytes(*stored_epoch) != epoch.number(exists) {
         return None;
     }
     let decompressed;
-    let text = match flag {
+    let text = match kind {
         ABSENCE | DOCUMENT => rest,
         COMPRESSED => {
             let (length, blocks) = rest.split_first_chunk::<4>()?;
@@ -229,12 +236,17 @@ pub(super) fn decode(
         }
         _ => return None,
     };
-    let (stored_key, _body) = text.split_at_checked(key_bytes)?;
+    let (stored_key, rest) = text.split_at_checked(key_bytes)?;
     if stored_key != key.as_bytes() {
         return None;
     }
-    let found =
-        (flag != ABSENCE).then(|| Document::from_text(key_bytes, epoch.number(true), text, true));
+    let kept = if has_kept {
+        Kept::parse(rest)?
+    } else {
+        Kept::default()
+    };
+    let number = epoch.number(true);
+    let found = exists.then(|| Document::from_text(key_bytes, number, kept, text));
     let written_at = Duration::from_millis(u64::from_be_bytes(*written_at));
     Some((found, SystemTime::UNIX_EPOCH.checked_add(written_at)?))
 }
@@ -264,22 +276,33 @@ pub(super) mod tests {
         Some(Document::new("42", Epoch::both(7), text.as_bytes()))
     }
 
+    fn kept_document(text: &str) -> Found {
+        let kept = Kept::parse(b"\x02\0\x01\xff\xff7").unwrap();
+        let document = Document::with_kept("42", Epoch::both(7), kept, text.as_bytes());
+        Some(document)
+    }
+
     #[test]
     fn entries_round_trip_and_damage_is_detected() {
         let compression = Compression::new().unwrap();
         let long = format!("{{\"a\":\"{}\"}}", "abc".repeat(100));
-        for (found, is_compressed) in [
-            (document("{\"a\":1}"), false),
-            (document(&long), true),
-            (None, false),
+        for (found, flag) in [
+            (document("{\"a\":1}"), DOCUMENT),
+            (document(&long), COMPRESSED),
+            (kept_document("{\"a\":1}"), DOCUMENT | KEPT),
+            (kept_document(&long), COMPRESSED | KEPT),
+            (None, ABSENCE),
         ] {
             let value = encode("42", Epoch::both(7), &found, &compression);
-            assert_eq!(value[FLAG_BYTE] == COMPRESSED, is_compressed);
+            assert_eq!(value[FLAG_BYTE], flag);
             let decode = |value: &[u8], key: &str, epoch| {
                 let entry = decode(value, key, Epoch::both(epoch), &compression, || true);
                 entry.map(|(found, _)| found)
             };
-            assert_eq!(decode(&value, "42", 7), Some(found.clone()));
+            let decoded = decode(&value, "42", 7);
+            assert_eq!(decoded, Some(found.clone()));
+            let kept = |found: &Found| found.as_ref().map(|found| found.kept().as_bytes().to_vec());
+            assert_eq!(decoded.as_ref().map(kept), Some(kept(&found)));
             assert_eq!(decode(&value, "43", 7), None);
             assert_eq!(decode(&value, "42", 8), None);
             for position in 0..value.len() {

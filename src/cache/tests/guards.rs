@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::cache::disk::DiskConfig;
@@ -28,7 +27,7 @@ use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
 use crate::source::SourceError;
-use crate::source::loader::{Keep, Loaded};
+use crate::source::loader::{Keep, Loaded, LoadedDocument};
 use crate::source::token::Token;
 
 fn pass(key: &str) -> Event {
@@ -57,7 +56,7 @@ fn lead(cache: &Cache, key: &str) -> Lease {
 }
 
 fn document() -> Loaded {
-    Ok(Some(Bytes::from_static(b"{}")))
+    Ok(Some(LoadedDocument::new(b"", b"{}")))
 }
 
 fn in_memory(cache: &Cache, key: &str) -> bool {

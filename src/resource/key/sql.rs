@@ -11,7 +11,19 @@ pub(in crate::resource) fn canonical_key_sql(columns: &[KeyColumn], alias: &str)
     })
 }
 
-/// The same for a trigger that logs the rows called `alias`: see [`KeyType::logged_sql`].
+/// The same, but null if a column is null or if its value can't stand in a path.
+pub(in crate::resource) fn kept_key_sql(columns: &[KeyColumn], alias: &str) -> String {
+    joined_sql(columns, |column| {
+        let name = format!("{alias}.{}", identifier(&column.name));
+        let text = column.key_type.canonical_sql(&name);
+        match column.key_type.in_path_sql(&name) {
+            Some(in_path) => format!("case when {in_path} then {text} end"),
+            None => text,
+        }
+    })
+}
+
+/// As [`canonical_key_sql`], for a trigger that logs the rows called `alias`: see [`KeyType::logged_sql`].
 pub(in crate::resource) fn logged_key_sql(columns: &[KeyColumn], alias: &str) -> String {
     joined_sql(columns, |column| {
         let name = format!("{alias}.{}", identifier(&column.name));

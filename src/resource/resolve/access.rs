@@ -2,6 +2,7 @@
 
 use crate::resource::catalogue::Table;
 use crate::resource::definition::{Located, LookupDefinition, ResourceDefinition};
+use crate::resource::kept::ALIASES_MAX;
 use crate::resource::key::{KeyColumn, key_type};
 use crate::resource::resolve::{Resolver, key_shape};
 use crate::resource::{Alias, LookupTargets, Owner, Row};
@@ -71,6 +72,11 @@ impl Resolver<'_> {
         root: &Row,
         definition: &ResourceDefinition,
     ) -> Option<Vec<Alias>> {
+        if let Some(alias) = definition.by.get(ALIASES_MAX) {
+            let message = format!("a resource has at most {ALIASES_MAX} aliases");
+            self.mistake(&alias.name.place, message);
+            return None;
+        }
         let mut aliases = Vec::with_capacity(definition.by.len());
         for alias in &definition.by {
             if let Some(columns) = self.alias_columns(table, &alias.columns) {

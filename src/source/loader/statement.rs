@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::{TryStream, TryStreamExt};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -19,7 +19,7 @@ use crate::resource::key::{KeyType, key_parts};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::connection::LoaderStatement;
-use crate::source::loader::{Load, Loaded, Shared};
+use crate::source::loader::{Load, Loaded, LoadedDocument, Shared};
 use crate::source::session::Session;
 
 /// Reads the documents of `loads`, all of one resource. Returns the outcome of each, in order.
@@ -260,7 +260,7 @@ async fn collect(
     let mut unexpected_key = None;
     // Documents share one buffer: they are short-lived, so none needs memory of its own.
     let mut texts = BytesMut::new();
-    let mut json = Vec::new();
+    let mut rendered = RenderedDocument::default();
     while let Some(row) = rows.try_next().await? {
         let Some(key) = row.try_get::<Option<&str>, _>(0)? else {
             *proof = row.try_get(1)?;
@@ -269,20 +269,16 @@ async fn collect(
         match places.get(key) {
             None => unexpected_key = Some(key.to_owned()),
             Some(&place) => {
-                let rendered = render_document(resource, &row, document_bytes_max, &mut json)?;
+                let outcome = rendered.replace(resource, &row, document_bytes_max)?;
                 let is_ambiguous = found[place].is_some();
                 found[place] = Some(if is_ambiguous {
                     Err(SourceError::Ambiguous)
                 } else {
-                    rendered.map(|()| {
-                        if returned == Returned::Nothing {
-                            return Some(Bytes::new());
-                        }
-                        if texts.capacity() < json.len() {
-                            texts = BytesMut::with_capacity(TEXTS_BYTES.max(json.len()));
-                        }
-                        texts.extend_from_slice(&json);
-                        Some(texts.split().freeze())
+                    outcome.map(|()| {
+                        Some(match returned {
+                            Returned::Nothing => LoadedDocument::default(),
+                            Returned::Text => rendered.append_to(&mut texts),
+                        })
                     })
                 });
             }
@@ -306,23 +302,50 @@ fn row_bytes(row: &PgRow) -> usize {
     bytes.unwrap_or_default()
 }
 
-/// Renders the document in a row of the statement into `json`, whose content it replaces.
-fn render_document(
-    resource: &Resource,
-    row: &PgRow,
-    document_bytes_max: usize,
-    json: &mut Vec<u8>,
-) -> Result<Result<(), SourceError>, sqlx::Error> {
-    json.clear();
-    let record = row.try_get_raw(1)?;
-    if record.is_null() {
-        return Ok(Err(SourceError::TooLarge));
+/// A document that was rendered, in buffers for the next one.
+#[derive(Default)]
+struct RenderedDocument {
+    kept: Vec<u8>,
+    json: Vec<u8>,
+}
+
+impl RenderedDocument {
+    /// Renders the document in a row of the statement.
+    fn replace(
+        &mut self,
+        resource: &Resource,
+        row: &PgRow,
+        document_bytes_max: usize,
+    ) -> Result<Result<(), SourceError>, sqlx::Error> {
+        let Self { kept, json } = self;
+        kept.clear();
+        json.clear();
+        let record = row.try_get_raw(1)?;
+        if record.is_null() {
+            return Ok(Err(SourceError::TooLarge));
+        }
+        let record = record.as_bytes().map_err(sqlx::Error::Decode)?;
+        let template = &resource.template;
+        let rendered = template.render(record, document_bytes_max, json);
+        let rendered = rendered.and_then(|()| template.write_kept(record, kept));
+        Ok(rendered.map_err(|error| match error {
+            RenderError::TooLong => SourceError::TooLarge,
+            RenderError::Type(_) => SourceError::Altered(format!("{}: {error}", resource.name)),
+            error => SourceError::Unexpected(format!("{}: {error}", resource.name)),
+        }))
     }
-    let record = record.as_bytes().map_err(sqlx::Error::Decode)?;
-    let rendered = resource.template.render(record, document_bytes_max, json);
-    Ok(rendered.map_err(|error| match error {
-        RenderError::TooLong => SourceError::TooLarge,
-        RenderError::Type(_) => SourceError::Altered(format!("{}: {error}", resource.name)),
-        error => SourceError::Unexpected(format!("{}: {error}", resource.name)),
-    }))
+
+    /// Copies the document to the end of `texts`, and takes it from there.
+    fn append_to(&self, texts: &mut BytesMut) -> LoadedDocument {
+        let bytes = self.kept.len() + self.json.len();
+        if texts.capacity() < bytes {
+            *texts = BytesMut::with_capacity(TEXTS_BYTES.max(bytes));
+        }
+        texts.extend_from_slice(&self.kept);
+        texts.extend_from_slice(&self.json);
+        LoadedDocument {
+            text: texts.split().freeze(),
+            kept_bytes: self.kept.len(),
+        }
+    }
 }

@@ -98,7 +98,7 @@ impl Transaction<'_> {
         let read = self.read(target, &[key], bytes_max, Returned::Text).await?;
         let document = read.into_iter().next().transpose()?;
         let gone = || SourceError::Unexpected("a locked document is gone".into());
-        Ok(document.flatten().ok_or_else(gone)?)
+        Ok(document.flatten().ok_or_else(gone)?.body())
     }
 
     /// The rows of the stored `document`; `None` if the resource has only root rows, whose locks are enough.

@@ -246,7 +246,7 @@ impl BulkTransaction<'_> {
         let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
         let found = found.into_iter().filter_map(|found| match found {
             Ok(None) if has_triggers => None,
-            found => Some(found.and_then(|document| document.ok_or_else(gone))),
+            found => Some(found.and_then(|document| Ok(document.ok_or_else(gone)?.body()))),
         });
         Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::sync::{Notify, Semaphore};
@@ -13,7 +12,7 @@ use crate::resource::writable::{Rows, Writable};
 use crate::resource::write::{WriteSql, WriteStatement};
 use crate::source::SourceError;
 use crate::source::connections::UsedConnection;
-use crate::source::loader::{Returned, read_documents};
+use crate::source::loader::{Loaded, Returned, read_documents};
 use crate::source::session::{Access, Database, Identity, verify_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, WriteError, write_failure};
@@ -299,7 +298,8 @@ impl<'t> Transaction<'t> {
                     }
                     written.effect = WriteEffect::Moved;
                 }
-                written.document = document.filter(|_| returned == Returned::Text);
+                let document = document.filter(|_| returned == Returned::Text);
+                written.document = document.map(|document| document.body());
             }
         }
         Ok(())
@@ -311,7 +311,7 @@ impl<'t> Transaction<'t> {
         target: &WriteTarget<'_>,
         keys: &[&str],
         returned: Returned,
-    ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
+    ) -> Result<Vec<Loaded>, Failure> {
         let bytes_max = self.document_bytes_max;
         let found = self.read(target, keys, bytes_max, returned).await;
         found.map_err(|failure| match failure.error {
@@ -326,7 +326,7 @@ impl<'t> Transaction<'t> {
         keys: &[&str],
         bytes_max: usize,
         returned: Returned,
-    ) -> Result<Vec<Result<Option<Bytes>, SourceError>>, Failure> {
+    ) -> Result<Vec<Loaded>, Failure> {
         self.limit_lock_waits().await?;
         let persistent = self.is_persistent(target);
         let reading = read_documents(

@@ -17,7 +17,7 @@ mod clock {
 }
 
 mod resource {
-    pub(crate) use larder::resource::ResourceId;
+    pub(crate) use larder::resource::{ResourceId, kept};
 }
 
 mod source {

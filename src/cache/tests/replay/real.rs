@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use freshness_model::{Moment, State};
 use tokio::sync::{mpsc, watch};
 
@@ -27,7 +26,7 @@ use crate::feed::position::Position;
 use crate::feed::{Affected, Change, Event, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::testing::{ITEMS, named};
-use crate::source::loader::{Keep, Load};
+use crate::source::loader::{Keep, Load, LoadedDocument};
 
 pub(super) const KEY: &str = "1";
 
@@ -266,7 +265,13 @@ impl Run {
     /// A document on its way into the tiers, up to the first gate.
     pub(super) fn fill(load: Load, content: u8, now: Boottime) -> (GatedThread<()>, Arrival<()>) {
         GatedThread::start(now, move || {
-            (load.done)(Ok(Some(Bytes::from(content.to_string()))), Keep::Yes);
+            (load.done)(
+                Ok(Some(LoadedDocument::new(
+                    b"",
+                    content.to_string().as_bytes(),
+                ))),
+                Keep::Yes,
+            );
         })
     }
 
