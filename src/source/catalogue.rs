@@ -1,6 +1,6 @@
 //! Reads the tables that [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
 
-mod condition;
+mod condition_tree;
 mod outputs;
 mod policies;
 mod types;

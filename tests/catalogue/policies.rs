@@ -288,7 +288,10 @@ const CONDITIONS: &[(&str, &str)] = &[
         "to_tsvector('english', owner) @@ 'a'::tsquery",
         "calls to_tsvector()",
     ),
-    ("paper is not null", "uses type public.paper"),
+    (
+        "paper is not null",
+        "reads the whole row or a system column",
+    ),
     ("ctid <> '(0,0)'", "reads the whole row or a system column"),
     ("marks = array[row(1)::mark]", "uses type public.mark[]"),
     (

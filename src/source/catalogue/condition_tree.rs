@@ -1,12 +1,17 @@
-//! Analyses the condition of a policy by the text of its node tree (`pg_policy.polqual`).
+//! Analyses a condition on a row by the text of its node tree (`pg_policy.polqual`).
 //!
 //! The row alone decides a condition that consists of the row's own columns, constants, and PostgreSQL's own immutable
 //! functions and operators. This module lists the kinds of nodes that such a condition may have. A kind that is not
 //! listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of PostgreSQL)
-//! is an obstacle. `policies` checks the functions, operators and types.
+//! is an obstacle. [`ConditionTree::find_dependence`] checks the functions, operators and types.
+
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::source::SourceError;
 
 /// The first oid that is not of PostgreSQL's own objects (`FirstNormalObjectId`).
-pub(super) const FIRST_USER_OID: u32 = 16384;
+const FIRST_USER_OID: u32 = 16384;
 
 /// Nodes whose value depends only on their arguments, and on the functions, operators and types that they name.
 /// PostgreSQL 14 and earlier use shorter names for some of them.
@@ -37,39 +42,101 @@ const ROW_ONLY_NODES: [&str; 24] = [
     "SUBSCRIPTINGREF",
 ];
 
+/// Nodes for which the same holds in a condition that PostgreSQL has found immutable: it has checked the functions that
+/// convert a value through its text, which the node does not name.
+pub(super) const ROW_ONLY_IF_IMMUTABLE: [&str; 3] = ["COERCEVIAIO", "MINMAXEXPR", "MINMAX"];
+
+/// Finds the first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its
+/// arguments. `$4` is the first oid that is not of PostgreSQL's own objects.
+///
+/// A function with a text search configuration is declared immutable, but reads the catalogue. PostgreSQL's own
+/// functions of arrays, ranges and rows call functions of the elements' type; enums have none of their own, nor have
+/// arrays of them, and domains over these and over PostgreSQL's own types.
+const DEPENDENT_SQL: &str = "\
+    select text from ( \
+      select 1 as kind, w.place, format('calls %s()', coalesce(nullif(n.nspname, 'pg_catalog') || '.', '') || p.proname) as text \
+      from unnest($1::int8[]) with ordinality w (oid, place) left join pg_proc p on p.oid::int8 = w.oid \
+        left join pg_namespace n on n.oid = p.pronamespace \
+      where (w.oid < $4 and p.provolatile = 'i' and not exists (select from unnest(p.proargtypes) a (oid) \
+        join pg_type t on t.oid = a.oid join pg_proc o on o.oid = t.typoutput where o.prosrc ~ '^reg[a-z]+out$')) is not true \
+      union all \
+      select 2, w.place, format('uses operator %s', o.oid::regoperator) \
+      from unnest($2::int8[]) with ordinality w (oid, place) left join pg_operator o on o.oid::int8 = w.oid \
+        left join pg_proc p on p.oid = o.oprcode \
+      where (w.oid < $4 and p.oid::int8 < $4 and p.provolatile = 'i') is not true \
+      union all \
+      select 3, w.place, format('uses type %s', format_type(w.oid::oid, null)) \
+      from unnest($3::int8[]) with ordinality w (oid, place) where not exists (with recursive part (oid) as ( \
+        select w.oid union all select case t.typtype when 'd' then t.typbasetype else t.typelem end::int8 \
+          from part join pg_type t on t.oid::int8 = part.oid where part.oid >= $4 \
+          and (t.typtype = 'd' or t.typtype = 'b' and t.typcategory = 'A' and t.typelem <> 0)) \
+        select from part left join pg_type t on t.oid::int8 = part.oid where part.oid < $4 or t.typtype = 'e') \
+    ) d order by kind, place limit 1";
+
 /// The objects that a condition names, and the first part of it that the row alone does not decide.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct PolicyCondition {
+pub(super) struct ConditionTree {
     /// The functions that it calls, and those behind its operators.
-    pub(super) functions: Vec<u32>,
+    functions: Vec<u32>,
     /// Its operators.
-    pub(super) operators: Vec<u32>,
+    operators: Vec<u32>,
     /// The types of its values that are not PostgreSQL's own.
-    pub(super) types: Vec<u32>,
-    /// The first part that the row alone does not decide. The text continues a sentence that begins with the policy's
-    /// name.
-    pub(super) obstacle: Option<String>,
+    types: Vec<u32>,
+    /// The first part that the row alone does not decide. The text continues a sentence about the
+    /// condition.
+    obstacle: Option<String>,
 }
 
-impl PolicyCondition {
-    /// Reads a node tree as PostgreSQL writes it.
-    pub(super) fn read(tree: &str) -> Self {
+impl ConditionTree {
+    /// Reads a node tree as PostgreSQL writes it. Nodes of the kinds `accepted` are no obstacle either.
+    pub(super) fn read(tree: &str, accepted: &[&str]) -> Self {
         let mut condition = Self::default();
         let mut tokens = Tokens(tree);
+        let mut kind = "";
+        // Whether a value is null depends on nothing that its type has.
+        let mut is_tested_for_null = false;
         while let Some(token) = tokens.next() {
             if token == "{" {
-                condition.visit_node(tokens.next().unwrap_or_default());
+                let above = std::mem::replace(&mut kind, tokens.next().unwrap_or_default());
+                is_tested_for_null = above == "NULLTEST" && kind == "VAR";
+                if !accepted.contains(&kind) {
+                    condition.visit_node(kind);
+                }
+            } else if token == "}" {
+                is_tested_for_null = false;
             } else if let Some(field) = token.strip_prefix(':') {
                 // If the value is a node, its first token is read again.
                 let Tokens(rest) = tokens;
                 let value = tokens.next().unwrap_or_default();
-                condition.visit_field(field, value);
+                if !(is_tested_for_null && is_type(field)) {
+                    condition.visit_field(field, value);
+                }
                 if value == "{" {
                     tokens = Tokens(rest);
                 }
             }
         }
         condition
+    }
+
+    /// Finds what the condition depends on besides the row. The text continues a sentence about the condition.
+    pub(super) async fn find_dependence(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<String>, SourceError> {
+        let oids = |oids: &[u32]| oids.iter().copied().map(i64::from).collect::<Vec<i64>>();
+        let found = sqlx::query(DEPENDENT_SQL)
+            .bind(oids(&self.functions))
+            .bind(oids(&self.operators))
+            .bind(oids(&self.types))
+            .bind(i64::from(FIRST_USER_OID))
+            .fetch_optional(connection)
+            .await?;
+        // The name of a function tells the user more than the kind of the node.
+        match found {
+            Some(row) => Ok(Some(row.try_get("text")?)),
+            None => Ok(self.obstacle.clone()),
+        }
     }
 
     fn visit_node(&mut self, kind: &str) {
@@ -151,17 +218,17 @@ mod tests {
         :constbyval false :constisnull false :location 37 :constvalue 5 [ 20 0 0 0 97 ]}) :location 35}";
 
     fn obstacle(tree: &str) -> String {
-        PolicyCondition::read(tree).obstacle.unwrap_or_default()
+        ConditionTree::read(tree, &[]).obstacle.unwrap_or_default()
     }
 
     #[test]
     fn own_columns_and_constants_are_no_obstacle() {
-        let expected = PolicyCondition {
+        let expected = ConditionTree {
             functions: vec![67],
             operators: vec![98],
-            ..PolicyCondition::default()
+            ..ConditionTree::default()
         };
-        assert_eq!(PolicyCondition::read(OWN_COLUMN), expected);
+        assert_eq!(ConditionTree::read(OWN_COLUMN, &[]), expected);
     }
 
     #[test]
@@ -193,13 +260,34 @@ mod tests {
         let tree = "{SCALARARRAYOPEXPR :opno 17000 :opfuncid 17001 :hashfuncid 0 :args ({FUNCEXPR :funcid 1299 \
             :funcresulttype 17002 :args <>} {ARRAYEXPR :array_typeid 17003 :element_typeid 25} {CASETESTEXPR :typeId \
             17004 :typeMod 70000} {RELABELTYPE :resulttype 25 :resulttypmod 655366})}";
-        let expected = PolicyCondition {
+        let expected = ConditionTree {
             functions: vec![17001, 1299],
             operators: vec![17000],
             types: vec![17002, 17003, 17004],
             obstacle: None,
         };
-        assert_eq!(PolicyCondition::read(tree), expected);
+        assert_eq!(ConditionTree::read(tree, &[]), expected);
+    }
+
+    #[test]
+    fn conversions_through_text_are_accepted_if_they_are_immutable() {
+        let tree = "{COERCEVIAIO :arg {OPEXPR :opno 3477 :opfuncid 3214} :resulttype 17005 :coerceformat 1}";
+        let read = ConditionTree::read(tree, &ROW_ONLY_IF_IMMUTABLE);
+        assert_eq!((read.obstacle, read.types), (None, vec![17005]));
+    }
+
+    #[test]
+    fn null_is_null_in_every_type() {
+        let column = "{VAR :varno 1 :varattno 2 :vartype 17000 :location 1}";
+        let tree = format!("{{NULLTEST :arg {column} :nulltesttype 1 :argisrow false}}");
+        assert_eq!(ConditionTree::read(&tree, &[]), ConditionTree::default());
+        let cast = tree.replace(
+            column,
+            &format!("{{RELABELTYPE :arg {column} :resulttype 17001}}"),
+        );
+        assert_eq!(ConditionTree::read(&cast, &[]).types, [17000, 17001]);
+        let outside = format!("{{RELABELTYPE :arg {tree} :resulttype 17001}}");
+        assert_eq!(ConditionTree::read(&outside, &[]).types, [17001]);
     }
 
     #[test]
