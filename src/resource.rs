@@ -9,6 +9,7 @@
 pub mod body;
 mod calendar;
 pub mod catalogue;
+pub mod condition;
 mod date_time;
 pub mod definition;
 pub mod document;
@@ -36,6 +37,7 @@ use std::num::TryFromIntError;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::resource::catalogue::TableName;
+use crate::resource::condition::Condition;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::kept::KeptColumns;
@@ -180,6 +182,8 @@ pub struct Alias {
 pub struct Row {
     /// The table that the row comes from.
     pub table: TableName,
+    /// What is true for the rows of the table that exist for larder; `None`: all exist.
+    pub condition: Option<Condition>,
     /// Its columns, in document order.
     pub fields: Vec<Field>,
     /// Arrays of rows that refer to it.
@@ -192,6 +196,9 @@ impl Row {
     /// Writes all that determines the bytes of its JSON. The types of values do not.
     fn describe(&self, out: &mut String) {
         out.push_str(&format!("{:?} {{", self.table));
+        if let Some(condition) = &self.condition {
+            out.push_str(&format!("where {condition:?} "));
+        }
         for field in &self.fields {
             let (column, name, rendering) = (&field.column, &field.name, field.rendering);
             out.push_str(&format!("{column:?} {name:?} {rendering:?},"));

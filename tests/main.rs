@@ -26,6 +26,7 @@ mod openapi;
 mod outage;
 mod pooler;
 mod readiness;
+mod scope;
 mod seed;
 mod slow;
 mod state;

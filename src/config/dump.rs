@@ -112,6 +112,8 @@ mod tests {
         name = "orders"
         table = '"a.b".c'
         key = ["no", "shop"]
+        where = '''deleted_at is null and "a b" <> 'it''s\'
+          and true'''
         tiers = ["disk"]
         row_security = "as-larder"
         read = ["anonymous"]
@@ -128,10 +130,12 @@ mod tests {
               name = "kind"
               table = "kind"
               column = "kind"
+              where = "active"
           [[resource.children]]
           name = "notes"
           table = "note"
           foreign_key = "order"
+          where = "not hidden"
           [[resource.lookups]]
           name = "region"
           table = "region"

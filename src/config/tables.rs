@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use self::value::Input;
 pub(super) use self::value::PropertyValue;
 use self::value::PropertyValue::{
-    AliasName, Aliases, Children, Claim, Claims, Column, Columns, FieldName, Fields, Filters, Flag,
-    HeaderValue, JoinColumns, KeyHash, Lookups, OptionalColumn, Owner, Password, PrincipalName,
-    PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
+    AliasName, Aliases, Children, Claim, Claims, Column, Columns, Condition, FieldName, Fields,
+    Filters, Flag, HeaderValue, JoinColumns, KeyHash, Lookups, OptionalColumn, Owner, Password,
+    PrincipalName, PrincipalRoles, Relation, ResourceName, Roles, RowSecurity, TierList,
 };
 use super::names::UniqueNames;
 use super::text::{TomlReader, TomlValue};
@@ -133,6 +133,13 @@ impl PropertyTable for ResourceDefinition {
         Property::<Self>::set("key", r#""deptno""#, |r| Columns(&mut r.key)).help(
             "The columns of the key, which are unique in the table: one, or a list such as [\"no\", \
              \"shop\"] for /orders/7,NO.\nAbsent: the primary key.",
+        ),
+        Property::<Self>::commented("where", r#""deleted_at is null""#, |r| {
+            Condition(&mut r.row.condition)
+        })
+        .help(
+            "An SQL condition on the table's own columns, with PostgreSQL's immutable functions and operators: rows for \
+             which it is not\ntrue do not exist for larder. Children and lookups may have one, too.",
         ),
         Property::<Self>::commented("tiers", r#"["memory", "disk"]"#, |r| TierList(&mut r.tiers))
             .help("The tiers in use. []: every request reads PostgreSQL."),
@@ -262,6 +269,10 @@ impl PropertyTable for ChildDefinition {
         ),
         Property::<Self>::set("order_by", r#"["empno"]"#, |c| Columns(&mut c.order_by))
             .help("The order within the array. Absent: the child's primary key."),
+        Property::<Self>::commented("where", r#""comm is null""#, |c| {
+            Condition(&mut c.row.condition)
+        })
+        .help("Only rows for which this is true."),
         Property::<Self>::set(
             "fields",
             "{ empno = \"empNo\", ename = \"empName\", job = \"job\", mgr = \"mgr\", \
@@ -293,6 +304,10 @@ impl PropertyTable for LookupDefinition {
         Property::<Self>::commented("column", r#""site_id""#, |l| JoinColumns(&mut l.column)).help(
             "The column, or list of columns, of the table above that holds the looked-up row's key.",
         ),
+        Property::<Self>::commented("where", r#""city <> ''""#, |l| {
+            Condition(&mut l.row.condition)
+        })
+        .help("Only a row for which this is true, else null."),
         Property::<Self>::commented("owner", r#""manager""#, |l| OptionalColumn(&mut l.owner)).help(
             "The looked-up table's column that holds the owner: clients that are restricted to their \
              own documents may point to rows\nof their own only. Absent: to none, unless the rows are shared.",
@@ -381,6 +396,7 @@ fn unset<T: Default>(place: &Place) -> Located<T> {
 
 fn unset_row() -> RowDefinition {
     RowDefinition {
+        condition: None,
         fields: None,
         children: Vec::new(),
         lookups: Vec::new(),

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::resource::condition::{Condition, WrittenCondition};
 use crate::resource::row_security::TableRowSecurity;
 use crate::resource::sql::identifier;
 use crate::resource::value::ValueType;
@@ -39,6 +40,8 @@ pub struct Catalogue {
     pub tables: HashMap<String, Table>,
     /// The names of all tables of the database, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
+    /// The conditions on their rows, each as PostgreSQL writes it, or a sentence that says why it can't be used.
+    pub conditions: HashMap<WrittenCondition, Result<Condition, String>>,
 }
 
 /// A table as the catalogue describes it.

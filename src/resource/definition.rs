@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::resource::condition::WrittenCondition;
+
 /// The place of a value in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -154,12 +156,41 @@ pub struct AliasDefinition {
 /// What a row of a document shows. Roots, children and lookups have the same form.
 #[derive(Clone, Debug)]
 pub struct RowDefinition {
+    /// `where`: an SQL condition on the row's own columns, as it is written. Rows for which it is not true do not exist
+    /// for larder.
+    pub condition: Option<Located<String>>,
     /// The columns to show, in order; `None`: every column under its own name.
     pub fields: Option<Vec<FieldDefinition>>,
     /// Arrays of rows that refer to this row.
     pub children: Vec<ChildDefinition>,
     /// Rows that this row refers to.
     pub lookups: Vec<LookupDefinition>,
+}
+
+impl RowDefinition {
+    /// The conditions on rows of `table`, its own, and on those of the tables below, at any depth.
+    pub fn conditions(&self, table: &str) -> Vec<WrittenCondition> {
+        let own = self.condition.iter().map(|condition| WrittenCondition {
+            table: table.to_owned(),
+            text: condition.value.clone(),
+        });
+        let children = self.children.iter().map(|child| (&child.table, &child.row));
+        let lookups = self
+            .lookups
+            .iter()
+            .map(|lookup| (&lookup.table, &lookup.row));
+        let below = children.chain(lookups);
+        let below = below.flat_map(|(table, row)| row.conditions(&table.value));
+        own.chain(below).collect()
+    }
+
+    /// Removes the conditions, at any depth.
+    pub fn remove_conditions(&mut self) {
+        self.condition = None;
+        let children = self.children.iter_mut().map(|child| &mut child.row);
+        let lookups = self.lookups.iter_mut().map(|lookup| &mut lookup.row);
+        children.chain(lookups).for_each(Self::remove_conditions);
+    }
 }
 
 /// One entry of `fields = { column = "name" }`.

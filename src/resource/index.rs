@@ -104,7 +104,7 @@ mod tests {
             };
             let catalogue = Catalogue {
                 tables: [("orders".to_owned(), table)].into(),
-                known_names: Vec::new(),
+                ..Catalogue::default()
             };
             missing_indexes(resource, &catalogue)
         };

@@ -92,6 +92,8 @@ impl Page {
             conditions
                 .extend(columns.filter_map(|(column, name)| column.key_type.in_path_sql(name)));
         }
+        let exists = resource.root.condition.iter();
+        conditions.extend(exists.map(|condition| condition.sql("t0")));
         if self.after.is_some() {
             let after: Vec<String> = columns.iter().map(&mut parameter).collect();
             conditions.push(format!("({}) > ({})", names.join(", "), after.join(", ")));

@@ -227,6 +227,7 @@ mod tests {
                 schema: "s".into(),
                 name: "t".into(),
             },
+            condition: None,
             fields: fields.iter().map(field).collect(),
             children,
             lookups,

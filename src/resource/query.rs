@@ -4,6 +4,7 @@
 //! document as a record: columns as they are, and rows below as records inside. [`crate::resource::document`] turns the
 //! record into JSON. The session must run with `TimeZone = 'UTC'` (see `source/session.rs`).
 
+use crate::resource::condition::and_sql;
 use crate::resource::document::RowOrder;
 use crate::resource::kept::KeptColumns;
 use crate::resource::key::KeyShape;
@@ -68,10 +69,11 @@ fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
         .map(|(index, column)| column.key_type.parameter_sql(index + 1))
         .collect();
     let table = root.table.sql();
+    let exists = and_sql(root.condition.as_ref(), "t0");
     match (columns.as_slice(), arrays.as_slice()) {
         ([column], [array]) => {
             format!(
-                "{table} t0 where t0.{} = any({array})",
+                "{table} t0 where t0.{} = any({array}){exists}",
                 identifier(&column.name)
             )
         }
@@ -85,7 +87,7 @@ fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
                 .map(|(column, name)| format!("t0.{} = wanted.{name}", identifier(&column.name)))
                 .collect();
             format!(
-                "unnest({arrays}) as wanted({names}) join {table} t0 on {matches}",
+                "unnest({arrays}) as wanted({names}) join {table} t0 on {matches}{exists}",
                 arrays = arrays.join(", "),
                 names = names.join(", "),
                 matches = matches.join(" and "),
@@ -180,10 +182,11 @@ fn subquery(
         .map(|column| format!("{alias}.{}", identifier(column)))
         .collect();
     let select = format!(
-        "select {record} from {table} {alias} where {matches}",
+        "select {record} from {table} {alias} where {matches}{exists}",
         record = row_sql(row, &hidden, &alias, tables),
         table = row.table.sql(),
         matches = matches.join(" and "),
+        exists = and_sql(row.condition.as_ref(), &alias),
     );
     Subquery { alias, select }
 }

@@ -5,6 +5,7 @@ mod access;
 mod joins;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
+use crate::resource::condition::{Condition, WrittenCondition};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::kept::KeptColumns;
@@ -279,6 +280,7 @@ impl<'a> Resolver<'a> {
         key: Option<&[KeyColumn]>,
     ) -> Option<Row> {
         let mistakes = self.mistakes.len();
+        let condition = self.condition(table, &written.value, definition);
         let fields = self.fields(table, &written.place, definition);
         let children: Vec<Child> = definition
             .children
@@ -293,10 +295,34 @@ impl<'a> Resolver<'a> {
         self.check_names(&fields, definition);
         (self.mistakes.len() == mistakes).then(|| Row {
             table: table.name.clone(),
+            condition,
             fields,
             children,
             lookups,
         })
+    }
+
+    /// The condition on the rows of `table`, whose name in the file is `written`.
+    fn condition(
+        &mut self,
+        table: &Table,
+        written: &str,
+        definition: &RowDefinition,
+    ) -> Option<Condition> {
+        let condition = definition.condition.as_ref()?;
+        let known = WrittenCondition {
+            table: written.to_owned(),
+            text: condition.value.clone(),
+        };
+        match self.catalogue.conditions.get(&known) {
+            Some(Ok(condition)) => return Some(condition.clone()),
+            Some(Err(why)) => self.mistake(&condition.place, why),
+            None => {
+                let message = format!("the condition on {} was not checked", table.name);
+                self.mistake(&condition.place, message);
+            }
+        }
+        None
     }
 
     /// Resolves the fields of a row. `place` is the place of the table, for mistakes in columns that the file does not

@@ -20,6 +20,7 @@ pub(crate) fn named(name: &str) -> Resource {
     };
     let root = Row {
         table,
+        condition: None,
         fields: Vec::new(),
         children: Vec::new(),
         lookups: Vec::new(),

@@ -1,6 +1,7 @@
 //! Reads the tables that [`crate::resource::catalogue`] describes from PostgreSQL's catalogue.
 
 mod condition_tree;
+pub mod conditions;
 mod outputs;
 mod policies;
 mod types;

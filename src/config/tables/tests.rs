@@ -148,6 +148,34 @@ fn lookups_need_a_column_and_have_no_children() {
 }
 
 #[test]
+fn conditions_are_texts_at_any_depth() {
+    let row = root(
+        "where = 'a is null'\n[[resource.children]]\nname = 'c'\ntable = 't'\n\
+         [[resource.children.lookups]]\nname = 'l'\ntable = 't'\ncolumn = 'c'\nwhere = '\"where\" > 1'",
+    )
+    .row;
+    assert_eq!(row.condition.unwrap().value, "a is null");
+    let child = &row.children[0].row;
+    assert!(child.condition.is_none());
+    let condition = child.lookups[0].row.condition.as_ref().unwrap();
+    assert_eq!(condition.value, "\"where\" > 1");
+    assert_eq!(
+        condition.place.to_string(),
+        "larder.toml:12: resource[0].children[0].lookups[0].where"
+    );
+    for wrong in ["' '", "\"a = '\\u0000'\""] {
+        only(
+            &format!("where = {wrong}"),
+            "4: resource[0].where: expected an SQL condition such as",
+        );
+    }
+    only(
+        "where = true",
+        "4: resource[0].where: expected a string, found",
+    );
+}
+
+#[test]
 fn mistakes_at_any_depth_are_told_together() {
     let mistakes = testing::mistakes(&format!(
         "{ROOT}{}",

@@ -39,6 +39,8 @@ pub(in crate::config) enum PropertyValue<'a> {
     Columns(&'a mut Option<Located<Vec<String>>>),
     /// The same, required.
     JoinColumns(&'a mut Located<Vec<String>>),
+    /// An SQL condition; whether it fits the table is for PostgreSQL to say.
+    Condition(&'a mut Option<Located<String>>),
     /// `memory`, `disk`, both or none.
     TierList(&'a mut Tiers),
     /// `as-larder`.
@@ -106,6 +108,7 @@ impl PropertyValue<'_> {
             Self::Relation(at) => put(at, input.relation()),
             Self::Columns(at) => *at = input.columns(),
             Self::JoinColumns(at) => put(at, input.columns()),
+            Self::Condition(at) => *at = input.condition(),
             Self::TierList(at) => *at = input.tiers(),
             Self::RowSecurity(at) => *at = input.row_security(),
             Self::Filters(at) => *at = input.filters(),
@@ -138,6 +141,7 @@ impl PropertyValue<'_> {
             Self::PrincipalName(at) => toml_string(at),
             Self::Columns(at) => column_or_columns(&at.as_ref()?.value),
             Self::JoinColumns(at) => column_or_columns(&at.value),
+            Self::Condition(at) => toml_string(&at.as_ref()?.value),
             Self::TierList(at) => {
                 let tiers = [(at.memory, "memory"), (at.disk, "disk")];
                 toml_list(tiers.iter().filter(|(used, _)| *used).map(|(_, tier)| tier))
@@ -247,6 +251,14 @@ impl Input<'_, '_> {
         let column = self.string()?;
         names::check_identifier(&column, "column", self.reader);
         Some(column)
+    }
+
+    fn condition(&mut self) -> Option<Located<String>> {
+        let condition = self.string()?;
+        if condition.value.trim().is_empty() || condition.value.contains('\0') {
+            self.refuse("expected an SQL condition such as \"deleted_at is null\"");
+        }
+        Some(condition)
     }
 
     fn columns(&mut self) -> Option<Located<Vec<String>>> {

@@ -19,6 +19,7 @@ use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
+use crate::source::catalogue::conditions::read_conditions;
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
 
@@ -47,7 +48,12 @@ impl Inspection {
         definitions: &[ResourceDefinition],
         config: &FeedConfig,
     ) -> Result<Self, SourceError> {
-        let catalogue = read_catalogue(connection, &table_names(definitions)).await?;
+        let mut catalogue = read_catalogue(connection, &table_names(definitions)).await?;
+        let conditions = definitions
+            .iter()
+            .flat_map(|definition| definition.row.conditions(&definition.table.value))
+            .collect();
+        read_conditions(connection, conditions, &mut catalogue).await?;
         let resources: Vec<CheckedResource> = definitions
             .iter()
             .map(|definition| {

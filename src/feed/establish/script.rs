@@ -9,6 +9,7 @@ use crate::feed::schema::Part;
 use crate::feed::{FeedConfig, ddl, triggers};
 use crate::resource::definition::ResourceDefinition;
 use crate::source::SourceError;
+use crate::source::catalogue::conditions::read_grant;
 
 /// A script that installs what is missing, and grants what the connecting role needs.
 ///
@@ -19,7 +20,19 @@ pub(in crate::feed) async fn install_script(
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
-    let inspection = Inspection::read(connection, definitions, config).await?;
+    let mut definitions = definitions.to_vec();
+    let mut has_condition = definitions.iter().map(|definition| &definition.row);
+    let temporary = if has_condition.any(|row| !row.conditions("").is_empty()) {
+        Some(read_grant(connection).await?)
+    } else {
+        None
+    };
+    // Without the privilege PostgreSQL can't check conditions. What the script installs does not depend on them.
+    if temporary.as_ref().is_some_and(|grant| grant.is_missing) {
+        let definitions = definitions.iter_mut();
+        definitions.for_each(|definition| definition.row.remove_conditions());
+    }
+    let inspection = Inspection::read(connection, &definitions, config).await?;
     require(&inspection.resources, |_| true)?;
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
@@ -36,6 +49,7 @@ pub(in crate::feed) async fn install_script(
         .chain(functions)
         .chain(tables.map(|triggers| triggers.sql))
         .chain([grants])
+        .chain(temporary.map(|grant| format!("{};\n", grant.sql)))
         .collect();
     Ok(ddl::script(&statements))
 }

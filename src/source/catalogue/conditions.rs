@@ -1,0 +1,198 @@
+//! Conditions on rows (`where`): whether PostgreSQL accepts them, and how it writes them.
+//!
+//! PostgreSQL judges a condition as the predicate of an index on an empty temporary table that has the table's columns. It
+//! refuses what is not one expression over these columns, subqueries, parameters, and functions that are not immutable.
+//! larder then uses what PostgreSQL has stored, and never the text of the configuration: it writes the stored predicate
+//! out, which is one expression whatever the text was, without comments and with the schemas of types. A view has it write
+//! the names of the columns with that of their row, and a second index shows that the result means the same.
+//!
+//! All of it is done in a transaction, or after a savepoint, that is rolled back. No lock of the table is needed.
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+use crate::resource::catalogue::Catalogue;
+use crate::resource::condition::{CONDITIONAL_ROW, Condition, WrittenCondition};
+use crate::source::SourceError;
+use crate::source::catalogue::condition_tree::{ConditionTree, ROW_ONLY_IF_IMMUTABLE};
+
+/// The statement that grants what creating a temporary table needs, and whether larder's role lacks it.
+const GRANT_SQL: &str = "\
+    select format('grant temporary on database %I to %I', current_database(), current_user) as grant, \
+      not has_database_privilege(current_database(), 'temporary') as is_missing";
+
+/// The columns of the table `$1`, as `create table` takes them.
+const COLUMNS_SQL: &str = "\
+    select coalesce(string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod), \
+      case when a.attcollation <> t.typcollation then format(' collate %I.%I', n.nspname, l.collname) end), ', ' \
+      order by a.attnum), '') \
+    from pg_attribute a join pg_type t on t.oid = a.atttypid left join pg_collation l on l.oid = a.attcollation \
+      left join pg_namespace n on n.oid = l.collnamespace \
+    where a.attrelid::int8 = $1 and a.attnum > 0 and not a.attisdropped";
+
+/// Why a condition was not accepted.
+enum Refusal {
+    /// A sentence for the user.
+    Mistake(String),
+    /// PostgreSQL could not judge it.
+    Source(SourceError),
+}
+
+impl From<sqlx::Error> for Refusal {
+    fn from(error: sqlx::Error) -> Self {
+        SourceError::from(error).into()
+    }
+}
+
+impl From<SourceError> for Refusal {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Refused { ref message, .. } if !error.is_transient() => {
+                Self::Mistake(format!("PostgreSQL refuses the condition: {message}"))
+            }
+            error => Self::Source(error),
+        }
+    }
+}
+
+/// A privilege that larder's role needs.
+pub struct Grant {
+    /// The statement that grants it.
+    pub sql: String,
+    /// Larder's role lacks it.
+    pub is_missing: bool,
+}
+
+/// The privilege that larder's role needs to have conditions judged.
+///
+/// # Errors
+/// Those of the statement.
+pub async fn read_grant(connection: &mut PgConnection) -> Result<Grant, SourceError> {
+    let row = sqlx::query(GRANT_SQL).fetch_one(connection).await?;
+    Ok(Grant {
+        sql: row.try_get("grant")?,
+        is_missing: row.try_get("is_missing")?,
+    })
+}
+
+/// Has PostgreSQL judge the conditions `written` on tables of `catalogue`, which gets the outcomes.
+///
+/// # Errors
+/// PostgreSQL can't be reached, or another transaction prevents it.
+pub async fn read_conditions(
+    connection: &mut PgConnection,
+    written: Vec<WrittenCondition>,
+    catalogue: &mut Catalogue,
+) -> Result<(), SourceError> {
+    if written.is_empty() {
+        return Ok(());
+    }
+    let grant = read_grant(connection).await?;
+    for written in written {
+        let Some(table) = catalogue.tables.get(&written.table) else {
+            continue;
+        };
+        if catalogue.conditions.contains_key(&written) {
+            continue;
+        }
+        let outcome = if grant.is_missing {
+            Err(Refusal::Mistake(format!(
+                "PostgreSQL can't check the condition, since larder's role may not create temporary tables; run: {}",
+                grant.sql
+            )))
+        } else {
+            let mut attempt = connection.begin().await?;
+            let outcome = judge(&mut attempt, table.name.oid, &written.text).await;
+            attempt.rollback().await?;
+            outcome
+        };
+        let outcome = match outcome {
+            Ok(condition) => Ok(condition),
+            Err(Refusal::Mistake(why)) => Err(why),
+            Err(Refusal::Source(error)) => return Err(error),
+        };
+        catalogue.conditions.insert(written, outcome);
+    }
+    Ok(())
+}
+
+async fn judge(
+    connection: &mut PgConnection,
+    table: u32,
+    text: &str,
+) -> Result<Condition, Refusal> {
+    // Objects of the temporary schema come last, since a table or its type may have the name of one of PostgreSQL's own.
+    run(connection, "set local search_path = pg_catalog, pg_temp").await?;
+    let columns: String = sqlx::query_scalar(COLUMNS_SQL)
+        .bind(i64::from(table))
+        .fetch_one(&mut *connection)
+        .await?;
+    let table = format!("create temporary table {CONDITIONAL_ROW} ({columns})");
+    run(connection, &table).await?;
+    let (stored, tree) = store(connection, "larder_written", text).await?;
+    let tree = ConditionTree::read(&tree, &ROW_ONLY_IF_IMMUTABLE);
+    if let Some(why) = tree.find_dependence(connection).await? {
+        return Err(Refusal::Mistake(format!(
+            "the condition {why}; it may consist of the row's own columns, constants, and PostgreSQL's own immutable \
+             functions and operators"
+        )));
+    }
+    // What follows replaces this name.
+    if stored.contains(CONDITIONAL_ROW) {
+        let message = format!("the condition contains {CONDITIONAL_ROW}, a name of larder's");
+        return Err(Refusal::Mistake(message));
+    }
+    let qualified = qualify(connection, &stored).await?;
+    let (again, _) = store(connection, "larder_qualified", &qualified).await?;
+    if again != stored {
+        return Err(Refusal::Mistake(format!(
+            "PostgreSQL reads its own form of the condition as another one ({stored}); write it in another way"
+        )));
+    }
+    Ok(Condition::new(qualified))
+}
+
+/// Has PostgreSQL store `text` as the predicate of an index called `name`. Returns what it has stored: in SQL, without
+/// the name of the row, and as a node tree.
+async fn store(
+    connection: &mut PgConnection,
+    name: &str,
+    text: &str,
+) -> Result<(String, String), SourceError> {
+    // The text is the end of the statement, and a prepared statement is only one. So PostgreSQL's grammar takes it only if it
+    // is one expression.
+    let index = format!("create index {name} on pg_temp.{CONDITIONAL_ROW} ((true)) where {text}");
+    run(connection, &index).await?;
+    // A constant that is true is no predicate.
+    let stored = sqlx::query(
+        "select coalesce(pg_get_expr(indpred, indrelid), 'true') as stored, coalesce(indpred::text, '') as tree \
+         from pg_index where indexrelid = to_regclass('pg_temp.' || $1)",
+    )
+    .bind(name)
+    .fetch_one(connection)
+    .await?;
+    Ok((stored.try_get("stored")?, stored.try_get("tree")?))
+}
+
+/// Has PostgreSQL write the `stored` condition with the name of the row before each column, which it does where several
+/// tables are read.
+async fn qualify(connection: &mut PgConnection, stored: &str) -> Result<String, SourceError> {
+    let view = format!(
+        "create temporary view larder_view as select from pg_temp.{CONDITIONAL_ROW}, (select) as larder_other where {stored}"
+    );
+    run(connection, &view).await?;
+    let view: String =
+        sqlx::query_scalar("select pg_get_viewdef(to_regclass('pg_temp.larder_view'))")
+            .fetch_one(connection)
+            .await?;
+    let condition = view.split_once("WHERE");
+    let condition = condition.and_then(|(_, condition)| condition.strip_suffix(';'));
+    let unexpected = || SourceError::Unexpected(format!("the definition of a view: {view}"));
+    Ok(condition.ok_or_else(unexpected)?.trim().to_owned())
+}
+
+async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), SourceError> {
+    let statement = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+    statement.execute(connection).await?;
+    Ok(())
+}

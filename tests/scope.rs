@@ -1,0 +1,3 @@
+//! Which documents exist for whom: conditions on rows.
+
+mod conditions;

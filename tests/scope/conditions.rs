@@ -1,0 +1,4 @@
+//! `where`: rows for which the condition is not true do not exist for larder.
+
+mod mistakes;
+mod visibility;
