@@ -24,6 +24,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
     let columns = columns.iter().map(|(name, value)| WritableColumn {
         column: (*name).to_owned(),
         field: Some((*name).to_owned()),
+        is_kept: false,
         type_sql: String::new(),
         plain_type_sql: String::new(),
         value: value.clone(),
@@ -47,6 +48,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         key: vec![0],
         link: Vec::new(),
         unique: Vec::new(),
+        pointers: Vec::new(),
         has_before_insert: false,
     }
 }
@@ -86,6 +88,7 @@ fn depts() -> Writable {
         has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
+        owner: None,
     }
 }
 
@@ -122,6 +125,7 @@ fn bodies(criterion: &mut Criterion) {
                 &writable,
                 document.as_bytes(),
                 mode,
+                None,
                 &mut scratch,
                 &mut rows,
             )

@@ -4,7 +4,6 @@
 //! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
 //! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
 use crate::cache::{Answer, Cache, CurrentResource, LookupError};
 use crate::clock::Boottime;
+pub use crate::resource::Scope;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
@@ -27,16 +27,6 @@ use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writ
 pub struct Documents {
     cache: Arc<Cache>,
     writes: Arc<Writes>,
-}
-
-/// The documents of a resource that a request may read or write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope<'s> {
-    /// All of them.
-    All,
-    /// Those of one owner: the canonical text of a claim, as a value of the owner's column ([`crate::resource::Owner::claimed`]). `None`
-    /// owns nothing.
-    Own(Option<Cow<'s, str>>),
 }
 
 /// The keys of one page of a list.
@@ -336,6 +326,19 @@ impl Documents {
         self.cache.keep_encoded(id, document, encoding, encoded)
     }
 
+    /// Whether a request with the scope `writer` may write any document. It is asked before the body is read, so that nothing
+    /// of it is said.
+    ///
+    /// # Errors
+    /// [`WriteError::NoClaim`] if it can create none, and [`WriteError::Absent`] for others, which none can be its own.
+    pub fn check_writer(writer: &Scope<'_>, is_insert: bool) -> Result<(), WriteError> {
+        match (writer, is_insert) {
+            (Scope::Own(None), true) => Err(WriteError::NoClaim),
+            (Scope::Own(None), false) => Err(WriteError::Absent),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a document, and waits until this node has applied the change, so that later reads see it.
     ///
     /// # Errors
@@ -359,16 +362,20 @@ impl Documents {
         self.writes.bulk_max()
     }
 
-    /// Begins a transaction that inserts documents of `resource`; [`Documents::commit`] ends it.
+    /// Begins a transaction that inserts documents of `resource` in the scope `writer`, and returns those in `reader`;
+    /// [`Documents::commit`] ends it.
     ///
     /// # Errors
     /// PostgreSQL can't be used.
     pub async fn insert_many(
         &self,
         resource: Arc<Resource>,
+        writer: Scope<'static>,
+        reader: Scope<'static>,
     ) -> Result<BulkTransaction<'_>, WriteError> {
+        let scopes = (writer, reader);
         self.writes
-            .begin_bulk(resource, self.request_timeout())
+            .begin_bulk(resource, scopes, self.request_timeout())
             .await
     }
 

@@ -168,6 +168,50 @@ impl Owner {
     }
 }
 
+/// The documents of a resource that a request may read or write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope<'s> {
+    /// All of them.
+    All,
+    /// Those of one owner: the canonical text of a claim, as a value of the owner's column ([`Owner::claimed`]). `None`
+    /// owns nothing.
+    Own(Option<Cow<'s, str>>),
+}
+
+impl Scope<'_> {
+    /// The same, without borrowing.
+    pub fn into_owned(self) -> Scope<'static> {
+        match self {
+            Self::All => Scope::All,
+            Self::Own(claim) => Scope::Own(claim.map(|claim| Cow::Owned(claim.into_owned()))),
+        }
+    }
+
+    /// Whether it has only documents of one owner, or none.
+    pub fn is_restricted(&self) -> bool {
+        *self != Self::All
+    }
+
+    /// Whether it has a document with this owner, as kept values say it ([`kept::Kept::owner`]).
+    pub fn contains(&self, owner: Option<&[u8]>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Own(claim) => {
+                let claim = claim.as_ref().map(|claim| claim.as_bytes());
+                claim.is_some() && claim == owner
+            }
+        }
+    }
+
+    /// The claim of its owner; `None` without one, also if it has all documents.
+    pub fn claim(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::Own(claim) => claim.as_deref(),
+        }
+    }
+}
+
 /// A second key of a resource's documents: columns with a unique index that are not null.
 #[derive(Clone, Debug)]
 pub struct Alias {

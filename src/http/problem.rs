@@ -145,6 +145,9 @@ problems! {
         "the stored document is longer than four times document_max: PUT and DELETE replace it";
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
     EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
+    FOREIGN_OWNER = FORBIDDEN, "the document would have another owner than the client";
+    NO_CLAIM = FORBIDDEN, "the credentials lack the claim that the owner of a document must equal";
+    FOREIGN_TARGETS = FORBIDDEN, "the document would point to rows that are neither the client's own nor shared";
     VETOED = CONFLICT, "a trigger of the database prevented the change of a row; nothing was changed";
     KEY_CHANGED = CONFLICT,
         "a trigger of the database would change the key or delete the document; nothing was changed";
@@ -465,6 +468,9 @@ impl From<WriteError> for Problem {
             WriteError::Deadline => Self::WRITE_TIMEOUT,
             WriteError::Exists => Self::EXISTS.with_code(UNIQUE_VIOLATION),
             WriteError::Absent => Self::NO_SUCH_DOCUMENT,
+            WriteError::ForeignOwner => Self::FOREIGN_OWNER,
+            WriteError::NoClaim => Self::NO_CLAIM,
+            WriteError::ForeignTargets(pointers) => Self::foreign_targets(pointers),
             WriteError::Precondition => Self::PRECONDITION_FAILED,
             WriteError::Body(error) => Self::from(error),
             WriteError::TooLongToPatch => Self::TOO_LONG_TO_PATCH,
@@ -486,6 +492,17 @@ impl Problem {
     fn with_code(mut self, code: impl Into<String>) -> Self {
         self.code = Some(code.into().into_boxed_str());
         self
+    }
+
+    fn foreign_targets(pointers: Vec<String>) -> Self {
+        let errors = pointers.into_iter().map(|pointer| FieldError {
+            pointer,
+            detail: "points to a row that is neither the client's own nor shared".to_owned(),
+        });
+        Self {
+            errors: errors.collect(),
+            ..Self::FOREIGN_TARGETS
+        }
     }
 
     fn cycle(code: String, constraint: Option<&str>) -> Self {

@@ -14,6 +14,7 @@ use percent_encoding::percent_decode_str;
 use crate::auth::{Principal, Right};
 use crate::cache::encoding::Encoding;
 use crate::clock::Boottime;
+use crate::documents::Scope;
 use crate::http::conditional::Preconditions;
 use crate::http::forwarded;
 use crate::http::headers::{
@@ -22,6 +23,7 @@ use crate::http::headers::{
 use crate::http::negotiate::{accepts_json, preferred_encoding};
 use crate::http::problem::Problem;
 use crate::http::range::{RangeRequest, requested_range};
+use crate::http::scope::scope_of;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
@@ -381,6 +383,16 @@ impl<'r> Request<'r> {
     /// The value of `Idempotency-Key`.
     pub(super) fn idempotency_key(&self) -> Option<&'r HeaderValue> {
         self.headers.get(IDEMPOTENCY_KEY)
+    }
+
+    /// The documents of `resource`, whose number is `id`, on which it has `right`.
+    pub(super) fn scope(&self, id: ResourceId, resource: &Resource, right: Right) -> Scope<'_> {
+        scope_of(
+            self.principal.as_deref(),
+            id,
+            resource.owner.as_ref(),
+            right,
+        )
     }
 
     /// Whether its principal may read the documents of `resource`.

@@ -6,7 +6,6 @@ use crate::resource::{Owner, ResourceId};
 
 /// The documents of the resource `id` with this `owner` on which `principal` has `right`; `None`: a client without
 /// credentials.
-#[expect(dead_code, reason = "reads and writes will ask for it")]
 #[inline]
 pub(super) fn scope_of<'p>(
     principal: Option<&'p Principal>,

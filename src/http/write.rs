@@ -9,13 +9,15 @@ mod document;
 use axum::body::Body;
 use axum::http::{Method, Response};
 
+use crate::auth::Right;
+use crate::documents::Scope;
 use crate::http::problem::Problem;
 use crate::http::request::{Request, TargetPart};
 use crate::http::state::HttpState;
 use crate::http::write::bulk::BulkWrite;
 use crate::http::write::document::DocumentWrite;
-use crate::resource::ResourceId;
 use crate::resource::key::KeyShape;
+use crate::resource::{Resource, ResourceId};
 
 /// Answers a request with a method that writes.
 pub(super) async fn write_documents(
@@ -56,6 +58,37 @@ pub(super) async fn write_documents(
     };
     let body = state.bodies.hold(body, request.client());
     write.write(body).await
+}
+
+/// The documents that a request may write, and those that it may be shown.
+#[derive(Clone)]
+struct WriteScopes {
+    writer: Scope<'static>,
+    reader: Scope<'static>,
+}
+
+impl WriteScopes {
+    fn of(request: &Request<'_>, id: ResourceId, resource: &Resource) -> Self {
+        let scope = |right| request.scope(id, resource, right).into_owned();
+        Self {
+            writer: scope(Right::Write),
+            reader: if request.may_read(id) {
+                scope(Right::Read)
+            } else {
+                Scope::Own(None)
+            },
+        }
+    }
+
+    /// Whether it may be shown any document.
+    fn may_read(&self) -> bool {
+        self.reader != Scope::Own(None)
+    }
+
+    /// Whether it may be shown every document that it may write.
+    fn may_read_written(&self) -> bool {
+        self.may_read() && (self.writer.is_restricted() || !self.reader.is_restricted())
+    }
 }
 
 /// The path of a document.

@@ -93,12 +93,13 @@ impl<'a> Resolver<'a> {
             .filter_map(|table| Some((table.name.oid, table.row_security.clone()?)));
         let row_security = RowSecurity::of(secured);
         let name = &definition.name.value;
-        let writable = Writable::new(name, &root, &key.columns, self.catalogue);
+        let (owner, by) = (owner?, by?);
+        let writable = Writable::new(name, &root, &key.columns, owner.as_ref(), self.catalogue);
         let write_sql = writable.as_ref().ok();
         let names: Vec<&TableName> = shown.iter().map(|table| &table.name).collect();
         let is_secured = row_security.is_some();
-        let write_sql = write_sql.map(|writable| WriteSql::new(writable, &key, &names, is_secured));
-        let (owner, by) = (owner?, by?);
+        let write_sql = write_sql
+            .map(|writable| WriteSql::new(writable, &key, owner.as_ref(), &names, is_secured));
         let kept = KeptColumns::new(owner.as_ref(), &by);
         Some(Resource {
             name: definition.name.value.clone(),

@@ -1,9 +1,12 @@
 //! The rows that a document is written to, and the rows that the body of a write consists of.
 
+mod owned;
+
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
 use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::value::ValueType;
-use crate::resource::{Child, Pair, Row};
+pub use crate::resource::writable::owned::{OwnerColumn, Pointer};
+use crate::resource::{Child, Owner, Pair, Row};
 
 /// The tables and columns that a document is written to.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub struct Writable {
     pub has_deferred: bool,
     /// Rows of a document may refer to rows of others, so what is inserted together with it may decide whether it can be.
     pub has_cross_references: bool,
+    /// The column of the root's rows that holds the owner, if documents have owners.
+    pub owner: Option<OwnerColumn>,
 }
 
 /// The rows of one table at one place of the document's structure, such as all rows of one child.
@@ -44,6 +49,8 @@ pub struct Level {
     pub link: Vec<(usize, usize)>,
     /// Sets of columns, as places in `columns`, whose values together are unique and can be changed.
     pub unique: Vec<Vec<usize>>,
+    /// The lookups that a restricted principal may not make point to every row.
+    pub pointers: Vec<Pointer>,
     /// A trigger is called before a row is inserted, which it may change or leave out.
     pub has_before_insert: bool,
 }
@@ -73,8 +80,10 @@ pub enum MemberKind {
 pub struct WritableColumn {
     /// The table's column.
     pub column: String,
-    /// The member's name; `None` for a column of a key or a link that the document does not show.
+    /// The member's name; `None` for a column that the document does not show: of a key, a link, the owner or a pointer.
     pub field: Option<String>,
+    /// Only new rows get a value: the document does not show it, and neither the key nor a link has it.
+    pub is_kept: bool,
     /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
     pub type_sql: String,
     /// Its type below all domains, without a length, but with a precision, to which PostgreSQL rounds also when it stores a
@@ -98,7 +107,8 @@ pub struct WritableColumn {
 }
 
 impl Writable {
-    /// The levels of the row `root` and of all rows below it. `name` is the resource's name, `key` its key.
+    /// The levels of the row `root` and of all rows below it. `name` is the resource's name, `key` its key, and `owner` the
+    /// owner of its documents.
     ///
     /// # Errors
     /// A sentence that says why documents of this resource can't be written.
@@ -106,10 +116,12 @@ impl Writable {
         name: &str,
         root: &Row,
         key: &[KeyColumn],
+        owner: Option<&Owner>,
         catalogue: &Catalogue,
     ) -> Result<Self, String> {
         let mut levels = Levels {
             catalogue,
+            owner,
             levels: Vec::new(),
             has_triggers: false,
             has_before_delete: false,
@@ -124,6 +136,7 @@ impl Writable {
             }
         }
         Ok(Self {
+            owner: levels.owner_column(),
             has_cross_references: levels.have_cross_references(),
             levels: levels.levels,
             has_triggers: levels.has_triggers,
@@ -241,6 +254,7 @@ pub enum ColumnInput {
 
 struct Levels<'a> {
     catalogue: &'a Catalogue,
+    owner: Option<&'a Owner>,
     levels: Vec<Level>,
     has_triggers: bool,
     has_before_delete: bool,
@@ -273,6 +287,7 @@ impl Levels<'_> {
             key: Vec::new(),
             link: Vec::new(),
             unique: Vec::new(),
+            pointers: Vec::new(),
             has_before_insert: table.on_write.has_before_insert,
         };
         for field in &row.fields {
@@ -316,6 +331,7 @@ impl Levels<'_> {
                 ));
             }
         }
+        level.add_owned(table, row, self.owner, &path)?;
         let number = self.levels.len();
         self.levels.push(level);
         for child in &row.children {
@@ -540,6 +556,7 @@ impl WritableColumn {
         Self {
             column: column.name.clone(),
             field: None,
+            is_kept: false,
             type_sql: column.type_text.clone(),
             plain_type_sql: column.plain_type_text.clone(),
             value: column.value.clone(),

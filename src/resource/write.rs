@@ -18,14 +18,16 @@ mod compare;
 mod equal_keys;
 mod holders;
 mod insert;
+mod owned;
 mod read_only;
 
-use crate::resource::Resource;
+use self::owned::has_claim_sql;
 use crate::resource::catalogue::TableName;
-use crate::resource::key::KeyShape;
+use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::sql::identifier;
 use crate::resource::writable::{Level, Writable, WritableColumn};
+use crate::resource::{Owner, Resource};
 
 /// The statements that write the documents of a resource.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub struct WriteSql {
     /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction
     /// ends, no row that refers to the root row can be added, unless the foreign key is not enforced.
     pub lock: WriteStatement,
+    /// For documents with owners.
+    pub owned: Option<OwnedSql>,
     /// Lock the rows below, a statement for each level, upper levels first. A statement sees all rows of its level only
     /// if those above are locked already.
     pub lock_below: Vec<WriteStatement>,
@@ -71,6 +75,31 @@ pub struct WriteSql {
     pub equal_keys: Option<WriteStatement>,
     /// Compute the defaults of columns whose values rows below contain.
     pub default_queries: Vec<DefaultQuery>,
+}
+
+/// The statements for principals that are restricted to documents of their own.
+#[derive(Clone, Debug)]
+pub struct OwnedSql {
+    /// As [`WriteSql::lock`], for a document with the claim. It waits for no lock of a document that the snapshot shows
+    /// with another owner.
+    pub lock: WriteStatement,
+    /// Whether the document has the claim, and whether there is one with the key.
+    pub find: WriteStatement,
+    /// Find rows that point to rows which the principal may not make them point to, a statement for each pointer.
+    pub foreign_targets: Vec<PointerCheck>,
+}
+
+/// The statement that finds rows of a level whose pointer is not allowed: level, column and the row's number in its level,
+/// counted from 1, or nulls. Rows in which the body names none of the columns are left out, and so are rows that point
+/// nowhere.
+#[derive(Clone, Debug)]
+pub struct PointerCheck {
+    /// The level, in [`Writable::levels`].
+    pub level: usize,
+    /// The pointer, in [`Level::pointers`].
+    pub pointer: usize,
+    /// The statement.
+    pub statement: WriteStatement,
 }
 
 /// The statements that insert documents.
@@ -128,6 +157,8 @@ pub struct WriteStatement {
 pub enum Parameter {
     /// A part of the document's canonical key, as text.
     Key(usize),
+    /// The claim of a restricted principal, as text.
+    Claim,
     /// The values of a column, as an array of texts: the level in [`Writable::levels`] and the column in
     /// [`Level::columns`].
     Values(Origin, usize, usize),
@@ -164,11 +195,12 @@ pub struct DefaultQuery {
 }
 
 impl WriteSql {
-    /// The statements for `writable`. The columns of `key` identify root rows; `shown` are the tables that documents
-    /// show. If a table `is_secured` by row security, rows that may be read are not all that may be locked.
+    /// The statements for `writable`. The columns of `key` identify root rows, and documents belong to `owner`; `shown` are
+    /// the tables that documents show. If a table `is_secured` by row security, rows that may be read are not all that may be locked.
     pub(super) fn new(
         writable: &Writable,
         key: &KeyShape,
+        owner: Option<&Owner>,
         shown: &[&TableName],
         is_secured: bool,
     ) -> Self {
@@ -178,7 +210,8 @@ impl WriteSql {
         Self {
             lock_tables: statements.lock_tables(shown),
             insert: statements.insert(),
-            lock: statements.lock(),
+            lock: statements.lock(None),
+            owned: owner.map(|owner| statements.owned(&owner.column)),
             lock_below: below
                 .clone()
                 .map(|level| statements.lock_below(level))
@@ -358,12 +391,15 @@ impl Level {
             .collect()
     }
 
-    /// An update leaves the key of a row as it is, and columns whose values only PostgreSQL generates.
+    /// An update leaves the key of a row as it is, columns whose values only PostgreSQL generates, and those that only new
+    /// rows get.
     fn changeable_columns(&self) -> Vec<usize> {
         let inserted = self.inserted_columns().into_iter();
-        inserted
-            .filter(|number| !self.key.contains(number) && !self.columns[*number].identity_always)
-            .collect()
+        let is_changed = |number: &usize| {
+            let column = &self.columns[*number];
+            !self.key.contains(number) && !column.identity_always && !column.is_kept
+        };
+        inserted.filter(is_changed).collect()
     }
 
     fn insert_into_sql(&self) -> String {
@@ -489,9 +525,12 @@ impl StatementBuilder<'_> {
         sql
     }
 
-    fn lock(&self) -> WriteStatement {
+    /// Locks the root row, if the column `owner` has the claim.
+    fn lock(&self, owner: Option<&KeyColumn>) -> WriteStatement {
         let mut parameters = Parameters::default();
-        let matches = self.root_conditions("r", &mut parameters).join(" and ");
+        let mut matches = self.root_conditions("r", &mut parameters);
+        matches.extend(owner.map(|owner| has_claim_sql(owner, "r", &mut parameters)));
+        let matches = matches.join(" and ");
         let table = self.writable.levels[0].table.sql();
         parameters.statement(&format!(
             "with l as materialized (select from {table} r where {matches} for update) \

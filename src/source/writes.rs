@@ -17,6 +17,7 @@ mod idempotency;
 mod inputs;
 mod insert;
 mod locks;
+mod owned;
 mod queue;
 mod read_only;
 mod row_by_row;
@@ -33,8 +34,9 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::resource::Resource;
+use crate::resource::body::BodyError;
 use crate::resource::writable::{Rows, Writable};
+use crate::resource::{Resource, Scope};
 use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose, UsedConnection};
 use crate::source::session::{Database, Identity};
@@ -65,8 +67,8 @@ pub enum Action {
     Replace {
         /// The key of the document.
         key: String,
-        /// The rows of the document.
-        rows: Rows,
+        /// The rows of the document; or why the body has none, which is the outcome unless the document is another's.
+        rows: Result<Rows, BodyError>,
     },
     /// Changes an existing document by a merge patch (RFC 7396).
     Patch {
@@ -92,6 +94,10 @@ pub struct Write {
     pub resource: Arc<Resource>,
     /// What the write does.
     pub action: Action,
+    /// The documents that may be written. Others are absent.
+    pub writer: Scope<'static>,
+    /// The documents that may be returned.
+    pub reader: Scope<'static>,
     /// Checked before anything is written.
     pub precondition: Option<Precondition>,
     /// Whether the stored document is returned.
@@ -103,7 +109,18 @@ pub struct Write {
 impl Write {
     /// Whether it may share a transaction.
     fn is_groupable(&self) -> bool {
-        let is_alone = |writable: &Writable| writable.has_triggers || writable.has_cross_references;
+        let has_pointers = |writable: &Writable| {
+            let mut levels = writable.levels.iter();
+            levels.any(|level| !level.pointers.is_empty())
+        };
+        // What such a document may contain depends on the claim, and is known only in the transaction.
+        let is_checked = |writable: &Writable| {
+            self.writer.is_restricted()
+                && (has_pointers(writable) || writable.has_generated_owner())
+        };
+        let is_alone = |writable: &Writable| {
+            writable.has_triggers || writable.has_cross_references || is_checked(writable)
+        };
         matches!(self.action, Action::Insert { .. })
             && !self.resource.writable.as_ref().is_ok_and(is_alone)
             && self.precondition.is_none()
@@ -275,6 +292,7 @@ impl Writes {
     /// # Errors
     /// Why nothing was written. After [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been written.
     pub async fn write(&self, write: Write, wait_max: Duration) -> WriteResult {
+        write.check_inserted()?;
         let (done, outcome) = oneshot::channel();
         let gate = Arc::new(CommitGate::default());
         self.shared.queue().push(QueuedWrite {

@@ -118,6 +118,7 @@ async fn every_document_is_a_body_of_the_same_rows() {
             &writable,
             document.as_bytes(),
             mode,
+            None,
             &mut scratch,
             &mut rows,
         );

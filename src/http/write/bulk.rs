@@ -19,7 +19,7 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::documents::{Documents, Window};
+use crate::documents::{Documents, Scope, Window};
 use crate::http::answers::{AnswersMemory, Reservation};
 use crate::http::body::body_problem;
 use crate::http::full_body::FullBody;
@@ -32,7 +32,7 @@ use crate::http::problem::{Problem, ProblemBody};
 use crate::http::request::Request;
 use crate::http::work::Waiting;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
-use crate::http::write::location;
+use crate::http::write::{WriteScopes, location};
 use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
 use crate::server::{ClientCounts, ClientPlace};
@@ -114,6 +114,8 @@ impl BulkWrite<'_> {
             let why = "Idempotency-Key can't be used with many documents";
             return Err(Problem::bad_request(why));
         }
+        let scopes = WriteScopes::of(self.request, self.id, &self.resource);
+        Documents::check_writer(&scopes.writer, true)?;
         let client_max = (self.documents.bulk_max() / CLIENTS).max(1);
         let place = self.clients.take(self.request.client(), client_max);
         let place = place.ok_or(Problem::BULK_WRITES_OF_CLIENT)?;
@@ -125,24 +127,36 @@ impl BulkWrite<'_> {
             wait_max: self.documents.request_timeout(),
         };
         let resource = Arc::clone(&self.resource);
-        let reader = BulkReader::new(resource, framing, body, bytes_max, waiting);
+        let reader = BulkReader::new(
+            resource,
+            scopes.writer.clone(),
+            framing,
+            body,
+            bytes_max,
+            waiting,
+        );
         let request = self.request;
         if request.preference(&[HANDLING_LENIENT]).is_some() {
-            return Ok(self.insert_each(reader, (permit, place)));
+            return Ok(self.insert_each(reader, scopes.writer, (permit, place)));
         }
-        let returned = if request.may_read(self.id) {
+        let returned = if scopes.may_read() {
             request.preference(&[RETURN_MINIMAL, RETURN_REPRESENTATION])
         } else {
             Some(RETURN_MINIMAL)
         };
         let inserted = self
-            .insert_all(reader, returned == Some(RETURN_REPRESENTATION))
+            .insert_all(reader, scopes, returned == Some(RETURN_REPRESENTATION))
             .await?;
         Ok(respond(inserted, returned))
     }
 
     /// Inserts all documents in one transaction.
-    async fn insert_all(&self, reader: BulkReader, represented: bool) -> Result<Inserted, Problem> {
+    async fn insert_all(
+        &self,
+        reader: BulkReader,
+        scopes: WriteScopes,
+        represented: bool,
+    ) -> Result<Inserted, Problem> {
         let mut batches = pin!(stream::try_unfold(reader, BulkReader::rows));
         let mut inserted = Inserted::default();
         let Some(mut batch) = batches.try_next().await? else {
@@ -150,7 +164,8 @@ impl BulkWrite<'_> {
         };
         // No connection to PostgreSQL was held until now; from now on the client must not be slow.
         let limit = self.documents.request_timeout();
-        let bulk = self.documents.insert_many(Arc::clone(&self.resource));
+        let (resource, WriteScopes { writer, reader }) = (Arc::clone(&self.resource), scopes);
+        let bulk = self.documents.insert_many(resource, writer, reader);
         let mut bulk = bulk.await?;
         let mut represented_keys = Vec::new();
         loop {
@@ -222,9 +237,15 @@ impl BulkWrite<'_> {
     }
 
     /// Inserts each document in a write of its own.
-    fn insert_each(self, reader: BulkReader, permits: (BulkPermit, ClientPlace)) -> Response<Body> {
+    fn insert_each(
+        self,
+        reader: BulkReader,
+        scope: Scope<'static>,
+        permits: (BulkPermit, ClientPlace),
+    ) -> Response<Body> {
         let writer = Arc::new(LenientWriter {
             documents: self.documents.clone(),
+            scope,
             resource: self.resource,
             name: self.name.to_owned(),
             request_id: request_id(self.request.headers),
@@ -275,6 +296,8 @@ fn documents(reader: BulkReader) -> impl Stream<Item = (u64, ParsedDocument)> + 
 /// Writes documents one by one.
 struct LenientWriter {
     documents: Documents,
+    /// The documents that may be written.
+    scope: Scope<'static>,
     resource: Arc<Resource>,
     name: String,
     request_id: String,
@@ -333,6 +356,9 @@ impl LenientWriter {
         let write = Write {
             resource: Arc::clone(&self.resource),
             action: Action::Insert { rows: document? },
+            writer: self.scope.clone(),
+            // None is returned.
+            reader: Scope::Own(None),
             precondition: None,
             representation: false,
             idempotency: None,

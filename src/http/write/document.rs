@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::document::{digest, entity_tag};
-use crate::documents::Documents;
+use crate::documents::{Documents, Scope};
 use crate::http::answers::AnswersMemory;
 use crate::http::body::read_body;
 use crate::http::full_body::FullBody;
@@ -19,8 +19,8 @@ use crate::http::headers::{
 use crate::http::problem::Problem;
 use crate::http::request::{Request, TargetPart};
 use crate::http::work::{self, Waiting};
-use crate::http::write::location;
-use crate::resource::body::{Scratch, WriteMode, rows_of};
+use crate::http::write::{WriteScopes, location};
+use crate::resource::body::{BodyError, Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::resource::{Resource, ResourceId};
@@ -55,8 +55,9 @@ impl DocumentWrite<'_> {
             part,
             name,
         } = self;
+        let scopes = WriteScopes::of(request, id, &resource);
         // The outcome would tell whether the document has the contents that the client has guessed.
-        if !request.may_read(id) && request.preconditions().has_entity_tag() {
+        if !scopes.may_read_written() && request.preconditions().has_entity_tag() {
             let why = "an entity tag in If-Match or If-None-Match requires the right to read; `*` does not";
             return Err(Problem::forbidden(why));
         }
@@ -71,13 +72,14 @@ impl DocumentWrite<'_> {
             bytes_max,
             waiting,
         };
-        let action = action(&resource, part, request, body, &mut hash).await?;
+        let WriteScopes { writer, reader } = scopes.clone();
+        let action = action(&resource, &writer, part, request, body, &mut hash).await?;
         if request.idempotency_key().is_some() && !documents.keeps_answers() {
             let why = "Idempotency-Key requires `idempotency_keys = true` in the configuration";
             return Err(Problem::bad_request(why));
         }
         // A principal that may not read does not see what is stored.
-        let mut preferred = if request.may_read(id) {
+        let mut preferred = if scopes.may_read() {
             request.preference(&RETURNS)
         } else {
             Some(RETURN_MINIMAL)
@@ -87,6 +89,8 @@ impl DocumentWrite<'_> {
         let write = Write {
             resource: Arc::clone(&resource),
             action,
+            writer,
+            reader,
             // The target of POST is the collection, which has no entity tag.
             precondition: request.preconditions().of_write().filter(|_| !is_insert),
             representation: preferred != Some(RETURN_MINIMAL),
@@ -101,10 +105,6 @@ impl DocumentWrite<'_> {
         if let Some(first) = &written.repeated {
             let first = first.preference.as_deref();
             preferred = RETURNS.into_iter().find(|known| first == Some(known));
-        }
-        // A trigger that keeps a deleted document returns it whatever was preferred.
-        if !request.may_read(id) {
-            written.document = None;
         }
         let mut reservation = answers.reservation();
         let bytes = written.document.as_ref().map_or(0, Bytes::len);
@@ -168,9 +168,10 @@ struct BodyOfWrite {
     waiting: Waiting,
 }
 
-/// The action of the request. The body is added to `hash`.
+/// The action of the request, which may write the documents in the scope `writer`. The body is added to `hash`.
 async fn action(
     resource: &Arc<Resource>,
+    writer: &Scope<'static>,
     part: TargetPart,
     request: &Request<'_>,
     body: BodyOfWrite,
@@ -184,12 +185,17 @@ async fn action(
     if let Err(why) = &resource.writable {
         return Err(Problem::read_only(part.methods(false), why));
     }
-    let canonical = |key| resource.key.canonical(request.key(key));
+    let document_key = |key| -> Result<String, Problem> {
+        let key = resource.key.canonical(request.key(key))?;
+        Documents::check_writer(writer, false)?;
+        Ok(key.into_owned())
+    };
     Ok(match (request.method, part) {
         (&Method::POST, TargetPart::Collection) => {
+            Documents::check_writer(writer, true)?;
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(resource, None, body, waiting).await?;
+            let rows = rows(resource, writer, None, body, waiting).await??;
             Action::Insert { rows }
         }
         (&Method::PUT, TargetPart::Document { key }) => {
@@ -199,34 +205,40 @@ async fn action(
                            or a PATCH";
                 return Err(Problem::bad_request(why));
             }
-            let key = canonical(key)?.into_owned();
+            let key = document_key(key)?;
             let body = read(request, body, &[JSON], bytes_max).await?;
             hash.update(&body);
-            let rows = rows(resource, Some(key.clone()), body, waiting).await?;
+            let rows = rows(resource, writer, Some(key.clone()), body, waiting).await?;
+            // Else it is known at once.
+            if !writer.is_restricted() {
+                rows.as_ref().map_err(BodyError::clone)?;
+            }
             Action::Replace { key, rows }
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
-            let key = canonical(key)?.into_owned();
+            let key = document_key(key)?;
             let patch = read(request, body, &[MERGE_PATCH, JSON], bytes_max).await?;
             hash.update(&patch);
             Action::Patch { key, patch }
         }
         (&Method::DELETE, TargetPart::Document { key }) => {
-            let key = canonical(key)?.into_owned();
+            let key = document_key(key)?;
             Action::Delete { key }
         }
         _ => return Err(Problem::method_not_allowed(part.methods(true))),
     })
 }
 
-/// The rows of a new document, or of the one that replaces the document of `key`.
+/// The rows of a new document in the scope `writer`, or of the one that replaces the document of `key`. The inner error is
+/// that of the body.
 async fn rows(
     resource: &Arc<Resource>,
+    writer: &Scope<'static>,
     key: Option<String>,
     body: Bytes,
     waiting: Waiting,
-) -> Result<Rows, Problem> {
-    let resource = Arc::clone(resource);
+) -> Result<Result<Rows, BodyError>, Problem> {
+    let (resource, writer) = (Arc::clone(resource), writer.clone());
     let bytes = body.len();
     let parse = move || {
         let writable = resource.writable.as_ref();
@@ -238,8 +250,9 @@ async fn rows(
             .as_deref()
             .map_or(WriteMode::Insert, WriteMode::Replace);
         let mut rows = Rows::of(writable);
-        rows_of(writable, &body, mode, &mut Scratch::default(), &mut rows)?;
-        Ok(rows)
+        let (claim, scratch) = (writer.claim(), &mut Scratch::default());
+        let read = rows_of(writable, &body, mode, claim, scratch, &mut rows);
+        Ok(read.map(|()| rows))
     };
     work::run(waiting, bytes, Problem::NOT_PARSED, parse).await?
 }

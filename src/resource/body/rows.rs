@@ -6,23 +6,26 @@ mod tests;
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
 use crate::resource::body::{BodyError, Mismatches, WriteMode, values};
 use crate::resource::value::ValueType;
-use crate::resource::writable::{ColumnInput, LevelRows, MemberKind, Rows, Writable};
+use crate::resource::writable::{ColumnInput, LevelRows, MemberKind, OwnerColumn, Rows, Writable};
 
 /// Adds the rows of the document `body` to `into`, which has rows of `writable`.
 ///
-/// The columns of links come from the row above. If `mode` has a key, the key's columns come from there.
+/// The columns of links come from the row above. If `mode` has a key, the key's columns come from there. If there is a
+/// `claim`, it is the owner of a document that names none.
 /// # Errors
 /// [`BodyError`]; `into` is then unchanged.
 pub fn rows_of(
     writable: &Writable,
     body: &[u8],
     mode: WriteMode<'_>,
+    claim: Option<&str>,
     scratch: &mut Scratch,
     into: &mut Rows,
 ) -> Result<(), BodyError> {
     let mut reader = RowReader {
         writable,
         mode,
+        owner: writable.owner.as_ref().zip(claim),
         before: into.levels.iter().map(LevelRows::count).collect(),
         rows: into,
         mismatches: Mismatches::default(),
@@ -42,6 +45,8 @@ pub fn rows_of(
 struct RowReader<'r> {
     writable: &'r Writable,
     mode: WriteMode<'r>,
+    /// The owner of a document that names none.
+    owner: Option<(&'r OwnerColumn, &'r str)>,
     rows: &'r mut Rows,
     /// The number of rows of each level that belong to other documents.
     before: Vec<usize>,
@@ -58,6 +63,7 @@ impl<'r> RowReader<'r> {
         let number = self.rows.documents() as u32;
         self.row(0, number, 0, body);
         self.set_key();
+        self.set_owner();
         self.require_hidden();
         for level in 1..self.writable.levels.len() {
             self.set_links(level);
@@ -182,6 +188,12 @@ impl<'r> RowReader<'r> {
             && column.default.is_none()
             && column.is_inserted()
             && !self.is_determined(number, at)
+            && !self.is_owner(number, at)
+    }
+
+    /// Whether the column `at` holds the owner, who is known.
+    fn is_owner(&self, number: usize, at: usize) -> bool {
+        number == 0 && self.owner.is_some_and(|(owner, _)| owner.column == at)
     }
 
     /// A key that the document does not show must come from the path, or have a default.
@@ -230,6 +242,18 @@ impl<'r> RowReader<'r> {
                 self.mismatches
                     .within(field, |mismatches| mismatches.add(message));
             }
+        }
+    }
+
+    /// Sets the owner, unless the body has one.
+    fn set_owner(&mut self) {
+        let Some((owner, claim)) = self.owner else {
+            return;
+        };
+        let is_inserted = self.writable.levels[0].columns[owner.column].is_inserted();
+        let slot = self.rows.levels[0].columns[owner.column].last_mut();
+        if let Some(slot) = slot.filter(|slot| is_inserted && **slot == ColumnInput::Absent) {
+            *slot = ColumnInput::Text(claim.to_owned());
         }
     }
 

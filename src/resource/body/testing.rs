@@ -8,6 +8,7 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
     WritableColumn {
         column: name.to_owned(),
         field: Some(name.to_owned()),
+        is_kept: false,
         type_sql: String::new(),
         plain_type_sql: String::new(),
         value,
@@ -47,6 +48,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
         key: vec![0],
         link: Vec::new(),
         unique: Vec::new(),
+        pointers: Vec::new(),
         has_before_insert: false,
     }
 }
@@ -108,5 +110,6 @@ pub(super) fn depts() -> Writable {
         has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
+        owner: None,
     }
 }

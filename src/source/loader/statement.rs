@@ -204,7 +204,7 @@ async fn read_loads(
 pub(in crate::source) enum Returned {
     /// Their text.
     Text,
-    /// Empty texts: they can be read.
+    /// Empty texts with the kept values: they can be read.
     Nothing,
 }
 
@@ -276,7 +276,7 @@ async fn collect(
                 } else {
                     outcome.map(|()| {
                         Some(match returned {
-                            Returned::Nothing => LoadedDocument::default(),
+                            Returned::Nothing => LoadedDocument::new(&rendered.kept, b""),
                             Returned::Text => rendered.append_to(&mut texts),
                         })
                     })

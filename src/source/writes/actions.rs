@@ -14,6 +14,7 @@ use crate::source::SourceError;
 use crate::source::loader::Returned;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::Inputs;
+use crate::source::writes::owned::check_owner;
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
 
@@ -39,15 +40,21 @@ impl Transaction<'_> {
         }
     }
 
-    /// Locks the root row of the document. Returns the number of the transaction, or `None` if there is no such row.
-    async fn lock_root(
+    /// Locks the root row of the document, if the write may change it. Returns the number of the transaction, or `None` if
+    /// there is no such row.
+    pub(super) async fn lock_root(
         &mut self,
         target: &WriteTarget<'_>,
+        write: &Write,
         key: &str,
     ) -> Result<Option<u64>, Failure> {
-        let found = self
-            .run_statement(target, &target.sql.lock, Inputs::key(key))
-            .await?;
+        let owned = target.sql.owned.as_ref();
+        let lock = match owned.filter(|_| write.writer.is_restricted()) {
+            Some(owned) => &owned.lock,
+            None => &target.sql.lock,
+        };
+        let inputs = Inputs::key(key).claimed_by(&write.writer);
+        let found = self.run_statement(target, lock, inputs).await?;
         Ok(found.first().map(xid_of).transpose()?.flatten())
     }
 
@@ -58,6 +65,9 @@ impl Transaction<'_> {
         write: &Write,
         key: &str,
     ) -> Result<WriteError, Failure> {
+        if write.writer.is_restricted() {
+            return self.not_owned(target, write, key).await;
+        }
         if self.is_only_shown(target, key).await? {
             return Ok(WriteError::forbidden());
         }
@@ -115,7 +125,8 @@ impl Transaction<'_> {
         let mut rows = Rows::of(writable);
         let parts = key_parts(key, target.resource.key.columns.len());
         let mode = WriteMode::Replace(&parts);
-        let read = rows_of(writable, document, mode, &mut Scratch::default(), &mut rows);
+        let scratch = &mut Scratch::default();
+        let read = rows_of(writable, document, mode, None, scratch, &mut rows);
         read.map_err(|error| WriteError::Body(error.of_stored()))?;
         self.draw_defaults(target, &mut rows).await?;
         Ok(Some(rows))
@@ -179,13 +190,27 @@ impl Transaction<'_> {
         target: &WriteTarget<'_>,
         write: &Write,
         key: &str,
-        rows: &Rows,
+        rows: &Result<Rows, BodyError>,
     ) -> Result<WrittenDocument, Failure> {
-        let mut rows = rows.clone();
+        let is_restricted = write.writer.is_restricted();
+        // Of a document of another owner nothing is said but that it is absent, so this comes first.
+        let locked = match is_restricted.then_some(key) {
+            Some(key) => Some(self.lock_owned(target, write, key).await?),
+            None => None,
+        };
+        let mut rows = rows.clone().map_err(WriteError::Body)?;
+        check_owner(target.writable, &write.writer, &rows)?;
         self.draw_defaults(target, &mut rows).await?;
         self.check_equal_keys(target, Inputs::rows(&rows)).await?;
-        let xid = self.lock_root(target, key).await?;
-        if xid.is_none() && self.was_violated && self.is_only_shown(target, key).await? {
+        let xid = match locked {
+            Some(xid) => xid,
+            None => self.lock_root(target, write, key).await?,
+        };
+        if xid.is_none()
+            && !is_restricted
+            && self.was_violated
+            && self.is_only_shown(target, key).await?
+        {
             return Err(WriteError::forbidden().into());
         }
         let stored = self
@@ -195,13 +220,18 @@ impl Transaction<'_> {
             key,
             rows: Some(&rows),
             stored: stored.as_ref(),
+            claim: None,
         };
         self.check_read_only(target, inputs).await?;
         if let Some(xid) = xid {
-            let has_kept = self.update(target, key, &mut rows, stored.as_ref()).await?;
+            let has_kept = self
+                .update(target, write, key, &mut rows, stored.as_ref())
+                .await?;
+            self.check_generated_owner(target, &write.writer, key)
+                .await?;
             return Ok(replaced(key, xid, has_kept));
         }
-        match self.insert_rows(target, &rows).await?.pop() {
+        match self.insert_rows(target, &write.writer, &rows).await?.pop() {
             Some((_, done)) if done.key == key => Ok(done),
             Some(_) => Err(WriteError::KeyChanged.into()),
             // Another transaction has inserted it meanwhile; the next attempt finds it.
@@ -216,7 +246,7 @@ impl Transaction<'_> {
         key: &str,
         patch: &Bytes,
     ) -> Result<WrittenDocument, Failure> {
-        let Some(xid) = self.lock_root(target, key).await? else {
+        let Some(xid) = self.lock_root(target, write, key).await? else {
             return Err(self.not_found(target, write, key).await?.into());
         };
         self.lock_below(target, key).await?;
@@ -246,15 +276,21 @@ impl Transaction<'_> {
         }
         let stored = self.stored_rows(target, key, &document).await?;
         let mut rows = patched_rows(write, key, document, patch).await?;
+        check_owner(target.writable, &write.writer, &rows)?;
         self.draw_defaults(target, &mut rows).await?;
         let inputs = Inputs {
             key,
             rows: Some(&rows),
             stored: stored.as_ref(),
+            claim: None,
         };
         self.check_equal_keys(target, inputs).await?;
         self.check_read_only(target, inputs).await?;
-        let has_kept = self.update(target, key, &mut rows, stored.as_ref()).await?;
+        let has_kept = self
+            .update(target, write, key, &mut rows, stored.as_ref())
+            .await?;
+        self.check_generated_owner(target, &write.writer, key)
+            .await?;
         Ok(replaced(key, xid, has_kept))
     }
 
@@ -264,7 +300,7 @@ impl Transaction<'_> {
         write: &Write,
         key: &str,
     ) -> Result<WrittenDocument, Failure> {
-        let Some(xid) = self.lock_root(target, key).await? else {
+        let Some(xid) = self.lock_root(target, write, key).await? else {
             return Err(self.not_found(target, write, key).await?.into());
         };
         let stored = self.check_precondition(target, write, key, true).await?;
@@ -326,6 +362,7 @@ async fn patched_rows(
 ) -> Result<Rows, Failure> {
     let bytes = document.len() + patch.len();
     let (resource, key, patch) = (Arc::clone(&write.resource), key.to_owned(), patch.clone());
+    let writer = write.writer.clone();
     let merge = move || {
         let writable = WriteTarget::of(&resource)?.writable;
         let mut scratch = Scratch::default();
@@ -334,7 +371,8 @@ async fn patched_rows(
         let parts = key_parts(&key, resource.key.columns.len());
         let mode = WriteMode::Replace(&parts);
         let mut rows = Rows::of(writable);
-        let read = rows_of(writable, &patched, mode, &mut scratch, &mut rows);
+        let claim = writer.claim();
+        let read = rows_of(writable, &patched, mode, claim, &mut scratch, &mut rows);
         read.map_err(WriteError::Body)?;
         Ok(rows)
     };

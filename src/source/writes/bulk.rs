@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use crate::resource::Resource;
 use crate::resource::writable::Rows;
+use crate::resource::{Resource, Scope};
 use crate::source::SourceError;
 use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
@@ -18,6 +18,7 @@ use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
 use crate::source::writes::inputs::{Inputs, select_documents};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
+use crate::source::writes::owned::foreign_document;
 use crate::source::writes::transaction::{
     ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
 };
@@ -41,7 +42,7 @@ pub struct BulkError {
 impl BulkError {
     fn is_of_one_document(&self) -> bool {
         match &self.error {
-            WriteError::Body(_) => true,
+            WriteError::Body(_) | WriteError::ForeignOwner | WriteError::ForeignTargets(_) => true,
             WriteError::Refused { refusal, .. } => matches!(
                 refusal,
                 Refusal::Conflict | Refusal::Invalid | Refusal::Raised(_)
@@ -56,6 +57,10 @@ pub struct BulkTransaction<'w> {
     shared: &'w Shared,
     transaction: Transaction<'w>,
     resource: Arc<Resource>,
+    /// The documents that may be inserted.
+    writer: Scope<'static>,
+    /// The documents that may be returned.
+    reader: Scope<'static>,
     following: watch::Receiver<Option<Arc<Identity>>>,
     /// The transaction's number, once it has one.
     xid: Option<u64>,
@@ -77,7 +82,8 @@ impl Writes {
         self.shared.connections.bulk_writes_max()
     }
 
-    /// Begins a transaction for documents of `resource`. The caller must hold a [`BulkPermit`]. PostgreSQL aborts the
+    /// Begins a transaction for documents of `resource` that are in the scope `writer`; those in `reader` may be returned.
+    /// The caller must hold a [`BulkPermit`]. PostgreSQL aborts the
     /// transaction if it is idle for longer than `idle_max` and a second.
     ///
     /// # Errors
@@ -85,6 +91,7 @@ impl Writes {
     pub async fn begin_bulk(
         &self,
         resource: Arc<Resource>,
+        (writer, reader): (Scope<'static>, Scope<'static>),
         idle_max: Duration,
     ) -> Result<BulkTransaction<'_>, WriteError> {
         let shared = &*self.shared;
@@ -105,6 +112,8 @@ impl Writes {
             shared,
             transaction,
             resource,
+            writer,
+            reader,
             following,
             xid: None,
         };
@@ -169,11 +178,19 @@ impl BulkTransaction<'_> {
     /// document is longer than `document_max`. The transaction cannot be continued.
     pub async fn insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
         let resource = &*self.resource;
-        let transaction = &mut self.transaction;
+        let (transaction, scope) = (&mut self.transaction, &self.writer);
+        let foreign = resource.writable.as_ref().ok();
+        let foreign = foreign.and_then(|writable| foreign_document(writable, scope, &rows));
+        if foreign.is_some() {
+            return Err(BulkError {
+                error: WriteError::ForeignOwner,
+                document: foreign,
+            });
+        }
         let inserting = async {
             let target = WriteTarget::of(resource)?;
             transaction.draw_defaults(&target, &mut rows).await?;
-            transaction.insert_bulk(&target, &rows).await
+            transaction.insert_bulk(&target, scope, &rows).await
         };
         let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
             Ok(inserted) => {
@@ -196,7 +213,9 @@ impl BulkTransaction<'_> {
         }
         let searching = async {
             let target = WriteTarget::of(resource)?;
-            transaction.find_refused_document(&target, &rows).await
+            transaction
+                .find_refused_document(&target, scope, &rows)
+                .await
         };
         let found = bounded(&mut self.following, self.shared.time_limit(), searching).await;
         Err(found.ok().flatten().unwrap_or(error))
@@ -236,7 +255,8 @@ impl BulkTransaction<'_> {
         bounded(&mut self.following, self.shared.time_limit(), reading).await
     }
 
-    /// Reads the stored documents of `keys`, in their order, without those that a trigger has deleted or given another key.
+    /// Reads the stored documents of `keys`, in their order, without those that may not be returned, and those that a trigger
+    /// has deleted or given another key or owner.
     ///
     /// # Errors
     /// Why one of them cannot be read.
@@ -244,8 +264,11 @@ impl BulkTransaction<'_> {
         let has_triggers = WriteTarget::of(&self.resource)?.writable.has_triggers;
         let found = self.read_written(keys, Returned::Text).await?;
         let gone = || SourceError::Unexpected("a document that was inserted is gone".into());
+        let (writer, reader) = (&self.writer, &self.reader);
+        let is_shown = |owner: Option<&[u8]>| writer.contains(owner) && reader.contains(owner);
         let found = found.into_iter().filter_map(|found| match found {
             Ok(None) if has_triggers => None,
+            Ok(Some(document)) if !is_shown(document.kept().owner()) => None,
             found => Some(found.and_then(|document| Ok(document.ok_or_else(gone)?.body()))),
         });
         Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
@@ -284,12 +307,13 @@ impl Transaction<'_> {
     async fn insert_bulk(
         &mut self,
         target: &WriteTarget<'_>,
+        scope: &Scope<'_>,
         rows: &Rows,
     ) -> Result<InsertedBatch, Failure> {
         let mut keys = vec![None; rows.documents()];
         let mut xid = None;
         self.check_equal_keys(target, Inputs::rows(rows)).await?;
-        for (document, done) in self.insert_rows(target, rows).await? {
+        for (document, done) in self.insert_rows(target, scope, rows).await? {
             if let Some(key) = keys.get_mut(document) {
                 *key = Some(done.key);
                 xid = Some(done.xid);
@@ -309,6 +333,7 @@ impl Transaction<'_> {
     async fn find_refused_document(
         &mut self,
         target: &WriteTarget<'_>,
+        scope: &Scope<'_>,
         rows: &Rows,
     ) -> Result<Option<BulkError>, Failure> {
         self.roll_back().await?;
@@ -322,7 +347,7 @@ impl Transaction<'_> {
             };
             self.savepoint(SAVEPOINT).await?;
             let tried = select_documents(target.writable, rows, &half);
-            match self.insert_bulk(target, &tried).await {
+            match self.insert_bulk(target, scope, &tried).await {
                 Ok(InsertedBatch { keys: Ok(_), .. }) => open.start = half.end,
                 Ok(InsertedBatch {
                     keys: Err(existing),

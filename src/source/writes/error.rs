@@ -28,6 +28,15 @@ pub enum WriteError {
     /// No document with this key exists.
     #[error("the document does not exist")]
     Absent,
+    /// The document would have another owner than the principal.
+    #[error("the document would have another owner")]
+    ForeignOwner,
+    /// The principal has no claim that the owner of a document could equal.
+    #[error("the principal can't own documents")]
+    NoClaim,
+    /// Rows of the body point to rows that the principal may not make them point to: JSON pointers to their members.
+    #[error("rows point to rows of others")]
+    ForeignTargets(Vec<String>),
     /// The precondition does not hold.
     #[error("the precondition does not hold")]
     Precondition,

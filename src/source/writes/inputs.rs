@@ -7,10 +7,10 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Postgres, Row};
 
-use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
 use crate::resource::write::{DefaultQuery, Origin, Parameter, WriteStatement};
+use crate::resource::{Resource, Scope};
 use crate::source::session::Session;
 use crate::source::writes::error::{Failure, write_failure};
 
@@ -23,6 +23,8 @@ pub(super) struct Inputs<'r> {
     pub(super) rows: Option<&'r Rows>,
     /// The rows of the stored document.
     pub(super) stored: Option<&'r Rows>,
+    /// The claim of a restricted principal; `None` equals no owner.
+    pub(super) claim: Option<&'r str>,
 }
 
 impl<'r> Inputs<'r> {
@@ -40,6 +42,15 @@ impl<'r> Inputs<'r> {
             key,
             rows: None,
             stored: None,
+            claim: None,
+        }
+    }
+
+    /// The same with the claim of `scope`.
+    pub(super) fn claimed_by(self, scope: &'r Scope<'_>) -> Self {
+        Self {
+            claim: scope.claim(),
+            ..self
         }
     }
 }
@@ -61,6 +72,7 @@ pub(super) fn bind_inputs<'q>(
     for parameter in &statement.parameters {
         query = match *parameter {
             Parameter::Key(part) => query.bind(parts.get(part).map(Cow::as_ref)),
+            Parameter::Claim => query.bind(inputs.claim),
             Parameter::Values(origin, level, column) => {
                 query.bind(texts(rows(origin), level, column))
             }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use crate::resource::Scope;
 use crate::resource::body::{BodyError, Mismatch};
 use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
 use crate::resource::write::{Change, InsertSql, LevelInsert, WriteStatement};
@@ -46,7 +47,12 @@ impl Transaction<'_> {
                 return Ok(vec![Err(WriteError::Exists)]);
             }
         }
-        let inserted = self.insert_rows(target, &rows).await?;
+        // Writes that have to be checked here come alone.
+        let scope = match writes {
+            [write] => &write.writer,
+            _ => &Scope::All,
+        };
+        let inserted = self.insert_rows(target, scope, &rows).await?;
         let mut outcomes: Vec<_> = writes.iter().map(|_| Err(WriteError::Exists)).collect();
         for (document, done) in inserted {
             if let Some(outcome) = outcomes.get_mut(document) {
@@ -56,12 +62,29 @@ impl Transaction<'_> {
         Ok(outcomes)
     }
 
-    /// Inserts the documents of `rows`. Returns them with their numbers, counted from 0. Those whose keys exist are left
-    /// out; with triggers of users only if a trigger has left out the root row, else PostgreSQL refuses them.
+    /// Inserts the documents of `rows`, whose owners are in `scope`. Returns them with their numbers, counted from 0. Those
+    /// whose keys exist are left out; with triggers of users only if a trigger has left out the root row, else PostgreSQL
+    /// refuses them.
     ///
     /// # Errors
-    /// [`WriteError::Vetoed`] if a trigger has left out a row, [`WriteError::Body`] if rows of a document have equal keys.
+    /// [`WriteError::Vetoed`] if a trigger has left out a row, [`WriteError::Body`] if rows of a document have equal keys;
+    /// what a principal with `scope` may not write.
     pub(super) async fn insert_rows(
+        &mut self,
+        target: &WriteTarget<'_>,
+        scope: &Scope<'_>,
+        rows: &Rows,
+    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+        self.check_new_targets(target, scope, rows).await?;
+        let inserted = self.insert_checked(target, rows).await?;
+        for (_, document) in &inserted {
+            self.check_generated_owner(target, scope, &document.key)
+                .await?;
+        }
+        Ok(inserted)
+    }
+
+    async fn insert_checked(
         &mut self,
         target: &WriteTarget<'_>,
         rows: &Rows,

@@ -44,6 +44,15 @@ pub(super) struct Transaction<'t> {
     committed: &'t Notify,
 }
 
+/// The effect for the client on a document that a trigger has given to another owner: for the client it is gone.
+fn effect_on_foreign(effect: WriteEffect) -> WriteEffect {
+    match effect {
+        WriteEffect::Created | WriteEffect::Moved => WriteEffect::Moved,
+        WriteEffect::Replaced => WriteEffect::Replaced,
+        WriteEffect::Deleted | WriteEffect::Kept => WriteEffect::Deleted,
+    }
+}
+
 /// A resource that can be written to, with its statements.
 pub(super) struct WriteTarget<'w> {
     pub(super) resource: &'w Resource,
@@ -119,7 +128,7 @@ impl<'t> Transaction<'t> {
         if let Some(idempotency) = &first.idempotency
             && let Some(mut written) = idempotency.claim(&mut self.session, persistent).await?
         {
-            if written.document.is_some() && !self.is_stored(&target, &written.key).await? {
+            if written.document.is_some() && !self.is_shown(&target, first, &written.key).await? {
                 written.document = None;
             }
             self.roll_back().await?;
@@ -254,6 +263,25 @@ impl<'t> Transaction<'t> {
         Ok(found.iter().all(|found| !matches!(found, Ok(None))))
     }
 
+    /// Whether there is a document with the key of an earlier write that may be returned to `write`, which repeats it.
+    async fn is_shown(
+        &mut self,
+        target: &WriteTarget<'_>,
+        write: &Write,
+        key: &str,
+    ) -> Result<bool, Failure> {
+        if !write.writer.is_restricted() && !write.reader.is_restricted() {
+            return self.is_stored(target, key).await;
+        }
+        let bytes_max = self.document_bytes_max;
+        let found = self
+            .read(target, &[key], bytes_max, Returned::Nothing)
+            .await?;
+        let found = found.into_iter().flatten().flatten();
+        let owned = found.map(|document| write.may_return(&document));
+        Ok(owned.last().unwrap_or(false))
+    }
+
     /// Adds the stored document to each write that requested it, and checks that the others can be read, too. A deleted
     /// document may be there if there are triggers: they may keep the root row, or insert it again.
     ///
@@ -288,17 +316,20 @@ impl<'t> Transaction<'t> {
             for ((written, write), document) in read.into_iter().zip(found) {
                 let document = document?;
                 let is_followed = has_triggers && target.resource.row_security.is_none();
-                if written.effect == WriteEffect::Deleted {
-                    if document.is_some() {
-                        written.effect = WriteEffect::Kept;
+                written.effect = match (&document, written.effect) {
+                    (Some(document), effect) if !write.has_written(document) => {
+                        effect_on_foreign(effect)
                     }
-                } else if is_followed && document.is_none() {
-                    if !matches!(write.action, Action::Insert { .. }) {
-                        return Err(WriteError::KeyChanged.into());
-                    }
-                    written.effect = WriteEffect::Moved;
-                }
+                    (Some(_), WriteEffect::Deleted) => WriteEffect::Kept,
+                    (None, WriteEffect::Deleted) => WriteEffect::Deleted,
+                    (None, _) if is_followed => match write.action {
+                        Action::Insert { .. } => WriteEffect::Moved,
+                        _ => return Err(WriteError::KeyChanged.into()),
+                    },
+                    (_, effect) => effect,
+                };
                 let document = document.filter(|_| returned == Returned::Text);
+                let document = document.filter(|document| write.may_return(document));
                 written.document = document.map(|document| document.body());
             }
         }

@@ -12,6 +12,7 @@ use sqlx::Row;
 use crate::resource::writable::{LevelRows, Rows, Writable};
 use crate::resource::write::WriteSql;
 use crate::source::SourceError;
+use crate::source::writes::Write;
 use crate::source::writes::differences::{
     Differences, KeysByLevel, StoredKey, StoredRow, StoredRows, is_any, key_rows, place,
     row_of_number,
@@ -41,10 +42,12 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// A foreign key violation if a row of the body is another one afterwards because a row was deleted (`on delete cascade`
-    /// or `set null`); [`WriteError::Vetoed`] if a trigger keeps a row that has lost a row below it before.
+    /// or `set null`); [`WriteError::Vetoed`] if a trigger keeps a row that has lost a row below it before; what a restricted
+    /// `write` may not write.
     pub(super) async fn update(
         &mut self,
         target: &WriteTarget<'_>,
+        write: &Write,
         key: &str,
         rows: &mut Rows,
         stored: Option<&Rows>,
@@ -53,8 +56,11 @@ impl Transaction<'_> {
             key,
             rows: Some(rows),
             stored,
+            claim: None,
         };
         let mut differences = self.compare(target, inputs).await?;
+        self.check_changed_targets(target, &write.writer, rows, &differences)
+            .await?;
         let above_changed = mem::take(&mut differences.above_changed);
         let left = differences.gone.split_above(target.writable, above_changed);
         let has_deleted = !left.is_empty() || !differences.gone.is_empty();
@@ -69,6 +75,7 @@ impl Transaction<'_> {
                     key,
                     rows: Some(rows),
                     stored,
+                    claim: None,
                 };
                 self.update_level(target, level, changed, inputs).await?;
             }
@@ -98,6 +105,7 @@ impl Transaction<'_> {
                 key,
                 rows: Some(rows),
                 stored,
+                claim: None,
             };
             let after = self.compare(target, inputs).await?;
             if !after.new.is_empty() || !after.changed.is_empty() {

@@ -9,6 +9,7 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use crate::documents::Scope;
 use crate::http::body::body_problem;
 use crate::http::problem::Problem;
 use crate::http::work::{self, Waiting};
@@ -47,6 +48,8 @@ pub(super) struct BulkReader {
 
 struct BulkParser {
     resource: Arc<Resource>,
+    /// The documents that may be written.
+    writer: Scope<'static>,
     splitter: Splitter,
     scratch: Scratch,
     bytes_max: usize,
@@ -55,9 +58,10 @@ struct BulkParser {
 }
 
 impl BulkReader {
-    /// Reads documents of `resource`, each of at most `bytes_max` bytes, out of `body`.
+    /// Reads documents of `resource` that are in the scope `writer`, each of at most `bytes_max` bytes, out of `body`.
     pub(super) fn new(
         resource: Arc<Resource>,
+        writer: Scope<'static>,
         framing: Framing,
         body: Body,
         bytes_max: usize,
@@ -65,6 +69,7 @@ impl BulkReader {
     ) -> Self {
         let parser = BulkParser {
             resource,
+            writer,
             splitter: Splitter::new(framing, bytes_max),
             scratch: Scratch::default(),
             bytes_max,
@@ -192,6 +197,7 @@ impl BulkParser {
                 writable,
                 text,
                 WriteMode::Insert,
+                self.writer.claim(),
                 &mut self.scratch,
                 &mut rows,
             );
@@ -230,6 +236,7 @@ impl BulkParser {
                 writable,
                 text,
                 WriteMode::Insert,
+                self.writer.claim(),
                 &mut self.scratch,
                 &mut rows,
             );

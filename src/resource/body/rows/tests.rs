@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::*;
 use crate::resource::body::{MISMATCHES_MAX, testing};
+use crate::resource::key::KeyType;
 use crate::resource::value::ValueType;
 
 const INSERT: WriteMode<'_> = WriteMode::Insert;
@@ -15,6 +16,7 @@ fn read(writable: &Writable, body: &str, mode: WriteMode<'_>) -> Result<Rows, Ve
         writable,
         body.as_bytes(),
         mode,
+        None,
         &mut Scratch::default(),
         &mut rows,
     ) {
@@ -77,8 +79,17 @@ fn documents_share_rows() {
     let writable = testing::depts();
     let mut rows = Rows::of(&writable);
     let mut scratch = Scratch::default();
-    let mut add =
-        |body: &str| rows_of(&writable, body.as_bytes(), INSERT, &mut scratch, &mut rows).is_ok();
+    let mut add = |body: &str| {
+        rows_of(
+            &writable,
+            body.as_bytes(),
+            INSERT,
+            None,
+            &mut scratch,
+            &mut rows,
+        )
+        .is_ok()
+    };
     assert!(add(r#"{"no":1,"a/b":"","emps":[{"empno":1}]}"#));
     assert!(!add(
         r#"{"no":2,"a/b":"","emps":[{"empno":1},{"empno":1}]}"#
@@ -250,11 +261,45 @@ fn no_bytes_do_harm() {
             }
         }
         let before = rows.clone();
-        if rows_of(&writable, &damaged, INSERT, &mut scratch, &mut rows).is_err() {
+        if rows_of(&writable, &damaged, INSERT, None, &mut scratch, &mut rows).is_err() {
             assert_eq!(rows, before);
         }
         if rows.documents() > 50 {
             rows.clear();
         }
     }
+}
+
+/// PostgreSQL would remove the blanks of a claim that is too long for its column, and so make it that of another.
+#[test]
+fn a_document_that_names_no_owner_gets_the_claim() {
+    let mut writable = testing::depts();
+    let key_type = KeyType::Text;
+    writable.owner = Some(OwnerColumn {
+        column: 1,
+        key_type,
+    });
+    let rows_with = |body: &str, claim| {
+        let (mut rows, scratch) = (Rows::of(&writable), &mut Scratch::default());
+        let read = rows_of(
+            &writable,
+            body.as_bytes(),
+            INSERT,
+            claim,
+            scratch,
+            &mut rows,
+        );
+        read.map(|()| rows)
+    };
+    assert!(rows_with(r#"{"no":1}"#, None).is_err());
+    let rows = rows_with(r#"{"no":1}"#, Some("anna")).unwrap();
+    assert_eq!(rows.levels[0].columns[1], [text("anna")]);
+    assert_eq!(writable.foreign_document(&rows, Some("anna")), None);
+    assert_eq!(writable.foreign_document(&rows, Some("bert")), Some(0));
+    assert_eq!(writable.foreign_document(&rows, None), Some(0));
+    let named = rows_with(r#"{"no":1,"a/b":"bert"}"#, Some("anna")).unwrap();
+    assert_eq!(named.levels[0].columns[1], [text("bert")]);
+    let long = "anna       ";
+    let rows = rows_with(r#"{"no":1}"#, Some(long)).unwrap();
+    assert_eq!(writable.foreign_document(&rows, Some(long)), Some(0));
 }
