@@ -63,7 +63,10 @@ fn written_level(writable: &Writable, level: &Level, purpose: Purpose) -> Value 
     let members = level.members.iter().map(|member| {
         let (schema, required) = match member.kind {
             MemberKind::Column(at) => match level.columns.get(at) {
-                Some(column) => written_column(level, at, column, purpose),
+                Some(column) => {
+                    let (schema, required) = written_column(level, at, column, purpose);
+                    (schema, required && !is_owner(writable, level, at))
+                }
                 None => (json!({}), false),
             },
             // The rows below are always complete, in a patch too.
@@ -93,6 +96,11 @@ fn written_column(
     let nullable = level.may_be_null(at);
     let required = !nullable && column.default.is_none() && purpose != Purpose::Patch;
     (schema::written(&column.value, nullable), required)
+}
+
+/// Whether the column holds the owner, which restricted clients may leave out.
+fn is_owner(writable: &Writable, level: &Level, at: usize) -> bool {
+    level.parent.is_none() && writable.owner.is_some_and(|owner| owner.column == at)
 }
 
 /// Whether the value comes from PostgreSQL, the row above or the path, so that a body can only repeat it.
