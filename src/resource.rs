@@ -13,6 +13,7 @@ pub mod condition;
 mod date_time;
 pub mod definition;
 pub mod document;
+pub mod find;
 pub mod index;
 pub mod kept;
 pub mod key;
@@ -44,6 +45,7 @@ use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
+use crate::resource::sql::identifier;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
@@ -165,6 +167,15 @@ impl Owner {
     /// The canonical text of `claim` as a value of the column; `None` if it is not of the column's type.
     pub fn claimed<'c>(&self, claim: &'c str) -> Option<Cow<'c, str>> {
         self.column.canonical(claim).ok()
+    }
+
+    /// SQL that is true for a row called `alias` if its owner is parameter `number`, a text.
+    pub(crate) fn owned_sql(&self, alias: &str, number: usize) -> String {
+        format!(
+            "{alias}.{} = ${number}::text::{}",
+            identifier(&self.column.name),
+            self.column.key_type.sql_type()
+        )
     }
 }
 

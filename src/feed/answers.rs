@@ -68,7 +68,7 @@ async fn erase_of(
         after.clone_from(last);
         let wanted: Vec<&str> = kept.iter().map(String::as_str).collect();
         let sql = resource.stored_keys_sql();
-        let query = bind_keys(sqlx::query(AssertSqlSafe(sql)), resource, &wanted)?;
+        let query = bind_keys(sqlx::query(AssertSqlSafe(sql)), &resource.key, &wanted)?;
         let rows = query.fetch_all(&mut *connection).await?;
         let mut stored = HashSet::new();
         for row in rows {

@@ -5,7 +5,7 @@ use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
-use crate::resource::{Filter, Resource};
+use crate::resource::{Filter, Owner, Resource};
 
 /// The query parameters of a list that are not filters. No filter can have one of these names.
 pub const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
@@ -18,6 +18,8 @@ pub struct Page {
     /// The filters: places in [`Resource::filters`] in ascending order, and for each the value of its column as
     /// canonical text, or `None` for null.
     pub filters: Vec<(usize, Option<String>)>,
+    /// The canonical text of the owner of its documents; `None`: whoever owns them.
+    pub owner: Option<String>,
     /// The most keys.
     pub limit: usize,
 }
@@ -34,7 +36,7 @@ impl Filter {
 
 impl Page {
     /// SQL that returns one row, the proof and the page's keys as an array. Its parameters are the parts of `after` as
-    /// text, the values of the filters that are not null, and the limit.
+    /// text, the values of the filters that are not null, the owner, and the limit.
     ///
     /// The text has a condition for each filter, so that PostgreSQL can use their indexes. The order and the comparison
     /// with `after` follow the columns' types and collations. With `row_security` PostgreSQL refuses the statement
@@ -68,7 +70,7 @@ impl Page {
             None => 0,
         };
         let filters = self.filters.iter().filter(|(_, value)| value.is_some());
-        after + filters.count()
+        after + filters.count() + usize::from(self.owner.is_some())
     }
 
     /// SQL for the canonical key of a row, and for the rows of the page; if they are `in_path`, only those whose keys can
@@ -106,6 +108,9 @@ impl Page {
                 Some(_) => format!("{} = {}", name(column), parameter(column)),
                 None => format!("{} is null", name(column)),
             });
+        }
+        if let (Some(_), Some(Owner { column, .. })) = (&self.owner, &resource.owner) {
+            conditions.push(format!("{} = {}", name(column), parameter(column)));
         }
         let from = format!(
             "from {table} t0 where {conditions} order by {order} limit ${limit}",

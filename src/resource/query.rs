@@ -60,8 +60,8 @@ pub(super) fn stored_keys_sql(key: &KeyShape, root: &Row) -> String {
     )
 }
 
-/// The root rows, called `t0`, of the keys in `$1, $2, …`.
-fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
+/// The root rows, called `t0`, of the keys in `$1, $2, …`. Further conditions may follow.
+pub(super) fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
     let columns = &key.columns;
     let arrays: Vec<String> = columns
         .iter()

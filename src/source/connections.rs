@@ -199,6 +199,11 @@ impl Connections {
         ((self.count - 1) / 2).clamp(1, LIST_CONNECTIONS_MAX)
     }
 
+    /// The most statements at a time that look for documents without reading them: half of those that read documents.
+    pub(in crate::source) fn finds_max(&self) -> usize {
+        self.loads_max().div_ceil(2)
+    }
+
     /// The most statements at a time that read documents. Lists hold up none of them if there are enough connections.
     pub(in crate::source) fn loads_max(&self) -> usize {
         (self.count - 1).saturating_sub(self.lists_max()).max(1)

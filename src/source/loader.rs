@@ -12,6 +12,8 @@
 //! worker, and are requested after growing pauses, for as long as one statement may take.
 
 mod connection;
+mod finds;
+mod limits;
 mod pages;
 mod queue;
 mod statement;
@@ -33,7 +35,7 @@ use crate::resource::kept::Kept;
 use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose};
 use crate::source::loader::connection::TIMEOUT_MARGIN;
-use crate::source::loader::pages::Pages;
+use crate::source::loader::limits::ReadLimits;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
 use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
 pub(in crate::source) use crate::source::loader::statement::{Returned, read_documents};
@@ -49,6 +51,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// How many slow documents the time for reading documents one by one suffices for, at least.
 const SLOW_MAX: u32 = 8;
+
+/// The most pages that may wait for a connection.
+const WAITING_PAGES_MAX: usize = 256;
+
+/// The most searches for documents that may wait for a connection: as many as keys of loads.
+const WAITING_FINDS_MAX: usize = 20_000;
 
 /// How long [`Loader::stop`] waits for running statements, so that connections are closed in order. Requests have been
 /// answered before that.
@@ -141,7 +149,9 @@ struct Shared {
     wake_ups: Vec<Notify>,
     /// Wakes [`end_pauses`] when the pause of a queue begins.
     pause_begun: Notify,
-    pages: Pages,
+    /// Pages have at most half of the connections that read, so that a slow list holds up no document.
+    pages: ReadLimits,
+    finds: ReadLimits,
     connections: Arc<Connections>,
     document_bytes_max: usize,
     /// The database that the feed follows; `None` while it follows none. Each time that the feed finds it, it is
@@ -234,7 +244,8 @@ impl Loader {
             queue: Mutex::new(LoadQueue::new(count)),
             wake_ups: (0..count).map(|_| Notify::new()).collect(),
             pause_begun: Notify::new(),
-            pages: Pages::new(connections.lists_max()),
+            pages: ReadLimits::new(connections.lists_max(), WAITING_PAGES_MAX),
+            finds: ReadLimits::new(connections.finds_max(), WAITING_FINDS_MAX),
             connections,
             document_bytes_max,
             followed: watch::channel(None).0,
@@ -331,7 +342,8 @@ impl Loader {
     pub async fn stop(&self) {
         self.stop.send_replace(true);
         self.shared.queue().close();
-        self.shared.stop_pages();
+        self.shared.pages.stop();
+        self.shared.finds.stop();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = async { while workers.join_next().await.is_some() {} };

@@ -122,6 +122,7 @@ impl PageParams {
         Page {
             after: self.after,
             filters,
+            owner: None,
             limit: self.limit.unwrap_or(LIMIT),
         }
     }

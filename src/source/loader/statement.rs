@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Connection, Postgres, Row, ValueRef};
 use crate::clock::Boottime;
 use crate::resource::Resource;
 use crate::resource::document::RenderError;
-use crate::resource::key::{KeyType, key_parts};
+use crate::resource::key::{KeyShape, KeyType, key_parts};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::source::SourceError;
 use crate::source::loader::connection::LoaderStatement;
@@ -104,21 +104,25 @@ pub(crate) fn documents_query<'q>(
     keys: &[&str],
     document_bytes_max: usize,
 ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
-    let query = bind_keys(sqlx::query(AssertSqlSafe(sql.as_str())), resource, keys)?;
+    let query = bind_keys(
+        sqlx::query(AssertSqlSafe(sql.as_str())),
+        &resource.key,
+        keys,
+    )?;
     let record_bytes_max = resource.template.record_bytes_max(document_bytes_max);
     Ok(query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX)))
 }
 
-/// Binds `keys`, which are canonical.
+/// Binds `keys`, which are canonical and have this `shape`.
 ///
 /// # Errors
 /// As [`documents_query`].
 pub(crate) fn bind_keys<'q>(
     mut query: Query<'q, Postgres, PgArguments>,
-    resource: &Resource,
+    shape: &KeyShape,
     keys: &[&str],
 ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
-    let columns = &resource.key.columns;
+    let columns = &shape.columns;
     let parts: Vec<Vec<Cow<'_, str>>> = keys
         .iter()
         .map(|key| key_parts(key, columns.len()))
