@@ -128,6 +128,8 @@ pub enum Provenance {
         /// The time since the start of the last pass that compared the fingerprints.
         age: Duration,
     },
+    /// Not told: the request sees no document, and must not learn whether there is one.
+    Undisclosed,
 }
 
 /// The current definition of a resource, if it fits the database.

@@ -3,18 +3,21 @@
 //! This module is between the protocols and the cache. Arguments and results are typed, and independent of any protocol. A
 //! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
 //! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
+//!
+//! `scope` decides which documents a request sees.
 
-use std::collections::HashMap;
+pub mod lookups;
+mod scope;
+
 use std::sync::Arc;
 use std::time::Duration;
-
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::time::timeout;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
 use crate::cache::{Answer, Cache, CurrentResource, LookupError};
 use crate::clock::Boottime;
+use crate::documents::lookups::{KeyOrigin, Lookups, Window};
+use crate::documents::scope::admits;
 pub use crate::resource::Scope;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
@@ -30,186 +33,12 @@ pub struct Documents {
 }
 
 /// The keys of one page of a list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PageKeys {
     /// Canonical, in order.
     pub keys: Vec<String>,
     /// Whether another page follows.
     pub follows: bool,
-}
-
-/// So many documents of memory are looked up at once, which takes about 100 µs: the worker that does it serves others, too.
-const MEMORY_AT_ONCE: usize = 128;
-
-/// Lookups of many documents: see [`Documents::read_many`].
-pub struct Lookups<'r> {
-    documents: &'r Documents,
-    id: ResourceId,
-    /// Those that were not looked up yet.
-    keys: &'r [String],
-    tokens: &'r [Token],
-    bytes_max: usize,
-    began: Boottime,
-    window: Window,
-}
-
-/// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
-/// 16 MiB, if they are as long as those before. So few long documents and many short ones are in memory. If they are
-/// longer, [`Lookups::next`] returns those that fit, and one more.
-#[derive(Debug, Default)]
-pub struct Window {
-    documents: usize,
-    bytes: usize,
-}
-
-impl Window {
-    const FIRST: usize = 8;
-    const BYTES: usize = 16 << 20;
-
-    /// The number of documents to read next.
-    pub fn size(&self) -> usize {
-        match self.bytes.checked_div(self.documents) {
-            None => Self::FIRST,
-            Some(mean) => (Self::BYTES / mean.max(1)).clamp(1, 1_000),
-        }
-    }
-
-    /// Notes a document that was read.
-    pub fn add(&mut self, bytes: usize) {
-        self.documents += 1;
-        self.bytes += bytes;
-    }
-}
-
-impl<'r> Lookups<'r> {
-    /// The number of keys that were not looked up yet.
-    pub fn left(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
-    /// for a document that is too long or that PostgreSQL can't return: it must not prevent the others from being
-    /// returned. Documents in memory need no future.
-    ///
-    /// # Errors
-    /// See [`LookupError`].
-    pub async fn next(
-        &mut self,
-    ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
-        if self.keys.is_empty() {
-            return Ok(None);
-        }
-        let window = self.window.size();
-        let mut answers: Vec<Option<Answer>> = Vec::new();
-        let mut first_places = HashMap::with_capacity(self.keys.len().min(MEMORY_AT_ONCE));
-        let mut repeated = Vec::new();
-        let mut missed = Vec::new();
-        let (mut in_memory, mut bytes) = (0, 0);
-        for (place, key) in self.keys.iter().enumerate() {
-            if missed.len() >= window || in_memory >= MEMORY_AT_ONCE || bytes > self.bytes_max {
-                break;
-            }
-            let first = *first_places.entry(key).or_insert(place);
-            let answer = if first < place {
-                repeated.push((place, first));
-                None
-            } else {
-                let found = match self.tokens {
-                    [] => self.documents.try_memory(self.id, key, self.began),
-                    _ => None,
-                };
-                match found {
-                    Some(_) => in_memory += 1,
-                    None => missed.push((place, key)),
-                }
-                found
-            };
-            bytes += length(&answer);
-            answers.push(answer);
-        }
-        // One limit for all windows of a request.
-        let waited = Boottime::now().since(self.began);
-        let left = self.documents.request_timeout().saturating_sub(waited);
-        let found = timeout(left, self.lookup_all(&missed)).await;
-        let found = found.map_err(|_| LookupError::Deadline)??;
-        if let Some((place, _)) = missed.get(found.len()) {
-            answers.truncate(*place);
-        }
-        for ((place, _), found) in missed.iter().zip(found) {
-            self.window.add(length(&found));
-            answers[*place] = found;
-        }
-        for (place, first) in repeated {
-            if place < answers.len() {
-                answers[place] = answers[first].clone();
-            }
-        }
-        let (looked_up, rest) = self.keys.split_at(answers.len());
-        self.keys = rest;
-        Ok(Some((looked_up, answers)))
-    }
-
-    /// Looks up the keys of `missed` at the same time. Returns their answers in order: all, or the first ones if these have
-    /// more than [`Window::BYTES`]. Answers beyond are dropped while others are awaited.
-    async fn lookup_all(
-        &self,
-        missed: &[(usize, &String)],
-    ) -> Result<Vec<Option<Answer>>, LookupError> {
-        let mut lookups: FuturesUnordered<_> = missed
-            .iter()
-            .enumerate()
-            .map(|(number, (_, key))| async move { (number, self.lookup(key).await) })
-            .collect();
-        let mut found: Vec<Option<Option<Answer>>> = vec![None; missed.len()];
-        let (mut ready, mut bytes) = (0, 0);
-        while ready < found.len()
-            && let Some((number, answer)) = lookups.next().await
-        {
-            let Some(slot) = found.get_mut(number) else {
-                continue;
-            };
-            let answer = answer?;
-            bytes += length(&answer);
-            *slot = Some(answer);
-            while found.get(ready).is_some_and(Option::is_some) {
-                ready += 1;
-            }
-            while bytes > Window::BYTES && ready < found.len() {
-                let dropped = match found.iter().rposition(Option::is_some) {
-                    Some(last) if last > ready => last,
-                    _ if ready > 0 => ready,
-                    // The first one is not there yet.
-                    _ => break,
-                };
-                let last = found.get_mut(dropped).and_then(Option::take);
-                bytes -= last.as_ref().map_or(0, length);
-                found.truncate(dropped);
-            }
-        }
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    /// Reads a document that memory does not have.
-    async fn lookup(&self, key: &str) -> Result<Option<Answer>, LookupError> {
-        let Documents { cache, .. } = self.documents;
-        let until = Some(self.began.after(cache.request_timeout()));
-        let found = match self.tokens {
-            [] => cache.lookup_missed(self.id, key, self.began, until).await,
-            tokens => cache.lookup_after(self.id, key, tokens, until).await,
-        };
-        match found {
-            Ok(answer) => Ok(Some(answer)),
-            // The cache has logged it.
-            Err(error) if error.is_of_one_document() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// The length of the document, if there is one.
-fn length(answer: &Option<Answer>) -> usize {
-    let found = answer.as_ref().and_then(|answer| answer.found.as_ref());
-    found.map_or(0, |document| document.body().len())
 }
 
 impl Documents {
@@ -243,13 +72,21 @@ impl Documents {
         self.cache.resource(id)
     }
 
-    /// The document of `key`, if memory has it and is fresh at the time `now`.
+    /// The document of `key`, if memory has it in the `scope` and is fresh at the time `now`.
     #[inline]
-    pub fn try_memory(&self, id: ResourceId, key: &str, now: Boottime) -> Option<Answer> {
-        self.cache.try_memory(id, key, now)
+    pub fn try_memory(
+        &self,
+        id: ResourceId,
+        key: &str,
+        scope: &Scope<'_>,
+        now: Boottime,
+    ) -> Option<Answer> {
+        let admits = |document: &Document| admits(scope, document);
+        self.cache.try_memory(id, key, now, admits)
     }
 
-    /// The document of `key`, at least as new as the transactions of `tokens`, from the fastest tier that has it.
+    /// The document of `key` in the `scope`, at least as new as the transactions of `tokens`, from the fastest tier that
+    /// has it.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -258,10 +95,19 @@ impl Documents {
         id: ResourceId,
         key: &str,
         tokens: &[Token],
+        scope: &Scope<'_>,
     ) -> Result<Answer, LookupError> {
-        match tokens {
-            [] => self.cache.lookup(id, key, None).await,
-            tokens => self.cache.lookup_after(id, key, tokens, None).await,
+        match (scope, tokens) {
+            (Scope::All, []) => self.cache.lookup(id, key, None).await,
+            (Scope::All, tokens) => self.cache.lookup_after(id, key, tokens, None).await,
+            (Scope::Own(_), []) => {
+                let in_memory = self.try_memory(id, key, scope, Boottime::now());
+                match in_memory {
+                    Some(answer) => Ok(answer),
+                    None => self.read_restricted(id, key, &[], scope).await,
+                }
+            }
+            (Scope::Own(_), tokens) => self.read_restricted(id, key, tokens, scope).await,
         }
     }
 
@@ -273,9 +119,13 @@ impl Documents {
         &self,
         id: ResourceId,
         key: &str,
+        scope: &Scope<'_>,
         now: Boottime,
     ) -> Result<Answer, LookupError> {
-        self.cache.lookup_missed(id, key, now, None).await
+        match scope {
+            Scope::All => self.cache.lookup_missed(id, key, now, None).await,
+            Scope::Own(_) => self.read_restricted(id, key, &[], scope).await,
+        }
     }
 
     /// Looks up the documents of `keys`, in their order, as [`Documents::read`] does: some at a time, so that a caller
@@ -284,28 +134,42 @@ impl Documents {
         &'r self,
         id: ResourceId,
         keys: &'r [String],
+        origin: KeyOrigin,
         tokens: &'r [Token],
+        scope: &'r Scope<'r>,
         bytes_max: usize,
     ) -> Lookups<'r> {
         Lookups {
             documents: self,
             id,
             keys,
+            origin,
             tokens,
+            scope,
             bytes_max,
             began: Boottime::now(),
             window: Window::default(),
         }
     }
 
-    /// The keys of one page of a list.
+    /// The keys of one page of a list of the documents in the `scope`.
     ///
     /// They come from PostgreSQL, so they are as new as the request. Their documents are as new as single ones: one that
     /// was deleted in between, or that a tier does not know yet, is absent.
     ///
     /// # Errors
     /// See [`LookupError`].
-    pub async fn list(&self, id: ResourceId, mut page: Page) -> Result<PageKeys, LookupError> {
+    pub async fn list(
+        &self,
+        id: ResourceId,
+        mut page: Page,
+        scope: &Scope<'_>,
+    ) -> Result<PageKeys, LookupError> {
+        page.owner = match scope {
+            Scope::All => None,
+            Scope::Own(None) => return Ok(PageKeys::default()),
+            Scope::Own(Some(owner)) => Some(owner.as_ref().to_owned()),
+        };
         let limit = page.limit;
         // One more key shows whether a page follows.
         page.limit += 1;

@@ -17,6 +17,7 @@ use futures_util::future::{join, join_all};
 use larder::server::Peer;
 use tower::ServiceExt;
 
+pub(crate) use self::tokens::{now, token};
 use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestResponse, TestService, execute};
 

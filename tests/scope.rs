@@ -1,6 +1,7 @@
 //! Which documents exist for whom: conditions on rows, and owners of documents.
 
 mod conditions;
+mod reads;
 mod writes;
 
 use std::fmt::Write as _;

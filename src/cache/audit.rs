@@ -189,7 +189,8 @@ impl Cache {
             | Provenance::Bypass { .. }
             | Provenance::Uncached { .. }
             | Provenance::Token { .. }
-            | Provenance::Stale { .. } => return,
+            | Provenance::Stale { .. }
+            | Provenance::Undisclosed => return,
         };
         let served = answer.found.as_ref().map(Content::of);
         let cache = Arc::clone(self);

@@ -15,6 +15,7 @@ use crate::cache::orders::Put;
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Provenance};
 use crate::clock::Boottime;
+use crate::resource::find::Find;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
@@ -42,6 +43,8 @@ pub(super) enum LoadReason {
     Uncached,
     /// The tiers have not caught up with the request's token.
     Token,
+    /// PostgreSQL has told the request what the tiers do not know yet.
+    Ahead,
 }
 
 impl Cache {
@@ -64,10 +67,11 @@ impl Cache {
             let definition = self.resource(resource)?;
             #[cfg(test)]
             reach(Point::Noted);
-            // A statement that was sent before the request may not see the transaction of its token. If no tier keeps
-            // the document, passes leave its resource out, and versions don't show whether it has changed since.
+            // A statement that was sent before the request may not see the transaction of its token, nor what PostgreSQL
+            // has told it. If no tier keeps the document, passes leave its resource out, and versions don't show whether
+            // it has changed since.
             let max_age = match reason {
-                LoadReason::Token => Duration::ZERO,
+                LoadReason::Token | LoadReason::Ahead => Duration::ZERO,
                 _ if !self.cached(resource).is_kept() => Duration::ZERO,
                 _ => self.freshness.max_staleness(),
             };
@@ -97,7 +101,7 @@ impl Cache {
                         stored: outcome.stored,
                         collapsed,
                     },
-                    LoadReason::Bypass => Provenance::Bypass { collapsed },
+                    LoadReason::Bypass | LoadReason::Ahead => Provenance::Bypass { collapsed },
                     LoadReason::Uncached => Provenance::Uncached { collapsed },
                     LoadReason::Token => Provenance::Token { collapsed },
                 };
@@ -141,6 +145,41 @@ impl Cache {
             return Err(LookupError::Deadline);
         }
         Ok(outcome)
+    }
+
+    /// Loads the document of `key` by a statement that is sent from now on, whatever the tiers have.
+    ///
+    /// # Errors
+    /// See [`LookupError`]; never for a missing document.
+    pub async fn load_anew(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        until: Option<Boottime>,
+    ) -> Result<Answer, LookupError> {
+        self.load(resource, Arc::from(key), LoadReason::Ahead, until)
+            .await
+    }
+
+    /// The keys of the documents that are looked for, in the order of the texts, as PostgreSQL has them now.
+    ///
+    /// Waits as [`Cache::lookup`] does.
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn find(
+        &self,
+        resource: ResourceId,
+        find: &Find,
+    ) -> Result<Vec<Option<String>>, LookupError> {
+        let began = Boottime::now();
+        let mut repeats = 0;
+        loop {
+            let finding = self.loader.find(self.resource(resource)?, find.clone());
+            match self.wait_within_limits(resource, began, finding).await? {
+                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                found => return Ok(found?),
+            }
+        }
     }
 
     /// The canonical keys of a page, read from PostgreSQL.

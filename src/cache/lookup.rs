@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cache::audit::Audit;
-use crate::cache::document::Found;
+use crate::cache::document::{Document, Found};
 use crate::cache::fill::LoadReason;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
@@ -19,16 +19,18 @@ use crate::source::token::Token;
 const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 impl Cache {
-    /// The document of `key`, a canonical text, if memory has it and is fresh at the moment `now`.
+    /// The document of `key`, a canonical text, if memory has it, is fresh at the moment `now`, and `admits` it. An absence
+    /// has no kept values.
     #[inline]
     pub fn try_memory(
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
         now: Boottime,
+        admits: impl Fn(&Document) -> bool,
     ) -> Option<Answer> {
         if self.is_fresh(self.cached(resource), now) {
-            self.fresh_from_memory(resource, key)
+            self.fresh_from_memory(resource, key, admits)
         } else {
             None
         }
@@ -36,12 +38,17 @@ impl Cache {
 
     /// The document of `key`, if memory has it. The caller has checked that the tiers are fresh.
     #[inline]
-    fn fresh_from_memory(self: &Arc<Self>, resource: ResourceId, key: &str) -> Option<Answer> {
+    fn fresh_from_memory(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        admits: impl Fn(&Document) -> bool,
+    ) -> Option<Answer> {
         if !self.cached(resource).tiers.memory {
             return None;
         }
         let prepared = self.sample_for_audit(resource, key);
-        let found = self.lookup_memory(resource, key)?;
+        let found = self.lookup_memory(resource, key, admits)?;
         let answer = Answer {
             found,
             provenance: Provenance::Memory,
@@ -61,13 +68,18 @@ impl Cache {
             .then(|| self.prepare_audit(resource, key))
     }
 
-    fn lookup_memory(&self, resource: ResourceId, key: &str) -> Option<Found> {
+    fn lookup_memory(
+        &self,
+        resource: ResourceId,
+        key: &str,
+        admits: impl Fn(&Document) -> bool,
+    ) -> Option<Found> {
         let cached = self.cached(resource);
         #[cfg(test)]
         reach(Point::Memory);
         let found = self
             .memory
-            .get(resource, key, self.versions.epoch(resource))?;
+            .get(resource, key, self.versions.epoch(resource), admits)?;
         cached.hits_memory.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -88,7 +100,7 @@ impl Cache {
         let now = Boottime::now();
         // Checked once, so that all steps of the lookup agree.
         let is_fresh = self.is_fresh(self.cached(resource), now);
-        if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key) {
+        if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key, |_| true) {
             return Ok(answer);
         }
         self.lookup_below(resource, key, now, is_fresh, until).await
@@ -121,13 +133,10 @@ impl Cache {
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let cached = self.cached(resource);
-        let serves_stale = !is_fresh && self.serves_stale(cached);
-        let stale = serves_stale.then(|| Provenance::Stale {
-            age: now.since(self.freshness.fresh_at()),
-        });
+        let stale = self.stale(cached, now, is_fresh);
         if let Some(provenance) = stale
             && cached.tiers.memory
-            && let Some(found) = self.lookup_memory(resource, key)
+            && let Some(found) = self.lookup_memory(resource, key, |_| true)
         {
             return Ok(Answer { found, provenance });
         }
@@ -200,6 +209,41 @@ impl Cache {
     /// The time that a request may wait for a document.
     pub fn request_timeout(&self) -> Duration {
         self.request_timeout
+    }
+
+    /// The document of `key` from a tier that may answer now, without asking PostgreSQL. With `tokens` only if the tiers
+    /// have caught up with them, for which it waits at most 100 ms.
+    pub async fn lookup_tiers(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        tokens: &[Token],
+    ) -> Option<Answer> {
+        if !tokens.is_empty() && !self.freshness.wait_covered(tokens, TOKEN_WAIT).await {
+            return None;
+        }
+        let cached = self.cached(resource);
+        let now = Boottime::now();
+        let is_fresh = self.is_fresh(cached, now);
+        let stale = self.stale(cached, now, is_fresh);
+        if !is_fresh && stale.is_none() {
+            return None;
+        }
+        let in_memory = || self.lookup_memory(resource, key, |_| true);
+        let (found, tier) = match cached.tiers.memory.then(in_memory).flatten() {
+            Some(found) => (found, Provenance::Memory),
+            None => (self.lookup_disk(resource, key).await?, Provenance::Disk),
+        };
+        let provenance = stale.unwrap_or(tier);
+        Some(Answer { found, provenance })
+    }
+
+    /// The provenance of what a tier answers at the moment `now`, if it `is_fresh` no more and may answer.
+    fn stale(&self, cached: &CachedResource, now: Boottime, is_fresh: bool) -> Option<Provenance> {
+        let serves_stale = !is_fresh && self.serves_stale(cached);
+        serves_stale.then(|| Provenance::Stale {
+            age: now.since(self.freshness.fresh_at()),
+        })
     }
 
     /// Whether the tiers answer for the resource also while they are not fresh.

@@ -24,7 +24,6 @@ use crate::cache::eviction::{Eviction, EvictionOutcome, Ticket};
 use crate::cache::generation::{Epoch, Stripe, Version, Versions};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
-use crate::clock::Boottime;
 use crate::resource::ResourceId;
 use crate::sync::AtomicU64;
 
@@ -78,12 +77,18 @@ impl Memory {
         }
     }
 
-    /// The document or the remembered absence of the key, if there is one under `epoch`. Counts a touch.
-    pub fn get(&self, resource: ResourceId, key: &str, epoch: Epoch) -> Option<Found> {
+    /// The document or the remembered absence of the key, if there is one under `epoch` and `admits` it. Counts a touch.
+    pub fn get(
+        &self,
+        resource: ResourceId,
+        key: &str,
+        epoch: Epoch,
+        admits: impl Fn(&Document) -> bool,
+    ) -> Option<Found> {
         let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
-        if !document.has_epoch(epoch) || document.key() != key.as_bytes() {
+        if !document.has_epoch(epoch) || document.key() != key.as_bytes() || !admits(document) {
             return None;
         }
         document.touch();
@@ -232,18 +237,13 @@ impl Memory {
         });
     }
 
-    /// Whether the key's entry under `epoch` has a document, and when it was read. Counts no touch.
-    pub(super) fn peek(
-        &self,
-        resource: ResourceId,
-        key: &str,
-        epoch: Epoch,
-    ) -> Option<(bool, Boottime)> {
+    /// The key's entry under `epoch`, a document or an absence. Counts no touch.
+    pub(super) fn peek(&self, resource: ResourceId, key: &str, epoch: Epoch) -> Option<Document> {
         let map = self.map_of(resource);
         let slot = map.documents.get(&map.hash(key.as_bytes()))?;
         let document = slot.value();
         let is_valid = document.has_epoch(epoch) && document.key() == key.as_bytes();
-        is_valid.then(|| (document.exists(), document.read_at()))
+        is_valid.then(|| document.clone())
     }
 
     /// The weight of all entries, in bytes.

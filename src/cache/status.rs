@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::cache::document::Document;
 use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
@@ -114,6 +115,8 @@ pub struct EntryStatus {
     pub found: bool,
     /// How long ago it was read or, on disk, written.
     pub age_seconds: f64,
+    /// The canonical text of the owner's column; `None` for an absence, for null, and if the resource has no owner.
+    pub owner: Option<String>,
 }
 
 impl Cache {
@@ -274,13 +277,15 @@ impl Cache {
         Explanation {
             resource: cached.name.clone(),
             key: key.to_owned(),
-            memory: memory.map(|(found, read_at)| EntryStatus {
-                found,
-                age_seconds: Boottime::now().since(read_at).as_secs_f64(),
+            memory: memory.map(|document| EntryStatus {
+                found: document.exists(),
+                age_seconds: Boottime::now().since(document.read_at()).as_secs_f64(),
+                owner: owner(&document),
             }),
             disk: disk.map(|entry| EntryStatus {
                 found: entry.found.is_some(),
                 age_seconds: entry.written_at.elapsed().unwrap_or_default().as_secs_f64(),
+                owner: entry.found.as_ref().and_then(owner),
             }),
             generation: self.versions.generation(stripe),
             fresh: self.is_fresh(cached, Boottime::now()),
@@ -291,6 +296,11 @@ impl Cache {
                 .map(|position| position.to_string()),
         }
     }
+}
+
+fn owner(document: &Document) -> Option<String> {
+    let owner = document.kept().owner()?;
+    Some(String::from_utf8_lossy(owner).into_owned())
 }
 
 impl SourceStatus {

@@ -68,10 +68,11 @@ pub(super) enum Admitted {
 
 impl Admitted {
     /// Its principal; `None` without credentials.
-    pub(super) fn principal(&self) -> Option<Arc<Principal>> {
+    #[inline]
+    pub(super) fn principal(&self) -> Option<&Arc<Principal>> {
         match self {
             Self::Anonymous => None,
-            Self::Known(found) => found.principal().map(Arc::clone),
+            Self::Known(found) => found.principal(),
         }
     }
 }

@@ -15,13 +15,13 @@ use crate::harness::service::TestService;
 const OLD: &str = "an old secret of thirty-two bytes";
 const NEW: &str = "a new secret of thirty-two bytes!";
 
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap().as_secs()
 }
 
 /// Signed as larder signs, which has to run already: it brings the signatures.
-pub(super) fn token(secret: &str, claims: &Value) -> String {
+pub(crate) fn token(secret: &str, claims: &Value) -> String {
     let key = EncodingKey::from_secret(secret.as_bytes());
     encode(&Header::new(Algorithm::HS256), claims, &key).unwrap()
 }

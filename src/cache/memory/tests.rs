@@ -23,7 +23,7 @@ fn put(
 
 fn has(memory: &Memory, versions: &Versions, resource: ResourceId, key: &str) -> bool {
     memory
-        .get(resource, key, versions.epoch(resource))
+        .get(resource, key, versions.epoch(resource), |_| true)
         .is_some()
 }
 
@@ -216,7 +216,7 @@ fn an_encoding_is_added_only_while_its_document_is_present() {
     let (memory, versions) = memory(1 << 20);
     assert!(put(&memory, &versions, ITEMS, "1", 1_000));
     let plain = memory
-        .get(ITEMS, "1", versions.epoch(ITEMS))
+        .get(ITEMS, "1", versions.epoch(ITEMS), |_| true)
         .unwrap()
         .unwrap();
     let before = memory.bytes();
@@ -227,7 +227,7 @@ fn an_encoding_is_added_only_while_its_document_is_present() {
         (larger.block_bytes() - plain.block_bytes()) as u64
     );
     let there = memory
-        .get(ITEMS, "1", versions.epoch(ITEMS))
+        .get(ITEMS, "1", versions.epoch(ITEMS), |_| true)
         .unwrap()
         .unwrap();
     assert_eq!(there.encoded(Encoding::Gzip).unwrap().as_ref().len(), 500);
@@ -251,7 +251,7 @@ fn the_byte_bound_holds_while_documents_grow() {
     for number in 0..2_000_usize {
         let key = (number % 300).to_string();
         put(&memory, &versions, ITEMS, &key, 900);
-        let Some(Some(document)) = memory.get(ITEMS, &key, versions.epoch(ITEMS)) else {
+        let Some(Some(document)) = memory.get(ITEMS, &key, versions.epoch(ITEMS), |_| true) else {
             continue;
         };
         let larger = document.with_encoded(Encoding::Brotli, &[b'b'; 700]);

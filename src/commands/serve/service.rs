@@ -18,7 +18,7 @@ use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
 use crate::http::middleware::access_log::{AccessLog, ReopenSignal};
 use crate::http::middleware::stack::{PublicConfig, PublicService};
-use crate::http::read::cache_headers::CacheHeaders;
+use crate::http::read::cache_headers::{Audience, CacheHeaders};
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
 use crate::server::rate::RateLimiter;
@@ -231,7 +231,12 @@ fn cache_headers(config: &Config) -> Vec<CacheHeaders> {
         let read = resource.read.as_ref();
         let for_all =
             !config.auth.is_on() || read.is_some_and(|roles| roles.value.iter().any(is_anonymous));
-        CacheHeaders::new(cache_control.as_deref(), surrogate_key.as_deref(), for_all)
+        let audience = match &resource.owner {
+            Some(_) => Audience::Owners,
+            None if for_all => Audience::Everyone,
+            None => Audience::Authenticated,
+        };
+        CacheHeaders::new(cache_control.as_deref(), surrogate_key.as_deref(), audience)
     });
     headers.collect()
 }

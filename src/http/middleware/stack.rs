@@ -21,6 +21,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt};
 use ipnet::IpNet;
 use tower_service::Service;
 
+use crate::auth::Principal;
 use crate::cache::Cache;
 use crate::clock::Boottime;
 use crate::documents::Documents;
@@ -222,14 +223,14 @@ impl Stack {
                 }
             }
         }
-        let principal = || admitted.as_ref().and_then(Admitted::principal);
+        let principal = admitted.as_ref().and_then(Admitted::principal);
         if let Some(line) = line {
-            line.set_user(principal().as_deref());
+            line.set_user(principal.map(Arc::as_ref));
         }
-        if let Some(answer) = self.try_memory(request) {
+        if let Some(answer) = self.try_memory(request, principal.map(Arc::as_ref)) {
             return Break(answer);
         }
-        request.principal = principal();
+        request.principal = principal.map(Arc::clone);
         self.pass_on(request)
             .map_continue(|context| PendingRequest {
                 context,
@@ -276,15 +277,20 @@ impl Stack {
         if let Some(line) = line {
             line.set_user(request.principal.as_deref());
         }
-        match self.try_memory(&mut request) {
+        let principal = request.principal.clone();
+        match self.try_memory(&mut request, principal.as_deref()) {
             Some(answer) => Break(answer),
             None => self.pass_on(&mut request),
         }
     }
 
     #[inline]
-    fn try_memory(&self, request: &mut Request<'_>) -> Option<Response<AnswerBody>> {
-        let answer = document::try_memory(&self.state, request)?;
+    fn try_memory(
+        &self,
+        request: &mut Request<'_>,
+        principal: Option<&Principal>,
+    ) -> Option<Response<AnswerBody>> {
+        let answer = document::try_memory(&self.state, request, principal)?;
         Some(self.complete(request, answer))
     }
 

@@ -9,6 +9,7 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 
 use crate::cache::Provenance;
+use crate::documents::lookups::KeyOrigin;
 use crate::http::bodies::BATCH_BYTES_MAX;
 use crate::http::body::read_body;
 use crate::http::headers::JSON;
@@ -155,7 +156,7 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let bytes_max = read.answers.answer_bytes_max();
     let turn = read.turn.take();
-    let mut lookups = read.look_up(keys, turn);
+    let mut lookups = read.look_up(keys, KeyOrigin::Client, turn);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         for (key, answer) in keys.iter().zip(answers) {
@@ -211,13 +212,15 @@ impl Provenances {
 /// The rank of a path among the others; longer paths have higher ones.
 fn distance(provenance: &Provenance) -> u8 {
     match provenance {
-        Provenance::Memory => 0,
-        Provenance::Disk => 1,
-        Provenance::Miss { stored: true, .. } => 2,
-        Provenance::Miss { stored: false, .. } => 3,
-        Provenance::Bypass { .. } => 4,
-        Provenance::Uncached { .. } => 5,
-        Provenance::Token { .. } => 6,
-        Provenance::Stale { .. } => 7,
+        // Beside documents that the request sees it does not count.
+        Provenance::Undisclosed => 0,
+        Provenance::Memory => 1,
+        Provenance::Disk => 2,
+        Provenance::Miss { stored: true, .. } => 3,
+        Provenance::Miss { stored: false, .. } => 4,
+        Provenance::Bypass { .. } => 5,
+        Provenance::Uncached { .. } => 6,
+        Provenance::Token { .. } => 7,
+        Provenance::Stale { .. } => 8,
     }
 }

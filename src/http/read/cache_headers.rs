@@ -14,6 +14,17 @@ const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
 /// The placeholder for the key in a resource's surrogate keys.
 const KEY: &str = "{key}";
 
+/// Who may read a document of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// Everyone, without credentials.
+    Everyone,
+    /// Clients with certain credentials, all of the documents.
+    Authenticated,
+    /// Some clients all of the documents, others those that they own.
+    Owners,
+}
+
 /// The headers for caches in a resource's responses, as configured.
 #[derive(Clone, Debug)]
 pub struct CacheHeaders {
@@ -27,24 +38,33 @@ impl CacheHeaders {
     /// Takes values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` is replaced
     /// by a document's key.
     ///
-    /// `for_all`: no credentials are needed to read the resource. Otherwise `private` is added, unless `Cache-Control`
-    /// has `public` or `private` already: a shared cache does not reuse the response to a request with `Authorization`
+    /// If credentials are needed, `private` is added, unless `Cache-Control` has `public` or `private` already: a shared cache does not reuse the response to a request with `Authorization`
     /// (RFC 9111, section 3.5), but it may reuse one to a request with a cookie or `X-API-Key`. `Vary` on these headers
     /// would prevent that too, but a cache would then store a copy for each client, and return it even after the
-    /// credential has been revoked; and many caches store nothing that has such a `Vary`.
-    pub fn new(cache_control: Option<&str>, surrogate_key: Option<&str>, for_all: bool) -> Self {
+    /// credential has been revoked; and many caches store nothing that has such a `Vary`. For owners `public` is removed,
+    /// since one client must not get what another one was answered.
+    pub fn new(
+        cache_control: Option<&str>,
+        surrogate_key: Option<&str>,
+        audience: Audience,
+    ) -> Self {
         let configured = cache_control.unwrap_or(NO_CACHE);
         let has = |directive| {
             configured
                 .split(',')
                 .any(|member| is_directive(member, directive))
         };
+        let private = |directives: &str| match directives {
+            "" => "private".to_owned(),
+            directives => format!("private, {directives}"),
+        };
         let value = |directives: &str| {
-            if for_all || has("public") || has("private") {
-                HeaderValue::from_str(directives)
-            } else {
-                HeaderValue::try_from(format!("private, {directives}"))
-            }
+            HeaderValue::try_from(match audience {
+                Audience::Authenticated if !has("public") && !has("private") => private(directives),
+                Audience::Owners if !has("private") => private(&without_public(directives)),
+                Audience::Owners => without_public(directives),
+                Audience::Everyone | Audience::Authenticated => directives.to_owned(),
+            })
         };
         let no_cache = HeaderValue::from_static(NO_CACHE);
         Self {
@@ -84,6 +104,15 @@ fn is_directive(member: &str, directive: &str) -> bool {
     member.trim_ascii().eq_ignore_ascii_case(directive)
 }
 
+/// The value of `Cache-Control` without the directive `public`.
+fn without_public(directives: &str) -> String {
+    let members = directives.split(',');
+    let members: Vec<&str> = members
+        .filter(|member| !is_directive(member, "public"))
+        .collect();
+    members.join(",").trim_ascii_start().to_owned()
+}
+
 /// The value of `Surrogate-Key`. For many documents it has only the names without a key: with the others the header
 /// would be longer than proxies accept.
 fn surrogate_key(template: &str, key: Option<(&KeyShape, &str)>) -> String {
@@ -102,7 +131,7 @@ pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
     match provenance {
         Provenance::Memory => "memory",
         Provenance::Disk => "disk",
-        Provenance::Miss { .. } => "postgres",
+        Provenance::Miss { .. } | Provenance::Undisclosed => "postgres",
         Provenance::Bypass { .. } => "feed",
         Provenance::Uncached { .. } => "uncached",
         Provenance::Token { .. } => "token",
@@ -140,6 +169,7 @@ fn cache_status(provenance: Provenance) -> HeaderValue {
         Provenance::Token { collapsed: false } => "larder; fwd=request; detail=token",
         Provenance::Token { collapsed: true } => "larder; fwd=request; detail=token; collapsed",
         Provenance::Stale { .. } => "larder; hit; detail=stale",
+        Provenance::Undisclosed => "larder; fwd=miss",
     })
 }
 
@@ -149,8 +179,8 @@ mod tests {
 
     #[test]
     fn shared_caches_keep_only_what_needs_no_credentials() {
-        let of = |cache_control, for_all| {
-            let headers = CacheHeaders::new(cache_control, None, for_all);
+        let of = |cache_control, audience| {
+            let headers = CacheHeaders::new(cache_control, None, audience);
             headers.cache_control.to_str().unwrap().to_owned()
         };
         for (said, limited) in [
@@ -161,13 +191,23 @@ mod tests {
             (Some("private=\"etag\""), "private, private=\"etag\""),
             (Some("publicly"), "private, publicly"),
         ] {
-            assert_eq!(of(said, false), limited);
-            assert_eq!(of(said, true), said.unwrap_or(NO_CACHE));
+            assert_eq!(of(said, Audience::Authenticated), limited);
+            let unlimited = of(said, Audience::Everyone);
+            assert_eq!(unlimited, said.unwrap_or(NO_CACHE));
         }
-        assert_eq!(
-            CacheHeaders::new(None, None, false).stale,
-            "private, no-cache"
-        );
-        assert_eq!(CacheHeaders::new(None, None, true).stale, NO_CACHE);
+        for (said, owned) in [
+            (None, "private, no-cache"),
+            (Some("max-age=60, Public"), "private, max-age=60"),
+            (Some("public,max-age=60"), "private, max-age=60"),
+            (Some("no-cache, private"), "no-cache, private"),
+            (Some("public, private"), "private"),
+            (Some("public"), "private"),
+        ] {
+            assert_eq!(of(said, Audience::Owners), owned);
+        }
+        let stale = |audience| CacheHeaders::new(None, None, audience).stale;
+        assert_eq!(stale(Audience::Authenticated), "private, no-cache");
+        assert_eq!(stale(Audience::Owners), "private, no-cache");
+        assert_eq!(stale(Audience::Everyone), NO_CACHE);
     }
 }

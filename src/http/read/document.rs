@@ -6,6 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, Response};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::auth::{Principal, Right};
 use crate::cache::document::{Document, entity_tag};
 use crate::clock::Boottime;
 use crate::http::answers::PIECE_BYTES;
@@ -18,6 +19,7 @@ use crate::http::read::response::{
 };
 use crate::http::read::{ReadResult, query};
 use crate::http::request::{MissedKey, Request, TargetPart};
+use crate::http::scope::scope_of;
 use crate::http::state::HttpState;
 use crate::http::work;
 use crate::resource::ResourceId;
@@ -33,6 +35,7 @@ const UNRESERVED_BYTES_MAX: usize = 64 << 10;
 pub(in crate::http) fn try_memory(
     state: &HttpState,
     request: &mut Request<'_>,
+    principal: Option<&Principal>,
 ) -> Option<Response<FullBody>> {
     let (Some(id), TargetPart::Document { key }) = (request.target.resource, request.target.part)
     else {
@@ -45,7 +48,8 @@ pub(in crate::http) fn try_memory(
     let current = state.documents.current(id);
     let resource = current.as_ref()?;
     let key = resource.key.canonical(request.key(key)).ok()?;
-    let Some(answer) = state.documents.try_memory(id, &key, began) else {
+    let scope = scope_of(principal, id, resource.owner.as_ref(), Right::Read);
+    let Some(answer) = state.documents.try_memory(id, &key, &scope, began) else {
         request.missed = Some(MissedKey {
             resource: Arc::clone(resource),
             key: key.into_owned(),
@@ -81,12 +85,16 @@ pub(in crate::http) async fn read_document(
     let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &read.resource));
     let (key, answer) = match missed {
         Some(MissedKey { key, at, .. }) => {
-            let answer = read.documents.read_missed(id, &key, at).await?;
+            let answer = read
+                .documents
+                .read_missed(id, &key, &read.scope, at)
+                .await?;
             (key, answer)
         }
         None => {
             let key = read.resource.key.canonical(request.key(key))?.into_owned();
-            let answer = read.documents.read(id, &key, &read.tokens).await?;
+            let documents = read.documents;
+            let answer = documents.read(id, &key, &read.tokens, &read.scope).await?;
             (key, answer)
         }
     };

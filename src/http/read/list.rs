@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
 use crate::documents::PageKeys;
+use crate::documents::lookups::KeyOrigin;
 use crate::http::headers::LARDER_UNREADABLE;
 use crate::http::read::ReadResult;
 use crate::http::read::batch::Provenances;
@@ -32,12 +33,12 @@ pub(super) async fn read_page(
     let mut provenances = Provenances::default();
     // PostgreSQL answers before the first lookup.
     drop(read.turn.take());
-    let PageKeys { keys, mut follows } = read.documents.list(read.id, page).await?;
+    let PageKeys { keys, mut follows } = read.documents.list(read.id, page, &read.scope).await?;
     let mut last = keys.last();
     // The last key of the documents before those that are looked up now.
     let mut before = None;
     let mut unreadable = String::new();
-    let mut lookups = read.look_up(&keys, None);
+    let mut lookups = read.look_up(&keys, KeyOrigin::Page, None);
     loop {
         let (keys, answers) = match lookups.next().await {
             Ok(Some(found)) => found,
@@ -80,14 +81,7 @@ pub(super) async fn read_page(
     }
     // Its turn is over.
     drop(lookups);
-    // The keys came from PostgreSQL.
-    let provenance = match provenances.slowest() {
-        Provenance::Memory | Provenance::Disk | Provenance::Miss { .. } => Provenance::Miss {
-            stored: false,
-            collapsed: false,
-        },
-        provenance => provenance,
-    };
+    let provenance = of_page(provenances);
     let mut response = composed_response(read.request, composition.end("]")).await;
     read.cache_headers.add(&mut response, provenance, None);
     if let Ok(unreadable) = HeaderValue::try_from(unreadable)
@@ -102,6 +96,20 @@ pub(super) async fn read_page(
         }
     }
     Ok((detail(provenance), response))
+}
+
+/// The provenance of a page, whose keys came from PostgreSQL.
+fn of_page(documents: Provenances) -> Provenance {
+    match documents.slowest() {
+        Provenance::Memory
+        | Provenance::Disk
+        | Provenance::Miss { .. }
+        | Provenance::Undisclosed => Provenance::Miss {
+            stored: false,
+            collapsed: false,
+        },
+        provenance => provenance,
+    }
 }
 
 /// Adds a key to those of the header, unless there are some and it would become too long. Returns whether it was added.

@@ -7,8 +7,10 @@ use std::task::Poll;
 use axum::http::Method;
 use futures_util::poll;
 
+use crate::auth::Right;
 use crate::cache::Answer;
-use crate::documents::{Documents, Lookups};
+use crate::documents::lookups::{KeyOrigin, Lookups};
+use crate::documents::{Documents, Scope};
 use crate::http::answers::AnswersMemory;
 use crate::http::problem::Problem;
 use crate::http::read::cache_headers::CacheHeaders;
@@ -34,6 +36,8 @@ pub(super) struct ReadRequest<'r> {
     pub(super) answers: &'r AnswersMemory,
     /// The transactions that the response must reflect.
     pub(super) tokens: Vec<Token>,
+    /// The documents that it may read.
+    pub(super) scope: Scope<'r>,
     /// The members to return; `None` for whole documents.
     pub(super) fields: Option<Arc<Projection>>,
     /// The turn in which it was parsed, if it is long.
@@ -54,13 +58,16 @@ impl<'r> ReadRequest<'r> {
             return Err(Problem::NOT_ACCEPTABLE);
         }
         let cache_headers = state.cache_headers(id);
+        let tokens = request.tokens()?;
+        let resource = state.documents.resource(id)?;
         Ok(Self {
             documents: &state.documents,
             answers: &state.answers,
             id,
             cache_headers: cache_headers.ok_or(Problem::NO_SUCH_RESOURCE)?,
-            tokens: request.tokens()?,
-            resource: state.documents.resource(id)?,
+            tokens,
+            scope: request.scope(id, &resource, Right::Read),
+            resource,
             request,
             fields: None,
             turn: None,
@@ -86,12 +93,20 @@ impl<'r> ReadRequest<'r> {
     pub(super) fn look_up<'l>(
         &'l self,
         keys: &'l [String],
+        origin: KeyOrigin,
         turn: Option<WorkerTurn>,
     ) -> DocumentWindows<'l> {
         let bytes_max = self.answers.answer_bytes_max();
         let documents = self.documents;
         DocumentWindows {
-            lookups: documents.read_many(self.id, keys, &self.tokens, bytes_max),
+            lookups: documents.read_many(
+                self.id,
+                keys,
+                origin,
+                &self.tokens,
+                &self.scope,
+                bytes_max,
+            ),
             waiting: self.waiting(),
             turn,
             is_projected: self.fields.is_some(),

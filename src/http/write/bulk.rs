@@ -19,7 +19,8 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::documents::{Documents, Scope, Window};
+use crate::documents::lookups::Window;
+use crate::documents::{Documents, Scope};
 use crate::http::answers::{AnswersMemory, Reservation};
 use crate::http::body::body_problem;
 use crate::http::full_body::FullBody;

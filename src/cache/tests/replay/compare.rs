@@ -24,7 +24,7 @@ impl Replay<'_> {
         run.drain();
         let cache = &run.cache;
         let epoch = cache.versions.epoch(ITEMS);
-        let memory = cache.memory.get(ITEMS, KEY, epoch);
+        let memory = cache.memory.get(ITEMS, KEY, epoch, |_| true);
         let memory = memory.map(|found| content(found.as_ref()));
         assert_eq!(memory, state.memory, "memory");
         let stripe = cache.versions.stripe(ITEMS, KEY);

@@ -63,7 +63,9 @@ fn world_of(bytes_max: u64) -> Arc<World> {
 
 impl World {
     fn in_memory(&self) -> Option<u64> {
-        let found = self.memory.get(ITEMS, KEY, self.versions.epoch(ITEMS));
+        let found = self
+            .memory
+            .get(ITEMS, KEY, self.versions.epoch(ITEMS), |_| true);
         found.as_ref().map(value)
     }
 
@@ -268,7 +270,9 @@ pub fn eviction_beside_installs() {
                 world
                     .memory
                     .install_if_current(ITEMS, key, document, &world.versions, version);
-                world.memory.get(ITEMS, key, world.versions.epoch(ITEMS));
+                world
+                    .memory
+                    .get(ITEMS, key, world.versions.epoch(ITEMS), |_| true);
             }
         }
     };

@@ -1,0 +1,229 @@
+//! Lookups of many documents for one request, some at a time.
+
+use std::collections::HashMap;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::timeout;
+
+use crate::cache::{Answer, LookupError};
+use crate::clock::Boottime;
+use crate::documents::Documents;
+use crate::documents::scope::Ownership;
+use crate::resource::{ResourceId, Scope};
+use crate::source::token::Token;
+
+/// So many documents of memory are looked up at once, which takes about 100 µs: the worker that does it serves others, too.
+const MEMORY_AT_ONCE: usize = 128;
+
+/// Lookups of many documents: see [`Documents::read_many`].
+pub struct Lookups<'r> {
+    pub(super) documents: &'r Documents,
+    pub(super) id: ResourceId,
+    /// Those that were not looked up yet.
+    pub(super) keys: &'r [String],
+    pub(super) origin: KeyOrigin,
+    pub(super) tokens: &'r [Token],
+    pub(super) scope: &'r Scope<'r>,
+    pub(super) bytes_max: usize,
+    pub(super) began: Boottime,
+    pub(super) window: Window,
+}
+
+/// Where the keys of lookups come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrigin {
+    /// The client has named them.
+    Client,
+    /// A page has them, so their documents were in the scope when PostgreSQL made it.
+    Page,
+}
+
+/// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
+/// 16 MiB, if they are as long as those before. So few long documents and many short ones are in memory. If they are
+/// longer, [`Lookups::next`] returns those that fit, and one more.
+#[derive(Debug, Default)]
+pub struct Window {
+    documents: usize,
+    bytes: usize,
+}
+
+impl Window {
+    const FIRST: usize = 8;
+    const BYTES: usize = 16 << 20;
+
+    /// The number of documents to read next.
+    pub fn size(&self) -> usize {
+        match self.bytes.checked_div(self.documents) {
+            None => Self::FIRST,
+            Some(mean) => (Self::BYTES / mean.max(1)).clamp(1, 1_000),
+        }
+    }
+
+    /// Notes a document that was read.
+    pub fn add(&mut self, bytes: usize) {
+        self.documents += 1;
+        self.bytes += bytes;
+    }
+}
+
+impl<'r> Lookups<'r> {
+    /// The number of keys that were not looked up yet.
+    pub fn left(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
+    /// for a document that is too long or that PostgreSQL can't return: it must not prevent the others from being
+    /// returned. Documents in memory need no future.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn next(
+        &mut self,
+    ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        let window = self.window.size();
+        let mut answers: Vec<Option<Answer>> = Vec::new();
+        let mut first_places = HashMap::with_capacity(self.keys.len().min(MEMORY_AT_ONCE));
+        let mut repeated = Vec::new();
+        let mut missed = Vec::new();
+        let (mut in_memory, mut bytes) = (0, 0);
+        for (place, key) in self.keys.iter().enumerate() {
+            if missed.len() >= window || in_memory >= MEMORY_AT_ONCE || bytes > self.bytes_max {
+                break;
+            }
+            let first = *first_places.entry(key).or_insert(place);
+            let answer = if first < place {
+                repeated.push((place, first));
+                None
+            } else {
+                let found = match self.tokens {
+                    [] => self.try_memory(key),
+                    _ => None,
+                };
+                match found {
+                    Some(_) => in_memory += 1,
+                    None => missed.push((place, key)),
+                }
+                found
+            };
+            bytes += length(&answer);
+            answers.push(answer);
+        }
+        // One limit for all windows of a request.
+        let waited = Boottime::now().since(self.began);
+        let left = self.documents.request_timeout().saturating_sub(waited);
+        let lookups = async {
+            let ownership = self.ownership(&missed).await;
+            self.lookup_all(&missed, ownership).await
+        };
+        let found = timeout(left, lookups).await;
+        let found = found.map_err(|_| LookupError::Deadline)??;
+        if let Some((place, _)) = missed.get(found.len()) {
+            answers.truncate(*place);
+        }
+        for ((place, _), found) in missed.iter().zip(found) {
+            self.window.add(length(&found));
+            answers[*place] = found;
+        }
+        for (place, first) in repeated {
+            if place < answers.len() {
+                answers[place] = answers[first].clone();
+            }
+        }
+        let (looked_up, rest) = self.keys.split_at(answers.len());
+        self.keys = rest;
+        Ok(Some((looked_up, answers)))
+    }
+
+    fn try_memory(&self, key: &str) -> Option<Answer> {
+        let documents = self.documents;
+        documents.try_memory(self.id, key, self.scope, self.began)
+    }
+
+    /// Whether the documents of `missed` are in the scope.
+    async fn ownership(&self, missed: &[(usize, &String)]) -> Vec<Ownership> {
+        match self.origin {
+            KeyOrigin::Page => vec![Ownership::Own; missed.len()],
+            KeyOrigin::Client => {
+                let keys = missed.iter().map(|(_, key)| (*key).clone()).collect();
+                self.documents.ownership(self.id, keys, self.scope).await
+            }
+        }
+    }
+
+    /// Looks up the keys of `missed` at the same time. Returns their answers in order: all, or the first ones if these have
+    /// more than [`Window::BYTES`]. Answers beyond are dropped while others are awaited.
+    async fn lookup_all(
+        &self,
+        missed: &[(usize, &String)],
+        ownership: Vec<Ownership>,
+    ) -> Result<Vec<Option<Answer>>, LookupError> {
+        let mut lookups: FuturesUnordered<_> = missed
+            .iter()
+            .zip(ownership)
+            .enumerate()
+            .map(|(number, ((_, key), ownership))| async move {
+                (number, self.lookup(key, ownership).await)
+            })
+            .collect();
+        let mut found: Vec<Option<Option<Answer>>> = vec![None; missed.len()];
+        let (mut ready, mut bytes) = (0, 0);
+        while ready < found.len()
+            && let Some((number, answer)) = lookups.next().await
+        {
+            let Some(slot) = found.get_mut(number) else {
+                continue;
+            };
+            let answer = answer?;
+            bytes += length(&answer);
+            *slot = Some(answer);
+            while found.get(ready).is_some_and(Option::is_some) {
+                ready += 1;
+            }
+            while bytes > Window::BYTES && ready < found.len() {
+                let dropped = match found.iter().rposition(Option::is_some) {
+                    Some(last) if last > ready => last,
+                    _ if ready > 0 => ready,
+                    // The first one is not there yet.
+                    _ => break,
+                };
+                let last = found.get_mut(dropped).and_then(Option::take);
+                bytes -= last.as_ref().map_or(0, length);
+                found.truncate(dropped);
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Reads a document that memory does not have.
+    async fn lookup(&self, key: &str, ownership: Ownership) -> Result<Option<Answer>, LookupError> {
+        let Self { id, scope, .. } = *self;
+        let cache = &self.documents.cache;
+        let until = Some(self.began.after(cache.request_timeout()));
+        let found = match (scope, self.tokens) {
+            (Scope::All, []) => cache.lookup_missed(id, key, self.began, until).await,
+            (Scope::All, tokens) => cache.lookup_after(id, key, tokens, until).await,
+            (Scope::Own(_), tokens) => {
+                let documents = self.documents;
+                documents
+                    .read_decided(id, key, tokens, scope, ownership, until)
+                    .await
+            }
+        };
+        match found {
+            Ok(answer) => Ok(Some(answer)),
+            // The cache has logged it.
+            Err(error) if error.is_of_one_document() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The length of the document, if there is one.
+fn length(answer: &Option<Answer>) -> usize {
+    let found = answer.as_ref().and_then(|answer| answer.found.as_ref());
+    found.map_or(0, |document| document.body().len())
+}
