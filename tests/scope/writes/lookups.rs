@@ -3,7 +3,8 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::service::TestResponse;
+use crate::harness::service::{TestResponse, TestService};
+use crate::scope::clients;
 use crate::scope::writes::{is, order, start, with};
 
 #[track_caller]
@@ -106,4 +107,43 @@ async fn only_what_changes_is_checked() {
     is(&put(&own).await, StatusCode::OK);
     let stored = "(1,17,a,kept,1,2)(11,1,pen,1,1)(12,1,jug,,1)";
     assert_eq!(larder.stored(1).await, stored);
+}
+
+/// The client chooses one column, the other one has a default in new rows, and stays what it is in others.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_several_columns_are_checked_as_a_whole() {
+    let schema = "create table address (tenant int, id int, customer_id int, primary key (tenant, id));
+        create table thing (id int primary key, owner int, tenant int not null default 1, address_id int,
+                            foreign key (tenant, address_id) references address);
+        insert into address values (1, 1, 17), (1, 3, 18), (2, 2, 17), (2, 3, 17);
+        insert into thing values (1, 17, 2, 2)";
+    let toml = format!(
+        "{}[[resource]]\nname = 'things'\ntable = 'thing'\nread = ['customer']\nwrite = ['customer']\n\
+         fields = {{ id = 'id', address_id = 'addressId' }}\n\
+         [resource.owner]\ncolumn = 'owner'\nclaim = 'sub'\nroles = ['customer']\n\
+         [[resource.lookups]]\nname = 'address'\ntable = 'address'\ncolumn = ['tenant', 'address_id']\n\
+         owner = 'customer_id'\n",
+        clients()
+    );
+    let larder = TestService::start(schema, &toml).await;
+    let post = async |id: i64, address: i64| {
+        let body = json!({"id": id, "addressId": address}).to_string();
+        larder.post_by("c17", "/things", &body).await
+    };
+    is(&post(5, 1).await, StatusCode::CREATED);
+    // 2 is an address of the other tenant only, and 3 is another's here.
+    for address in [2, 3] {
+        is_refused(&post(6, address).await, &["/addressId"]);
+    }
+    for (address, status) in [
+        (json!(2), StatusCode::OK),
+        (json!(null), StatusCode::OK),
+        (json!(3), StatusCode::OK),
+        (json!(1), StatusCode::FORBIDDEN),
+    ] {
+        let body = json!({"addressId": address}).to_string();
+        is(&larder.patch_by("c17", "/things/1", &body).await, status);
+    }
+    let rows = "select string_agg(t::text, '' order by id) from thing t";
+    assert_eq!(larder.text(rows).await, "(1,17,2,3)(5,17,1,1)");
 }
