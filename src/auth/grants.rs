@@ -16,7 +16,7 @@ pub(crate) enum Right {
 }
 
 /// The documents of a resource on which a principal has a right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
     /// None of them.
     #[default]

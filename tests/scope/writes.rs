@@ -163,6 +163,14 @@ async fn documents_of_others_are_absent_before_anything_else() {
             let foreign = larder.by("c17", Method::PUT, "/orders/2", condition, body);
             assert_eq!(foreign.await.body, absent.body, "{condition:?} {body}");
         }
+        // A condition that requires a document is one that none fulfils.
+        if condition
+            .first()
+            .is_some_and(|(name, _)| *name == "if-match")
+        {
+            let answer = larder.by("c17", Method::PUT, "/orders/9", condition, &bodies[0]);
+            assert_eq!(answer.await.body, absent.body, "{condition:?}");
+        }
         for method in [Method::PATCH, Method::DELETE] {
             for path in ["/orders/2", "/orders/3", "/orders/9"] {
                 let answer = larder.by("c17", method.clone(), path, condition, &bodies[1]);
