@@ -45,6 +45,7 @@
 //! # Smaller models beside it
 //! What [`Protocol`] assumes is modelled separately, each with states, steps and guards of its own:
 //! - [`bulk`]: statements that touch more keys than are named.
+//! - [`conditions`]: rows that a condition hides are changed, hidden and shown.
 //! - [`definition`]: a pass finds out that a trigger was changed, by the mark and by fingerprints.
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
 //! - [`life`]: an older copy of the database is put back.
@@ -56,6 +57,7 @@
 pub mod bulk;
 #[cfg(test)]
 mod check;
+pub mod conditions;
 pub mod definition;
 mod guard;
 pub mod horizon;
