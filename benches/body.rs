@@ -43,6 +43,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
             schema: "public".to_owned(),
             name: name.to_owned(),
         },
+        condition: None,
         members: members.collect(),
         columns: columns.collect(),
         key: vec![0],

@@ -23,9 +23,6 @@ use crate::source::writes::{Refusal, WriteError};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// The type of problems of a document that can't be returned until it changes.
-const UNREADABLE: &str = "urn:problem-type:unreadable-document";
-
 /// Seconds after which a client may try again: the feed connects within one second once PostgreSQL can be reached.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
@@ -35,8 +32,7 @@ const UNIQUE_VIOLATION: &str = "23505";
 /// The error in a response.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// Of type [`UNREADABLE`].
-    is_unreadable: bool,
+    problem_type: ProblemType,
     status: StatusCode,
     detail: Cow<'static, str>,
     /// SQLSTATE.
@@ -50,6 +46,27 @@ pub(super) struct Problem {
     accepted: Option<AcceptedEncodings>,
     /// The cause of a 500, for the log only.
     cause: Option<Box<str>>,
+}
+
+/// The type of a problem: what a client may tell it from others of its status by.
+#[derive(Clone, Copy, Debug)]
+enum ProblemType {
+    /// The status says all.
+    Status,
+    /// A document can't be returned until it changes.
+    UnreadableDocument,
+    /// Hidden rows have keys that were to be written.
+    HiddenRow,
+}
+
+impl ProblemType {
+    fn uri(self) -> &'static str {
+        match self {
+            Self::Status => "about:blank",
+            Self::UnreadableDocument => "urn:problem-type:unreadable-document",
+            Self::HiddenRow => "urn:problem-type:hidden-row",
+        }
+    }
 }
 
 /// The encodings that a body may have.
@@ -148,6 +165,7 @@ problems! {
     FOREIGN_OWNER = FORBIDDEN, "the document would have another owner than the client";
     NO_CLAIM = FORBIDDEN, "the credentials lack the claim that the owner of a document must equal";
     FOREIGN_TARGETS = FORBIDDEN, "the document would point to rows that are neither the client's own nor shared";
+    HIDDEN_KEY = CONFLICT, "a hidden row has this key: it exists, but the condition of the resource is not true for it";
     VETOED = CONFLICT, "a trigger of the database prevented the change of a row; nothing was changed";
     KEY_CHANGED = CONFLICT,
         "a trigger of the database would change the key or delete the document; nothing was changed";
@@ -181,7 +199,7 @@ impl Problem {
             _ => None,
         };
         Self {
-            is_unreadable: false,
+            problem_type: ProblemType::Status,
             status,
             detail,
             code: None,
@@ -365,11 +383,7 @@ impl Problem {
     /// The body of the response.
     pub(super) fn body(&self) -> ProblemBody<'_> {
         ProblemBody {
-            r#type: if self.is_unreadable {
-                UNREADABLE
-            } else {
-                "about:blank"
-            },
+            r#type: self.problem_type.uri(),
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,
@@ -467,6 +481,7 @@ impl From<WriteError> for Problem {
             WriteError::CommitDeadline => Self::COMMIT_TIMEOUT,
             WriteError::Deadline => Self::WRITE_TIMEOUT,
             WriteError::Exists => Self::EXISTS.with_code(UNIQUE_VIOLATION),
+            WriteError::HiddenKey(pointers) => Self::hidden(pointers),
             WriteError::Absent => Self::NO_SUCH_DOCUMENT,
             WriteError::ForeignOwner => Self::FOREIGN_OWNER,
             WriteError::NoClaim => Self::NO_CLAIM,
@@ -502,6 +517,18 @@ impl Problem {
         Self {
             errors: errors.collect(),
             ..Self::FOREIGN_TARGETS
+        }
+    }
+
+    fn hidden(pointers: Vec<String>) -> Self {
+        let errors = pointers.into_iter().map(|pointer| FieldError {
+            pointer,
+            detail: "has the key of a hidden row".to_owned(),
+        });
+        Self {
+            problem_type: ProblemType::HiddenRow,
+            errors: errors.collect(),
+            ..Self::HIDDEN_KEY.with_code(UNIQUE_VIOLATION)
         }
     }
 
@@ -543,10 +570,11 @@ impl Problem {
 
 impl From<SourceError> for Problem {
     fn from(error: SourceError) -> Self {
-        Self {
-            is_unreadable: error.is_of_one_document(),
-            ..Self::of_source(&error)
+        let mut problem = Self::of_source(&error);
+        if error.is_of_one_document() {
+            problem.problem_type = ProblemType::UnreadableDocument;
         }
+        problem
     }
 }
 

@@ -3,6 +3,7 @@
 mod owned;
 
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
+use crate::resource::condition::Condition;
 use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::value::ValueType;
 pub use crate::resource::writable::owned::{OwnerColumn, Pointer};
@@ -37,6 +38,8 @@ pub struct Level {
     pub parent: Option<usize>,
     /// The table of the rows.
     pub table: TableName,
+    /// What is true for the rows that exist for larder; `None`: all exist.
+    pub condition: Option<Condition>,
     /// Fields in document order, then columns of the key and of links that the document does not show.
     pub columns: Vec<WritableColumn>,
     /// The members that the JSON object of a row may have, in document order.
@@ -278,18 +281,7 @@ impl Levels<'_> {
             return Err(format!("the table of {} was not found", rows_at(&path)));
         };
         self.check_table(table, key, &path)?;
-        let mut level = Level {
-            name: name.to_owned(),
-            parent: above.map(|(parent, _)| parent),
-            table: row.table.clone(),
-            columns: Vec::with_capacity(row.fields.len()),
-            members: Vec::new(),
-            key: Vec::new(),
-            link: Vec::new(),
-            unique: Vec::new(),
-            pointers: Vec::new(),
-            has_before_insert: table.on_write.has_before_insert,
-        };
+        let mut level = Level::new(name, row, table);
         for field in &row.fields {
             let at = level.add(table, &field.column)?;
             level.columns[at].field = Some(field.name.clone());
@@ -300,6 +292,7 @@ impl Levels<'_> {
             level.key.push(at);
         }
         let (parent, pairs) = above.unzip();
+        level.parent = parent;
         let upper = parent.and_then(|parent: usize| self.levels.get(parent));
         if let (Some(upper), Some(pairs)) = (upper, pairs)
             && !is_kept_by_a_foreign_key(table, upper.table.oid, pairs)
@@ -459,6 +452,23 @@ fn child_key<'c>(
 }
 
 impl Level {
+    /// A level without columns and parent.
+    fn new(name: &str, row: &Row, table: &Table) -> Self {
+        Self {
+            name: name.to_owned(),
+            parent: None,
+            table: row.table.clone(),
+            condition: row.condition.clone(),
+            columns: Vec::with_capacity(row.fields.len()),
+            members: Vec::new(),
+            key: Vec::new(),
+            link: Vec::new(),
+            unique: Vec::new(),
+            pointers: Vec::new(),
+            has_before_insert: table.on_write.has_before_insert,
+        }
+    }
+
     /// The place in `members` of the member `name`. `expected` is tried first.
     pub(super) fn member_at(&self, name: &str, expected: usize) -> Option<usize> {
         match self.members.get(expected) {

@@ -16,6 +16,7 @@
 
 mod compare;
 mod equal_keys;
+mod hidden;
 mod holders;
 mod insert;
 mod owned;
@@ -53,8 +54,8 @@ pub struct WriteSql {
     pub compare_read: WriteStatement,
     /// Delete rows of a level that are given, a statement for each level. They return the number of deleted rows.
     pub delete_rows: Vec<WriteStatement>,
-    /// Search for rows of a level that are given, a statement for each level. They return the numbers of those that exist,
-    /// counted from 1, or null.
+    /// Search for rows of a level that are given, a statement for each level. They return the numbers of those that stand in
+    /// the table, counted from 1, or null; with a condition also whether it hides them.
     pub standing_rows: Vec<WriteStatement>,
     /// Find, for each level, the rows among given ones that are to take unique values which other ones of them have: the
     /// level, the number of the row and that of the other one, counted from 1, or nulls. `None` for a level without such.
@@ -73,6 +74,9 @@ pub struct WriteSql {
     /// Finds rows of one document whose keys PostgreSQL calls equal although the body spells them differently: their
     /// level and the numbers of two of them, counted from 1, or nulls. `None` if all keys have one spelling.
     pub equal_keys: Option<WriteStatement>,
+    /// Finds the rows with keys of the body that conditions hide: level, number and that of the document, counted from 1,
+    /// or nulls. `None` without conditions.
+    pub hidden_rows: Option<WriteStatement>,
     /// Compute the defaults of columns whose values rows below contain.
     pub default_queries: Vec<DefaultQuery>,
 }
@@ -127,8 +131,8 @@ pub struct LevelInsert {
     pub level: usize,
     /// Inserts the rows, in the order of the body.
     pub change: Change,
-    /// A trigger may change keys that rows below contain: for each inserted row the statement returns a row, which has the
-    /// parts of [`Level::key`] as further columns.
+    /// A trigger may change keys that rows below contain, or by which hidden rows are found: for each inserted row the
+    /// statement returns a row, which has the parts of [`Level::key`] as further columns.
     pub returns_keys: bool,
 }
 
@@ -239,6 +243,7 @@ impl WriteSql {
             delete_read: statements.delete(ChangeScope::RowsRead),
             read_only_changes: statements.read_only_changes(),
             equal_keys: statements.equal_keys(),
+            hidden_rows: statements.hidden_rows(),
             default_queries: statements.default_queries(),
         }
     }
@@ -385,6 +390,11 @@ impl Level {
         identifier(&self.columns[number].column)
     }
 
+    /// A condition: the row `alias` exists for larder. `None` if all rows do.
+    fn exists_sql(&self, alias: &str) -> Option<String> {
+        Some(self.condition.as_ref()?.sql(alias))
+    }
+
     fn inserted_columns(&self) -> Vec<usize> {
         let all = 0..self.columns.len();
         all.filter(|&number| self.columns[number].is_inserted())
@@ -473,20 +483,21 @@ impl StatementBuilder<'_> {
         (format!("unnest({})", arrays.join(", ")), names.join(", "))
     }
 
-    /// Conditions: the row `alias` is the document's root row.
+    /// Conditions: the row `alias` is the document's root row, and not hidden.
     fn root_conditions(&self, alias: &str, parameters: &mut Parameters) -> Vec<String> {
         let columns = self.key.columns.iter().enumerate();
-        columns
-            .map(|(part, column)| {
-                let number = parameters.placeholder(Parameter::Key(part));
-                let value = format!("({number}::text)::{}", column.key_type.sql_type());
-                format!("{alias}.{} = {value}", identifier(&column.name))
-            })
-            .collect()
+        let is_root = columns.map(|(part, column)| {
+            let number = parameters.placeholder(Parameter::Key(part));
+            let value = format!("({number}::text)::{}", column.key_type.sql_type());
+            format!("{alias}.{} = {value}", identifier(&column.name))
+        });
+        let root = self.writable.levels.first();
+        let exists = root.and_then(|root| root.exists_sql(alias));
+        is_root.chain(exists).collect()
     }
 
     /// What selects the rows `r` of a level that belong to the document: the tables above, and the conditions that join
-    /// them.
+    /// them and leave out hidden rows.
     fn document_rows_sql(&self, number: usize, parameters: &mut Parameters) -> (String, String) {
         let mut tables = Vec::new();
         let mut matches = Vec::new();
@@ -499,6 +510,7 @@ impl StatementBuilder<'_> {
                 let (own, up) = (level.column_sql(*own), upper.column_sql(*up));
                 matches.push(format!("{alias}.{own} = {above}.{up}"));
             }
+            matches.extend(level.exists_sql(&alias));
             (number, alias) = (parent, above);
         }
         matches.extend(self.root_conditions(&alias, parameters));

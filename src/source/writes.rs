@@ -13,6 +13,7 @@ mod differences;
 mod equal_keys;
 mod error;
 mod gate;
+mod hidden;
 mod idempotency;
 mod inputs;
 mod insert;
@@ -293,6 +294,7 @@ impl Writes {
     /// Why nothing was written. After [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been written.
     pub async fn write(&self, write: Write, wait_max: Duration) -> WriteResult {
         write.check_inserted()?;
+        let is_restricted = write.writer.is_restricted();
         let (done, outcome) = oneshot::channel();
         let gate = Arc::new(CommitGate::default());
         self.shared.queue().push(QueuedWrite {
@@ -302,6 +304,7 @@ impl Writes {
         })?;
         self.shared.wake_worker();
         match timeout(wait_max, outcome).await {
+            Ok(Ok(outcome)) if is_restricted => outcome.map_err(WriteError::without_hidden),
             Ok(Ok(outcome)) => outcome,
             // The workers have ended.
             Ok(Err(_)) if gate.give_up() => {

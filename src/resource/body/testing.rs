@@ -43,6 +43,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
             schema: "public".to_owned(),
             name: name.to_owned(),
         },
+        condition: None,
         members: members.collect(),
         columns,
         key: vec![0],

@@ -123,7 +123,7 @@ impl StatementBuilder<'_> {
         ))
     }
 
-    /// A part of `with` that reads the rows of a level which belong to the document: their columns as `v0, v1, …`, the
+    /// A part of `with` that reads the rows of a level which belong to the document, without hidden ones: their columns as `v0, v1, …`, the
     /// texts of their keys as `k`, and those of the rows above as `up`.
     fn stored_rows_sql(&self, number: usize, locks: bool, parameters: &mut Parameters) -> String {
         let level = &self.writable.levels[number];
@@ -148,7 +148,8 @@ impl StatementBuilder<'_> {
                 let links = level.link.iter();
                 let links =
                     links.map(|(own, up)| format!("r.{} = p.v{up}", level.column_sql(*own)));
-                (format!(", s{parent} p"), links.collect(), "p.k")
+                let conditions = links.chain(level.exists_sql("r")).collect();
+                (format!(", s{parent} p"), conditions, "p.k")
             }
         };
         let is_inner = self.levels().any(|(_, below)| below.parent == Some(number));
@@ -208,17 +209,23 @@ impl StatementBuilder<'_> {
         ))
     }
 
-    /// Searches for the rows of a level that are given. It returns the numbers of those that exist, counted from 1, or
-    /// null.
+    /// Searches for the rows of a level that are given. It returns the numbers of those that stand in the table, counted
+    /// from 1, or null; with a condition also whether it hides them.
     pub(super) fn standing_rows(&self, number: usize) -> WriteStatement {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let (rows, names) = self.rows_sql(Origin::Body, number, &level.key, None, &mut parameters);
+        let (table, same) = (level.table.sql(), has_key_sql(level));
+        let (column, hidden) = match level.exists_sql("r") {
+            None => ("", String::new()),
+            Some(exists) => (
+                ", d.hidden",
+                format!(", not exists (select from {table} r where {same} and {exists}) as hidden"),
+            ),
+        };
         parameters.statement(&format!(
-            "select d.n, x.proof from (select {PROOF} as proof) x left join \
-             (select u.n from {rows} with ordinality as u({names}, n) where exists (select from {} r where {})) d on true",
-            level.table.sql(),
-            has_key_sql(level)
+            "select d.n{column}, x.proof from (select {PROOF} as proof) x left join \
+             (select u.n{hidden} from {rows} with ordinality as u({names}, n) where exists (select from {table} r where {same})) d on true",
         ))
     }
 

@@ -126,7 +126,8 @@ impl StatementBuilder<'_> {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
-        let returns_keys = level.has_before_insert && is_upper;
+        let is_searched = is_upper || level.condition.is_some();
+        let returns_keys = level.has_before_insert && is_searched;
         let inserted = self.inserted_rows_sql(number, &mut parameters);
         let wanted = parameters.placeholder(Parameter::Count(number));
         let key = if returns_keys {

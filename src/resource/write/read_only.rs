@@ -44,7 +44,11 @@ impl StatementBuilder<'_> {
                      where not {absent} and {differs}",
                     absent = absent_sql(level, column),
                     table = level.table.sql(),
-                    same = has_key_sql(level),
+                    same = [Some(has_key_sql(level)), level.exists_sql("r")]
+                        .into_iter()
+                        .flatten()
+                        .collect::<Vec<_>>()
+                        .join(" and "),
                 ));
             }
         }

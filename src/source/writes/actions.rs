@@ -222,6 +222,7 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
             claim: None,
         };
+        self.check_hidden_keys(target, &rows).await?;
         self.check_read_only(target, inputs).await?;
         if let Some(xid) = xid {
             let has_kept = self
@@ -231,11 +232,15 @@ impl Transaction<'_> {
                 .await?;
             return Ok(replaced(key, xid, has_kept));
         }
-        match self.insert_rows(target, &write.writer, &rows).await?.pop() {
+        let mut inserted = self.insert_rows(target, &write.writer, &rows).await?;
+        match inserted.documents.pop() {
             Some((_, done)) if done.key == key => Ok(done),
             Some(_) => Err(WriteError::KeyChanged.into()),
-            // Another transaction has inserted it meanwhile; the next attempt finds it.
-            None => Err(WriteError::unique_violation().into()),
+            None => Err(match inserted.conflict(0) {
+                // Another transaction has inserted it meanwhile; the next attempt finds it.
+                WriteError::Exists => WriteError::unique_violation().into(),
+                hidden => hidden.into(),
+            }),
         }
     }
 
@@ -285,6 +290,7 @@ impl Transaction<'_> {
             claim: None,
         };
         self.check_equal_keys(target, inputs).await?;
+        self.check_hidden_keys(target, &rows).await?;
         self.check_read_only(target, inputs).await?;
         let has_kept = self
             .update(target, write, key, &mut rows, stored.as_ref())

@@ -3,6 +3,7 @@
 //! Each bulk write has a connection of its own. Dropping it before the commit closes the connection, and PostgreSQL
 //! rolls back.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::source::loader::{Loaded, Returned};
 use crate::source::session::{Identity, wait_for_new_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, Refusal, WriteError};
+use crate::source::writes::hidden::hidden_key;
 use crate::source::writes::inputs::{Inputs, select_documents};
 use crate::source::writes::locks::{AttemptPauses, LockRetry};
 use crate::source::writes::owned::foreign_document;
@@ -176,7 +178,19 @@ impl BulkTransaction<'_> {
     /// # Errors
     /// Why PostgreSQL refused the first document that it refuses, or all of them; [`SourceError::TooLarge`] if a stored
     /// document is longer than `document_max`. The transaction cannot be continued.
-    pub async fn insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
+    pub async fn insert(&mut self, rows: Rows) -> Result<Vec<String>, BulkError> {
+        let inserted = self.try_insert(rows).await;
+        inserted.map_err(|fault| BulkError {
+            error: if self.writer.is_restricted() {
+                fault.error.without_hidden()
+            } else {
+                fault.error
+            },
+            document: fault.document,
+        })
+    }
+
+    async fn try_insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
         let resource = &*self.resource;
         let (transaction, scope) = (&mut self.transaction, &self.writer);
         let foreign = resource.writable.as_ref().ok();
@@ -195,10 +209,7 @@ impl BulkTransaction<'_> {
         let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
             Ok(inserted) => {
                 self.xid = inserted.xid;
-                let keys = inserted.keys.map_err(|existing| BulkError {
-                    error: WriteError::Exists,
-                    document: Some(existing),
-                })?;
+                let keys = inserted.keys?;
                 self.check(&keys).await?;
                 return Ok(keys);
             }
@@ -296,9 +307,9 @@ impl BulkTransaction<'_> {
 
 /// The outcome of documents that were inserted together.
 struct InsertedBatch {
-    /// The canonical key of each; or the number of the first document that was left out because its key, or another
-    /// value of it that must be unique, exists.
-    keys: Result<Vec<String>, usize>,
+    /// The canonical key of each; or the first document that was left out because its key, or another value of it that
+    /// must be unique, exists.
+    keys: Result<Vec<String>, BulkError>,
     /// The number of the transaction; `None` if no document was inserted.
     xid: Option<u64>,
 }
@@ -313,15 +324,24 @@ impl Transaction<'_> {
         let mut keys = vec![None; rows.documents()];
         let mut xid = None;
         self.check_equal_keys(target, Inputs::rows(rows)).await?;
-        for (document, done) in self.insert_rows(target, scope, rows).await? {
+        let mut inserted = self.insert_rows(target, scope, rows).await?;
+        for (document, done) in mem::take(&mut inserted.documents) {
             if let Some(key) = keys.get_mut(document) {
                 *key = Some(done.key);
                 xid = Some(done.xid);
             }
         }
         let keys = keys.into_iter().enumerate();
-        let keys = keys.map(|(document, key)| key.ok_or(document)).collect();
-        Ok(InsertedBatch { keys, xid })
+        let keys = keys.map(|(document, key)| {
+            key.ok_or_else(|| BulkError {
+                error: inserted.conflict(document),
+                document: Some(document),
+            })
+        });
+        Ok(InsertedBatch {
+            keys: keys.collect(),
+            xid,
+        })
     }
 
     /// Searches for the first document of `rows` that PostgreSQL refuses, after it has aborted the transaction because
@@ -350,13 +370,22 @@ impl Transaction<'_> {
             match self.insert_bulk(target, scope, &tried).await {
                 Ok(InsertedBatch { keys: Ok(_), .. }) => open.start = half.end,
                 Ok(InsertedBatch {
-                    keys: Err(existing),
+                    keys: Err(BulkError { error, document }),
                     ..
                 }) => {
-                    return Ok(Some(refused(WriteError::Exists, half.start + existing)));
+                    let existing = half.start + document.unwrap_or_default();
+                    return Ok(Some(refused(error, existing)));
                 }
                 Err(failure) if half.len() == 1 => {
-                    return Ok(Some(refused(failure.error, half.start)));
+                    let mut error = failure.error;
+                    if error.is_unique_violation() {
+                        self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
+                        let hidden = self.find_hidden(target, &tried).await?;
+                        if !hidden.is_empty() {
+                            error = hidden_key(hidden);
+                        }
+                    }
+                    return Ok(Some(refused(error, half.start)));
                 }
                 Err(_) => {
                     self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;

@@ -25,6 +25,9 @@ pub enum WriteError {
     /// A document with this key, or with another value that must be unique, exists.
     #[error("the document exists")]
     Exists,
+    /// The tables have rows with keys of the write that conditions hide. It has the JSON pointers of the rows of the write.
+    #[error("hidden rows have these keys")]
+    HiddenKey(Vec<String>),
     /// No document with this key exists.
     #[error("the document does not exist")]
     Absent,
@@ -118,6 +121,15 @@ impl WriteError {
             refusal: Refusal::Conflict,
             pointer: None,
             constraint: None,
+        }
+    }
+
+    /// The same error for a client that must not learn whether the row that it conflicts with is hidden.
+    pub(super) fn without_hidden(self) -> Self {
+        match self {
+            Self::HiddenKey(pointers) if pointers.iter().all(String::is_empty) => Self::Exists,
+            Self::HiddenKey(_) => Self::unique_violation(),
+            error => error,
         }
     }
 

@@ -12,11 +12,34 @@ use crate::resource::write::{Change, InsertSql, LevelInsert, WriteStatement};
 use crate::source::SourceError;
 use crate::source::writes::actions::{missing_xid, xid_of};
 use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::hidden::{HiddenRow, hidden_key, visible};
 use crate::source::writes::inputs::{
     Inputs, join_documents, link_rows, select_documents, select_rows,
 };
 use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
 use crate::source::writes::{Action, Write, WriteEffect};
+
+/// The outcome of [`Transaction::insert_rows`].
+#[derive(Default)]
+pub(super) struct Inserted {
+    /// The inserted documents with their numbers, counted from 0.
+    pub(super) documents: Vec<(usize, WrittenDocument)>,
+    /// Rows of the other documents with whose keys there are hidden rows.
+    hidden: Vec<HiddenRow>,
+}
+
+impl Inserted {
+    /// Why the document of this number was not inserted.
+    pub(super) fn conflict(&mut self, document: usize) -> WriteError {
+        let is_root = |row: &mut HiddenRow| row.level == 0 && row.document == document;
+        let hidden: Vec<HiddenRow> = self.hidden.extract_if(.., is_root).collect();
+        if hidden.is_empty() {
+            WriteError::Exists
+        } else {
+            hidden_key(hidden)
+        }
+    }
+}
 
 impl Transaction<'_> {
     /// Inserts the documents of `writes`. A document whose key exists is left out with all its rows; if there are triggers,
@@ -33,6 +56,7 @@ impl Transaction<'_> {
         let mut rows = join_documents(target.writable, documents);
         self.draw_defaults(target, &mut rows).await?;
         self.check_equal_keys(target, Inputs::rows(&rows)).await?;
+        self.check_hidden_keys(target, &rows).await?;
         if let InsertSql::ByLevel { existing, .. } = &target.sql.insert
             && self.was_violated
         {
@@ -52,9 +76,11 @@ impl Transaction<'_> {
             [write] => &write.writer,
             _ => &Scope::All,
         };
-        let inserted = self.insert_rows(target, scope, &rows).await?;
-        let mut outcomes: Vec<_> = writes.iter().map(|_| Err(WriteError::Exists)).collect();
-        for (document, done) in inserted {
+        let mut inserted = self.insert_rows(target, scope, &rows).await?;
+        let numbers = 0..writes.len();
+        let conflicts = numbers.map(|document| Err(inserted.conflict(document)));
+        let mut outcomes: Vec<_> = conflicts.collect();
+        for (document, done) in inserted.documents {
             if let Some(outcome) = outcomes.get_mut(document) {
                 *outcome = Ok(done);
             }
@@ -62,22 +88,21 @@ impl Transaction<'_> {
         Ok(outcomes)
     }
 
-    /// Inserts the documents of `rows`, whose owners are in `scope`. Returns them with their numbers, counted from 0. Those
-    /// whose keys exist are left out; with triggers of users only if a trigger has left out the root row, else PostgreSQL
-    /// refuses them.
+    /// Inserts the documents of `rows`, whose owners are in `scope`. Those whose keys exist are left out; with triggers of
+    /// users only if a trigger has left out the root row, else PostgreSQL refuses them.
     ///
     /// # Errors
-    /// [`WriteError::Vetoed`] if a trigger has left out a row, [`WriteError::Body`] if rows of a document have equal keys;
-    /// what a principal with `scope` may not write.
+    /// [`WriteError::Vetoed`] if a trigger has left out a row, [`WriteError::Body`] if rows of a document have equal keys or
+    /// would be hidden; what a principal with `scope` may not write.
     pub(super) async fn insert_rows(
         &mut self,
         target: &WriteTarget<'_>,
         scope: &Scope<'_>,
         rows: &Rows,
-    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+    ) -> Result<Inserted, Failure> {
         self.check_new_targets(target, scope, rows).await?;
         let inserted = self.insert_checked(target, rows).await?;
-        for (_, document) in &inserted {
+        for (_, document) in &inserted.documents {
             self.check_generated_owner(target, scope, &document.key)
                 .await?;
         }
@@ -88,11 +113,11 @@ impl Transaction<'_> {
         &mut self,
         target: &WriteTarget<'_>,
         rows: &Rows,
-    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+    ) -> Result<Inserted, Failure> {
         let InsertSql::ByLevel { existing, root } = &target.sql.insert else {
             return self.insert_together(target, rows).await;
         };
-        let mut done = Vec::with_capacity(rows.documents());
+        let mut inserted = Inserted::default();
         for number in 0..rows.documents() {
             let mut document = match rows.documents() {
                 1 => rows.clone(),
@@ -102,24 +127,31 @@ impl Transaction<'_> {
                 .insert_root(target, root, existing, &mut document)
                 .await?;
             let Some(written) = written else {
+                let hidden = self.find_hidden(target, &document).await?;
+                let hidden = hidden.into_iter();
+                inserted.hidden.extend(hidden.map(|row| HiddenRow {
+                    document: number,
+                    ..row
+                }));
                 continue;
             };
             for level in &target.sql.insert_below {
                 self.insert_level(target, level, &mut document, None)
                     .await?;
             }
-            done.push((number, written));
+            self.check_visible(target, &document).await?;
+            inserted.documents.push((number, written));
         }
-        Ok(done)
+        Ok(inserted)
     }
 
     async fn insert_together(
         &mut self,
         target: &WriteTarget<'_>,
         rows: &Rows,
-    ) -> Result<Vec<(usize, WrittenDocument)>, Failure> {
+    ) -> Result<Inserted, Failure> {
         let InsertSql::Together(statement) = &target.sql.insert else {
-            return Ok(Vec::new());
+            return Ok(Inserted::default());
         };
         let found = self
             .run_statement(target, statement, Inputs::rows(rows))
@@ -148,7 +180,14 @@ impl Transaction<'_> {
             let message = format!("{}: a trigger changes keys", target.resource.name);
             return Err(SourceError::Unexpected(message).into());
         }
-        Ok(done)
+        let hidden = self.find_hidden(target, rows).await?.into_iter();
+        let (written, hidden): (Vec<_>, Vec<_>) =
+            hidden.partition(|row| numbers.contains(&(row.document + 1)));
+        visible(written)?;
+        Ok(Inserted {
+            documents: done,
+            hidden,
+        })
     }
 
     /// Inserts the root row of the only document of `rows`, which gets the key that a trigger may have changed. `None` if

@@ -173,6 +173,11 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
+    /// Whether it inserts documents as they arrive.
+    pub(super) fn is_bulk(&self) -> bool {
+        self.lock_retry == LockRetry::Never
+    }
+
     /// Checks and runs what is deferred until the commit, since triggers may change what is read before.
     pub(super) async fn run_deferred(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
         if !target.writable.has_deferred {

@@ -23,6 +23,14 @@ use crate::source::writes::transaction::{
     ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
 };
 
+/// Rows of one level that triggers have kept from being deleted.
+#[derive(Default)]
+struct Kept {
+    keys: HashSet<StoredKey>,
+    /// Those of them that a condition hides now, as it does if the trigger marks them as deleted.
+    hidden: HashSet<StoredKey>,
+}
+
 impl Transaction<'_> {
     async fn compare(
         &mut self,
@@ -38,9 +46,10 @@ impl Transaction<'_> {
     }
 
     /// Makes the rows of the locked document those of `rows`. If the document was read, `stored` has its rows. Returns
-    /// whether a trigger has kept rows that were to be deleted.
+    /// whether a trigger has kept rows that were to be deleted, and not hidden them.
     ///
     /// # Errors
+    /// [`WriteError::Body`] if rows of the body would be hidden.
     /// A foreign key violation if a row of the body is another one afterwards because a row was deleted (`on delete cascade`
     /// or `set null`); [`WriteError::Vetoed`] if a trigger keeps a row that has lost a row below it before; what a restricted
     /// `write` may not write.
@@ -98,6 +107,7 @@ impl Transaction<'_> {
             return Err(WriteError::Vetoed.into());
         }
         has_kept |= is_any(&kept);
+        self.check_visible(target, rows).await?;
         // What triggers change is theirs to say.
         let is_compared = !target.writable.has_triggers && target.resource.row_security.is_none();
         if has_deleted && is_compared {
@@ -127,7 +137,7 @@ impl Transaction<'_> {
     }
 
     /// Deletes `gone`, the lowest level first. A row that a trigger keeps keeps the rows below it, too: then it is done
-    /// again without these, at most once for each level. Returns the keys of the rows that triggers have kept.
+    /// again without these, at most once for each level. Returns the keys of the rows that triggers have kept and not hidden.
     ///
     /// # Errors
     /// [`WriteError::Vetoed`] if triggers keep other rows when it is done again.
@@ -142,11 +152,16 @@ impl Transaction<'_> {
             self.savepoint(SAVEPOINT).await?;
         }
         let mut standing: KeysByLevel = BTreeMap::new();
+        let mut hidden: KeysByLevel = BTreeMap::new();
         loop {
             let mut repeated = false;
             for level in (0..writable.levels.len()).rev() {
                 let rows = gone.0.get(&level).map_or(&[][..], Vec::as_slice);
-                let kept = self.delete_level(target, level, rows).await?;
+                let Kept {
+                    keys: kept,
+                    hidden: now_hidden,
+                } = self.delete_level(target, level, rows).await?;
+                hidden.insert(level, now_hidden);
                 if let Some(known) = standing.get(&level) {
                     if *known != kept {
                         return Err(WriteError::Vetoed.into());
@@ -171,12 +186,16 @@ impl Transaction<'_> {
                 break;
             }
             if !repeated {
+                for (level, keys) in &mut standing {
+                    let hidden = hidden.remove(level).unwrap_or_default();
+                    keys.retain(|key| !hidden.contains(key));
+                }
                 return Ok(standing);
             }
         }
     }
 
-    /// Deletes `stored` rows of one level. Returns the keys of those that triggers have kept.
+    /// Deletes `stored` rows of one level. Returns those that triggers have kept.
     ///
     /// # Errors
     /// That larder may not delete them, if a policy keeps some and there are no triggers.
@@ -185,15 +204,17 @@ impl Transaction<'_> {
         target: &WriteTarget<'_>,
         level: usize,
         stored: &[StoredRow],
-    ) -> Result<HashSet<StoredKey>, Failure> {
-        let (Some(delete), Some(standing)) = (
+    ) -> Result<Kept, Failure> {
+        let mut kept = Kept::default();
+        let (Some(delete), Some(standing), Some(known)) = (
             target.sql.delete_rows.get(level),
             target.sql.standing_rows.get(level),
+            target.writable.levels.get(level),
         ) else {
-            return Ok(HashSet::new());
+            return Ok(kept);
         };
         if stored.is_empty() {
-            return Ok(HashSet::new());
+            return Ok(kept);
         }
         let rows = key_rows(target.writable, level, stored);
         let inputs = Inputs::rows(&rows);
@@ -203,19 +224,25 @@ impl Transaction<'_> {
             None => None,
         };
         if deleted.and_then(place) == Some(stored.len()) {
-            return Ok(HashSet::new());
+            return Ok(kept);
         }
         // A trigger, or the deletion of another row, may have deleted the others.
         let found = self.run_statement(target, standing, inputs).await?;
-        let mut kept = HashSet::new();
         for row in &found {
             let number: Option<i64> = row.try_get(0).map_err(SourceError::from)?;
-            let row = number
+            let standing = number
                 .and_then(row_of_number)
                 .and_then(|row| stored.get(row));
-            kept.extend(row.map(|row| row.key.clone()));
+            let is_hidden: Option<bool> = match known.condition {
+                Some(_) => row.try_get(1).map_err(SourceError::from)?,
+                None => None,
+            };
+            if is_hidden == Some(true) {
+                kept.hidden.extend(standing.map(|row| row.key.clone()));
+            }
+            kept.keys.extend(standing.map(|row| row.key.clone()));
         }
-        if !target.writable.has_triggers && !kept.is_empty() {
+        if !target.writable.has_triggers && !kept.keys.is_empty() {
             return Err(WriteError::forbidden().into());
         }
         Ok(kept)
