@@ -7,7 +7,9 @@ mod unusual;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
+use crate::auth::{now, token};
 use crate::harness::service::{TestResponse, TestService};
 use crate::scope::clients;
 
@@ -421,4 +423,36 @@ async fn a_repeated_request_is_not_shown_what_is_others_by_now() {
     let key = [("idempotency-key", "b")];
     let other = larder.by("c18", Method::PATCH, "/orders/1", &key, patch);
     assert_eq!(other.await.json()["note"], "patched");
+}
+
+/// Tokens of one subject may have different claims, as of a person who works for two customers.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_claim_has_idempotency_keys_of_its_own() {
+    const SECRET: &str = "a secret of thirty-two bytes or so";
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("secret");
+    std::fs::write(&path, SECRET).unwrap();
+    let jwt = format!(
+        "idempotency_keys = true\n[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = {path:?}\n\
+         [[resource]]\nname = 'orders'\ntable = 'orders'\nread = ['customer']\nwrite = ['customer']\n\
+         [resource.owner]\ncolumn = 'customer_id'\nclaim = 'customer'\nroles = ['customer']\n"
+    );
+    let larder = TestService::start(SCHEMA, &jwt).await;
+    let put = async |customer: u32| {
+        let claims =
+            json!({"sub": "ann", "exp": now() + 600, "roles": "customer", "customer": customer});
+        let bearer = format!("Bearer {}", token(SECRET, &claims));
+        let headers = [("authorization", bearer.as_str()), ("idempotency-key", "k")];
+        let path = "/orders/5";
+        larder
+            .write(Method::PUT, path, &headers, r#"{"note":"x"}"#)
+            .await
+    };
+    for (customer, status) in [
+        (17, StatusCode::CREATED),
+        (17, StatusCode::CREATED),
+        (18, StatusCode::NOT_FOUND),
+    ] {
+        is(&put(customer).await, status);
+    }
 }

@@ -84,7 +84,7 @@ impl DocumentWrite<'_> {
         } else {
             Some(RETURN_MINIMAL)
         };
-        let idempotency = idempotency(request, &hash, preferred)?;
+        let idempotency = idempotency(request, &writer, &hash, preferred)?;
         let is_insert = matches!(action, Action::Insert { .. });
         let write = Write {
             resource: Arc::clone(&resource),
@@ -131,6 +131,7 @@ fn request_hash(request: &Request<'_>) -> Xxh3 {
 /// Parses `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of a string.
 fn idempotency(
     request: &Request<'_>,
+    writer: &Scope<'_>,
     hash: &Xxh3,
     preference: Option<&'static str>,
 ) -> Result<Option<IdempotentRequest>, Problem> {
@@ -145,6 +146,7 @@ fn idempotency(
             Problem::bad_request(why)
         })?,
     };
+    let principal = owner_of_keys(principal, writer);
     let key = key.to_str().unwrap_or_default().trim();
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     let key = bare.unwrap_or(key);
@@ -159,6 +161,16 @@ fn idempotency(
         request: hash.digest128().to_be_bytes(),
         preference,
     }))
+}
+
+/// Whose `Idempotency-Key`s a request uses: those of the `principal`, and if it is restricted, of the same claim. Tokens of
+/// one subject may have different claims.
+fn owner_of_keys(principal: String, writer: &Scope<'_>) -> String {
+    match writer {
+        // The claim is in quotes, so that no claim and principal look like another pair.
+        Scope::Own(Some(claim)) => format!("claim:{claim:?}:{principal}"),
+        Scope::Own(None) | Scope::All => principal,
+    }
 }
 
 /// The body of a write before it is read.
