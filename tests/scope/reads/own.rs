@@ -4,8 +4,9 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
-    Client, PROMPT, RESOURCES, client, config, customer, larder, learned, resources, staff,
+    Client, PROMPT, RESOURCES, SCHEMA, client, config, customer, larder, learned, resources, staff,
 };
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestResponse, TestService, execute};
 
@@ -367,5 +368,42 @@ async fn a_token_shows_what_was_written() {
         let foreign = get(customer(18)).await;
         let absent = customer(18).get(&larder, &format!("/{resource}/11")).await;
         assert_eq!(learned(&foreign), learned(&absent));
+    }
+}
+
+/// A document that can't be read is an error for those that see it. For others PostgreSQL is not asked for the document,
+/// whose reading would take its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_documents_are_never_read() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let long = "update orders set note = repeat('x', 5000) where id in (1, 5)";
+    execute(&url, long).await;
+    let config = format!("document_max = '4KiB'\n{}", config());
+    let larder = TestService::start_on(&url, &config, &PROMPT).await;
+    let loads = async || larder.metric("larder_source_batch_keys_count").await;
+    for (resource, _) in RESOURCES {
+        let before = loads().await;
+        let who = customer(17);
+        let foreign = get_each(&larder, &who, resource, &FOREIGN).await;
+        let absent = who.get(&larder, &format!("/{resource}/11")).await;
+        for other in &foreign {
+            assert_eq!(learned(other), learned(&absent), "{resource}");
+        }
+        let batch = who.get(&larder, &format!("/{resource}?keys=5,9,11")).await;
+        assert_eq!(batch.json()["missing"], json!([5, 9, 11]));
+        assert!(loads().await == before, "{resource}");
+        for key in [1, 5] {
+            let seen = staff().get(&larder, &format!("/{resource}/{key}")).await;
+            assert_eq!(seen.status, StatusCode::INTERNAL_SERVER_ERROR);
+        }
+        let own = who.get(&larder, &format!("/{resource}/1")).await;
+        assert_eq!(own.status, StatusCode::INTERNAL_SERVER_ERROR);
+        let batch = who.get(&larder, &format!("/{resource}?keys=1,5,11")).await;
+        assert_eq!(batch.json()["missing"], json!([5, 11]));
+        assert_eq!(batch.json()["unreadable"], json!([1]));
+        let list = who.get(&larder, &format!("/{resource}?fields=id")).await;
+        assert_eq!(keys(&list.json()), [2, 3, 4]);
+        assert_eq!(list.header("larder-unreadable"), "1");
     }
 }
