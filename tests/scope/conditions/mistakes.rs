@@ -274,3 +274,27 @@ async fn a_column_of_the_condition_is_dropped_and_comes_back() {
     .await;
     assert_eq!(larder.get("/items/2").await.body, r#"{"id":2}"#);
 }
+
+/// Before larder learns of it, statements are planned again without the column.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_that_is_dropped_is_not_taken_for_one_of_the_row_above() {
+    let sql = "
+        create table upper (id int primary key, gone bool);
+        create table lower (id int primary key, upper_id int references upper, gone bool);
+        insert into upper values (1, false); insert into lower values (1, 1, true);";
+    let file = "[[resource]]\nname = 'uppers'\ntable = 'upper'\ntiers = []\n\
+        [[resource.children]]\nname = 'lowers'\ntable = 'lower'\nfields = { id = 'id' }\nwhere = 'not gone'";
+    let larder = TestService::start(sql, file).await;
+    let without = r#"{"id":1,"gone":false,"lowers":[]}"#;
+    assert_eq!(larder.get("/uppers/1").await.body, without);
+    larder.execute("alter table lower drop column gone").await;
+    for _ in 0..10 {
+        let response = larder.get("/uppers/1").await;
+        assert_eq!(
+            response.status,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{}",
+            response.body
+        );
+    }
+}

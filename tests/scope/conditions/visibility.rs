@@ -1,6 +1,6 @@
 //! Rows become visible and hidden: documents, children, lookups, lists and remembered absences follow, in both tiers.
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 
 use crate::harness::eventually;
 use crate::harness::service::TestService;
@@ -187,4 +187,26 @@ async fn what_another_condition_has_left_on_disk_is_not_used() {
     let changed = TestService::start_in(state, &url, &other, &[]).await;
     let expected = FIRST.replace(r#",{"id":3,"skills":[{"name":"v"}]}"#, "");
     assert_eq!(changed.get("/depts/1").await.body, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_hold_behind_a_transaction_pooler() {
+    let larder = TestService::start(SCHEMA, CONFIG).await;
+    let url = larder.url.clone();
+    let settings = [("database.pooler", "true"), ("database.listen_url", &*url)];
+    let larder = TestService::start_on(&url, CONFIG, &settings).await;
+    becomes(&larder, FIRST).await;
+    let hidden = larder.get("/depts?limit=1000").await.json();
+    assert_eq!(hidden.as_array().unwrap().len(), 2);
+    let patch = larder
+        .write(
+            Method::PATCH,
+            "/depts/1",
+            &[],
+            r#"{"emps":[{"id":1,"skills":[]}]}"#,
+        )
+        .await;
+    assert_eq!(patch.status, StatusCode::OK, "{}", patch.body);
+    let patch = larder.write(Method::PATCH, "/depts/3", &[], "{}").await;
+    assert_eq!(patch.status, StatusCode::NOT_FOUND);
 }
