@@ -106,7 +106,7 @@ pub struct Resource {
     pub checked_sql: Option<ProvedSql>,
     /// The columns of the root row that lists can be filtered by, in the order of the configuration.
     pub filters: Vec<Filter>,
-    /// Who owns a document; `None` if nobody does.
+    /// How documents have owners; `None` if they have none.
     pub owner: Option<Owner>,
     /// Its documents' other keys, in the order of the configuration.
     pub by: Vec<Alias>,
@@ -153,11 +153,11 @@ pub struct Filter {
     pub column: KeyColumn,
 }
 
-/// Who owns the documents of a resource: restricted principals read and write only documents whose column has the value
+/// How the documents of a resource have owners: restricted principals read and write only documents whose column has the value
 /// of their claim.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// A column of the root row, which a document may show. It may be null: then nobody owns the document.
+    /// A column of the root row, which a document may show. It may be null: then the document has no owner.
     pub column: KeyColumn,
     /// The claim's name.
     pub claim: String,

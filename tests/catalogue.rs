@@ -37,7 +37,7 @@ fn file_of<'c>(
 }
 
 /// All mistakes that installing `toml` as the role of `url` finds; none if it installs.
-async fn mistakes(url: &str, toml: &str) -> Vec<Mistake> {
+pub(crate) async fn mistakes(url: &str, toml: &str) -> Vec<Mistake> {
     let config = Config::from_toml(toml, &[("database.url", url)]).unwrap();
     let database = Database::new(url, false, config.source.statement_timeout).unwrap();
     match install(&database, &config.resources, &config.feed).await {

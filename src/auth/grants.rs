@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(rights(Some(&["staff"]))[0], (All, Nothing));
         assert_eq!(rights(Some(&["customer", "staff"]))[0], (All, Own));
         assert_eq!(rights(Some(&["boss", "customer"]))[0], (Own, All));
-        // Everybody has it, so it frees nobody.
+        // Every client has it, so it lifts no restriction.
         assert_eq!(rights(Some(&["anonymous"]))[0], (Own, Nothing));
     }
 }

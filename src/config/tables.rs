@@ -211,8 +211,8 @@ impl PropertyTable for ResourceDefinition {
 }
 
 impl PropertyTable for OwnerDefinition {
-    const HELP: &'static str = "The owner of a document: clients without a role that is unrestricted read, list and write their own documents \
-             only;\nthose of others do not exist for them.";
+    const HELP: &'static str = "The owner of a document: clients without a role that is unrestricted read, list and \
+         write only their own documents;\nthose of others do not exist for them.";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("column", r#""manager""#, |o| Column(&mut o.column)).help(
             "The root table's column that holds the owner, shown or not; together with the key it \
@@ -223,8 +223,8 @@ impl PropertyTable for OwnerDefinition {
              else one of the claims of the\nuser or the key.",
         ),
         Property::<Self>::commented("roles", r#"["staff"]"#, |o| Roles(&mut o.roles)).help(
-            "Those roles of read and write that are restricted. Restricted is also who has none of \
-             the roles of read or write.",
+            "Those roles of read and write that are restricted. A client that has none of the roles of \
+             read or write is restricted, too.",
         ),
     ];
 

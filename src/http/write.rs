@@ -85,9 +85,11 @@ impl WriteScopes {
         self.reader != Scope::Own(None)
     }
 
-    /// Whether it may be shown every document that it may write.
+    /// Whether it may be shown every document that it may write, if there are any.
     fn may_read_written(&self) -> bool {
-        self.may_read() && (self.writer.is_restricted() || !self.reader.is_restricted())
+        let may_read =
+            self.may_read() && (self.writer.is_restricted() || !self.reader.is_restricted());
+        may_read || self.writer == Scope::Own(None)
     }
 }
 

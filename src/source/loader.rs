@@ -87,7 +87,7 @@ impl LoadedDocument {
         self.text.slice(self.kept_bytes..)
     }
 
-    /// Who owns it, and the aliases that lead to it.
+    /// Its owner, and the aliases that lead to it.
     pub fn kept(&self) -> Kept<'_> {
         Kept::parse(&self.text[..self.kept_bytes]).unwrap_or_default()
     }

@@ -262,8 +262,10 @@ async fn new_documents_are_of_the_client() {
             &larder.patch_by("nobody", path, "{}").await,
             StatusCode::NOT_FOUND,
         );
-        let deleted = larder.by("nobody", Method::DELETE, path, &[], "");
-        is(&deleted.await, StatusCode::NOT_FOUND);
+        for headers in [&[][..], &[("if-match", "\"x\"")]] {
+            let deleted = larder.by("nobody", Method::DELETE, path, headers, "");
+            is(&deleted.await, StatusCode::NOT_FOUND);
+        }
     }
     assert_eq!(larder.stored(10).await, "none");
     // A key tells that a row exists.

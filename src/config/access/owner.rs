@@ -38,7 +38,7 @@ fn check_claim(
     Some(mistake(&claim.place, message))
 }
 
-/// Restricted roles are roles of the resource, and somebody is restricted.
+/// Restricted roles are roles of the resource, and some clients are restricted.
 fn check_roles(resource: &ResourceDefinition, owner: &OwnerDefinition) -> Vec<Mistake> {
     let lists = [&resource.read, &resource.write];
     let has = |role: &String| {
@@ -70,7 +70,7 @@ fn check_roles(resource: &ResourceDefinition, owner: &OwnerDefinition) -> Vec<Mi
         }
     };
     if mistakes.is_empty() && !lists.into_iter().any(restricts) {
-        let message = "restricts nobody: name the roles of read and write that see only their own documents in roles";
+        let message = "restricts no client: name in roles those of read and write that see only their own documents";
         let place = owner
             .roles
             .as_ref()
@@ -189,11 +189,11 @@ mod tests {
         );
         only(
             &owned(""),
-            "12: resource[0].owner.column: restricts nobody: name the roles",
+            "12: resource[0].owner.column: restricts no client: name in roles those",
         );
         only(
             &owned("roles = []"),
-            "14: resource[0].owner.roles: restricts nobody",
+            "14: resource[0].owner.roles: restricts no client",
         );
         let open =
             format!("{KEY}{RESOURCE}read = ['anonymous', 'staff']\nwrite = ['staff']\n{OWNER}");

@@ -38,11 +38,11 @@ impl CacheHeaders {
     /// Takes values that the configuration has checked: `Cache-Control`, and surrogate keys, in which `{key}` is replaced
     /// by a document's key.
     ///
-    /// If credentials are needed, `private` is added, unless `Cache-Control` has `public` or `private` already: a shared cache does not reuse the response to a request with `Authorization`
-    /// (RFC 9111, section 3.5), but it may reuse one to a request with a cookie or `X-API-Key`. `Vary` on these headers
-    /// would prevent that too, but a cache would then store a copy for each client, and return it even after the
-    /// credential has been revoked; and many caches store nothing that has such a `Vary`. For owners `public` is removed,
-    /// since one client must not get what another one was answered.
+    /// If credentials are needed, `private` is added, unless `Cache-Control` has `public` or `private` already: a shared
+    /// cache does not reuse the response to a request with `Authorization` (RFC 9111, section 3.5), but it may reuse one to
+    /// a request with a cookie or `X-API-Key`. `Vary` on these headers would prevent that too, but a cache would then store
+    /// a copy for each client, and return it even after the credential has been revoked; and many caches store nothing that
+    /// has such a `Vary`. For owners `public` is removed, since one client must not get what another one was answered.
     pub fn new(
         cache_control: Option<&str>,
         surrogate_key: Option<&str>,

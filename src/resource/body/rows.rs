@@ -191,7 +191,7 @@ impl<'r> RowReader<'r> {
             && !self.is_owner(number, at)
     }
 
-    /// Whether the column `at` holds the owner, who is known.
+    /// Whether the column `at` holds the owner. Its value is known: the claim.
     fn is_owner(&self, number: usize, at: usize) -> bool {
         number == 0 && self.owner.is_some_and(|(owner, _)| owner.column == at)
     }

@@ -2,12 +2,11 @@
 
 use axum::http::StatusCode;
 use larder::config::Config;
-use larder::feed::establish::EstablishError;
-use larder::feed::{install, install_script};
-use larder::resource::definition::Mistake;
+use larder::feed::install_script;
 use larder::source::session::Database;
 use sqlx::{Connection, PgConnection};
 
+use crate::catalogue::mistakes;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
@@ -73,17 +72,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("\"name = 'one'", "unterminated quoted identifier"),
     ("id = 1 /* one", "unterminated /* comment"),
 ];
-
-/// The mistakes that installing `toml` as the role of `url` finds.
-async fn mistakes(url: &str, toml: &str) -> Vec<Mistake> {
-    let config = Config::from_toml(toml, &[("database.url", url)]).unwrap();
-    let database = Database::new(url, false, config.source.statement_timeout).unwrap();
-    match install(&database, &config.resources, &config.feed).await {
-        Ok(()) => Vec::new(),
-        Err(EstablishError::Unfit(mistakes)) => mistakes,
-        Err(error) => panic!("{error}"),
-    }
-}
 
 fn toml_string(text: &str) -> String {
     format!("'''{text}'''")
