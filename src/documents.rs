@@ -4,10 +4,10 @@
 //! protocol parses a request, calls one of these operations, and maps [`LookupError`] and [`WriteError`] in one place. Keys
 //! have to be canonical by the definition that [`Documents::current`] or [`Documents::resource`] has returned.
 //!
-//! `scope` decides which documents a request sees.
+//! `wanted` decides which documents a request sees, and which one an alias leads to.
 
 pub mod lookups;
-mod scope;
+mod wanted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,9 @@ use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
 use crate::cache::{Answer, Cache, CurrentResource, LookupError};
 use crate::clock::Boottime;
-use crate::documents::lookups::{KeyOrigin, Lookups, Window};
-use crate::documents::scope::admits;
+use crate::documents::lookups::{Lookups, TextKind, Window};
+pub use crate::documents::wanted::DocumentName;
+use crate::documents::wanted::Wanted;
 pub use crate::resource::Scope;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
@@ -72,20 +73,26 @@ impl Documents {
         self.cache.resource(id)
     }
 
-    /// The document of `key`, if memory has it in the `scope` and is fresh at the time `now`.
+    /// The document called `name`, if memory has it in the `scope` and is fresh at the time `now`.
     #[inline]
     pub fn try_memory(
         &self,
         id: ResourceId,
-        key: &str,
+        name: DocumentName<'_>,
         scope: &Scope<'_>,
         now: Boottime,
     ) -> Option<Answer> {
-        let admits = |document: &Document| admits(scope, document);
-        self.cache.try_memory(id, key, now, admits)
+        let wanted = Wanted {
+            id,
+            name,
+            tokens: &[],
+            scope,
+            until: None,
+        };
+        self.wanted_from_memory(&wanted, now)
     }
 
-    /// The document of `key` in the `scope`, at least as new as the transactions of `tokens`, from the fastest tier that
+    /// The document called `name` in the `scope`, at least as new as the transactions of `tokens`, from the fastest tier that
     /// has it.
     ///
     /// # Errors
@@ -93,48 +100,58 @@ impl Documents {
     pub async fn read(
         &self,
         id: ResourceId,
-        key: &str,
+        name: DocumentName<'_>,
         tokens: &[Token],
         scope: &Scope<'_>,
     ) -> Result<Answer, LookupError> {
-        match (scope, tokens) {
-            (Scope::All, []) => self.cache.lookup(id, key, None).await,
-            (Scope::All, tokens) => self.cache.lookup_after(id, key, tokens, None).await,
-            (Scope::Own(_), []) => {
-                let in_memory = self.try_memory(id, key, scope, Boottime::now());
-                match in_memory {
-                    Some(answer) => Ok(answer),
-                    None => self.read_restricted(id, key, &[], scope).await,
-                }
-            }
-            (Scope::Own(_), tokens) => self.read_restricted(id, key, tokens, scope).await,
+        let now = Boottime::now();
+        if tokens.is_empty()
+            && let Some(answer) = self.try_memory(id, name, scope, now)
+        {
+            return Ok(answer);
         }
+        self.read_missed(id, name, tokens, scope, now).await
     }
 
-    /// As [`Documents::read`], after [`Documents::try_memory`] has returned `None` at the time `now`.
+    /// As [`Documents::read`], after [`Documents::try_memory`] has returned `None` at the time `now`, or with `tokens`.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
     pub async fn read_missed(
         &self,
         id: ResourceId,
-        key: &str,
+        name: DocumentName<'_>,
+        tokens: &[Token],
         scope: &Scope<'_>,
         now: Boottime,
     ) -> Result<Answer, LookupError> {
-        match scope {
-            Scope::All => self.cache.lookup_missed(id, key, now, None).await,
-            Scope::Own(_) => self.read_restricted(id, key, &[], scope).await,
+        match (name, scope, tokens) {
+            (DocumentName::Key(key), Scope::All, []) => {
+                self.cache.lookup_missed(id, key, now, None).await
+            }
+            (DocumentName::Key(key), Scope::All, tokens) => {
+                self.cache.lookup_after(id, key, tokens, None).await
+            }
+            _ => {
+                let wanted = Wanted {
+                    id,
+                    name,
+                    tokens,
+                    scope,
+                    until: None,
+                };
+                self.read_wanted(&wanted).await
+            }
         }
     }
 
-    /// Looks up the documents of `keys`, in their order, as [`Documents::read`] does: some at a time, so that a caller
-    /// can end when those that it has reach `bytes_max`.
+    /// Looks up documents by `texts`, in their order, as [`Documents::read`] does: some at a time, so that a caller can end
+    /// when those that it has reach `bytes_max`.
     pub fn read_many<'r>(
         &'r self,
         id: ResourceId,
-        keys: &'r [String],
-        origin: KeyOrigin,
+        texts: &'r [String],
+        kind: TextKind,
         tokens: &'r [Token],
         scope: &'r Scope<'r>,
         bytes_max: usize,
@@ -142,8 +159,8 @@ impl Documents {
         Lookups {
             documents: self,
             id,
-            keys,
-            origin,
+            texts,
+            kind,
             tokens,
             scope,
             bytes_max,

@@ -119,6 +119,18 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// The alias of this name, with its place in [`Resource::by`].
+    pub fn alias(&self, name: &str) -> Option<(usize, &Alias)> {
+        let mut aliases = self.by.iter().enumerate();
+        aliases.find(|(_, alias)| alias.name == name)
+    }
+
+    /// The columns of the alias with this number, or of the key.
+    pub fn shape_of(&self, alias: Option<usize>) -> &KeyShape {
+        let alias = alias.and_then(|alias| self.by.get(alias));
+        alias.map_or(&self.key, |alias| &alias.key)
+    }
+
     /// SQL for the canonical keys that have a document, of the keys that are bound as for `documents_sql`.
     pub fn stored_keys_sql(&self) -> String {
         query::stored_keys_sql(&self.key, &self.root)

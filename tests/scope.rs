@@ -1,5 +1,6 @@
-//! Which documents exist for whom: conditions on rows, and owners of documents.
+//! Which documents exist for whom, and by which names: conditions on rows, owners of documents, and aliases.
 
+mod aliases;
 mod conditions;
 mod reads;
 mod writes;

@@ -85,6 +85,15 @@ impl Document {
 
     /// The same, with kept values.
     pub fn with_kept(key: &str, epoch: Epoch, kept: Kept<'_>, body: &[u8]) -> Self {
+        Self::of(key.as_bytes(), epoch, kept, body)
+    }
+
+    /// A hint that the alias called `name` leads to the document of `key`.
+    pub(super) fn hint(name: &[u8], epoch: Epoch, key: &str) -> Self {
+        Self::of(name, epoch, Kept::default(), key.as_bytes())
+    }
+
+    fn of(key: &[u8], epoch: Epoch, kept: Kept<'_>, body: &[u8]) -> Self {
         let head = DocumentHead::new(key.len(), epoch.number(true), kept, body, true);
         let kept = kept.as_bytes();
         // No temporary buffer: one as large as a document would fragment the memory between documents.
@@ -94,7 +103,7 @@ impl Document {
             if let Some(block) = Arc::get_mut(block) {
                 let (key_place, rest) = block.slice_mut().split_at_mut(key.len());
                 let (kept_place, body_place) = rest.split_at_mut(kept.len());
-                key_place.copy_from_slice(key.as_bytes());
+                key_place.copy_from_slice(key);
                 kept_place.copy_from_slice(kept);
                 body_place.copy_from_slice(body);
             }
@@ -215,6 +224,11 @@ impl Document {
     /// The digest of the body, of which the entity tag is made.
     pub fn digest(&self) -> [u8; 16] {
         self.head().digest
+    }
+
+    /// The canonical text of its key.
+    pub fn key_text(&self) -> &str {
+        std::str::from_utf8(self.key()).unwrap_or_default()
     }
 
     pub(super) fn key(&self) -> &[u8] {

@@ -182,6 +182,37 @@ impl Cache {
         }
     }
 
+    /// The document of the only text that is looked for, as PostgreSQL has it now. No tier keeps it.
+    ///
+    /// Waits as [`Cache::lookup`] does.
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn read_found(
+        &self,
+        resource: ResourceId,
+        find: &Find,
+    ) -> Result<Answer, LookupError> {
+        let began = Boottime::now();
+        let mut repeats = 0;
+        let found = loop {
+            let reading = self
+                .loader
+                .read_found(self.resource(resource)?, find.clone());
+            match self.wait_within_limits(resource, began, reading).await? {
+                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                found => break found?,
+            }
+        };
+        let epoch = self.versions.epoch(resource);
+        let document = |(key, loaded): (String, LoadedDocument)| {
+            Document::with_kept(&key, epoch, loaded.kept(), &loaded.body())
+        };
+        Ok(Answer {
+            found: found.map(document),
+            provenance: Provenance::Bypass { collapsed: false },
+        })
+    }
+
     /// The canonical keys of a page, read from PostgreSQL.
     ///
     /// Waits as [`Cache::lookup`] does.

@@ -18,6 +18,16 @@ use crate::source::token::Token;
 /// How long a request waits for its token: two polls, by default.
 const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
+/// A key that an alias led to.
+pub struct Hint(Document);
+
+impl Hint {
+    /// The canonical text of the key.
+    pub fn key(&self) -> &str {
+        std::str::from_utf8(self.0.body()).unwrap_or_default()
+    }
+}
+
 impl Cache {
     /// The document of `key`, a canonical text, if memory has it, is fresh at the moment `now`, and `admits` it. An absence
     /// has no kept values.
@@ -57,6 +67,22 @@ impl Cache {
             self.audit(prepared, &answer);
         }
         Some(answer)
+    }
+
+    /// The key of the document that the alias with this number and `text` led to when it was last looked for. It may lead
+    /// elsewhere since: only the document proves it.
+    #[inline]
+    pub fn hint(&self, resource: ResourceId, alias: usize, text: &str) -> Option<Hint> {
+        let epoch = self.versions.epoch(resource);
+        self.memory.hint(resource, alias, text, epoch).map(Hint)
+    }
+
+    /// Keeps a hint for the alias with this number and `text`, if the resource uses memory.
+    pub fn keep_hint(&self, resource: ResourceId, alias: usize, text: &str, key: &str) {
+        if self.cached(resource).tiers.memory {
+            self.memory
+                .keep_hint(resource, alias, text, key, &self.versions);
+        }
     }
 
     /// Chooses some lookups for the audit. Returns `Some` for these, with what the audit needs; `Some(None)` if it

@@ -3,6 +3,9 @@
 //! Only this module names DashMap. Its guards never leave this file: a lookup returns a reference to the document.
 //! `eviction` chooses which entry is removed when space runs out.
 //!
+//! A map also has hints, which lead from an alias to the key of a document. A hint is an entry whose name is no key and whose
+//! body is the key. It may be outdated, so nothing invalidates it.
+//!
 //! A map's key is a hash of the document's key, and the document holds the key itself, so a slot takes 17 bytes. Two
 //! keys with the same hash replace each other, and neither is ever taken for the other. The hash has a random seed, and
 //! DashMap hashes it once more with SipHash, so clients that choose keys can't choose their slots.
@@ -85,14 +88,51 @@ impl Memory {
         epoch: Epoch,
         admits: impl Fn(&Document) -> bool,
     ) -> Option<Found> {
+        self.get_entry(resource, key.as_bytes(), epoch, admits)
+    }
+
+    fn get_entry(
+        &self,
+        resource: ResourceId,
+        name: &[u8],
+        epoch: Epoch,
+        admits: impl Fn(&Document) -> bool,
+    ) -> Option<Found> {
         let map = self.map_of(resource);
-        let slot = map.documents.get(&map.hash(key.as_bytes()))?;
+        let slot = map.documents.get(&map.hash(name))?;
         let document = slot.value();
-        if !document.has_epoch(epoch) || document.key() != key.as_bytes() || !admits(document) {
+        if !document.has_epoch(epoch) || document.key() != name || !admits(document) {
             return None;
         }
         document.touch();
         Some(document.exists().then(|| document.clone()))
+    }
+
+    /// The hint for the alias with this number and `text`, if there is one under `epoch`: its body is the key of the document
+    /// that the alias led to. Counts a touch.
+    pub(super) fn hint(
+        &self,
+        resource: ResourceId,
+        alias: usize,
+        text: &str,
+        epoch: Epoch,
+    ) -> Option<Document> {
+        let name = hint_name(alias, text);
+        self.get_entry(resource, &name, epoch, |_| true).flatten()
+    }
+
+    /// Keeps a hint that the alias with this number and `text` leads to the document of `key`.
+    pub(super) fn keep_hint(
+        &self,
+        resource: ResourceId,
+        alias: usize,
+        text: &str,
+        key: &str,
+        versions: &Versions,
+    ) {
+        let name = hint_name(alias, text);
+        let hint = Document::hint(&name, versions.epoch(resource), key);
+        self.install(resource, hint, versions, |_| true);
     }
 
     /// Fills or promotes: installs `found` if `version`, which was noted before it was read, is still current then.
@@ -326,6 +366,12 @@ impl DocumentMap {
     fn hash(&self, key: &[u8]) -> u64 {
         xxh3_64_with_seed(key, self.seed)
     }
+}
+
+/// The name of a hint. No key begins with its first byte, which UTF-8 does not have.
+fn hint_name(alias: usize, text: &str) -> Vec<u8> {
+    // Bounded by ALIASES_MAX.
+    [&[0xff, alias as u8], text.as_bytes()].concat()
 }
 
 fn weight(document: &Document) -> u64 {

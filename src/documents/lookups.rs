@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::cache::{Answer, LookupError};
 use crate::clock::Boottime;
 use crate::documents::Documents;
-use crate::documents::scope::Ownership;
+use crate::documents::wanted::{DocumentName, Found, Wanted};
 use crate::resource::{ResourceId, Scope};
 use crate::source::token::Token;
 
@@ -20,8 +20,8 @@ pub struct Lookups<'r> {
     pub(super) documents: &'r Documents,
     pub(super) id: ResourceId,
     /// Those that were not looked up yet.
-    pub(super) keys: &'r [String],
-    pub(super) origin: KeyOrigin,
+    pub(super) texts: &'r [String],
+    pub(super) kind: TextKind,
     pub(super) tokens: &'r [Token],
     pub(super) scope: &'r Scope<'r>,
     pub(super) bytes_max: usize,
@@ -29,13 +29,24 @@ pub struct Lookups<'r> {
     pub(super) window: Window,
 }
 
-/// Where the keys of lookups come from.
+/// What the texts of lookups are. They are canonical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyOrigin {
-    /// The client has named them.
-    Client,
-    /// A page has them, so their documents were in the scope when PostgreSQL made it.
-    Page,
+pub enum TextKind {
+    /// Keys.
+    Keys,
+    /// Keys of a page, so their documents were in the scope when PostgreSQL made it.
+    KeysOfPage,
+    /// Those of the alias with this number.
+    Alias(usize),
+}
+
+impl TextKind {
+    fn alias(self) -> Option<usize> {
+        match self {
+            Self::Keys | Self::KeysOfPage => None,
+            Self::Alias(alias) => Some(alias),
+        }
+    }
 }
 
 /// How many documents are read from PostgreSQL at the same time for one request: as many as fit into
@@ -67,12 +78,12 @@ impl Window {
 }
 
 impl<'r> Lookups<'r> {
-    /// The number of keys that were not looked up yet.
+    /// The number of texts that were not looked up yet.
     pub fn left(&self) -> usize {
-        self.keys.len()
+        self.texts.len()
     }
 
-    /// The next keys with their documents; `None` after the last one. A repeated key is looked up once. There is no answer
+    /// The next texts with their documents; `None` after the last one. A repeated text is looked up once. There is no answer
     /// for a document that is too long or that PostgreSQL can't return: it must not prevent the others from being
     /// returned. Documents in memory need no future.
     ///
@@ -81,16 +92,16 @@ impl<'r> Lookups<'r> {
     pub async fn next(
         &mut self,
     ) -> Result<Option<(&'r [String], Vec<Option<Answer>>)>, LookupError> {
-        if self.keys.is_empty() {
+        if self.texts.is_empty() {
             return Ok(None);
         }
         let window = self.window.size();
         let mut answers: Vec<Option<Answer>> = Vec::new();
-        let mut first_places = HashMap::with_capacity(self.keys.len().min(MEMORY_AT_ONCE));
+        let mut first_places = HashMap::with_capacity(self.texts.len().min(MEMORY_AT_ONCE));
         let mut repeated = Vec::new();
         let mut missed = Vec::new();
         let (mut in_memory, mut bytes) = (0, 0);
-        for (place, key) in self.keys.iter().enumerate() {
+        for (place, key) in self.texts.iter().enumerate() {
             if missed.len() >= window || in_memory >= MEMORY_AT_ONCE || bytes > self.bytes_max {
                 break;
             }
@@ -100,7 +111,9 @@ impl<'r> Lookups<'r> {
                 None
             } else {
                 let found = match self.tokens {
-                    [] => self.try_memory(key),
+                    [] => self
+                        .documents
+                        .wanted_from_memory(&self.wanted(key), self.began),
                     _ => None,
                 };
                 match found {
@@ -116,8 +129,8 @@ impl<'r> Lookups<'r> {
         let waited = Boottime::now().since(self.began);
         let left = self.documents.request_timeout().saturating_sub(waited);
         let lookups = async {
-            let ownership = self.ownership(&missed).await;
-            self.lookup_all(&missed, ownership).await
+            let found = self.find(&missed).await;
+            self.lookup_all(&missed, found).await
         };
         let found = timeout(left, lookups).await;
         let found = found.map_err(|_| LookupError::Deadline)??;
@@ -133,42 +146,60 @@ impl<'r> Lookups<'r> {
                 answers[place] = answers[first].clone();
             }
         }
-        let (looked_up, rest) = self.keys.split_at(answers.len());
-        self.keys = rest;
+        let (looked_up, rest) = self.texts.split_at(answers.len());
+        self.texts = rest;
         Ok(Some((looked_up, answers)))
     }
 
-    fn try_memory(&self, key: &str) -> Option<Answer> {
-        let documents = self.documents;
-        documents.try_memory(self.id, key, self.scope, self.began)
-    }
-
-    /// Whether the documents of `missed` are in the scope.
-    async fn ownership(&self, missed: &[(usize, &String)]) -> Vec<Ownership> {
-        match self.origin {
-            KeyOrigin::Page => vec![Ownership::Own; missed.len()],
-            KeyOrigin::Client => {
-                let keys = missed.iter().map(|(_, key)| (*key).clone()).collect();
-                self.documents.ownership(self.id, keys, self.scope).await
-            }
+    fn wanted<'w>(&'w self, text: &'w str) -> Wanted<'w> {
+        Wanted {
+            id: self.id,
+            name: DocumentName::new(self.kind.alias(), text),
+            tokens: self.tokens,
+            scope: self.scope,
+            until: Some(self.began.after(self.documents.request_timeout())),
         }
     }
 
-    /// Looks up the keys of `missed` at the same time. Returns their answers in order: all, or the first ones if these have
+    /// What PostgreSQL says of the documents of `missed`, if it has to be asked; `None` for those that can be read at once.
+    async fn find(&self, missed: &[(usize, &String)]) -> Vec<Option<Found>> {
+        let texts = missed.iter().map(|(_, text)| *text);
+        if self.kind == TextKind::KeysOfPage {
+            return texts.map(|key| Some(Ok(Some(key.clone())))).collect();
+        }
+        let alias = self.kind.alias();
+        let is_asked = |text: &String| match alias {
+            None => self.scope.is_restricted(),
+            Some(_) => !self.documents.is_hinted(&self.wanted(text)),
+        };
+        let is_asked: Vec<bool> = texts.clone().map(is_asked).collect();
+        let asked = texts.zip(&is_asked).filter(|(_, is_asked)| **is_asked);
+        let asked: Vec<String> = asked.map(|(text, _)| text.clone()).collect();
+        if asked.is_empty() {
+            return vec![None; missed.len()];
+        }
+        let found = self.documents.find(self.id, alias, asked, self.scope);
+        let mut found = found.await.into_iter();
+        let of = |is_asked: bool| is_asked.then(|| found.next().unwrap_or(Ok(None)));
+        is_asked.into_iter().map(of).collect()
+    }
+
+    /// Looks up the documents of `missed` at the same time. Returns their answers in order: all, or the first ones if these have
     /// more than [`Window::BYTES`]. Answers beyond are dropped while others are awaited.
     async fn lookup_all(
         &self,
         missed: &[(usize, &String)],
-        ownership: Vec<Ownership>,
+        found: Vec<Option<Found>>,
     ) -> Result<Vec<Option<Answer>>, LookupError> {
-        let mut lookups: FuturesUnordered<_> = missed
-            .iter()
-            .zip(ownership)
-            .enumerate()
-            .map(|(number, ((_, key), ownership))| async move {
-                (number, self.lookup(key, ownership).await)
-            })
-            .collect();
+        let mut lookups: FuturesUnordered<_> =
+            missed
+                .iter()
+                .zip(found)
+                .enumerate()
+                .map(|(number, ((_, text), found))| async move {
+                    (number, self.lookup(text, found).await)
+                })
+                .collect();
         let mut found: Vec<Option<Option<Answer>>> = vec![None; missed.len()];
         let (mut ready, mut bytes) = (0, 0);
         while ready < found.len()
@@ -199,19 +230,22 @@ impl<'r> Lookups<'r> {
     }
 
     /// Reads a document that memory does not have.
-    async fn lookup(&self, key: &str, ownership: Ownership) -> Result<Option<Answer>, LookupError> {
-        let Self { id, scope, .. } = *self;
-        let cache = &self.documents.cache;
-        let until = Some(self.began.after(cache.request_timeout()));
-        let found = match (scope, self.tokens) {
-            (Scope::All, []) => cache.lookup_missed(id, key, self.began, until).await,
-            (Scope::All, tokens) => cache.lookup_after(id, key, tokens, until).await,
-            (Scope::Own(_), tokens) => {
-                let documents = self.documents;
-                documents
-                    .read_decided(id, key, tokens, scope, ownership, until)
-                    .await
-            }
+    async fn lookup(
+        &self,
+        text: &str,
+        found: Option<Found>,
+    ) -> Result<Option<Answer>, LookupError> {
+        let documents = self.documents;
+        let (id, cache) = (self.id, &documents.cache);
+        let wanted = self.wanted(text);
+        let until = wanted.until;
+        let found = match (wanted.name, self.scope, found) {
+            (DocumentName::Key(key), Scope::All, _) => match self.tokens {
+                [] => cache.lookup_missed(id, key, self.began, until).await,
+                tokens => cache.lookup_after(id, key, tokens, until).await,
+            },
+            (_, _, Some(found)) => documents.read_found(&wanted, found).await,
+            (_, _, None) => documents.read_wanted(&wanted).await,
         };
         match found {
             Ok(answer) => Ok(Some(answer)),

@@ -136,9 +136,10 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
             let key = resource.key.canonical(&path[key..])?;
             Ok((id, Some(key.into_owned())))
         }
-        TargetPart::Batch | TargetPart::Session | TargetPart::Unknown => {
-            Err(Problem::NO_SUCH_RESOURCE)
-        }
+        TargetPart::Batch
+        | TargetPart::Alias { .. }
+        | TargetPart::Session
+        | TargetPart::Unknown => Err(Problem::NO_SUCH_RESOURCE),
     }
 }
 

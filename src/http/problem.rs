@@ -111,6 +111,9 @@ problems! {
     /// As [`Problem::NO_SUCH_PATH`], on the admin address.
     NO_SUCH_OPERATION = NOT_FOUND, "there is nothing at this path of the admin address";
     NO_SUCH_RESOURCE = NOT_FOUND, "there is no resource of this name";
+    NO_SUCH_ALIAS = NOT_FOUND, "the resource has no alias of this name";
+    /// As [`Problem::NO_SUCH_DOCUMENT`], for an alias.
+    NO_ALIASED_DOCUMENT = NOT_FOUND, "there is no document with this alias";
     NO_SUCH_DOCUMENT = NOT_FOUND, "there is no document with this key";
     /// As [`Problem::method_not_allowed`], without `Allow`, which the router adds.
     METHOD_NOT_ALLOWED = METHOD_NOT_ALLOWED,

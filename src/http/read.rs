@@ -44,8 +44,15 @@ pub(super) async fn read_collection(
         // It keeps its turn, so that requests that wait hold no parsed keys.
         read.turn = Some(wait_for_turn(read.waiting()).await?);
     }
-    let ListQuery { keys, page, fields } = ListQuery::parse(request.query(), &read.resource)?;
+    let query = ListQuery::parse(request.query(), &read.resource)?;
+    let ListQuery {
+        keys,
+        by,
+        page,
+        fields,
+    } = query;
     read.fields = fields.map(Arc::new);
+    read.by = by;
     match keys {
         Some(keys) => batch::read_keys(&mut read, &keys).await,
         None => list::read_page(&mut read, page, request.uri).await,

@@ -24,11 +24,15 @@ use crate::http::negotiate::{accepts_json, preferred_encoding};
 use crate::http::problem::Problem;
 use crate::http::range::{RangeRequest, requested_range};
 use crate::http::scope::scope_of;
+use crate::resource::key::KeyShape;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
 /// Follows the name of a resource and a colon if the body names the documents. No resource's name contains a colon.
 const BATCH: &str = "batch";
+
+/// Follows the name of a resource, before the name of an alias.
+const BY: &str = "by";
 
 /// Exchanges a name and a password for a token.
 pub(super) const SIGNIN: &str = "/signin";
@@ -59,6 +63,13 @@ pub(super) enum TargetPart {
         /// Where the key begins in the path.
         key: usize,
     },
+    /// `/RESOURCE/by/NAME/VALUE`: the document that an alias leads to.
+    Alias {
+        /// Where the name of the alias begins in the path.
+        name: usize,
+        /// Where its value begins.
+        value: usize,
+    },
     /// [`SIGNIN`], [`REFRESH`] or [`SIGNOUT`], unless a resource has that name.
     Session,
     /// No part of a resource.
@@ -75,13 +86,7 @@ impl RequestTarget {
             Some((segment, key)) => (segment, Some(key)),
             None => (rest, None),
         };
-        let segment = if segment.contains('%') {
-            percent_decode_str(segment)
-                .decode_utf8()
-                .unwrap_or_default()
-        } else {
-            Cow::Borrowed(segment)
-        };
+        let segment = decoded(segment);
         let (name, operation) = match segment.split_once(':') {
             Some((name, operation)) => (name, Some(operation)),
             None => (&*segment, None),
@@ -94,6 +99,7 @@ impl RequestTarget {
             (None, Some(key)) if !key.contains('/') => TargetPart::Document {
                 key: path.len() - key.len(),
             },
+            (None, Some(rest)) => TargetPart::alias(path, rest),
             _ => TargetPart::Unknown,
         };
         Self { resource, part }
@@ -109,10 +115,23 @@ impl RequestTarget {
 }
 
 impl TargetPart {
+    /// The part that `path` names, which ends with `rest`: what follows the name of the resource and has a slash.
+    fn alias(path: &str, rest: &str) -> Self {
+        let parts = rest.split_once('/').filter(|(by, _)| decoded(by) == BY);
+        match parts.and_then(|(_, rest)| rest.split_once('/')) {
+            Some((name, value)) if !value.contains('/') => Self::Alias {
+                name: path.len() - value.len() - 1 - name.len(),
+                value: path.len() - value.len(),
+            },
+            _ => Self::Unknown,
+        }
+    }
+
     /// The methods that are allowed, as in `Allow`; fewer if the resource is not `writable`.
     pub(super) fn methods(self, writable: bool) -> &'static str {
         match self {
             Self::Batch => "POST, OPTIONS",
+            Self::Alias { .. } => "GET, HEAD, OPTIONS",
             _ if !writable => "GET, HEAD, OPTIONS",
             Self::Document { .. } => "GET, HEAD, PUT, PATCH, DELETE, OPTIONS",
             Self::Collection | Self::Session | Self::Unknown => "GET, HEAD, POST, OPTIONS",
@@ -276,7 +295,9 @@ impl<'r> Request<'r> {
     pub(super) fn resource(&self) -> Result<(ResourceId, TargetPart), Problem> {
         match (self.target.resource, self.target.part) {
             (Some(resource), part) if part != TargetPart::Unknown => Ok((resource, part)),
-            (None, TargetPart::Document { .. }) => Err(Problem::NO_SUCH_RESOURCE),
+            (None, TargetPart::Document { .. } | TargetPart::Alias { .. }) => {
+                Err(Problem::NO_SUCH_RESOURCE)
+            }
             _ => Err(Problem::NO_SUCH_PATH),
         }
     }
@@ -286,14 +307,22 @@ impl<'r> Request<'r> {
         self.uri.path().get(key..).unwrap_or_default()
     }
 
+    /// The text between two positions of the path: the name of an alias, as [`TargetPart::Alias`] has its begin and that of
+    /// its value.
+    pub(super) fn alias_name(&self, name: usize, value: usize) -> Cow<'r, str> {
+        decoded(self.uri.path().get(name..value - 1).unwrap_or_default())
+    }
+
     /// The name of the resource as it stands in the path, percent-encoded if the client has sent it so.
     pub(super) fn resource_name(&self) -> &'r str {
         let path = self.uri.path();
-        let end = match self.target.part {
-            TargetPart::Document { key } => key - 1,
-            _ => path.len(),
-        };
-        path.get(1..end).unwrap_or_default()
+        let rest = path.strip_prefix('/').unwrap_or(path);
+        rest.split_once('/').map_or(rest, |(name, _)| name)
+    }
+
+    /// The path of the document of `key`.
+    pub(super) fn document_path(&self, shape: &KeyShape, key: &str) -> String {
+        document_path(self.resource_name(), shape, key)
     }
 
     /// What follows `?`.
@@ -402,6 +431,22 @@ impl<'r> Request<'r> {
     }
 }
 
+/// The path of the document of `key`. `name` is the name of the resource, percent-encoded.
+pub(super) fn document_path(name: &str, shape: &KeyShape, key: &str) -> String {
+    format!("/{name}/{}", shape.encoded(key))
+}
+
+/// A segment of a path, percent-decoded; empty if that is not UTF-8.
+fn decoded(segment: &str) -> Cow<'_, str> {
+    if segment.contains('%') {
+        percent_decode_str(segment)
+            .decode_utf8()
+            .unwrap_or_default()
+    } else {
+        Cow::Borrowed(segment)
+    }
+}
+
 impl RequestContext {
     /// The host that a trusted proxy was called by.
     pub(super) fn forwarded_host(&self) -> Option<&HeaderValue> {
@@ -445,6 +490,22 @@ mod tests {
         is("/a/1,2%2C", true, TargetPart::Document { key: 3 });
         is("/%61/1", true, TargetPart::Document { key: 5 });
         is("/a/1/", true, TargetPart::Unknown);
+        let alias = |name, value| TargetPart::Alias { name, value };
+        is("/a/by/n/1%2F2", true, alias(6, 8));
+        is("/%61/%62y/nn/", true, alias(10, 13));
+        is("/b/by/n/1", false, alias(6, 8));
+        is("/a/by", true, TargetPart::Document { key: 3 });
+        for path in [
+            "/a/by/",
+            "/a/by/n",
+            "/a/by/n/1/",
+            "/a/by/n/1/2",
+            "/a/b/n/1",
+            "/a//n/1",
+        ] {
+            is(path, true, TargetPart::Unknown);
+        }
+        is("/a:batch/by/n/1", true, TargetPart::Unknown);
         is("/b/1", false, TargetPart::Document { key: 3 });
         is("/b", false, TargetPart::Collection);
         is("/signin", false, TargetPart::Session);
@@ -462,12 +523,14 @@ mod tests {
         let right = |method, path| target(path).right(&method);
         assert_eq!(right(Method::GET, "/a/1"), Right::Read);
         assert_eq!(right(Method::HEAD, "/a:other"), Right::Read);
+        assert_eq!(right(Method::GET, "/a/by/n/1"), Right::Read);
         assert_eq!(right(Method::POST, "/a:batch"), Right::Read);
         for (method, path) in [
             (Method::POST, "/a"),
             (Method::PUT, "/a:batch"),
             (Method::POST, "/a:other"),
             (Method::DELETE, "/a/1"),
+            (Method::DELETE, "/a/by/n/1"),
         ] {
             assert_eq!(right(method, path), Right::Write, "{path}");
         }

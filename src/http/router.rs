@@ -86,8 +86,8 @@ async fn dispatch(
         None => body,
     };
     match (request.method, part) {
-        (&Method::GET | &Method::HEAD, TargetPart::Document { key }) => {
-            read::document::read_document(state, request, resource, key).await
+        (&Method::GET | &Method::HEAD, TargetPart::Document { .. } | TargetPart::Alias { .. }) => {
+            read::document::read_document(state, request, resource).await
         }
         (&Method::GET | &Method::HEAD, TargetPart::Collection) => {
             Box::pin(read::read_collection(state, &request, resource)).await

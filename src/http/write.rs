@@ -16,7 +16,6 @@ use crate::http::request::{Request, TargetPart};
 use crate::http::state::HttpState;
 use crate::http::write::bulk::BulkWrite;
 use crate::http::write::document::DocumentWrite;
-use crate::resource::key::KeyShape;
 use crate::resource::{Resource, ResourceId};
 
 /// Answers a request with a method that writes.
@@ -91,9 +90,4 @@ impl WriteScopes {
             self.may_read() && (self.writer.is_restricted() || !self.reader.is_restricted());
         may_read || self.writer == Scope::Own(None)
     }
-}
-
-/// The path of a document.
-fn location(name: &str, shape: &KeyShape, key: &str) -> String {
-    format!("/{name}/{}", shape.encoded(key))
 }

@@ -8,7 +8,7 @@ use crate::resource::sql::identifier;
 use crate::resource::{Filter, Owner, Resource};
 
 /// The query parameters of a list that are not filters. No filter can have one of these names.
-pub const PARAMETERS: [&str; 5] = ["keys", "key", "limit", "after", "fields"];
+pub const PARAMETERS: [&str; 6] = ["keys", "key", "by", "limit", "after", "fields"];
 
 /// One page of a resource's keys.
 #[derive(Clone, Debug)]

@@ -34,8 +34,20 @@ pub(super) fn documents_sql(
     kept: &KeptColumns<'_>,
     row_security: Option<&RowSecurity>,
 ) -> ProvedSql {
-    let columns = &key.columns;
     let from = rows_of_keys(key, root);
+    let bound = key.columns.len() + 1;
+    documents_of_rows_sql(&from, bound, key, root, kept, row_security)
+}
+
+/// As [`documents_sql`], for the rows of `from`. Parameter `bound` is the most bytes of a record.
+pub(super) fn documents_of_rows_sql(
+    from: &str,
+    bound: usize,
+    key: &KeyShape,
+    root: &Row,
+    kept: &KeptColumns<'_>,
+    row_security: Option<&RowSecurity>,
+) -> ProvedSql {
     let mut tables = 0;
     // offset 0 prevents the planner from copying the expression of the document into both places that use it.
     ProvedSql::new(&format!(
@@ -44,8 +56,7 @@ pub(super) fn documents_sql(
          from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
          then record_send(r.document) end as document \
          from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
-        bound = columns.len() + 1,
-        key = canonical_key_sql(columns, "t0"),
+        key = canonical_key_sql(&key.columns, "t0"),
         document = row_sql(root, &kept.sql("t0"), "t0", &mut tables),
         unchanged = unchanged_sql(row_security),
     ))

@@ -1,5 +1,6 @@
 //! Reads of documents that have owners: a restricted client can't tell foreign documents from absent ones.
 
+mod aliases;
 mod outage;
 mod own;
 
@@ -10,11 +11,11 @@ use crate::auth::now;
 use crate::harness::cluster::TestCluster;
 use crate::harness::service::{TestResponse, TestService, execute};
 
-/// Orders 1 to 4 are those of customer 17, 5 to 8 those of customer 18; 9 and 10 have no owner.
+/// Order n has the number `N/n`. Orders 1 to 4 are those of customer 17, 5 to 8 those of customer 18; 9 and 10 have no owner.
 const SCHEMA: &str = "
-    create table orders (id int primary key, customer_id bigint, note text not null);
+    create table orders (id int primary key, customer_id bigint, note text not null, number text not null unique);
     create index on orders (customer_id, id);
-    insert into orders select n, case when n <= 8 then 17 + (n - 1) / 4 end, 'order ' || n || repeat('.', 3000)
+    insert into orders select n, case when n <= 8 then 17 + (n - 1) / 4 end, 'order ' || n || repeat('.', 3000), 'N/' || n
       from generate_series(1, 10) n";
 
 /// One resource for each set of tiers. Its documents do not show their owners.
@@ -24,7 +25,8 @@ fn resources() -> String {
             "[[resource]]\nname = '{name}'\ntable = 'orders'\ntiers = {tiers}\nfilters = ['note']\n\
              read = ['customer', 'staff', 'anonymous']\nwrite = ['staff']\ncache_control = 'public, max-age=5'\n\
              fields = {{ id = 'id', note = 'note' }}\n\
-             [resource.owner]\ncolumn = 'customer_id'\nclaim = 'customer'\nroles = ['customer']\n"
+             [resource.owner]\ncolumn = 'customer_id'\nclaim = 'customer'\nroles = ['customer']\n\
+             [[resource.by]]\nname = 'number'\ncolumns = ['number']\n"
         )
     };
     RESOURCES.map(resource).concat()

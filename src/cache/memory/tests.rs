@@ -36,6 +36,37 @@ fn resources_do_not_share_keys() {
 }
 
 #[test]
+fn hints_are_no_documents_and_end_with_their_epoch() {
+    let (memory, versions) = memory(1 << 20);
+    let hint = |alias: usize, text: &str, epoch: Epoch| {
+        let hint = memory.hint(ITEMS, alias, text, epoch)?;
+        Some(String::from_utf8_lossy(hint.body()).into_owned())
+    };
+    memory.keep_hint(ITEMS, 0, "a", "1", &versions);
+    memory.keep_hint(ITEMS, 1, "a", "2", &versions);
+    let epoch = versions.epoch(ITEMS);
+    assert_eq!(hint(0, "a", epoch).as_deref(), Some("1"));
+    assert_eq!(hint(1, "a", epoch).as_deref(), Some("2"));
+    assert_eq!(hint(0, "b", epoch), None);
+    assert!(!has(&memory, &versions, ITEMS, "a"));
+    memory.keep_hint(ITEMS, 0, "a", "3", &versions);
+    assert_eq!(hint(0, "a", epoch).as_deref(), Some("3"));
+    versions.renew_epoch(ITEMS);
+    assert_eq!(hint(0, "a", versions.epoch(ITEMS)), None);
+}
+
+#[test]
+fn hints_count_for_the_byte_bound() {
+    let bytes_max = 100_000;
+    let (memory, versions) = memory(bytes_max);
+    for number in 0..5_000 {
+        memory.keep_hint(ITEMS, 0, &format!("alias {number}"), "key", &versions);
+        assert!(memory.bytes() <= bytes_max);
+    }
+    assert!(memory.evictions() > 0);
+}
+
+#[test]
 fn the_byte_bound_holds_under_mixed_sizes() {
     let bytes_max = 200_000;
     let (memory, versions) = memory(bytes_max);

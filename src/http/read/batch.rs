@@ -9,7 +9,7 @@ use simd_json::prelude::*;
 use simd_json::tape::Value;
 
 use crate::cache::Provenance;
-use crate::documents::lookups::KeyOrigin;
+use crate::documents::lookups::TextKind;
 use crate::http::bodies::BATCH_BYTES_MAX;
 use crate::http::body::read_body;
 use crate::http::headers::JSON;
@@ -34,8 +34,9 @@ pub(in crate::http) async fn read_batch(
     body: Body,
 ) -> ReadResult<Body> {
     let mut read = ReadRequest::begin(state, request, resource)?;
-    let fields = query::parse_fields(request.query(), &read.resource)?;
+    let (fields, by) = query::parse_batch(request.query(), &read.resource)?;
     read.fields = fields.map(Arc::new);
+    read.by = by;
     let body = state.bodies.hold(body, request.client());
     let keys = keys_in_body(&read, body).await?;
     read_keys(&mut read, &keys).await
@@ -49,8 +50,8 @@ async fn keys_in_body(read: &ReadRequest<'_>, body: Body) -> Result<Vec<String>,
     read.request.check_content_length(BATCH_BYTES_MAX)?;
     let body = read_body(body, BATCH_BYTES_MAX).await?;
     let resource = Arc::clone(&read.resource);
-    let (bytes, waiting) = (body.len(), read.waiting());
-    let parse = move || parse_body(&body, &resource.key);
+    let (bytes, waiting, by) = (body.len(), read.waiting(), read.by);
+    let parse = move || parse_body(&body, resource.shape_of(by));
     work::run(waiting, bytes, Problem::NOT_PARSED, parse).await?
 }
 
@@ -151,17 +152,19 @@ fn key_text(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
 /// Answers with the documents of `keys`, each from the fastest tier that has it.
 pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> ReadResult<Body> {
     let resource = Arc::clone(&read.resource);
+    let shape = resource.shape_of(read.by);
+    let kind = read.by.map_or(TextKind::Keys, TextKind::Alias);
     let mut composition = read.compose("{\"documents\":[");
     let mut provenances = Provenances::default();
     let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let bytes_max = read.answers.answer_bytes_max();
     let turn = read.turn.take();
-    let mut lookups = read.look_up(keys, KeyOrigin::Client, turn);
+    let mut lookups = read.look_up(keys, kind, turn);
     while let Some((keys, answers)) = lookups.next().await? {
         let mut documents = Vec::with_capacity(answers.len());
         for (key, answer) in keys.iter().zip(answers) {
             let Some(answer) = answer else {
-                unreadable.push(resource.key.json(key));
+                unreadable.push(shape.json(key));
                 provenances.add(Provenance::Miss {
                     stored: false,
                     collapsed: false,
@@ -171,7 +174,7 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
             provenances.add(answer.provenance);
             match answer.found {
                 Some(document) => documents.push(document),
-                None => missing.push(resource.key.json(key)),
+                None => missing.push(shape.json(key)),
             }
         }
         let expected = documents.len();

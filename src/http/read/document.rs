@@ -1,18 +1,22 @@
 //! `GET` and `HEAD` of one document.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Response};
+use axum::http::header::CONTENT_LOCATION;
+use axum::http::{HeaderValue, Method, Response};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::auth::{Principal, Right};
+use crate::cache::Answer;
 use crate::cache::document::{Document, entity_tag};
 use crate::clock::Boottime;
+use crate::documents::DocumentName;
 use crate::http::answers::PIECE_BYTES;
 use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
-use crate::http::read::cache_headers::detail;
+use crate::http::read::cache_headers::{CacheHeaders, detail};
 use crate::http::read::reading::ReadRequest;
 use crate::http::read::response::{
     build_response, document_response, encode_parts, range_response, unencoded_response,
@@ -22,11 +26,90 @@ use crate::http::request::{MissedKey, Request, TargetPart};
 use crate::http::scope::scope_of;
 use crate::http::state::HttpState;
 use crate::http::work;
-use crate::resource::ResourceId;
 use crate::resource::projection::Projection;
+use crate::resource::{Resource, ResourceId};
 
 /// A longer document takes part in the memory of answers (`http::answers`).
 const UNRESERVED_BYTES_MAX: usize = 64 << 10;
+
+/// What a request names one document by. The texts are canonical.
+enum Named<'r> {
+    Key(Cow<'r, str>),
+    /// The number of the alias, and its text.
+    Alias(usize, Cow<'r, str>),
+}
+
+impl<'r> Named<'r> {
+    /// Reads the path of `request`, which names one document of `resource`.
+    ///
+    /// # Errors
+    /// 400 if the text is not of the columns' types, 404 if the resource has no such alias, or if the path names anything
+    /// else.
+    #[inline]
+    fn of(request: &Request<'r>, resource: &Resource) -> Result<Self, Problem> {
+        match request.target.part {
+            TargetPart::Document { key } => {
+                let key = resource.key.canonical(request.key(key))?;
+                Ok(Self::Key(key))
+            }
+            TargetPart::Alias { name, value } => {
+                let name = request.alias_name(name, value);
+                let (number, alias) = resource.alias(&name).ok_or(Problem::NO_SUCH_ALIAS)?;
+                let text = alias.key.canonical(request.key(value))?;
+                Ok(Self::Alias(number, text))
+            }
+            _ => Err(Problem::NO_SUCH_PATH),
+        }
+    }
+
+    #[inline]
+    fn name(&self) -> DocumentName<'_> {
+        match self {
+            Self::Key(key) => DocumentName::Key(key),
+            Self::Alias(alias, text) => DocumentName::Alias(*alias, text),
+        }
+    }
+
+    /// The key of the document that was found; `None` if only an alias is known.
+    fn key<'k>(&'k self, found: Option<&'k Document>) -> Option<&'k str> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Alias(..) => found.map(Document::key_text),
+        }
+    }
+
+    /// The response if there is no such document.
+    fn absent(&self) -> Problem {
+        match self {
+            Self::Key(_) => Problem::NO_SUCH_DOCUMENT,
+            Self::Alias(..) => Problem::NO_ALIASED_DOCUMENT,
+        }
+    }
+
+    /// Adds the headers of a response to a request of `resource` that was answered with `answer`.
+    fn add_headers(
+        &self,
+        response: &mut Response<FullBody>,
+        request: &Request<'_>,
+        resource: &Resource,
+        cache_headers: &CacheHeaders,
+        answer: &Answer,
+    ) {
+        let key = self.key(answer.found.as_ref());
+        let named = key.map(|key| (&resource.key, key));
+        cache_headers.add(response, answer.provenance, named);
+        if let (Self::Alias(..), Some(key)) = (self, key) {
+            let mut location = request.document_path(&resource.key, key);
+            if let Some(query) = request.uri.query() {
+                location = format!("{location}?{query}");
+            }
+            // Paths consist of valid characters, so this does not fail.
+            if let Ok(location) = HeaderValue::try_from(location) {
+                response.headers_mut().insert(CONTENT_LOCATION, location);
+            }
+        }
+    }
+}
 
 /// The response, if the request is a `GET` of one document that memory may answer. If memory does not have the key, it is
 /// noted in the request as missed. Other requests are left to [`read_document`]; `HEAD` too, since hyper would send the
@@ -37,7 +120,8 @@ pub(in crate::http) fn try_memory(
     request: &mut Request<'_>,
     principal: Option<&Principal>,
 ) -> Option<Response<FullBody>> {
-    let (Some(id), TargetPart::Document { key }) = (request.target.resource, request.target.part)
+    let (Some(id), TargetPart::Document { .. } | TargetPart::Alias { .. }) =
+        (request.target.resource, request.target.part)
     else {
         return None;
     };
@@ -47,34 +131,35 @@ pub(in crate::http) fn try_memory(
     let began = Boottime::now();
     let current = state.documents.current(id);
     let resource = current.as_ref()?;
-    let key = resource.key.canonical(request.key(key)).ok()?;
+    let named = Named::of(request, resource).ok()?;
     let scope = scope_of(principal, id, resource.owner.as_ref(), Right::Read);
-    let Some(answer) = state.documents.try_memory(id, &key, &scope, began) else {
-        request.missed = Some(MissedKey {
-            resource: Arc::clone(resource),
-            key: key.into_owned(),
-            at: began,
-        });
+    let found = state.documents.try_memory(id, named.name(), &scope, began);
+    let Some(answer) = found else {
+        if let Named::Key(key) = named {
+            request.missed = Some(MissedKey {
+                resource: Arc::clone(resource),
+                key: key.into_owned(),
+                at: began,
+            });
+        }
         return None;
     };
     let mut response = match &answer.found {
         Some(document) if document.body().len() > UNRESERVED_BYTES_MAX => return None,
         Some(document) => document_response(request, document).ok()?,
-        None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
+        None => named.absent().into_full_response(),
     };
     let cache_headers = state.cache_headers(id)?;
-    let key = Some((&resource.key, &*key));
-    cache_headers.add(&mut response, answer.provenance, key);
+    named.add_headers(&mut response, request, resource, cache_headers, &answer);
     state.count_hit(id, response.status(), began);
     Some(response)
 }
 
-/// Answers with the document of the key that begins at `key` in the path.
+/// Answers with the document that the path names.
 pub(in crate::http) async fn read_document(
     state: &HttpState,
     mut request: Request<'_>,
     id: ResourceId,
-    key: usize,
 ) -> ReadResult<Body> {
     let missed = request.missed.take();
     let request = &request;
@@ -83,31 +168,31 @@ pub(in crate::http) async fn read_document(
         read.fields = query::parse_fields(query, &read.resource)?.map(Arc::new);
     }
     let missed = missed.filter(|missed| Arc::ptr_eq(&missed.resource, &read.resource));
-    let (key, answer) = match missed {
-        Some(MissedKey { key, at, .. }) => {
-            let answer = read
-                .documents
-                .read_missed(id, &key, &read.scope, at)
-                .await?;
-            (key, answer)
-        }
-        None => {
-            let key = read.resource.key.canonical(request.key(key))?.into_owned();
-            let documents = read.documents;
-            let answer = documents.read(id, &key, &read.tokens, &read.scope).await?;
-            (key, answer)
-        }
+    let (named, at) = match missed {
+        Some(MissedKey { key, at, .. }) => (Named::Key(key.into()), Some(at)),
+        None => (Named::of(request, &read.resource)?, None),
+    };
+    let (documents, name) = (read.documents, named.name());
+    let (tokens, scope) = (&read.tokens, &read.scope);
+    let answer = match at {
+        Some(at) => documents.read_missed(id, name, tokens, scope, at).await?,
+        None => documents.read(id, name, tokens, scope).await?,
     };
     let mut response = match &answer.found {
-        None => Problem::NO_SUCH_DOCUMENT.into_full_response(),
+        None => named.absent().into_full_response(),
         Some(document) => match &read.fields {
             Some(fields) => project(&read, fields, document).await?,
             None => whole_or_part(&read, document).await,
         },
     };
-    let key = (&read.resource.key, &*key);
     let cache_headers = read.cache_headers;
-    cache_headers.add(&mut response, answer.provenance, Some(key));
+    named.add_headers(
+        &mut response,
+        request,
+        &read.resource,
+        cache_headers,
+        &answer,
+    );
     let body = response.body();
     let mut reservation = read.answers.reservation();
     if *request.method != Method::HEAD && body.part().len() > PIECE_BYTES {

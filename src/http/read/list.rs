@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::cache::Provenance;
 use crate::documents::PageKeys;
-use crate::documents::lookups::KeyOrigin;
+use crate::documents::lookups::TextKind;
 use crate::http::headers::LARDER_UNREADABLE;
 use crate::http::read::ReadResult;
 use crate::http::read::batch::Provenances;
@@ -38,7 +38,7 @@ pub(super) async fn read_page(
     // The last key of the documents before those that are looked up now.
     let mut before = None;
     let mut unreadable = String::new();
-    let mut lookups = read.look_up(&keys, KeyOrigin::Page, None);
+    let mut lookups = read.look_up(&keys, TextKind::KeysOfPage, None);
     loop {
         let (keys, answers) = match lookups.next().await {
             Ok(Some(found)) => found,

@@ -23,6 +23,8 @@ pub(in crate::http) const LIMIT_MAX: usize = 1_000;
 pub(super) struct ListQuery {
     /// Canonical, in the order of the query; `None` if it requests a page.
     pub(super) keys: Option<Vec<String>>,
+    /// The number of the alias whose texts the keys are.
+    pub(super) by: Option<usize>,
     pub(super) page: Page,
     pub(super) fields: Option<Projection>,
 }
@@ -30,21 +32,33 @@ pub(super) struct ListQuery {
 impl ListQuery {
     /// Reads the query of `/RESOURCE`.
     pub(super) fn parse(query: &str, resource: &Resource) -> Result<Self, Problem> {
-        let (mut keys, mut page, mut fields) = (None, PageParams::default(), None);
+        let (mut lists, mut page) = (Vec::new(), PageParams::default());
+        let (mut fields, mut by) = (None, None);
         for (name, value) in parameters(query) {
             match &*name {
-                "keys" | "key" => add_keys(&mut keys, &name, &value, &resource.key)?,
+                "keys" | "key" => lists.push((name, value)),
                 "fields" => set_fields(&mut fields, &value, resource)?,
+                "by" => set_by(&mut by, &value, resource)?,
                 name => page.add(name, &value, resource)?,
             }
+        }
+        // Their form depends on `by`, which may follow them.
+        let shape = resource.shape_of(by);
+        let mut keys = None;
+        for (name, value) in lists {
+            add_keys(&mut keys, &name, &value, shape)?;
         }
         if keys.is_some() && !page.is_empty() {
             return Err(Problem::bad_request(
                 "keys can't be combined with limit, after or filters",
             ));
         }
+        if keys.is_none() && by.is_some() {
+            return Err(Problem::bad_request("by needs keys=… or key=…"));
+        }
         Ok(Self {
             keys,
+            by,
             page: page.into_page(),
             fields,
         })
@@ -89,11 +103,8 @@ impl PageParams {
         let Some(place) = filters.clone().position(|filter| filter.name == name) else {
             let mut names: Vec<String> = PARAMETERS.map(str::to_owned).into();
             names.extend(filters.map(|filter| filter.name.clone()));
-            return Err(Problem::bad_request(format!(
-                "unknown parameter {}; the parameters of this list are {}",
-                list_names(&[name.to_owned()]),
-                names.join(", ")
-            )));
+            let known = format!("the parameters of this list are {}", names.join(", "));
+            return Err(unknown(name, &known));
         };
         let refuse = |why: &str| Problem::bad_request(format!("{name} {why}"));
         let value = match value.split_once('.') {
@@ -138,22 +149,60 @@ fn parse_limit(value: &str) -> Result<usize, Problem> {
     })
 }
 
-/// The only parameter of a query of one document or of `:batch`: `fields`.
+/// The only parameter of a query of one document: `fields`.
 pub(super) fn parse_fields(
     query: &str,
     resource: &Resource,
 ) -> Result<Option<Projection>, Problem> {
     let mut fields = None;
     for (name, value) in parameters(query) {
-        if name != "fields" {
-            return Err(Problem::bad_request(format!(
-                "unknown parameter {}; the only parameter here is fields",
-                list_names(&[name.into_owned()]),
-            )));
+        match &*name {
+            "fields" => set_fields(&mut fields, &value, resource)?,
+            _ => return Err(unknown(&name, "the only parameter here is fields")),
         }
-        set_fields(&mut fields, &value, resource)?;
     }
     Ok(fields)
+}
+
+/// The parameters of a query of `:batch`: `fields`, and the number of the alias whose texts its keys are.
+pub(super) fn parse_batch(
+    query: &str,
+    resource: &Resource,
+) -> Result<(Option<Projection>, Option<usize>), Problem> {
+    let (mut fields, mut by) = (None, None);
+    for (name, value) in parameters(query) {
+        match &*name {
+            "fields" => set_fields(&mut fields, &value, resource)?,
+            "by" => set_by(&mut by, &value, resource)?,
+            _ => return Err(unknown(&name, "the parameters here are fields and by")),
+        }
+    }
+    Ok((fields, by))
+}
+
+fn unknown(name: &str, known: &str) -> Problem {
+    let names = [name.to_owned()];
+    let name = list_names(&names);
+    Problem::bad_request(format!("unknown parameter {name}; {known}"))
+}
+
+fn set_by(by: &mut Option<usize>, value: &str, resource: &Resource) -> Result<(), Problem> {
+    let name = percent_decode_str(value).decode_utf8_lossy();
+    let Some((number, _)) = resource.alias(&name) else {
+        let names = resource.by.iter().map(|alias| alias.name.as_str());
+        let names: Vec<&str> = names.collect();
+        let known = match names.as_slice() {
+            [] => "it has none".to_owned(),
+            names => format!("it has {}", names.join(", ")),
+        };
+        return Err(Problem::bad_request(format!(
+            "by: the resource has no alias of this name; {known}"
+        )));
+    };
+    match by.replace(number) {
+        Some(_) => Err(Problem::bad_request("by is given twice")),
+        None => Ok(()),
+    }
 }
 
 /// The parameters of a query: names, decoded, and values, still percent-encoded, since they are split at commas and

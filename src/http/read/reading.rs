@@ -9,7 +9,7 @@ use futures_util::poll;
 
 use crate::auth::Right;
 use crate::cache::Answer;
-use crate::documents::lookups::{KeyOrigin, Lookups};
+use crate::documents::lookups::{Lookups, TextKind};
 use crate::documents::{Documents, Scope};
 use crate::http::answers::AnswersMemory;
 use crate::http::problem::Problem;
@@ -40,6 +40,8 @@ pub(super) struct ReadRequest<'r> {
     pub(super) scope: Scope<'r>,
     /// The members to return; `None` for whole documents.
     pub(super) fields: Option<Arc<Projection>>,
+    /// The number of the alias that documents are named by; `None`: their keys.
+    pub(super) by: Option<usize>,
     /// The turn in which it was parsed, if it is long.
     pub(super) turn: Option<WorkerTurn>,
 }
@@ -70,6 +72,7 @@ impl<'r> ReadRequest<'r> {
             resource,
             request,
             fields: None,
+            by: None,
             turn: None,
         })
     }
@@ -89,11 +92,11 @@ impl<'r> ReadRequest<'r> {
         }
     }
 
-    /// Looks up the documents of `keys`, with [`Self::turn`] if the request has one.
+    /// Looks up documents by `texts`, with [`Self::turn`] if the request has one.
     pub(super) fn look_up<'l>(
         &'l self,
-        keys: &'l [String],
-        origin: KeyOrigin,
+        texts: &'l [String],
+        kind: TextKind,
         turn: Option<WorkerTurn>,
     ) -> DocumentWindows<'l> {
         let bytes_max = self.answers.answer_bytes_max();
@@ -101,8 +104,8 @@ impl<'r> ReadRequest<'r> {
         DocumentWindows {
             lookups: documents.read_many(
                 self.id,
-                keys,
-                origin,
+                texts,
+                kind,
                 &self.tokens,
                 &self.scope,
                 bytes_max,

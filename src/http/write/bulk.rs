@@ -30,10 +30,10 @@ use crate::http::headers::{
 };
 use crate::http::internal_error::{log, request_id};
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::request::Request;
+use crate::http::request::{Request, document_path};
 use crate::http::work::Waiting;
+use crate::http::write::WriteScopes;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
-use crate::http::write::{WriteScopes, location};
 use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
 use crate::server::{ClientCounts, ClientPlace};
@@ -366,7 +366,8 @@ impl LenientWriter {
         };
         let written = self.documents.write(write).await?;
         let is_there = written.effect != WriteEffect::Moved;
-        let location = is_there.then(|| location(&self.name, &self.resource.key, &written.key));
+        let location =
+            is_there.then(|| document_path(&self.name, &self.resource.key, &written.key));
         Ok((location, written.token.to_string()))
     }
 }

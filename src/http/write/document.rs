@@ -17,9 +17,9 @@ use crate::http::headers::{
     RETURN_REPRESENTATION,
 };
 use crate::http::problem::Problem;
-use crate::http::request::{Request, TargetPart};
+use crate::http::request::{Request, TargetPart, document_path};
 use crate::http::work::{self, Waiting};
-use crate::http::write::{WriteScopes, location};
+use crate::http::write::WriteScopes;
 use crate::resource::body::{BodyError, Scratch, WriteMode, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
@@ -306,7 +306,8 @@ fn respond(
         headers.insert(LARDER_TOKEN, token);
     }
     if written.effect == WriteEffect::Created
-        && let Ok(location) = HeaderValue::try_from(location(name, &resource.key, &written.key))
+        && let Ok(location) =
+            HeaderValue::try_from(document_path(name, &resource.key, &written.key))
     {
         headers.insert(LOCATION, location);
     }

@@ -86,10 +86,6 @@ impl Resolver<'_> {
                 });
             }
         }
-        if let (Some(alias), true) = (definition.by.first(), aliases.len() == definition.by.len()) {
-            let message = "documents can't be requested by another key yet: remove it";
-            self.mistake(&alias.name.place, message);
-        }
         (aliases.len() == definition.by.len()).then_some(aliases)
     }
 

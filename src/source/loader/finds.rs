@@ -1,18 +1,21 @@
-//! Searches: which documents exist now, perhaps of one owner. They read no document, and are answered by PostgreSQL
-//! alone.
+//! Searches: which documents exist now, perhaps of one owner. PostgreSQL alone answers them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row};
 
 use crate::resource::Resource;
 use crate::resource::find::Find;
+use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
 use crate::source::loader::connection::LoaderStatement;
-use crate::source::loader::statement::bind_keys;
-use crate::source::loader::{Loader, Shared};
+use crate::source::loader::limits::LimitedRead;
+use crate::source::loader::statement::{bind_keys, read_only_document};
+use crate::source::loader::{LoadedDocument, Loader, Shared};
 use crate::source::session::Session;
 
 impl Loader {
@@ -26,40 +29,44 @@ impl Loader {
         resource: Arc<Resource>,
         find: Find,
     ) -> Result<Vec<Option<String>>, SourceError> {
-        let shared = Arc::clone(&self.shared);
-        let place = shared.finds.place(&resource)?;
-        let finding = tokio::spawn(async move {
-            let repeated = shared.database().statement_timeout();
-            let mut read = place.begin(repeated).await?;
-            loop {
-                let turn = read.turn().await?;
-                let found = shared.find(&resource, &find).await;
-                drop(turn);
-                match found {
-                    Err(error) if error.is_lock_timeout() => read.pause().await?,
-                    found => return found,
-                }
-            }
-        });
-        finding
-            .await
-            .map_err(|error| SourceError::Unexpected(error.to_string()))?
+        let place = self.shared.finds.place(&resource)?;
+        let read = KeysOf { resource, find };
+        self.run_limited(place, read).await
+    }
+
+    /// The document of the only text that is looked for, with its key.
+    ///
+    /// Cancel safe, as [`Loader::find`].
+    /// # Errors
+    /// As [`Loader::find`]; [`SourceError::Ambiguous`] if there are several documents.
+    pub async fn read_found(
+        &self,
+        resource: Arc<Resource>,
+        find: Find,
+    ) -> Result<Option<(String, LoadedDocument)>, SourceError> {
+        let place = self.shared.finds.place(&resource)?;
+        let read = DocumentOf { resource, find };
+        self.run_limited(place, read).await
     }
 }
 
-impl Shared {
-    /// Runs the statement. If the database's encoding can't represent a text or a key, halves of the texts are looked for,
-    /// down to the one that leads to no document.
-    async fn find(
-        &self,
-        resource: &Resource,
-        find: &Find,
-    ) -> Result<Vec<Option<String>>, SourceError> {
-        let mut found = Vec::with_capacity(find.texts.len());
+/// A search for keys.
+struct KeysOf {
+    resource: Arc<Resource>,
+    find: Find,
+}
+
+impl LimitedRead for KeysOf {
+    type Found = Vec<Option<String>>;
+
+    /// If the database's encoding can't represent a text or a key, halves of the texts are looked for, down to the one
+    /// that leads to no document.
+    async fn read(&self, shared: &Shared) -> Result<Vec<Option<String>>, SourceError> {
+        let mut found = Vec::with_capacity(self.find.texts.len());
         // A stack: the last part is looked for next.
-        let mut parts = vec![find.clone()];
+        let mut parts = vec![self.find.clone()];
         while let Some(mut part) = parts.pop() {
-            match self.find_part(resource, &part).await {
+            match shared.run_find(&self.resource, &part, KeysStatement).await {
                 Ok(keys) => found.extend(keys),
                 Err(error) if !error.is_encoding_error() => return Err(error),
                 Err(_) if part.texts.len() > 1 => {
@@ -75,65 +82,119 @@ impl Shared {
         }
         Ok(found)
     }
+}
 
-    async fn find_part(
+/// A search for the document of one text.
+struct DocumentOf {
+    resource: Arc<Resource>,
+    find: Find,
+}
+
+impl LimitedRead for DocumentOf {
+    type Found = Option<(String, LoadedDocument)>;
+
+    async fn read(&self, shared: &Shared) -> Result<Self::Found, SourceError> {
+        shared
+            .run_find(&self.resource, &self.find, DocumentStatement)
+            .await
+    }
+}
+
+impl Shared {
+    /// Runs a `statement`; without the check of row security if that fails.
+    async fn run_find<'f, S: LoaderStatement>(
         &self,
-        resource: &Resource,
-        find: &Find,
-    ) -> Result<Vec<Option<String>>, SourceError> {
+        resource: &'f Resource,
+        find: &'f Find,
+        statement: impl Fn(FindStatement<'f>) -> S,
+    ) -> Result<S::Found, SourceError> {
+        let row_security = resource.row_security.as_ref();
         let checked = FindStatement {
             resource,
             find,
-            checked: true,
+            row_security,
             persistent: !self.database().pooler(),
+            document_bytes_max: self.document_bytes_max,
         };
-        match self.run_with_retry(&checked).await {
-            Err(error) if checked.row_security().is_some() && error.is_row_security_error() => {
+        let found = self.run_with_retry(&statement(checked)).await;
+        match found {
+            Err(error) if row_security.is_some() && error.is_row_security_error() => {
                 let unchecked = FindStatement {
-                    checked: false,
+                    row_security: None,
                     persistent: false,
                     ..checked
                 };
-                self.run_with_retry(&unchecked).await
+                self.run_with_retry(&statement(unchecked)).await
             }
             found => found,
         }
     }
 }
 
+/// What both statements have in common.
+#[derive(Clone, Copy)]
 struct FindStatement<'f> {
     resource: &'f Resource,
     find: &'f Find,
-    /// PostgreSQL refuses the statement if row security is not as it was when the resource was checked.
-    checked: bool,
+    /// PostgreSQL refuses the statement unless larder's role sees this.
+    row_security: Option<&'f RowSecurity>,
     persistent: bool,
+    document_bytes_max: usize,
 }
 
 impl FindStatement<'_> {
-    fn row_security(&self) -> Option<&RowSecurity> {
-        let row_security = self.resource.row_security.as_ref();
-        row_security.filter(|_| self.checked)
+    /// The statement `sql` with the parameters that both begin with: the texts and the owner.
+    fn bind<'q>(
+        &self,
+        sql: &'q ProvedSql,
+    ) -> Result<Query<'q, Postgres, PgArguments>, SourceError> {
+        let Self { resource, find, .. } = self;
+        let texts: Vec<&str> = find.texts.iter().map(String::as_str).collect();
+        let query = sqlx::query(AssertSqlSafe(sql.as_str())).persistent(self.persistent);
+        let query = bind_keys(query, find.shape(resource), &texts)?;
+        Ok(match &find.owner {
+            Some(owner) => query.bind(owner.clone()),
+            None => query,
+        })
     }
 }
 
-impl LoaderStatement for FindStatement<'_> {
+/// Finds keys.
+struct KeysStatement<'f>(FindStatement<'f>);
+
+impl LoaderStatement for KeysStatement<'_> {
     type Found = Vec<Option<String>>;
 
     async fn run(&self, session: &mut Session) -> Result<Vec<Option<String>>, SourceError> {
-        let Self { resource, find, .. } = self;
-        let sql = find.sql(resource, self.row_security());
-        let texts: Vec<&str> = find.texts.iter().map(String::as_str).collect();
-        let query = sqlx::query(AssertSqlSafe(sql.as_str())).persistent(self.persistent);
-        let mut query = bind_keys(query, find.shape(resource), &texts)?;
-        if let Some(owner) = &find.owner {
-            query = query.bind(owner.as_str());
-        }
-        let rows = session.fetch_checked(query, sql.proof()).await?;
+        let Self(statement) = self;
+        let find = statement.find;
+        let sql = find.sql(statement.resource, statement.row_security);
+        let rows = session
+            .fetch_checked(statement.bind(&sql)?, sql.proof())
+            .await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let [found, keys] = ["texts", "keys"].map(|column| row.try_get(column));
-        let found: Vec<String> = Option::unwrap_or_default(found?);
-        let keys: Vec<String> = Option::unwrap_or_default(keys?);
-        let mut keys: HashMap<String, String> = found.into_iter().zip(keys).collect();
-        Ok(texts.into_iter().map(|text| keys.remove(text)).collect())
+        let texts: Option<Vec<String>> = row.try_get("texts")?;
+        let keys: Option<Vec<String>> = row.try_get("keys")?;
+        let texts = texts.unwrap_or_default().into_iter();
+        let mut found: HashMap<String, String> = texts.zip(keys.unwrap_or_default()).collect();
+        let texts = find.texts.iter();
+        Ok(texts.map(|text| found.remove(text)).collect())
+    }
+}
+
+/// Reads the document of one text.
+struct DocumentStatement<'f>(FindStatement<'f>);
+
+impl LoaderStatement for DocumentStatement<'_> {
+    type Found = Option<(String, LoadedDocument)>;
+
+    async fn run(&self, session: &mut Session) -> Result<Self::Found, SourceError> {
+        let Self(statement) = self;
+        let resource = statement.resource;
+        let sql = statement
+            .find
+            .documents_sql(resource, statement.row_security);
+        let query = statement.bind(&sql)?;
+        read_only_document(session, resource, &sql, query, statement.document_bytes_max).await
     }
 }

@@ -1,6 +1,7 @@
 //! Limits on reads that need a connection of their own, as pages do: in all, and for each resource.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::resource::Resource;
 use crate::source::SourceError;
-use crate::source::loader::{PAUSE_MAX, PAUSE_MIN};
+use crate::source::loader::{Loader, PAUSE_MAX, PAUSE_MIN, Shared};
 
 /// The limits on one kind of reads. Those of one resource have half of them.
 pub(super) struct ReadLimits {
@@ -49,7 +50,7 @@ pub(super) struct ReadPlace {
 }
 
 /// A read that runs, or pauses since it has met a lock.
-pub(super) struct RunningRead {
+struct RunningRead {
     all: Arc<Semaphore>,
     /// A read that meets a lock is repeated until then.
     until: Instant,
@@ -61,7 +62,7 @@ pub(super) struct RunningRead {
 
 impl ReadPlace {
     /// Waits until the resource may have another read. If that meets a lock, it is repeated for as long as `repeated`.
-    pub(super) async fn begin(self, repeated: Duration) -> Result<RunningRead, SourceError> {
+    async fn begin(self, repeated: Duration) -> Result<RunningRead, SourceError> {
         let until = Instant::now() + repeated;
         let of_resource = self.of_resource.running.acquire_owned().await;
         Ok(RunningRead {
@@ -76,7 +77,7 @@ impl ReadPlace {
 
 impl RunningRead {
     /// Waits for a turn among the reads of all resources, which ends when it is dropped.
-    pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>, SourceError> {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, SourceError> {
         self.all.acquire().await.map_err(is_stopping)
     }
 
@@ -84,7 +85,7 @@ impl RunningRead {
     ///
     /// # Errors
     /// [`SourceError::Timeout`] if it must not be repeated.
-    pub(super) async fn pause(&mut self) -> Result<(), SourceError> {
+    async fn pause(&mut self) -> Result<(), SourceError> {
         if Instant::now() >= self.until {
             return Err(SourceError::Timeout);
         }
@@ -141,6 +142,45 @@ impl ReadLimits {
     /// Refuses further reads.
     pub(super) fn stop(&self) {
         self.all.running.close();
+    }
+}
+
+/// A read that has a place among others.
+pub(super) trait LimitedRead: Send + Sync + 'static {
+    /// The result.
+    type Found: Send + 'static;
+
+    /// Runs its statements.
+    fn read(
+        &self,
+        shared: &Shared,
+    ) -> impl Future<Output = Result<Self::Found, SourceError>> + Send;
+}
+
+impl Loader {
+    /// Runs `read` in a task of its own, which no request cancels, once its `place` allows it. If it meets a lock, it is
+    /// repeated for as long as one statement may take.
+    pub(super) async fn run_limited<R: LimitedRead>(
+        &self,
+        place: ReadPlace,
+        read: R,
+    ) -> Result<R::Found, SourceError> {
+        let shared = Arc::clone(&self.shared);
+        let running = tokio::spawn(async move {
+            let repeated = shared.database().statement_timeout();
+            let mut running = place.begin(repeated).await?;
+            loop {
+                let turn = running.turn().await?;
+                let found = read.read(&shared).await;
+                drop(turn);
+                match found {
+                    Err(error) if error.is_lock_timeout() => running.pause().await?,
+                    found => return found,
+                }
+            }
+        });
+        let ended = running.await;
+        ended.map_err(|error| SourceError::Unexpected(error.to_string()))?
     }
 }
 

@@ -18,6 +18,7 @@ use crate::resource::proof::ProvedSql;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
 use crate::source::loader::connection::{LoaderStatement, TIMEOUT_MARGIN};
+use crate::source::loader::limits::LimitedRead;
 use crate::source::loader::pages::stored::read_representable_keys;
 use crate::source::loader::{Loader, Shared};
 use crate::source::session::Session;
@@ -33,7 +34,7 @@ impl Loader {
         resource: Arc<Resource>,
         page: Page,
     ) -> Result<Vec<String>, SourceError> {
-        let shared = Arc::clone(&self.shared);
+        let shared = &self.shared;
         let place = shared.pages.place(&resource)?;
         let statement = PageStatement {
             resource,
@@ -41,22 +42,15 @@ impl Loader {
             persistent: !shared.database().pooler(),
             checked: true,
         };
-        let reading = tokio::spawn(async move {
-            let repeated = shared.database().statement_timeout();
-            let mut read = place.begin(repeated).await?;
-            loop {
-                let turn = read.turn().await?;
-                let keys = shared.read_page(&statement).await;
-                drop(turn);
-                match keys {
-                    Err(error) if error.is_lock_timeout() => read.pause().await?,
-                    keys => return keys,
-                }
-            }
-        });
-        reading
-            .await
-            .map_err(|error| SourceError::Unexpected(error.to_string()))?
+        self.run_limited(place, statement).await
+    }
+}
+
+impl LimitedRead for PageStatement {
+    type Found = Vec<String>;
+
+    async fn read(&self, shared: &Shared) -> Result<Vec<String>, SourceError> {
+        shared.read_page(self).await
     }
 }
 

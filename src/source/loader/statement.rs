@@ -109,8 +109,47 @@ pub(crate) fn documents_query<'q>(
         &resource.key,
         keys,
     )?;
+    Ok(bind_bound(query, resource, document_bytes_max))
+}
+
+/// Binds the most bytes of a record.
+fn bind_bound<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    resource: &Resource,
+    document_bytes_max: usize,
+) -> Query<'q, Postgres, PgArguments> {
     let record_bytes_max = resource.template.record_bytes_max(document_bytes_max);
-    Ok(query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX)))
+    query.bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX))
+}
+
+/// Reads the only document that `query` returns, with its key: the statement `sql` of a search without its last parameter.
+///
+/// # Errors
+/// [`SourceError::Ambiguous`] if there are several documents; else as [`read_documents`], of that document, too.
+pub(super) async fn read_only_document(
+    session: &mut Session,
+    resource: &Resource,
+    sql: &ProvedSql,
+    query: Query<'_, Postgres, PgArguments>,
+    document_bytes_max: usize,
+) -> Result<Option<(String, LoadedDocument)>, SourceError> {
+    let query = bind_bound(query, resource, document_bytes_max);
+    let rows = query.fetch_all(&mut session.connection).await?;
+    if rows.iter().any(|row| row_bytes(row) > BUFFER_BYTES_MAX) {
+        session.connection.shrink_buffers();
+    }
+    let proof = rows.first().map(|row| row.try_get(1)).transpose()?;
+    session.check_proof(sql.proof(), proof)?;
+    let mut rendered = RenderedDocument::default();
+    match rows.get(1..).unwrap_or_default() {
+        [] => Ok(None),
+        [row] => {
+            let key = row.try_get(0)?;
+            rendered.replace(resource, row, document_bytes_max)??;
+            Ok(Some((key, rendered.append_to(&mut BytesMut::new()))))
+        }
+        _ => Err(SourceError::Ambiguous),
+    }
 }
 
 /// Binds `keys`, which are canonical and have this `shape`.
