@@ -155,9 +155,19 @@ async fn examples_match_their_schemas() {
 }
 
 const ITEMS: &str = "
-    create table item (id bigint primary key, title varchar(5) not null);
+    create table item (id bigint primary key, title varchar(5) not null unique, unique (id, title));
     insert into item values (1, 'a'), (2, 'b'), (42, 'c');";
-const ITEMS_CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\nfilters = ['title']";
+const ITEMS_CONFIG: &str = "
+    [[resource]]
+    name = 'items'
+    table = 'item'
+    filters = ['title']
+    [[resource.by]]
+    name = 'title'
+    columns = 'title'
+    [[resource.by]]
+    name = 'pair'
+    columns = ['id', 'title']";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_described() {
@@ -175,6 +185,14 @@ async fn answers_are_described() {
         ("/items?limit=0", "/items"),
         ("/items?keys=1,404", "/items"),
         ("/items?keys=x", "/items"),
+        ("/items?by=title&keys=c,x", "/items"),
+        ("/items?by=pair&key=42,c&key=7,x", "/items"),
+        ("/items?by=id&keys=1", "/items"),
+        ("/items/by/title/c", "/items/by/title/{key}"),
+        ("/items/by/title/c?fields=title", "/items/by/title/{key}"),
+        ("/items/by/title/x", "/items/by/title/{key}"),
+        ("/items/by/pair/42,c", "/items/by/pair/{id},{title}"),
+        ("/items/by/pair/x,c", "/items/by/pair/{id},{title}"),
     ] {
         let answer = larder.get(path).await;
         description.assert_described("get", template, &answer);

@@ -67,6 +67,11 @@ def before_call(context, case, **kwargs):
     # A thousand of each are too many together.
     if "keys" in case.query:
         case.query.pop("key", None)
+    # Keys of any text are values of the alias.
+    if case.path in ("/regions", "/regions:batch"):
+        case.query.pop("by", None)
+        if case.path.endswith(":batch") or "keys" in case.query or "key" in case.query:
+            case.query["by"] = "title"
     case.body = without_repeated_keys(case.body)
     if case.path.endswith(":batch"):
         case.body = with_plain_numbers(case.body)

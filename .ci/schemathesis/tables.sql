@@ -3,7 +3,7 @@ create schema shop;
 set search_path = shop;
 
 create type state as enum ('open', 'paid', 'sent');
-create table region (id smallint primary key, title varchar(20) not null);
+create table region (id smallint primary key, title varchar(20) not null unique);
 -- Without a primary key its rows can't be told apart, so documents with them are only read.
 create table visit (region_id smallint not null references region, at timestamptz not null);
 create index on visit (region_id);

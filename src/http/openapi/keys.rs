@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::http::openapi::documents::key_example;
 use crate::http::openapi::schema::integer;
+use crate::resource::Resource;
 use crate::resource::key::{KeyColumn, KeyShape, KeyType};
 
 /// The path below the resource: `{key}`, or a parameter for each column, separated by commas.
@@ -86,6 +87,29 @@ fn json_part_read(column: &KeyColumn) -> Value {
         KeyType::Date => json!({"type": "string"}),
         _ => part(column),
     }
+}
+
+/// The schema of a key or of an alias's value, as `schema` describes each of them.
+pub(super) fn any(resource: &Resource, schema: impl Fn(&KeyShape) -> Value) -> Value {
+    let shapes = resource.by.iter().map(|alias| &alias.key);
+    let mut schemas = vec![schema(&resource.key)];
+    for other in shapes.map(schema) {
+        if !schemas.contains(&other) {
+            schemas.push(other);
+        }
+    }
+    match schemas.as_slice() {
+        [schema] => schema.clone(),
+        schemas => json!({"anyOf": schemas}),
+    }
+}
+
+/// The same in a query, where several columns of an alias are one text.
+pub(super) fn any_in_query(resource: &Resource) -> Value {
+    any(resource, |shape| match shape.columns.as_slice() {
+        [_, _, ..] if resource.key.columns.len() == 1 => json!({"type": "string"}),
+        _ => in_query(shape),
+    })
 }
 
 /// A key in a query: a value, for several columns an array of them.

@@ -8,7 +8,7 @@ use crate::http::openapi::documents::{Purpose, written_example};
 use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::openapi::{keys, parameters, security};
 use crate::http::read::{KEYS_MAX, LIMIT, LIMIT_MAX};
-use crate::resource::Resource;
+use crate::resource::{Alias, Resource};
 
 /// What the paths of `resource` are filled with, besides its schemas; writes may have an `Idempotency-Key` if they are
 /// `repeatable`.
@@ -20,12 +20,14 @@ pub(super) fn values(template: &Template, resource: &Resource, repeatable: bool)
         ("limit_max", json!(LIMIT_MAX)),
         ("keys_max", json!(KEYS_MAX)),
         ("key", keys::in_query(key)),
-        ("json_key", keys::in_body(key)),
-        ("json_key_read", keys::in_answer(key)),
+        ("name", keys::any_in_query(resource)),
+        ("json_name", keys::any(resource, keys::in_body)),
+        ("json_name_read", keys::any(resource, keys::in_answer)),
         ("key_example", keys::example(key)),
         ("path_parameters", json!(keys::parameters(key))),
         ("filters", json!(parameters::filters(resource))),
         ("fields", parameters::fields(&resource.root)),
+        ("by", Value::from_iter(parameters::by(resource))),
         ("idempotency_key", Value::from_iter(idempotency_key)),
     ]);
     let keys = match key.columns.len() {
@@ -52,8 +54,12 @@ pub(super) fn paths(
     values: &Values,
     auth: Option<&Auth>,
 ) -> impl Iterator<Item = (String, Value)> {
+    let key = keys::path(&resource.key);
     let paths = template.fill_object("resource", values).into_iter();
-    paths.map(move |(path, mut operations)| {
+    let paths = paths.map(move |(path, operations)| (path.replace("{key}", &key), operations));
+    let aliases = resource.by.iter();
+    let aliases = aliases.flat_map(|alias| alias_paths(template, alias, values));
+    paths.chain(aliases).map(move |(path, mut operations)| {
         let path = path.replace("{resource}", &resource.name);
         if let Value::Object(operations) = &mut operations {
             operations.retain(|method, operation| {
@@ -71,9 +77,26 @@ pub(super) fn paths(
                 }
             });
         }
-        let path = path.replace("{key}", &keys::path(&resource.key));
         (path, operations)
     })
+}
+
+/// The path of documents by `alias`.
+fn alias_paths(template: &Template, alias: &Alias, values: &Values) -> Map<String, Value> {
+    let mut values = values.clone();
+    values.extend([
+        ("path_parameters", json!(keys::parameters(&alias.key))),
+        ("alias_operation", json!(format!("get-by-{}", alias.name))),
+    ]);
+    let value = keys::path(&alias.key);
+    let paths = template.fill_object("alias", &values).into_iter();
+    let named = |path: String| {
+        path.replace("{alias}", &alias.name)
+            .replace("{value}", &value)
+    };
+    paths
+        .map(|(path, operations)| (named(path), operations))
+        .collect()
 }
 
 /// Adds what the operations of a resource have in common; false if the operation is never allowed.

@@ -45,6 +45,20 @@ pub(super) fn fields(root: &Row) -> Value {
     })
 }
 
+/// The parameter that says what the keys of a request are, if the resource has aliases.
+pub(super) fn by(resource: &Resource) -> Option<Value> {
+    let names = resource.by.iter().map(|alias| alias.name.as_str());
+    let names: Vec<&str> = names.collect();
+    (!names.is_empty()).then(|| {
+        json!({
+            "name": "by",
+            "in": "query",
+            "description": "The keys of the request are values of this alias.",
+            "schema": {"type": "string", "enum": names}
+        })
+    })
+}
+
 fn add_paths(row: &Row, above: &str, paths: &mut Vec<String>) {
     let fields = row.fields.iter().map(|field| (&field.name, None));
     let children = row.children.iter();
