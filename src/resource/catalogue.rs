@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::resource::condition::{Condition, WrittenCondition};
+use crate::resource::condition::{AcceptedCondition, WrittenCondition};
 use crate::resource::row_security::TableRowSecurity;
 use crate::resource::sql::identifier;
 use crate::resource::value::ValueType;
@@ -41,7 +41,7 @@ pub struct Catalogue {
     /// The names of all tables of the database, as `schema.name`, for suggestions.
     pub known_names: Vec<String>,
     /// The conditions on their rows, each as PostgreSQL writes it, or a sentence that says why it can't be used.
-    pub conditions: HashMap<WrittenCondition, Result<Condition, String>>,
+    pub conditions: HashMap<WrittenCondition, Result<AcceptedCondition, String>>,
 }
 
 /// A table as the catalogue describes it.
@@ -118,10 +118,8 @@ impl Table {
 
     /// Whether a unique key has exactly these columns, in any order.
     pub fn is_unique_by(&self, columns: &[String]) -> bool {
-        self.unique_keys.iter().any(|key| {
-            key.columns.len() == columns.len()
-                && key.columns.iter().all(|column| columns.contains(column))
-        })
+        let mut keys = self.unique_keys.iter();
+        keys.any(|key| is_same_set(&key.columns, columns))
     }
 
     /// Whether `columns` contain all columns of a unique key that no statement can violate.
@@ -199,6 +197,11 @@ pub struct Column {
     pub identity_always: bool,
     /// If its JSON may change without a change of its row, the reason, in words that follow the column's name.
     pub dependent: Option<String>,
+}
+
+/// Whether both have the same columns, in any order.
+pub(crate) fn is_same_set(one: &[String], other: &[String]) -> bool {
+    one.len() == other.len() && one.iter().all(|column| other.contains(column))
 }
 
 /// A unique constraint or index.

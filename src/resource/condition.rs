@@ -22,6 +22,15 @@ pub struct WrittenCondition {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Condition(String);
 
+/// A condition that PostgreSQL has accepted, and what it says about the rows for which it is true.
+#[derive(Clone, Debug)]
+pub struct AcceptedCondition {
+    /// The condition.
+    pub condition: Condition,
+    /// The columns of partial unique indexes that contain all these rows.
+    pub unique_columns: Vec<Vec<String>>,
+}
+
 impl Condition {
     /// The condition that PostgreSQL has written for the row [`CONDITIONAL_ROW`].
     pub fn new(text: String) -> Self {

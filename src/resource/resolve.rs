@@ -5,7 +5,7 @@ mod access;
 mod joins;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
-use crate::resource::condition::{Condition, WrittenCondition};
+use crate::resource::condition::{AcceptedCondition, Condition, WrittenCondition};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::kept::KeptColumns;
@@ -311,12 +311,8 @@ impl<'a> Resolver<'a> {
         definition: &RowDefinition,
     ) -> Option<Condition> {
         let condition = definition.condition.as_ref()?;
-        let known = WrittenCondition {
-            table: written.to_owned(),
-            text: condition.value.clone(),
-        };
-        match self.catalogue.conditions.get(&known) {
-            Some(Ok(condition)) => return Some(condition.clone()),
+        match self.judged(written, &condition.value) {
+            Some(Ok(accepted)) => return Some(accepted.condition.clone()),
             Some(Err(why)) => self.mistake(&condition.place, why),
             None => {
                 let message = format!("the condition on {} was not checked", table.name);
@@ -324,6 +320,15 @@ impl<'a> Resolver<'a> {
             }
         }
         None
+    }
+
+    /// What PostgreSQL has said of the condition `text` on the table whose name in the file is `written`.
+    fn judged(&self, written: &str, text: &str) -> Option<&'a Result<AcceptedCondition, String>> {
+        let known = WrittenCondition {
+            table: written.to_owned(),
+            text: text.to_owned(),
+        };
+        self.catalogue.conditions.get(&known)
     }
 
     /// Resolves the fields of a row. `place` is the place of the table, for mistakes in columns that the file does not

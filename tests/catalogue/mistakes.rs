@@ -235,7 +235,12 @@ pub(super) const ACCESS: &[CatalogueMistake] = &[
     case(
         "table = 'mixed'\n[[resource.by]]\nname = 'a'\ncolumns = 'part' # here",
         "by[0].columns",
-        "has no unique index on exactly part: create one that is not partial",
+        "has no unique index on exactly part: create one; if it is partial, the resource's `where` has to imply its predicate",
+    ),
+    case(
+        "table = 'mixed'\nwhere = 'no >= 0'\n[[resource.by]]\nname = 'a'\ncolumns = 'part' # here",
+        "by[0].columns",
+        "`where` has to imply its predicate",
     ),
     case(
         "table = 'mixed'\n[[resource.by]]\nname = 'one'\ncolumns = ['no', 'parent_id']\n\

@@ -244,3 +244,40 @@ async fn hints_are_bounded_with_the_documents() {
     let again = larder.get("/items/by/number/100").await;
     assert_eq!(again.json()["id"], 100);
 }
+
+/// Several rows may have one code, of which one at most is shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partial_index_is_enough_if_it_has_all_rows_of_the_condition() {
+    let url = TestCluster::database().await.url;
+    let schema = "
+        create table part (id int primary key, code text not null, kind int not null, deleted_at timestamptz);
+        create unique index on part (code) where deleted_at is null and kind > 0;
+        insert into part values (1, 'a', 2, now()), (2, 'a', 2, null), (3, 'a', 0, null)";
+    execute(&url, schema).await;
+    let parts = "
+        [[resource]]
+        name = 'parts'
+        table = 'part'
+        where = 'kind = 2 and deleted_at is null'
+        [[resource.by]]
+        name = 'code'
+        columns = 'code'";
+    let larder = TestService::start_on(&url, parts, &[]).await;
+    let leads_to = async |id: Option<u64>| {
+        eventually("the alias leads to the only document", async || {
+            let seen = larder.get("/parts/by/code/a").await;
+            let found = (seen.status == StatusCode::OK).then(|| seen.json()["id"].as_u64());
+            (found.flatten() == id).then_some(())
+        })
+        .await;
+    };
+    leads_to(Some(2)).await;
+    larder
+        .execute("update part set deleted_at = now() where id = 2")
+        .await;
+    leads_to(None).await;
+    larder
+        .execute("update part set deleted_at = null where id = 1")
+        .await;
+    leads_to(Some(1)).await;
+}

@@ -1,6 +1,6 @@
 //! Checks owners and aliases: columns of the root table, and of the tables that lookups point to.
 
-use crate::resource::catalogue::Table;
+use crate::resource::catalogue::{Table, is_same_set};
 use crate::resource::definition::{Located, LookupDefinition, ResourceDefinition};
 use crate::resource::kept::ALIASES_MAX;
 use crate::resource::key::{KeyColumn, key_type};
@@ -79,7 +79,7 @@ impl Resolver<'_> {
         }
         let mut aliases = Vec::with_capacity(definition.by.len());
         for alias in &definition.by {
-            if let Some(columns) = self.alias_columns(table, &alias.columns) {
+            if let Some(columns) = self.alias_columns(table, definition, &alias.columns) {
                 aliases.push(Alias {
                     name: alias.name.value.clone(),
                     key: key_shape(columns, root),
@@ -89,11 +89,12 @@ impl Resolver<'_> {
         (aliases.len() == definition.by.len()).then_some(aliases)
     }
 
-    /// Columns that identify a row. A partial index is not enough: the value of a row that it lacks may be that of
-    /// another row.
+    /// Columns that identify a row of the resource `definition`. The value of a row that a partial index lacks may be that
+    /// of another row, so it is enough only if it has all rows of the condition.
     fn alias_columns(
         &mut self,
         table: &Table,
+        definition: &ResourceDefinition,
         names: &Located<Vec<String>>,
     ) -> Option<Vec<KeyColumn>> {
         let Located {
@@ -110,10 +111,17 @@ impl Resolver<'_> {
             );
             self.mistake(place, message);
         }
-        if !table.is_unique_by(names) {
+        let condition = definition.row.condition.as_ref();
+        let judged = condition.and_then(|text| self.judged(&definition.table.value, &text.value));
+        let partial = match judged {
+            Some(Ok(accepted)) => &*accepted.unique_columns,
+            _ => &[],
+        };
+        if !table.is_unique_by(names) && !partial.iter().any(|key| is_same_set(key, names)) {
             let names = names.join(", ");
             let message = format!(
-                "{} has no unique index on exactly {names}: create one that is not partial",
+                "{} has no unique index on exactly {names}: create one; if it is partial, the resource's `where` has to imply \
+                 its predicate",
                 table.name
             );
             self.mistake(place, message);

@@ -6,13 +6,16 @@
 //! out, which is one expression whatever the text was, without comments and with the schemas of types. A view has it write
 //! the names of the columns with that of their row, and a second index shows that the result means the same.
 //!
+//! Which partial unique indexes contain all rows of a condition PostgreSQL's planner says: it uses an index that has their
+//! predicate only if the condition implies it.
+//!
 //! All of it is done in a transaction, or after a savepoint, that is rolled back. No lock of the table is needed.
 
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use crate::resource::catalogue::Catalogue;
-use crate::resource::condition::{CONDITIONAL_ROW, Condition, WrittenCondition};
+use crate::resource::condition::{AcceptedCondition, CONDITIONAL_ROW, Condition, WrittenCondition};
 use crate::source::SourceError;
 use crate::source::catalogue::condition_tree::{ConditionTree, ROW_ONLY_IF_IMMUTABLE};
 
@@ -29,6 +32,15 @@ const COLUMNS_SQL: &str = "\
     from pg_attribute a join pg_type t on t.oid = a.atttypid left join pg_collation l on l.oid = a.attcollation \
       left join pg_namespace n on n.oid = l.collnamespace \
     where a.attrelid::int8 = $1 and a.attnum > 0 and not a.attisdropped";
+
+/// The predicates and columns of the partial unique indexes on plain columns of the table `$1`, as
+/// [`Table::unique_keys`](crate::resource::catalogue::Table::unique_keys) has those of others.
+const PARTIAL_INDEXES_SQL: &str = "\
+    select pg_get_expr(i.indpred, i.indrelid) as predicate, array(select a.attname::text \
+        from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] \
+        order by k) as columns \
+    from pg_index i where i.indrelid::int8 = $1 and i.indisunique and i.indimmediate and i.indisvalid \
+      and i.indpred is not null and 0 <> all (i.indkey::int2[]) order by i.indexrelid";
 
 /// Why a condition was not accepted.
 enum Refusal {
@@ -120,15 +132,15 @@ async fn judge(
     connection: &mut PgConnection,
     table: u32,
     text: &str,
-) -> Result<Condition, Refusal> {
+) -> Result<AcceptedCondition, Refusal> {
     // Objects of the temporary schema come last, since a table or its type may have the name of one of PostgreSQL's own.
     run(connection, "set local search_path = pg_catalog, pg_temp").await?;
     let columns: String = sqlx::query_scalar(COLUMNS_SQL)
         .bind(i64::from(table))
         .fetch_one(&mut *connection)
         .await?;
-    let table = format!("create temporary table {CONDITIONAL_ROW} ({columns})");
-    run(connection, &table).await?;
+    let row = format!("create temporary table {CONDITIONAL_ROW} ({columns})");
+    run(connection, &row).await?;
     let (stored, tree) = store(connection, "larder_written", text).await?;
     let tree = ConditionTree::read(&tree, &ROW_ONLY_IF_IMMUTABLE);
     if let Some(why) = tree.find_dependence(connection).await? {
@@ -149,7 +161,59 @@ async fn judge(
             "PostgreSQL reads its own form of the condition as another one ({stored}); write it in another way"
         )));
     }
-    Ok(Condition::new(qualified))
+    let unique_columns = read_implied_indexes(connection, table, &stored).await?;
+    Ok(AcceptedCondition {
+        condition: Condition::new(qualified),
+        unique_columns,
+    })
+}
+
+/// The columns of the partial unique indexes of `table` whose predicates the `stored` condition implies.
+async fn read_implied_indexes(
+    connection: &mut PgConnection,
+    table: u32,
+    stored: &str,
+) -> Result<Vec<Vec<String>>, SourceError> {
+    let indexes = sqlx::query(PARTIAL_INDEXES_SQL)
+        .bind(i64::from(table))
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut implied = Vec::new();
+    for index in indexes {
+        let mut attempt = connection.begin().await?;
+        let is_implied = implies(&mut attempt, stored, index.try_get("predicate")?).await;
+        attempt.rollback().await?;
+        if is_implied? {
+            implied.push(index.try_get("columns")?);
+        }
+    }
+    Ok(implied)
+}
+
+/// Whether the `stored` condition implies `predicate`: an index with this predicate, the only one, is used to find the rows.
+async fn implies(
+    connection: &mut PgConnection,
+    stored: &str,
+    predicate: &str,
+) -> Result<bool, SourceError> {
+    const INDEX: &str = "larder_partial";
+    run(
+        connection,
+        "drop index pg_temp.larder_written, pg_temp.larder_qualified",
+    )
+    .await?;
+    store(connection, INDEX, predicate).await?;
+    for setting in ["enable_seqscan", "enable_bitmapscan"] {
+        run(connection, &format!("set local {setting} = off")).await?;
+    }
+    let explain = format!("explain select from pg_temp.{CONDITIONAL_ROW} where {stored}");
+    let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
+        .persistent(false)
+        .fetch_all(connection)
+        .await?;
+    // The lines that follow have the condition.
+    let scan = plan.first().map_or("", String::as_str);
+    Ok(scan.contains(&format!(" using {INDEX} on ")))
 }
 
 /// Has PostgreSQL store `text` as the predicate of an index called `name`. Returns what it has stored: in SQL, without
