@@ -9,11 +9,13 @@ mod notes;
 mod operations;
 pub(crate) mod record;
 mod tables;
+pub(crate) mod viewer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::workload::history::Digest;
+use crate::workload::viewer::{Audience, owner_sql};
 
 pub(crate) use notes::{NOTES, NOTES_PLAIN, NOTES_RESOURCE, NOTES_SCHEMA, Notes};
 pub(crate) use operations::{crossing, random, rekeyed, revised_root};
@@ -37,6 +39,7 @@ const PAD_BYTES: usize = 400;
 pub(crate) struct RootRow {
     site: u32,
     revision: u64,
+    owner: Option<u8>,
     children: BTreeMap<u64, ChildRow>,
 }
 
@@ -75,6 +78,18 @@ pub(crate) struct PlotChange {
 pub(crate) struct ExpectedDocument {
     pub(crate) key: u32,
     pub(crate) digest: Digest,
+    pub(crate) audience: Audience,
+}
+
+impl ExpectedDocument {
+    /// The document is not there.
+    pub(crate) fn absent(key: u32) -> Self {
+        Self {
+            key,
+            digest: Digest::ABSENT,
+            audience: Audience::Everyone,
+        }
+    }
 }
 
 /// Keys of documents are 1 to this, whether the document is there or not.
@@ -106,11 +121,7 @@ impl Plot {
 
     /// The document of `key` as it is now.
     pub(crate) fn made(&self, key: u32) -> ExpectedDocument {
-        let digest = match self.roots.get(&key) {
-            None => Digest::ABSENT,
-            Some(root) => self.digest(key, root, &BTreeMap::new()),
-        };
-        ExpectedDocument { key, digest }
+        self.expected(key, self.roots.get(&key), &BTreeMap::new())
     }
 
     /// The documents that are there, as they are while table `site` is empty.
@@ -118,14 +129,27 @@ impl Plot {
         let made = |(key, root): (&u32, &RootRow)| ExpectedDocument {
             key: *key,
             digest: Digest::of(body(*key, root, None).as_bytes()),
+            audience: Audience::Owner(root.owner),
         };
         self.roots.iter().map(made).collect()
     }
 
-    fn digest(&self, key: u32, root: &RootRow, sites: &BTreeMap<u32, u64>) -> Digest {
+    fn expected(
+        &self,
+        key: u32,
+        root: Option<&RootRow>,
+        sites: &BTreeMap<u32, u64>,
+    ) -> ExpectedDocument {
+        let Some(root) = root else {
+            return ExpectedDocument::absent(key);
+        };
         let site = sites.get(&root.site).or_else(|| self.sites.get(&root.site));
         let body = body(key, root, site.copied());
-        Digest::of(body.as_bytes())
+        ExpectedDocument {
+            key,
+            digest: Digest::of(body.as_bytes()),
+            audience: Audience::Owner(root.owner),
+        }
     }
 
     /// The documents that `change` touches, as it leaves them.
@@ -141,8 +165,7 @@ impl Plot {
                 Some(changed) => changed.as_ref(),
                 None => self.roots.get(&key),
             };
-            let digest = root.map_or(Digest::ABSENT, |root| self.digest(key, root, &change.sites));
-            ExpectedDocument { key, digest }
+            self.expected(key, root, &change.sites)
         };
         keys.into_iter().map(made).collect()
     }
@@ -251,8 +274,9 @@ fn body(key: u32, root: &RootRow, site_revision: Option<u64>) -> String {
     let mut text = String::with_capacity(2 * PAD_BYTES);
     let (site, revision, pad) = (root.site, root.revision, pad(key));
     let mut push = |piece: std::fmt::Arguments<'_>| text.write_fmt(piece).unwrap_or_default();
+    let owner = owner_sql(root.owner);
     push(format_args!(
-        r#"{{"id":{key},"site_id":{site},"revision":{revision},"pad":"{pad}","children":["#
+        r#"{{"id":{key},"site_id":{site},"revision":{revision},"pad":"{pad}","owner":{owner},"children":["#
     ));
     for (number, (id, child)) in root.children.iter().enumerate() {
         let comma = if number > 0 { "," } else { "" };
@@ -291,10 +315,11 @@ mod tests {
         let root = RootRow {
             site: 4,
             revision: 5,
+            owner: Some(2),
             children: BTreeMap::from([(21, child), (22, ChildRow::default())]),
         };
         let expected = format!(
-            "{{\"id\":10,\"site_id\":4,\"revision\":5,\"pad\":\"{}\",\"children\":[\
+            "{{\"id\":10,\"site_id\":4,\"revision\":5,\"pad\":\"{}\",\"owner\":2,\"children\":[\
              {{\"id\":21,\"root_id\":10,\"revision\":6,\"grandchildren\":[\
              {{\"id\":31,\"child_id\":21,\"revision\":7}},{{\"id\":32,\"child_id\":21,\"revision\":8}}]}},\
              {{\"id\":22,\"root_id\":10,\"revision\":0,\"grandchildren\":[]}}],\
@@ -345,7 +370,7 @@ mod tests {
             assert!(!touched.is_empty(), "{}", change.sql);
             plot.apply(change);
             for made in touched {
-                assert_eq!(plot.made(made.key).digest, made.digest);
+                assert_eq!(plot.made(made.key), made);
             }
         }
     }

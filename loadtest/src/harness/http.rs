@@ -209,10 +209,19 @@ fn parse_chunks(bytes: &[u8], start: usize) -> anyhow::Result<Option<(usize, Vec
 
 /// `GET path` on a connection of its own: the status and the body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+    get_with(address, path, "").await
+}
+
+/// As [`get`], with header lines.
+pub(crate) async fn get_with(
+    address: SocketAddr,
+    path: &str,
+    headers: &str,
+) -> anyhow::Result<(u16, String)> {
     let exchange = async {
         let mut connection = HttpConnection::connect(address).await?;
         let request =
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
         connection.send(request.as_bytes()).await?;
         let answer = connection.receive().await?;
         let body = String::from_utf8_lossy(answer.body).into_owned();

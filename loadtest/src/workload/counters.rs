@@ -29,6 +29,8 @@ impl ReadResult {
         match (status, cache_status.strip_prefix("larder; ")) {
             (200 | 404, Some("hit; detail=memory")) => Self::Memory,
             (200 | 404, Some("hit; detail=disk")) => Self::Disk,
+            // A restricted client is told no more.
+            (404, Some("fwd=miss")) => Self::Miss,
             (200 | 404, Some(way)) if way.starts_with("fwd=miss;") => Self::Miss,
             (200 | 404, Some(way)) if way.starts_with("fwd=bypass;") => Self::Bypass,
             (503 | 504, _) => Self::Unavailable,
@@ -193,6 +195,8 @@ mod tests {
                 "larder; fwd=miss; stored; detail=postgres; collapsed",
                 ReadResult::Miss,
             ),
+            (404, "larder; fwd=miss", ReadResult::Miss),
+            (200, "larder; fwd=miss", ReadResult::Odd),
             (200, "larder; fwd=bypass; detail=feed", ReadResult::Bypass),
             (200, "larder; hit; detail=stale", ReadResult::Odd),
             (404, "", ReadResult::Odd),

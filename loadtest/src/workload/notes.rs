@@ -1,6 +1,7 @@
 //! Documents of a table with row security: which of them larder's role may see is what faults change.
 
 use crate::workload::history::Digest;
+use crate::workload::viewer::Audience;
 
 use super::ExpectedDocument;
 
@@ -101,7 +102,12 @@ fn made(key: u32, shown: bool) -> ExpectedDocument {
     } else {
         Digest::ABSENT
     };
-    ExpectedDocument { key, digest }
+    let audience = Audience::Everyone;
+    ExpectedDocument {
+        key,
+        digest,
+        audience,
+    }
 }
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::viewer::{owner_sql, some_owner};
 use super::{ChildRow, Plot, PlotChange, RootRow, pad};
 
 /// None, and nothing done, where what was picked has no such row.
 type Operation = fn(&mut PlotChange, &Plot, &mut fastrand::Rng) -> Option<()>;
 
 /// The more often, the more of it.
-const OPERATIONS: [Operation; 16] = [
+const OPERATIONS: [Operation; 18] = [
     revise_root,
     revise_root,
+    give_root,
+    give_root,
     revise_child,
     revise_child,
     revise_grandchild,
@@ -269,6 +272,20 @@ fn revise_root(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) ->
     Some(())
 }
 
+/// Gives a root another owner.
+fn give_root(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
+    let key = some_key(change, plot, rng)?;
+    let (revision, owner) = (change.revision, some_owner(rng));
+    change.push(format_args!(
+        "update root set owner = {}, revision = {revision} where id = {key}",
+        owner_sql(owner)
+    ));
+    let root = change.root_mut(plot, key)?;
+    root.revision = revision;
+    root.owner = owner;
+    Some(())
+}
+
 fn revise_child(change: &mut PlotChange, plot: &Plot, rng: &mut fastrand::Rng) -> Option<()> {
     let (key, id) = some_child(change, plot, rng)?;
     change.set_child(id);
@@ -390,8 +407,10 @@ fn insert_or_delete_root(
     let key = absent[rng.usize(..absent.len())];
     let (site, revision, pad) = (rng.u32(plot.sites()), change.revision, pad(key));
     let (child, grandchild) = (change.row(), change.row());
+    let owner = some_owner(rng);
     change.push(format_args!(
-        "insert into root values ({key}, {site}, {revision}, '{pad}')"
+        "insert into root values ({key}, {site}, {revision}, '{pad}', {})",
+        owner_sql(owner)
     ));
     change.push(format_args!(
         "insert into child values ({child}, {key}, {revision})"
@@ -406,6 +425,7 @@ fn insert_or_delete_root(
     let root = RootRow {
         site,
         revision,
+        owner,
         children: [(child, row)].into(),
     };
     change.roots.insert(key, Some(root));

@@ -12,6 +12,7 @@ use crate::workload::ExpectedDocument;
 use crate::workload::history::{
     Digest, DocumentHistory, DocumentVersion, ReadVerdict, TransactionEnd, VersionId,
 };
+use crate::workload::viewer::Viewer;
 
 /// Told in full; more are only counted.
 const VIOLATIONS_MAX: usize = 20;
@@ -49,6 +50,7 @@ impl RunPhase {
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) key: u32,
+    pub(crate) viewer: Viewer,
     pub(crate) verdict: ReadVerdict,
     pub(crate) began: Boottime,
     pub(crate) ended: Boottime,
@@ -63,6 +65,7 @@ pub(crate) struct Violation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAnswer<'a> {
     pub(crate) key: u32,
+    pub(crate) viewer: Viewer,
     pub(crate) began: Boottime,
     pub(crate) phase: RunPhase,
     pub(crate) cache_status: &'a str,
@@ -74,12 +77,15 @@ pub(crate) struct ReadAnswer<'a> {
 pub(crate) struct Record {
     pub(crate) began: Boottime,
     pub(crate) max_staleness: Duration,
-    histories: Vec<Mutex<DocumentHistory>>,
+    /// Of each document what each viewer sees of it. All have the same versions.
+    histories: Vec<Mutex<[DocumentHistory; Viewer::ALL.len()]>>,
     /// The last key of resource `roots`; those above are of `notes`.
     roots: u32,
     revision: AtomicU64,
     phase: AtomicUsize,
     reads: AtomicU64,
+    /// Those of customers.
+    restricted_reads: AtomicU64,
     commits: AtomicU64,
     violations: Mutex<VecDeque<Violation>>,
     violations_count: AtomicU64,
@@ -97,6 +103,7 @@ impl Record {
             revision: AtomicU64::new(2),
             phase: AtomicUsize::new(RunPhase::Settling.index()),
             reads: AtomicU64::new(0),
+            restricted_reads: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             violations: Mutex::default(),
             violations_count: AtomicU64::new(0),
@@ -149,6 +156,11 @@ impl Record {
         self.reads.load(Ordering::Relaxed)
     }
 
+    /// How many of the reads are those of customers.
+    pub(crate) fn restricted_reads(&self) -> u64 {
+        self.restricted_reads.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
@@ -171,8 +183,16 @@ impl Record {
     ) -> Vec<(u32, VersionId)> {
         made.iter()
             .map(|made| {
-                let ticket = self.history(made.key).note(made.digest, revision, outcome);
-                (made.key, ticket)
+                let mut histories = self.histories(made.key);
+                let tickets = Viewer::ALL.map(|viewer| {
+                    let digest = if made.audience.has(viewer) {
+                        made.digest
+                    } else {
+                        Digest::ABSENT
+                    };
+                    histories[viewer.index()].note(digest, revision, outcome)
+                });
+                (made.key, tickets[0])
             })
             .collect()
     }
@@ -183,13 +203,16 @@ impl Record {
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
         for (key, ticket) in tickets {
-            let mut history = self.history(*key);
-            if history.settle(*ticket, outcome) {
-                let versions = history.latest(VERSIONS_TOLD);
-                drop(history);
+            let mut histories = self.histories(*key);
+            let viewers = Viewer::ALL.into_iter();
+            let seen = viewers.filter(|viewer| histories[viewer.index()].settle(*ticket, outcome));
+            if let [viewer, ..] = seen.collect::<Vec<_>>()[..] {
+                let versions = histories[viewer.index()].latest(VERSIONS_TOLD);
+                drop(histories);
                 let now = Boottime::now();
                 self.note_violation(Violation {
                     key: *key,
+                    viewer,
                     verdict: ReadVerdict::RolledBack {
                         revision: versions.last().map_or(0, |version| version.revision),
                     },
@@ -207,17 +230,22 @@ impl Record {
     /// Judges an answer that has just come.
     pub(crate) fn judge(&self, read: &ReadAnswer<'_>) -> ReadVerdict {
         let digest = read.body.map_or(Digest::ABSENT, Digest::of);
-        let mut history = self.history(read.key);
+        let mut histories = self.histories(read.key);
+        let history = &mut histories[read.viewer.index()];
         let verdict = history.judge(digest, read.began, self.max_staleness);
         self.reads.fetch_add(1, Ordering::Relaxed);
+        let is_restricted = read.viewer != Viewer::Staff;
+        self.restricted_reads
+            .fetch_add(u64::from(is_restricted), Ordering::Relaxed);
         if matches!(verdict, ReadVerdict::Current | ReadVerdict::Older(_)) {
             return verdict;
         }
         let versions = history.latest(VERSIONS_TOLD);
-        drop(history);
+        drop(histories);
         let body = read.body.map(String::from_utf8_lossy);
         self.note_violation(Violation {
             key: read.key,
+            viewer: read.viewer,
             verdict: verdict.clone(),
             began: read.began,
             ended: Boottime::now(),
@@ -237,8 +265,8 @@ impl Record {
         }
     }
 
-    fn history(&self, key: u32) -> MutexGuard<'_, DocumentHistory> {
-        // Keys are 1 to keys(), one history each.
+    fn histories(&self, key: u32) -> MutexGuard<'_, [DocumentHistory; Viewer::ALL.len()]> {
+        // Keys are 1 to keys().
         let place = usize::try_from(key.saturating_sub(1)).unwrap_or(usize::MAX);
         lock(&self.histories[place])
     }
@@ -252,15 +280,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::viewer::Audience;
 
     fn made(text: &str) -> ExpectedDocument {
         let digest = Digest::of(text.as_bytes());
-        ExpectedDocument { key: 1, digest }
+        ExpectedDocument {
+            digest,
+            audience: Audience::Owner(Some(1)),
+            ..ExpectedDocument::absent(1)
+        }
     }
 
     fn read(body: &str, began: u64) -> ReadAnswer<'_> {
         ReadAnswer {
             key: 1,
+            viewer: Viewer::Customer(1),
             began: Boottime(began),
             phase: RunPhase::Quiet,
             cache_status: "larder; hit; detail=memory",
@@ -284,6 +318,25 @@ mod tests {
         assert!(matches!(violation.verdict, ReadVerdict::Stale(missed) if missed.required == 2));
         assert_eq!(violation.versions.len(), 2);
         assert_eq!(violation.body, "one");
+    }
+
+    #[test]
+    fn a_document_is_absent_for_a_customer_that_does_not_own_it() {
+        let record = Record::new(1, 0, Duration::from_nanos(100));
+        let tickets = record.note(&[made("one")], 1, TransactionEnd::Open);
+        record.settle(&tickets, TransactionEnd::Committed(Boottime(10)));
+        let judge = |viewer, body| {
+            record.judge(&ReadAnswer {
+                viewer,
+                body,
+                ..read("one", 1_000)
+            })
+        };
+        let body = Some(&b"one"[..]);
+        assert_eq!(judge(Viewer::Staff, body), ReadVerdict::Current);
+        assert_eq!(judge(Viewer::Customer(1), body), ReadVerdict::Current);
+        assert_eq!(judge(Viewer::Customer(2), None), ReadVerdict::Current);
+        assert_eq!(judge(Viewer::Customer(2), body), ReadVerdict::MadeUp);
     }
 
     #[test]

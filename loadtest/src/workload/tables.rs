@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::viewer::{owner_sql, some_owner};
 use super::{ChildRow, Plot, ROOTS_PER_SITE, ROWS_PER_PLOT, RootRow, TABLES, pad, part};
 
 /// The tables. `ledger` is the checker's own: it tells whether a transaction whose acknowledgement was lost was committed.
 pub(crate) const SCHEMA: &str = "
 create table site (id integer primary key, revision bigint not null);
 create table root (
-  id integer primary key, site_id integer not null references site, revision bigint not null, pad text not null);
+  id integer primary key, site_id integer not null references site, revision bigint not null, pad text not null,
+  owner integer);
 create index on root (site_id);
+create index on root (owner, id);
 create table child (
   id bigint primary key, root_id integer not null references root on delete cascade, revision bigint not null);
 create index on child (root_id);
@@ -20,12 +23,36 @@ create index on grandchild (child_id);
 create table ledger (plot integer, slot integer, revision bigint not null, primary key (plot, slot));
 ";
 
-/// The path segment of the documents, and how larder is told of them.
+/// The path segment of the documents, how larder is told of them, and who may read them: [`Viewer`](super::Viewer).
 pub(crate) const RESOURCE: &str = r#"
+[[auth.key]]
+name = "staff"
+hash = "1562206543da764123c21bd524674f0a8aaf49c8a89744c97352fe677f7e4006"
+roles = ["staff"]
+
+[[auth.key]]
+name = "customer1"
+hash = "dea26157fa355301663174eac368538cff8939f36681d6712dedba439ab98b70"
+roles = ["customer"]
+claims = { sub = "1" }
+
+[[auth.key]]
+name = "customer2"
+hash = "c8c7cb5b9e8f7a1b3d1d02602ada62327132391dbe0e8ee07913cd550eea1f3b"
+roles = ["customer"]
+claims = { sub = "2" }
+
 [[resource]]
 name = "roots"
 table = "public.root"
 key = "id"
+read = ["staff", "customer"]
+write = []
+
+  [resource.owner]
+  column = "owner"
+  claim = "sub"
+  roles = ["customer"]
 
   [[resource.children]]
   name = "children"
@@ -92,6 +119,7 @@ fn root(plot: &mut Plot, rng: &mut fastrand::Rng) -> RootRow {
     RootRow {
         site,
         revision: 1,
+        owner: some_owner(rng),
         children,
     }
 }
@@ -110,7 +138,11 @@ pub(crate) fn fill(plot: &Plot, tables: &[&str]) -> String {
     }
     for (key, root) in &plot.roots {
         let (site, revision, pad) = (root.site, root.revision, pad(*key));
-        row(roots, format_args!("{key},{site},{revision},'{pad}'"));
+        let owner = owner_sql(root.owner);
+        row(
+            roots,
+            format_args!("{key},{site},{revision},'{pad}',{owner}"),
+        );
         for (id, child) in &root.children {
             row(children, format_args!("{id},{key},{}", child.revision));
             for (grandchild, revision) in &child.grandchildren {

@@ -10,6 +10,7 @@ use super::ancestors::define;
 use crate::harness::http;
 use crate::harness::testbed::Testbed;
 use crate::workload::TABLES;
+use crate::workload::viewer::Viewer;
 
 /// What a migration does to a table; documents are the same before and after it.
 const STEPS: [&str; 5] = [
@@ -110,7 +111,8 @@ pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()
 async fn await_status(testbed: &Testbed, expected: u16, path: &str) -> anyhow::Result<()> {
     let began = Boottime::now();
     loop {
-        let answer = http::get(testbed.larder.config.listen, path).await;
+        let answer =
+            http::get_with(testbed.larder.config.listen, path, Viewer::Staff.header()).await;
         let status = answer.map(|(status, _)| status);
         if status.as_ref().is_ok_and(|status| *status == expected) {
             return Ok(());

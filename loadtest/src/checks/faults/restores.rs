@@ -12,7 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::harness::process::find_program;
 use crate::harness::testbed::Testbed;
-use crate::workload::history::{Digest, TransactionEnd};
+use crate::workload::history::TransactionEnd;
 use crate::workload::{ExpectedDocument, Plot};
 
 const INSTALL: &str = "apt-get install postgresql";
@@ -68,11 +68,8 @@ fn replace_plots(plots: &mut [OwnedMutexGuard<Plot>], saved: Vec<Plot>) {
 /// data comes last; and what was dumped.
 fn note(testbed: &Testbed, saved: &[Plot]) -> [Vec<(u32, crate::workload::history::VersionId)>; 3] {
     let revision = testbed.record.revision();
-    let absent = |key: u32| ExpectedDocument {
-        key,
-        digest: Digest::ABSENT,
-    };
-    let absent: Vec<ExpectedDocument> = (1..=testbed.record.keys()).map(absent).collect();
+    let keys = 1..=testbed.record.keys();
+    let absent: Vec<ExpectedDocument> = keys.map(ExpectedDocument::absent).collect();
     let without = saved.iter().flat_map(Plot::made_without_sites).collect();
     let plots = saved.iter();
     let mut whole: Vec<ExpectedDocument> = plots

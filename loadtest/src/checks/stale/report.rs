@@ -119,9 +119,10 @@ impl StaleReport {
         let quiet = counters.phase(RunPhase::Quiet);
         // Counts are far below 2^52, so the casts are exact.
         println!(
-            "\n{} reads checked in {seconds:.0} s ({:.0}/s), {} commits ({:.0}/s), seed {}",
+            "\n{} reads checked in {seconds:.0} s ({:.0}/s; {} of clients that see their own documents alone), {} commits ({:.0}/s), seed {}",
             record.reads(),
             record.reads() as f64 / seconds,
+            record.restricted_reads(),
             record.commits(),
             record.commits() as f64 / seconds,
             self.seed
@@ -284,6 +285,7 @@ fn violation_text(violation: &Violation, record: &Record, spans: &[FaultSpan]) -
         (after - before) * 1e3
     };
     let (path, way) = (record.path(violation.key), &violation.cache_status);
+    let path = format!("{path} for {:?}", violation.viewer);
     let mut text = match &violation.verdict {
         ReadVerdict::Stale(missed) => format!(
             "\nSTALE {path}: shows revision {}, and {} was committed {:.1} ms before the read began\n",

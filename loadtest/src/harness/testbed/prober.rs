@@ -18,6 +18,7 @@ use crate::harness::session::SqlSession;
 use crate::workload::counters::{Durations, ReadResult};
 use crate::workload::history::Digest;
 use crate::workload::record::{ReadAnswer, Record, RunPhase};
+use crate::workload::viewer::Viewer;
 use crate::workload::{Plot, revised_root};
 
 const PAUSE: Duration = Duration::from_millis(30);
@@ -145,7 +146,9 @@ async fn timed_read(
     key: u32,
     record: Arc<Record>,
 ) -> anyhow::Result<TimedRead> {
-    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let viewer = Viewer::Staff;
+    let header = viewer.header();
+    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n");
     let began = Boottime::now();
     connection.send(request.as_bytes()).await?;
     let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;
@@ -153,6 +156,7 @@ async fn timed_read(
     ensure!(result.is_answer(), "no answer");
     record.judge(&ReadAnswer {
         key,
+        viewer,
         began,
         phase: RunPhase::Quiet,
         cache_status: answer.cache_status,

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::harness::http::HttpConnection;
 use crate::workload::counters::{ReadCounters, ReadResult};
 use crate::workload::record::{ReadAnswer, Record};
+use crate::workload::viewer::Viewer;
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
@@ -66,10 +67,11 @@ impl ReadingClient {
 
     /// Sends a batch of requests and checks the answers. Returns whether the connection can still be used.
     async fn batch(&mut self, connection: &mut HttpConnection) -> bool {
-        let mut requests = Vec::with_capacity(PIPELINE * 64);
+        let mut requests = Vec::with_capacity(PIPELINE * 80);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
+        let viewer = Viewer::of_connection(self.number);
         for key in wanted {
-            request(&mut requests, &self.record, key);
+            request(&mut requests, &self.record, key, viewer);
         }
         let phase = self.record.phase();
         let began = Boottime::now();
@@ -84,6 +86,7 @@ impl ReadingClient {
                 if way.is_answer() {
                     let verdict = self.record.judge(&ReadAnswer {
                         key,
+                        viewer,
                         began,
                         phase,
                         cache_status: answer.cache_status,
@@ -131,9 +134,9 @@ pub(crate) async fn sweep(
     let mut connection = HttpConnection::connect(target).await?;
     let keys: Vec<u32> = keys.into_iter().collect();
     for batch in keys.chunks(SWEPT_AT_ONCE) {
-        let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 64);
+        let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 80);
         for key in batch {
-            request(&mut requests, record, *key);
+            request(&mut requests, record, *key, Viewer::Staff);
         }
         let began = Boottime::now();
         connection.send(&requests).await?;
@@ -148,6 +151,7 @@ pub(crate) async fn sweep(
             swept.disk += u64::from(way == ReadResult::Disk);
             record.judge(&ReadAnswer {
                 key: *key,
+                viewer: Viewer::Staff,
                 began,
                 phase: record.phase(),
                 cache_status: answer.cache_status,
@@ -158,8 +162,10 @@ pub(crate) async fn sweep(
     Ok(swept)
 }
 
-fn request(requests: &mut Vec<u8>, record: &Record, key: u32) {
+fn request(requests: &mut Vec<u8>, record: &Record, key: u32, viewer: Viewer) {
     requests.extend_from_slice(b"GET ");
     requests.extend_from_slice(record.path(key).as_bytes());
-    requests.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    requests.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n");
+    requests.extend_from_slice(viewer.header().as_bytes());
+    requests.extend_from_slice(b"\r\n");
 }
