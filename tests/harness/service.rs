@@ -205,10 +205,12 @@ impl TestService {
     /// The value of the first metric of this name.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let text = self.admin("/metrics").await.body;
-        let line = text
-            .lines()
-            .find(|line| line.split([' ', '{']).next() == Some(name));
-        let (_, value) = line.unwrap().rsplit_once(' ').unwrap();
+        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let mut values = lines.filter(|(metric, _)| {
+            *metric == name || metric.split_once('{').is_some_and(|(bare, _)| bare == name)
+        });
+        let (_, value) = values.next().unwrap();
+        assert!(values.next().is_none(), "name the labels of {name}");
         value.parse().unwrap()
     }
 

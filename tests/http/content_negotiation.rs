@@ -151,7 +151,7 @@ async fn a_read_with_if_match_gets_that_version_or_412() {
 async fn an_encoding_is_made_once_and_kept_in_memory() {
     let larder = TestService::start(SCHEMA, CONFIG).await;
     let plain = larder.get("/items/3").await;
-    let bytes = async || larder.metric("larder_tier_bytes").await;
+    let bytes = async || larder.metric("larder_tier_bytes{tier=\"memory\"}").await;
     get(&larder, "/items/3", "gzip").await;
     let after = bytes().await;
     let again = get(&larder, "/items/3", "gzip").await;

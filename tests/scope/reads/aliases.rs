@@ -115,6 +115,21 @@ async fn aliases_and_owners_change_independently() {
     }
 }
 
+/// Where the hints of others lead is not read for a client that may not see it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_of_others_cause_no_reads() {
+    let larder = larder().await;
+    let loads = async || larder.metric("larder_source_batch_keys_count").await;
+    for (resource, _) in RESOURCES {
+        warm(&larder, resource).await;
+        larder.post_admin(&format!("/purge/{resource}/5")).await;
+        let before = loads().await;
+        let other = customer(17).get(&larder, &path(resource, 5)).await;
+        assert_eq!(other.status, StatusCode::NOT_FOUND);
+        assert!(loads().await == before, "{resource}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_postgres_hints_lead_to_own_documents_alone() {
     let database = TestCluster::database().await;

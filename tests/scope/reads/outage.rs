@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
 use tokio::time::Instant;
 
-use super::{Client, SCHEMA, config, customer, learned, staff};
+use super::{Client, RESOURCES, SCHEMA, config, customer, learned, staff};
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::service::{TestResponse, TestService, execute};
@@ -92,6 +92,13 @@ async fn stale_documents_are_served_to_their_owners_alone() {
         ("disk.linger", "1ms"),
     ];
     let (larder, proxy) = warmed(&stale).await;
+    let by_number = async |who: &Client, resource: &str| {
+        who.get(&larder, &format!("/{resource}/by/number/N%2F1"))
+            .await
+    };
+    for (resource, _) in RESOURCES {
+        by_number(&staff(), resource).await;
+    }
     proxy.set(NetworkFault::Cut);
     let who = customer(17);
     for resource in ["orders", "memory", "disk"] {
@@ -103,6 +110,12 @@ async fn stale_documents_are_served_to_their_owners_alone() {
         .await;
         let seen = staff().get(&larder, &format!("/{resource}/5")).await;
         assert_eq!(seen.cache_status(), "larder; hit; detail=stale");
+        let own = by_number(&who, resource).await;
+        // Hints are in memory.
+        match resource {
+            "disk" => assert_eq!(own.status, StatusCode::SERVICE_UNAVAILABLE),
+            _ => assert_eq!(own.cache_status(), "larder; hit; detail=stale"),
+        }
         let others = of_others(&larder, &who, resource).await;
         for other in &others {
             assert_eq!(learned(other), learned(&others[0]), "{resource}");
