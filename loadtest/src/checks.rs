@@ -14,4 +14,5 @@ pub(crate) mod outage;
 pub(crate) mod poolers;
 pub(crate) mod races;
 pub(crate) mod restarts;
+pub(crate) mod scope;
 pub(crate) mod stale;

@@ -21,6 +21,7 @@ use crate::checks::idle_clients::IdleClientsArgs;
 use crate::checks::installs::InstallsArgs;
 use crate::checks::poolers::PoolersArgs;
 use crate::checks::races::RacesArgs;
+use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
@@ -155,6 +156,8 @@ pub(crate) enum CheckCommand {
     ///
     /// Schema number I of a run has seed S + I; `--seed` of a printed difference and `--schemas 1` repeat it.
     DifferentialWrites(DifferentialWritesArgs),
+    /// Documents with owners, conditions and aliases: does anybody see, or learn of, what is not its own?
+    Scope(ScopeArgs),
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
     /// pgbouncer in between, in its settings and not: is each answer of its own resource, or does larder say why it refuses?

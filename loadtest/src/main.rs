@@ -47,7 +47,7 @@ use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
     bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
-    installs, lag, outage, poolers, races, restarts, stale,
+    installs, lag, outage, poolers, races, restarts, scope, stale,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::binary;
@@ -132,6 +132,7 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
         CheckCommand::DifferentialWrites(args) => {
             differential_writes::run(args, larder, seed).await
         }
+        CheckCommand::Scope(args) => scope::run(args, larder, seed).await,
         CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
         CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
         CheckCommand::Installs(args) => installs::run(args, larder, seed).await,

@@ -33,6 +33,8 @@ pub(crate) struct HttpAnswer<'a> {
     pub(crate) etag: &'a str,
     /// Empty where there is none.
     pub(crate) location: &'a str,
+    /// The status line and the header fields.
+    pub(crate) head: &'a [u8],
     pub(crate) body: &'a [u8],
     /// Head and body.
     pub(crate) whole: &'a [u8],
@@ -99,8 +101,17 @@ impl HttpConnection {
 
     /// Receives the next answer.
     pub(crate) async fn receive(&mut self) -> anyhow::Result<HttpAnswer<'_>> {
+        self.receive_with(true).await
+    }
+
+    /// Receives the next answer, which is one to `HEAD`: it has the length of a body, and none.
+    pub(crate) async fn receive_head(&mut self) -> anyhow::Result<HttpAnswer<'_>> {
+        self.receive_with(false).await
+    }
+
+    async fn receive_with(&mut self, has_body: bool) -> anyhow::Result<HttpAnswer<'_>> {
         let parts = loop {
-            if let Some(parts) = parse(&self.buffer[self.taken..])? {
+            if let Some(parts) = parse(&self.buffer[self.taken..], has_body)? {
                 break parts;
             }
             if self.taken > 0 {
@@ -133,14 +144,15 @@ impl HttpConnection {
             cache_status: std::str::from_utf8(&answer[parts.cache_status])?,
             etag: std::str::from_utf8(&answer[parts.etag])?,
             location: std::str::from_utf8(&answer[parts.location])?,
+            head: &answer[..parts.body.start],
             body,
             whole: &answer[..parts.body.end],
         })
     }
 }
 
-/// Finds the parts of the first answer in `bytes`; `None` while it is incomplete.
-fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
+/// Finds the parts of the first answer in `bytes`, which has a body unless it is to `HEAD`; `None` while it is incomplete.
+fn parse(bytes: &[u8], has_body: bool) -> anyhow::Result<Option<AnswerParts>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(head) = response.parse(bytes)? else {
@@ -165,14 +177,15 @@ fn parse(bytes: &[u8]) -> anyhow::Result<Option<AnswerParts>> {
             is_chunked = true;
         }
     }
-    let (end, chunks) = if is_chunked {
+    // Answers to HEAD, 204 and 304 have no body, whatever their length says (RFC 9110, section 6.4.1).
+    let (end, chunks) = if !has_body || matches!(status, 204 | 304) {
+        (head, None)
+    } else if is_chunked {
         let Some((end, chunks)) = parse_chunks(bytes, head)? else {
             return Ok(None);
         };
         (end, Some(chunks))
     } else {
-        // 204 has no body and no length (RFC 9110, section 8.6).
-        let length = length.or((status == 204).then_some(0));
         (head + length.context("an answer without a length")?, None)
     };
     Ok((bytes.len() >= end).then_some(AnswerParts {
@@ -239,12 +252,12 @@ mod tests {
 
     #[test]
     fn answers_are_found_one_after_the_other() {
-        let first = parse(TWO).unwrap().unwrap();
+        let first = parse(TWO, true).unwrap().unwrap();
         assert_eq!(first.status, 200);
         assert_eq!(&TWO[first.cache_status], b"larder; hit; detail=memory");
         assert_eq!(&TWO[first.etag], b"\"a\"");
         assert_eq!(&TWO[first.body.clone()], b"abc");
-        let second = parse(&TWO[first.body.end..]).unwrap().unwrap();
+        let second = parse(&TWO[first.body.end..], true).unwrap().unwrap();
         assert_eq!((second.status, second.body.len()), (404, 0));
     }
 
@@ -253,7 +266,7 @@ mod tests {
 
     #[test]
     fn chunks_are_found() {
-        let parts = parse(CHUNKED).unwrap().unwrap();
+        let parts = parse(CHUNKED, true).unwrap().unwrap();
         let chunks: Vec<&[u8]> = parts
             .chunks
             .unwrap()
@@ -265,13 +278,23 @@ mod tests {
     }
 
     #[test]
+    fn answers_without_a_body_end_with_their_head() {
+        let to_head = parse(TWO, false).unwrap().unwrap();
+        assert_eq!((to_head.status, to_head.body.len()), (200, 0));
+        assert!(TWO[to_head.body.end..].starts_with(b"abc"));
+        let unchanged = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n";
+        let unchanged = parse(unchanged, true).unwrap().unwrap();
+        assert_eq!((unchanged.status, unchanged.body.len()), (304, 0));
+    }
+
+    #[test]
     fn an_answer_that_is_not_whole_is_waited_for() {
         for answer in [TWO, CHUNKED] {
-            let whole = parse(answer).unwrap().unwrap().body.end;
+            let whole = parse(answer, true).unwrap().unwrap().body.end;
             for length in 0..whole {
-                assert_eq!(parse(&answer[..length]).unwrap(), None);
+                assert_eq!(parse(&answer[..length], true).unwrap(), None);
             }
         }
-        assert!(parse(b"SMTP ready\r\n\r\n").is_err());
+        assert!(parse(b"SMTP ready\r\n\r\n", true).is_err());
     }
 }

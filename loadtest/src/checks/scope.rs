@@ -1,0 +1,38 @@
+//! `loadtest scope`: does anybody see, or learn of, documents that are not its own?
+//!
+//! Two parts: many requests while owners change and PostgreSQL comes and goes (`leaks`), and how long the answers for documents
+//! of others take next to those for documents that do not exist (`timing`).
+
+mod client;
+mod credentials;
+mod leaks;
+mod text;
+mod timing;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// What is drawn.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScopeArgs {
+    /// Requests while owners change and PostgreSQL comes and goes; 0 leaves that out.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) requests: u64,
+    /// Requests of each kind whose times are compared; 0 leaves that out.
+    #[arg(long, value_name = "N", default_value_t = 3_000)]
+    pub(crate) timed: usize,
+}
+
+/// Whether nothing was seen.
+pub(crate) async fn run(args: &ScopeArgs, binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
+    println!("seed {seed}");
+    let mut held = true;
+    if args.requests > 0 {
+        held &= leaks::run(args.requests, &binary, seed).await?;
+    }
+    if args.timed > 0 {
+        timing::run(args.timed, &binary, seed).await?;
+    }
+    Ok(held)
+}
