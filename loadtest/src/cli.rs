@@ -157,6 +157,8 @@ pub(crate) enum CheckCommand {
     /// Schema number I of a run has seed S + I; `--seed` of a printed difference and `--schemas 1` repeat it.
     DifferentialWrites(DifferentialWritesArgs),
     /// Documents with owners, conditions and aliases: does anybody see, or learn of, what is not its own?
+    ///
+    /// Schema number I of a run has seed S + I; `--seed` of a printed difference and `--schemas 1` repeat it.
     Scope(ScopeArgs),
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
