@@ -7,7 +7,7 @@ use anyhow::ensure;
 use sqlx::postgres::PgConnection;
 
 use crate::checks::scope::client::{Answer, Client, Request};
-use crate::checks::scope::differential::principals::Principal;
+use crate::checks::scope::differential::principals::{Principal, Right};
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::{LONG, Schema};
 use crate::checks::scope::differential::{Tally, run_sql};
@@ -46,10 +46,15 @@ impl Comparison {
             if self.rng.bool() {
                 self.change().await?;
             }
-            let principal = self.rng.usize(..self.principals.len());
             let difference = match self.rng.u8(..5) {
-                0 | 1 => self.write(principal).await?,
-                _ => self.read(principal).await?,
+                0 | 1 => {
+                    let principal = self.writer();
+                    self.write(principal).await?
+                }
+                _ => {
+                    let principal = self.rng.usize(..self.principals.len());
+                    self.read(principal).await?
+                }
             };
             if let Some(difference) = difference {
                 self.tally.differences.push(difference);
@@ -57,6 +62,15 @@ impl Comparison {
             }
         }
         Ok(self.tally)
+    }
+
+    /// A principal, mostly one that may write.
+    fn writer(&mut self) -> usize {
+        let principal = self.rng.usize(..self.principals.len());
+        match self.principals[principal].rights(&self.schema).write {
+            Right::None | Right::Own(None) => self.rng.usize(..self.principals.len()),
+            Right::All | Right::Own(_) => principal,
+        }
     }
 
     /// Changes rows of both databases, then waits until larder has applied it.

@@ -57,24 +57,24 @@ pub(super) enum Condition {
 }
 
 impl Write {
-    /// Draws a write; `stored` are all documents, and `owner` is the principal's.
+    /// Draws a write; `stored` are all documents, `own` those that the principal may write, and `owner` is the principal's.
     pub(super) fn draw(
         rng: &mut fastrand::Rng,
         schema: &Schema,
-        stored: &[VisibleDocument],
+        [stored, own]: [&[VisibleDocument]; 2],
         owner: Option<i64>,
     ) -> Self {
         let mut draw = BodyDraw {
             rows: RowDraw { rng, schema },
+            stored,
+            own,
             owner,
         };
         let of = match draw.rows.rng.u8(..8) {
             0..=2 => draw.post(),
-            3 | 4 => draw.put(stored),
-            5 | 6 => draw.patch(stored),
-            _ => WriteOf::Delete {
-                key: draw.rows.key(),
-            },
+            3 | 4 => draw.put(),
+            5 | 6 => draw.patch(),
+            _ => WriteOf::Delete { key: draw.key() },
         };
         let condition = match (&of, rng.u8(..8)) {
             (WriteOf::Post { .. }, _) => Condition::None,

@@ -22,7 +22,8 @@ impl Comparison {
         let stored = visible(&mut self.written, &self.schema, Right::All, None).await?;
         let by = &self.principals[principal];
         let rights = by.rights(&self.schema);
-        let mut write = Write::draw(&mut self.rng, &self.schema, &stored, by.owner);
+        let own = visible(&mut self.written, &self.schema, rights.write, None).await?;
+        let mut write = Write::draw(&mut self.rng, &self.schema, [&stored, &own], by.owner);
         if rights.read != rights.write {
             // Entity tags are for those that may read the document.
             write.condition = Condition::None;

@@ -7,15 +7,56 @@ use crate::checks::scope::differential::documents::VisibleDocument;
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::{Column, Place, ROWS_BELOW, Role};
 
+/// Attempts to draw a key that is one of certain ones.
+const ATTEMPTS: usize = 8;
+
 /// Draws bodies.
 pub(super) struct BodyDraw<'b> {
     pub(super) rows: RowDraw<'b>,
+    /// All documents.
+    pub(super) stored: &'b [VisibleDocument],
+    /// Those that the principal may write.
+    pub(super) own: &'b [VisibleDocument],
+    /// The principal's.
     pub(super) owner: Option<i64>,
 }
 
 impl BodyDraw<'_> {
     fn one_in(&mut self, count: u8) -> bool {
         self.rows.rng.u8(..count) == 0
+    }
+
+    /// The key of a document to change: often one that the principal may write.
+    pub(super) fn key(&mut self) -> Vec<i64> {
+        self.often(|draw, key| draw.find(draw.own, key).is_some())
+    }
+
+    /// A key that is often, but not always, as it is wanted.
+    fn often(&mut self, is_wanted: impl Fn(&Self, &[i64]) -> bool) -> Vec<i64> {
+        let mut key = self.rows.key();
+        if self.one_in(3) {
+            return key;
+        }
+        for _ in 0..ATTEMPTS {
+            if is_wanted(self, &key) {
+                break;
+            }
+            key = self.rows.key();
+        }
+        key
+    }
+
+    fn find<'d>(
+        &self,
+        documents: &'d [VisibleDocument],
+        key: &[i64],
+    ) -> Option<&'d VisibleDocument> {
+        let kinds = self.rows.schema.key_kinds().into_iter();
+        let key: Vec<String> = kinds
+            .zip(key)
+            .map(|(kind, part)| kind.canonical(*part))
+            .collect();
+        documents.iter().find(|document| document.key == key)
     }
 
     pub(super) fn post(&mut self) -> WriteOf {
@@ -61,9 +102,9 @@ impl BodyDraw<'_> {
     }
 
     /// A stored document with changes, or a new one.
-    pub(super) fn put(&mut self, stored: &[VisibleDocument]) -> WriteOf {
-        let key = self.rows.key();
-        let mut document = match self.stored(stored, &key) {
+    pub(super) fn put(&mut self) -> WriteOf {
+        let key = self.key();
+        let mut document = match self.stored(&key) {
             Some(mut document) => {
                 self.change(0, &mut document);
                 document
@@ -81,8 +122,8 @@ impl BodyDraw<'_> {
         WriteOf::Put { key, document }
     }
 
-    pub(super) fn patch(&mut self, stored: &[VisibleDocument]) -> WriteOf {
-        let key = self.rows.key();
+    pub(super) fn patch(&mut self) -> WriteOf {
+        let key = self.key();
         let mut document = Members::new();
         let columns: Vec<Column> = self.rows.schema.tables[0].shown().cloned().collect();
         for column in columns {
@@ -92,7 +133,7 @@ impl BodyDraw<'_> {
             }
         }
         let children: Vec<usize> = self.rows.schema.children(0).collect();
-        if let Some(mut whole) = self.stored(stored, &key)
+        if let Some(mut whole) = self.stored(&key)
             && self.one_in(2)
         {
             self.change(0, &mut whole);
@@ -106,13 +147,8 @@ impl BodyDraw<'_> {
     }
 
     /// The members of a stored document that can be written.
-    fn stored(&self, stored: &[VisibleDocument], key: &[i64]) -> Option<Members> {
-        let kinds = self.rows.schema.key_kinds().into_iter();
-        let key: Vec<String> = kinds
-            .zip(key)
-            .map(|(kind, part)| kind.canonical(*part))
-            .collect();
-        let found = stored.iter().find(|stored| stored.key == key)?;
+    fn stored(&self, key: &[i64]) -> Option<Members> {
+        let found = self.find(self.stored, key)?;
         let mut document = found.document.as_object()?.clone();
         self.remove_lookups(0, &mut document);
         Some(document)
@@ -167,7 +203,7 @@ impl BodyDraw<'_> {
         let of = &self.rows.schema.tables[table];
         let mut members = Members::new();
         let key = if of.place == Place::Root {
-            self.rows.key()
+            self.often(|draw, key| draw.find(draw.stored, key).is_none())
         } else {
             Vec::new()
         };
