@@ -1,6 +1,7 @@
 //! How much time does one request take from the parsed request to the ready response, through the whole service?
 //!
-//! Cases: a memory hit; the same with a token, verified or ignored; a 304; a disk hit; a miss. The documents are random
+//! Cases: a memory hit; the same by an alias; with a token, verified or ignored; with that of the owner; a 304; a disk hit; a
+//! miss. The documents are random
 //! departments of one `dept` and ten `emp` rows. The feed runs, over a private PostgreSQL of the bench's own. For
 //! comparison: a hit took 13.3 µs in the handler of the 2020 Go test bed.
 
@@ -18,6 +19,7 @@ use larder::commands::serve::Service;
 use larder::config::Config;
 use larder::http::middleware::stack::PublicService;
 use larder::resource::definition::Tiers;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 use tower::ServiceExt;
@@ -48,6 +50,18 @@ const NONE: Tiers = Tiers {
 const JWT: &str =
     "[auth.jwt]\nalgorithms = ['HS256']\nsecret = 'a secret that is thirty-two bytes'\n";
 
+/// The paths of documents up to the key, and up to the alias.
+const KEYS: &str = "/depts/";
+const ALIASES: &str = "/depts/by/no/";
+/// The line of the demo's resource after which others follow.
+const NAME: &str = "name = \"depts\"\n";
+/// All documents belong to the client, and do not show it.
+const OWNED: &str = "name = 'depts'\nread = ['reader']\n\
+    owner = { column = 'owner', claim = 'sub', roles = ['reader'] }\n";
+const ALIASED: &str = "name = 'depts'\nby = [{ name = 'no', columns = 'deptno' }]\n";
+/// The `sub` of the token.
+const SUBJECT: Uuid = Uuid::from_u128(42);
+
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -57,62 +71,38 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
+    const HIT: &str = "larder; hit; detail=memory";
     let mut criterion = Criterion::default().configure_from_args();
-    let verified = WarmService::start_with(runtime, url, MEMORY, JWT)?;
-    verified.bench(
-        runtime,
-        &mut criterion,
-        "memory hit with a token",
-        "larder; hit; detail=memory",
-        None,
-    )?;
-    let authorization = verified.authorization.clone();
-    verified.stop(runtime);
-    let mut memory = WarmService::start(runtime, url, MEMORY)?;
-    let document = runtime.block_on(memory.get(1))?;
-    memory.bench(
-        runtime,
-        &mut criterion,
-        "memory hit",
-        "larder; hit; detail=memory",
-        None,
-    )?;
-    let etag = document.etag;
-    memory.bench(
-        runtime,
-        &mut criterion,
-        "304",
-        "larder; hit; detail=memory",
-        Some(&etag),
-    )?;
+    runtime.block_on(add_owner(url))?;
+    let closed = format!("{JWT}{DEMO}");
+    let owned = format!("{JWT}{}", DEMO.replace(NAME, OWNED));
+    let aliased = DEMO.replace(NAME, ALIASED);
+    for (name, tiers, toml, path, cache_status) in [
+        ("disk hit", DISK, DEMO, KEYS, "larder; hit; detail=disk"),
+        (
+            "miss",
+            NONE,
+            DEMO,
+            KEYS,
+            "larder; fwd=miss; detail=postgres",
+        ),
+        ("memory hit with a token", MEMORY, &*closed, KEYS, HIT),
+        ("memory hit of the owner", MEMORY, &owned, KEYS, HIT),
+        ("memory hit by an alias", MEMORY, &aliased, ALIASES, HIT),
+    ] {
+        let warm = WarmService::start(runtime, url, tiers, toml, path)?;
+        warm.bench(runtime, &mut criterion, name, cache_status, None)?;
+        warm.stop(runtime);
+    }
+    let mut memory = WarmService::start(runtime, url, MEMORY, DEMO, KEYS)?;
+    memory.bench(runtime, &mut criterion, "memory hit", HIT, None)?;
+    let etag = runtime.block_on(memory.get(1))?.etag;
+    memory.bench(runtime, &mut criterion, "304", HIT, Some(&etag))?;
     // The header takes time even if it is ignored: a request without headers is parsed and dropped faster.
-    memory.authorization = authorization;
-    memory.bench(
-        runtime,
-        &mut criterion,
-        "memory hit with a token unread",
-        "larder; hit; detail=memory",
-        None,
-    )?;
+    memory.authorization = Some(authorization()?);
+    let name = "memory hit with a token unread";
+    memory.bench(runtime, &mut criterion, name, HIT, None)?;
     memory.stop(runtime);
-    let disk = WarmService::start(runtime, url, DISK)?;
-    disk.bench(
-        runtime,
-        &mut criterion,
-        "disk hit",
-        "larder; hit; detail=disk",
-        None,
-    )?;
-    disk.stop(runtime);
-    let none = WarmService::start(runtime, url, NONE)?;
-    none.bench(
-        runtime,
-        &mut criterion,
-        "miss",
-        "larder; fwd=miss; detail=postgres",
-        None,
-    )?;
-    none.stop(runtime);
     criterion.final_summary();
     Ok(())
 }
@@ -123,15 +113,20 @@ struct WarmService {
     public: PublicService,
     /// The token of requests, if they need one.
     authorization: Option<HeaderValue>,
+    /// Where the documents are, up to the key.
+    path: &'static str,
     _state: TempDir,
 }
 
 impl WarmService {
-    fn start(runtime: &Runtime, url: &str, tiers: Tiers) -> anyhow::Result<Self> {
-        Self::start_with(runtime, url, tiers, "")
-    }
-
-    fn start_with(runtime: &Runtime, url: &str, tiers: Tiers, auth: &str) -> anyhow::Result<Self> {
+    /// Starts it with the configuration `toml`, for requests of the documents at `path`.
+    fn start(
+        runtime: &Runtime,
+        url: &str,
+        tiers: Tiers,
+        toml: &str,
+        path: &'static str,
+    ) -> anyhow::Result<Self> {
         let state = tempfile::tempdir()?;
         let directory = state
             .path()
@@ -142,7 +137,7 @@ impl WarmService {
             ("state_dir", directory),
             ("disk.linger", "1ms"),
         ];
-        let mut config = Config::from_toml(&format!("{auth}{DEMO}"), &overrides)?;
+        let mut config = Config::from_toml(toml, &overrides)?;
         config.restrict_tiers(tiers);
         let _entered = runtime.enter();
         let service = Service::start(&config, url, Uuid::new_v4(), &[Handle::current()])?;
@@ -156,6 +151,7 @@ impl WarmService {
             service,
             public,
             authorization,
+            path,
             _state: state,
         };
         runtime.block_on(warm.warm_up())?;
@@ -220,7 +216,7 @@ impl WarmService {
             } else {
                 key % u64::from(DEPTS) + 1
             };
-            let request = Request::get(format!("/depts/{key}")).header("host", "localhost");
+            let request = Request::get(format!("{}{key}", self.path)).header("host", "localhost");
             let request = match etag {
                 Some(etag) => request.header("if-none-match", etag),
                 None => request,
@@ -253,7 +249,7 @@ impl WarmService {
     }
 
     async fn get(&self, key: u32) -> anyhow::Result<CachedAnswer> {
-        let mut request = Request::get(format!("/depts/{key}"))
+        let mut request = Request::get(format!("{}{key}", self.path))
             .header("host", "localhost")
             .body(Body::empty())?;
         self.authorize(&mut request);
@@ -281,6 +277,16 @@ impl WarmService {
     }
 }
 
+/// Gives all documents one owner, which they do not show.
+async fn add_owner(url: &str) -> anyhow::Result<()> {
+    let sql = format!("alter table dept add column owner uuid not null default '{SUBJECT}'");
+    let mut connection = PgConnection::connect(url).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(&mut connection)
+        .await?;
+    Ok(())
+}
+
 struct CachedAnswer {
     cache_status: String,
     etag: String,
@@ -290,7 +296,7 @@ struct CachedAnswer {
 fn authorization() -> anyhow::Result<HeaderValue> {
     let claims = serde_json::json!({
         "iss": "https://login.example/realms/shop",
-        "sub": Uuid::from_u128(42).to_string(),
+        "sub": SUBJECT.to_string(),
         "exp": SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600,
         "roles": ["reader", "writer", "operator"],
     });

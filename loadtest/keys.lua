@@ -1,9 +1,10 @@
 -- Random keys for wrk: the requests are made ready before the clock starts, so that wrk's core is spent on the wire.
 --
---   wrk -t1 -c128 -d8s -s loadtest/keys.lua http://127.0.0.1:8080 -- DEPTS [PIPELINE [SEED [TAGS]]]
+--   wrk -t1 -c128 -d8s -s loadtest/keys.lua http://127.0.0.1:8080 -- DEPTS [PIPELINE [SEED [PATH [KEY [TAGS]]]]]
 --
--- Draws from /depts/1 to /depts/DEPTS, PIPELINE requests (1) sent at once. TAGS is a file whose line n is the entity tag
--- of document n, to be sent as If-None-Match. Ends with one line of JSON; times in it are microseconds.
+-- Draws from /depts/1 to /depts/DEPTS, or with another PATH than /depts/, PIPELINE requests (1) sent at once. KEY is sent as
+-- X-API-Key unless it is "-". TAGS is a file whose line n is the entity tag of document n, to be sent as If-None-Match.
+-- Ends with one line of JSON; times in it are microseconds.
 --
 -- wrk opens all connections before it sends anything, within its duration: 16,384 of them take seconds. The duration that
 -- is told begins with the first request. -d must be long enough for both.
@@ -25,10 +26,11 @@ end
 
 function init(args)
   local depts, pipeline, seed = tonumber(args[1]), tonumber(args[2] or 1), tonumber(args[3] or 42)
-  local tags
-  if args[4] then
+  local path, tags = args[4] or "/depts/", nil
+  if args[5] and args[5] ~= "-" then wrk.headers["X-API-Key"] = args[5] end
+  if args[6] then
     tags = {}
-    for line in io.lines(args[4]) do tags[#tags + 1] = line end
+    for line in io.lines(args[6]) do tags[#tags + 1] = line end
   end
   math.randomseed(seed * 1000 + number)
   local count = math.ceil(math.min(math.max(depts, 100000), 1000000) / pipeline)
@@ -37,7 +39,7 @@ function init(args)
     for request = 1, pipeline do
       local key = math.random(1, depts)
       if tags then wrk.headers["If-None-Match"] = tags[key] end
-      batch[request] = wrk.format("GET", "/depts/" .. key)
+      batch[request] = wrk.format("GET", path .. key)
     end
     requests[place] = table.concat(batch)
   end

@@ -16,7 +16,7 @@ use crate::harness::demo::Demo;
 use crate::harness::larder::Larder;
 use crate::harness::metrics::MetricSamples;
 use crate::harness::process::{self, Meter};
-use crate::harness::tools::wrk::{self, Wrk, WrkRun};
+use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 use crate::report::benchmark_report::Group;
 use crate::report::results::RunEnvironment;
 
@@ -139,7 +139,7 @@ impl Benchmark for Batches {
             seconds: turn.seconds,
             pipeline: 1,
             seed: self.seed.wrapping_add(turn.round as u64),
-            tags: None,
+            request: WrkRequest::DOCUMENTS,
         });
         // Both larders fill the same documents in a round.
         let cold = cold(self.args.rate, turn.seconds)?;

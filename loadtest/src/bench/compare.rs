@@ -1,6 +1,7 @@
 //! `loadtest compare`: larder and other servers by turns in one run, on one core each, and their ratios.
 
 mod case;
+mod scopes;
 mod servers;
 
 use std::collections::BTreeSet;
@@ -55,6 +56,9 @@ pub(crate) struct CompareArgs {
     /// Ask the first larder also by If-None-Match.
     #[arg(long)]
     pub(crate) not_modified: bool,
+    /// Ask for documents also by an alias, with a key, and as their owner, all from memory.
+    #[arg(long)]
+    pub(crate) scopes: bool,
     /// Another binary of larder, compared with this one tier by tier.
     #[arg(long, value_name = "PATH")]
     pub(crate) against: Option<PathBuf>,
@@ -98,6 +102,9 @@ impl Benchmark for Compare {
             0
         };
         let demo = Demo::start(setup.binary, args.depts, pgbench_clients, setup.seed).await?;
+        if args.scopes {
+            scopes::add_owner(&demo).await?;
+        }
         let wrk = Wrk::new(
             demo.run_directory.directory(),
             &args.cores.tool_cores,
@@ -144,10 +151,7 @@ impl Benchmark for Compare {
         let cases = self.cases.iter().map(|case| case.name.clone()).collect();
         let mut pairs = Vec::new();
         for one in &self.cases {
-            let others = self
-                .cases
-                .iter()
-                .filter(|other| one.role.is_divided_by(other.role));
+            let others = self.cases.iter().filter(|other| one.is_divided_by(other));
             pairs.extend(others.map(|other| (one.name.clone(), other.name.clone())));
         }
         let group = Group {
@@ -199,19 +203,15 @@ impl Compare {
         seed: u64,
     ) -> anyhow::Result<Measurement> {
         let case = &self.cases[case];
-        let by_wrk = |target, tags| {
-            self.wrk.invocation(&WrkRun {
+        let invocation = match case.endpoint {
+            Endpoint::Http(target, request) => self.wrk.invocation(&WrkRun {
                 target,
                 connections,
                 seconds,
                 pipeline: self.args.pipeline,
                 seed,
-                tags,
-            })
-        };
-        let invocation = match case.endpoint {
-            Endpoint::Http(target) => by_wrk(target, None),
-            Endpoint::Tagged(target) => by_wrk(target, Some(TAGS_FILE)),
+                request,
+            }),
             Endpoint::Statement(statement) => {
                 let pgbench = self.pgbench.as_ref().context("no pgbench")?;
                 pgbench.invocation(&PgbenchRun {
@@ -228,7 +228,7 @@ impl Compare {
         let cost = meter.stop()?;
         let measured = match case.endpoint {
             Endpoint::Statement(_) => pgbench::parse(&output, &progress, connections),
-            Endpoint::Http(_) | Endpoint::Tagged(_) => wrk::parse(&output),
+            Endpoint::Http(..) => wrk::parse(&output),
         };
         let mut measured = measured.with_context(|| format!("{}\n{output}", invocation.shown()))?;
         if self.args.pipeline > 1 {

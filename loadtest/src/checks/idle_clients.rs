@@ -19,7 +19,7 @@ use crate::harness::demo::documents::read;
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
-use crate::harness::tools::wrk::{self, Wrk, WrkRun};
+use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 use crate::report::statistics::Spread;
 
 const DEPTS: u32 = 1_000;
@@ -109,7 +109,7 @@ async fn p99_ms(wrk: &Wrk, larder: &Larder, seconds: u64, seed: u64) -> anyhow::
             seconds,
             pipeline: 1,
             seed,
-            tags: None,
+            request: WrkRequest::DOCUMENTS,
         })
         .run()
         .await?;

@@ -6,6 +6,7 @@ use nix::unistd::Pid;
 
 use crate::harness::demo::WarmTier;
 use crate::harness::tools::pgbench::ReadStatement;
+use crate::harness::tools::wrk::WrkRequest;
 
 /// A server, or PostgreSQL asked by its own client.
 pub(crate) struct ComparedCase {
@@ -19,9 +20,7 @@ pub(crate) struct ComparedCase {
 /// How it is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Endpoint {
-    Http(SocketAddr),
-    /// With `If-None-Match`.
-    Tagged(SocketAddr),
+    Http(SocketAddr, WrkRequest<'static>),
     /// PostgreSQL itself.
     Statement(ReadStatement),
 }
@@ -35,22 +34,25 @@ pub(crate) enum Role {
     Variant(WarmTier),
     /// The same tier of another binary.
     Other(WarmTier),
+    /// Asked for the same in another way than the case of this name, which it is divided by.
+    Beside(&'static str),
     /// Divides what answers from memory.
     Server,
     /// Divides what answers from PostgreSQL.
     Client,
 }
 
-impl Role {
+impl ComparedCase {
     /// Whether a ratio of the two answers a question.
-    pub(crate) fn is_divided_by(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Subject(tier), Self::Other(its)) | (Self::Variant(tier), Self::Subject(its)) => {
+    pub(crate) fn is_divided_by(&self, other: &Self) -> bool {
+        match (self.role, other.role) {
+            (Role::Beside(name), _) => other.name == name,
+            (Role::Subject(tier), Role::Other(its)) | (Role::Variant(tier), Role::Subject(its)) => {
                 tier == its
             }
-            (Self::Subject(tier), Self::Server) => tier == WarmTier::Memory,
-            (Self::Subject(tier), Self::Client) => tier == WarmTier::None,
-            (Self::Subject(tier), Self::Subject(its)) => its == WarmTier::Memory && tier != its,
+            (Role::Subject(tier), Role::Server) => tier == WarmTier::Memory,
+            (Role::Subject(tier), Role::Client) => tier == WarmTier::None,
+            (Role::Subject(tier), Role::Subject(its)) => its == WarmTier::Memory && tier != its,
             _ => false,
         }
     }

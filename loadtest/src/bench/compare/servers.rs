@@ -18,6 +18,7 @@ use crate::harness::larder::Larder;
 use crate::harness::process::{child_of, pinned};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::pgbench::{Pgbench, ReadStatement};
+use crate::harness::tools::wrk::WrkRequest;
 use crate::report::results::RunEnvironment;
 
 const RESPONSE_FILE: &str = "response";
@@ -50,6 +51,9 @@ impl Compare {
         if args.not_modified {
             self.add_tagged().await?;
         }
+        if args.scopes {
+            self.add_scopes(binary).await?;
+        }
         if args.tiers.contains(&WarmTier::None) {
             self.add_pgbench(environment).await?;
         }
@@ -75,7 +79,7 @@ impl Compare {
             .await?;
         self.cases.push(ComparedCase {
             name,
-            endpoint: Endpoint::Http(larder.config.listen),
+            endpoint: Endpoint::Http(larder.config.listen, WrkRequest::DOCUMENTS),
             pid: Some(larder.pid()?),
             role,
         });
@@ -161,7 +165,7 @@ impl Compare {
             .with_context(|| format!("{name} does not answer"))?;
         self.cases.push(ComparedCase {
             name: name.to_owned(),
-            endpoint: Endpoint::Http(address),
+            endpoint: Endpoint::Http(address, WrkRequest::DOCUMENTS),
             // Varnish has a process that looks after the one that serves.
             pid: Some(child_of(Pid::from_raw(i32::try_from(child)?))),
             role: Role::Server,
@@ -178,7 +182,13 @@ impl Compare {
         let listen = self.first()?.config.listen;
         let tagged = ComparedCase {
             name: format!("{} 304", first.name),
-            endpoint: Endpoint::Tagged(listen),
+            endpoint: Endpoint::Http(
+                listen,
+                WrkRequest {
+                    tags: Some(TAGS_FILE),
+                    ..WrkRequest::DOCUMENTS
+                },
+            ),
             pid: first.pid,
             role: Role::Variant(tier),
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::bench::sweep::SweepArgs;
 use crate::harness::tools::ab::{self, Ab};
 use crate::harness::tools::oha::{self, Oha};
-use crate::harness::tools::wrk::{self, Wrk, WrkRun};
+use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 use crate::harness::tools::{Invocation, Measured};
 
 /// Its name.
@@ -95,7 +95,7 @@ impl Driver {
                 seconds: self.seconds,
                 pipeline: 1,
                 seed: self.seed,
-                tags: None,
+                request: WrkRequest::DOCUMENTS,
             }),
         }
     }

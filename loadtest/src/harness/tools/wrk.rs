@@ -35,8 +35,27 @@ pub(crate) struct WrkRun<'a> {
     /// Requests sent at once on a connection.
     pub(crate) pipeline: usize,
     pub(crate) seed: u64,
-    /// A file of entity tags in its directory, a line a document, to be sent as `If-None-Match`.
+    pub(crate) request: WrkRequest<'a>,
+}
+
+/// What it requests. No text has a blank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrkRequest<'a> {
+    /// The path up to the key.
+    pub(crate) path: &'a str,
+    /// Sent as `X-API-Key`.
+    pub(crate) api_key: Option<&'a str>,
+    /// A file of entity tags in wrk's directory, a line a document, to be sent as `If-None-Match`.
     pub(crate) tags: Option<&'a str>,
+}
+
+impl WrkRequest<'_> {
+    /// The demo's documents.
+    pub(crate) const DOCUMENTS: Self = Self {
+        path: "/depts/",
+        api_key: None,
+        tags: None,
+    };
 }
 
 impl Wrk {
@@ -63,16 +82,23 @@ impl Wrk {
             seconds,
             pipeline,
             seed,
-            tags,
+            request,
         } = run;
         let threads = self.threads.min(*connections);
         let line = format!(
-            "-t{threads} -c{connections} -d{seconds}s --timeout 10s -s {SCRIPT_NAME} http://{target} -- {} {pipeline} {seed}",
-            self.depts
+            "-t{threads} -c{connections} -d{seconds}s --timeout 10s -s {SCRIPT_NAME} http://{target} -- {} {pipeline} {seed} \
+             {} {}",
+            self.depts,
+            request.path,
+            request.api_key.unwrap_or("-")
         );
         Invocation {
             program: self.program.clone(),
-            arguments: line.split(' ').chain(*tags).map(str::to_owned).collect(),
+            arguments: line
+                .split(' ')
+                .chain(request.tags)
+                .map(str::to_owned)
+                .collect(),
             cores: Some(self.cores.clone()),
             directory: self.directory.clone(),
         }
